@@ -1,0 +1,1 @@
+//! Scenario, matrix, run, records, statistics, report.

@@ -1,0 +1,1 @@
+//! The model of a network path: packet and time in, packet and time out.

@@ -1,0 +1,1 @@
+//! Discrete-event simulator: nodes, virtual clock, workloads, packet trace and its hash.

@@ -1,0 +1,1 @@
+//! QUIC over real UDP sockets: async endpoints, connections, streams and datagrams.

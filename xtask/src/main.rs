@@ -1,0 +1,2 @@
+//! What the project measures and checks about itself.
+fn main() {}
