@@ -19,6 +19,13 @@ pub enum Event {
         /// Number of datagrams.
         count: u64,
     },
+    /// Datagrams of the peer were dropped because they were not read in time: how many since the last such event.
+    DatagramsUnread {
+        /// Number of datagrams.
+        count: u64,
+    },
+    /// A token with which the next connection to this server skips the validation of its address.
+    TokenReceived(Bytes),
     /// The peer's address changed and the new one was validated.
     Migrated,
     /// The connection is over; nothing follows.

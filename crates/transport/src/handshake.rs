@@ -100,7 +100,7 @@ impl Handshake {
     pub(crate) fn on_crypto(&mut self, level: Level, offset: u64, data: &[u8]) -> Result<(), TransportError> {
         // Late copies of a level that is done with carry nothing new.
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
-        stream.on_crypto(offset, data)?;
+        stream.on_frame(offset, data)?;
         self.unread = true;
         Ok(())
     }

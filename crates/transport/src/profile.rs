@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
-use crate::{congestion::Algorithm, streams::StreamsConfig};
+use crate::{acks, congestion::Algorithm, datagrams::DatagramsConfig, recovery, streams::StreamsConfig};
 
 /// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Profile {
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
     /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
-    pub datagram_queue: usize,
+    pub datagram_queue: u64,
     /// The connection ends when nothing is heard for this long; the smaller of both ends' values holds. Zero: never.
     pub idle_timeout: Duration,
     /// A PING goes out after this much silence. `None` lets an idle connection time out.
@@ -43,6 +43,36 @@ pub struct AckPolicy {
     pub every: u32,
     /// … or after this time (RFC 9000 §13.2.1).
     pub max_delay: Duration,
+}
+
+impl AckPolicy {
+    pub(crate) fn policy(&self) -> acks::AckPolicy {
+        acks::AckPolicy {
+            ack_eliciting_threshold: self.every,
+            max_ack_delay: self.max_delay,
+            ..acks::AckPolicy::default()
+        }
+    }
+}
+
+impl Profile {
+    pub(crate) fn recovery_config(&self) -> recovery::Config {
+        recovery::Config {
+            algorithm: self.congestion,
+            initial_rtt: self.initial_rtt,
+            initial_window: None,
+            pacing: self.pacing,
+        }
+    }
+
+    pub(crate) fn datagrams_config(&self) -> DatagramsConfig {
+        DatagramsConfig {
+            send_buffer: self.datagram_queue,
+            receive_buffer: self.datagram_queue,
+            // One frame of any size that a packet can hold.
+            max_frame_size: if self.datagram_queue > 0 { 65_535 } else { 0 },
+        }
+    }
 }
 
 impl Default for AckPolicy {

@@ -24,6 +24,20 @@ pub enum Timer {
 }
 
 impl Timer {
+    /// Its name, for explanations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LossDetection => "loss detection",
+            Self::AckDelay => "acknowledgement delay",
+            Self::Pacing => "pacing",
+            Self::Idle => "idle timeout",
+            Self::KeepAlive => "keep-alive",
+            Self::PathValidation => "path validation",
+            Self::DiscardKeys => "discarding keys",
+            Self::Close => "closing period",
+        }
+    }
+
     const ALL: [Self; 8] = [
         Self::LossDetection,
         Self::AckDelay,

@@ -20,6 +20,7 @@ pub(crate) struct IssuedId {
 
 /// Owns the IDs that route to this connection.
 pub(crate) struct LocalIds {
+    first: ConnectionId,
     issued: Vec<IssuedId>,
     /// Sequence numbers that the peer has to be told about (again).
     to_announce: VecDeque<u64>,
@@ -36,6 +37,7 @@ impl LocalIds {
     /// Starts with the ID of the handshake, sequence number 0.
     pub(crate) fn new(first: ConnectionId, reset_token: ResetToken) -> Self {
         Self {
+            first,
             issued: vec![IssuedId { sequence: 0, id: first, reset_token }],
             to_announce: VecDeque::new(),
             retired: Vec::new(),
@@ -115,14 +117,19 @@ impl LocalIds {
         self.retired.pop()
     }
 
+    /// The ID of the handshake: the source of long packets.
+    pub(crate) fn first(&self) -> ConnectionId {
+        self.first
+    }
+
+    /// Length of every ID of ours, in bytes.
+    pub(crate) fn id_len(&self) -> usize {
+        self.first.len()
+    }
+
     /// All IDs that route to this connection.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.issued.iter().map(|i| i.id)
-    }
-
-    /// Whether `id` routes to this connection.
-    pub(crate) fn contains(&self, id: &[u8]) -> bool {
-        self.issued.iter().any(|i| i.id.as_slice() == id)
     }
 }
 

@@ -5,5 +5,5 @@ mod local;
 mod remote;
 
 pub use generator::{ConnectionIdGenerator, ShardedIds};
-pub(crate) use local::{IssuedId, LocalIds};
-pub(crate) use remote::RemoteIds;
+pub(crate) use local::LocalIds;
+pub(crate) use remote::{ACTIVE_LIMIT, RemoteIds};

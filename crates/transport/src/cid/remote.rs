@@ -159,12 +159,7 @@ impl RemoteIds {
     /// Whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).
     pub(crate) fn is_reset(&self, token: &[u8; 16]) -> bool {
         // Only the ID in use counts: tokens of unused IDs are not accepted either by the peer or by us.
-        self.current.reset_token.as_ref().is_some_and(|t| t.ct_eq(&ResetToken(*token)))
-    }
-
-    /// The token that a stateless reset for the ID in use would carry.
-    pub(crate) fn reset_token(&self) -> Option<ResetToken> {
-        self.current.reset_token
+        self.current.reset_token.as_ref().is_some_and(|t| t.ct_eq(token))
     }
 }
 

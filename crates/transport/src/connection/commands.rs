@@ -6,7 +6,7 @@ use wire::{Dir, StreamId};
 
 use super::{Connection, lifecycle::CloseFrame};
 use crate::{
-    datagrams::SendError,
+    datagrams::SendDatagramError,
     events::{CloseReason, Event},
     streams::{Chunk, Order, Priority, ReadError, WriteError},
 };
@@ -78,8 +78,8 @@ impl Connection {
     ///
     /// # Errors
     /// When the peer takes none, or none of this size.
-    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendError> {
-        self.datagrams.send(data)
+    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
+        self.datagrams.send(data).map(|_| ())
     }
 
     /// The next datagram from the peer.

@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use units::{Duration, Instant};
-use wire::{Frame, FrameErrorKind, Frames, PacketKind, Side, StreamFrame, StreamId, frame_type};
+use units::Instant;
+use wire::{Frame, FrameErrorKind, Frames, PacketKind, Side, StreamFrame, StreamId};
 
 use super::{Connection, receive::PacketSeen, spaces::SpaceId};
 use crate::{
     error::{Code, TransportError},
     events::{CloseReason, Event},
-    path::Outcome,
-    sent::{SentFrame, Verdict},
     tls::Level,
 };
 
@@ -61,16 +59,9 @@ impl Connection {
                     self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
                 }
                 Frame::Datagram { data } => {
-                    // RFC 9221 §3 MUST: larger than we said we take is an error; we take all that fit in a packet,
-                    // unless we take none.
-                    if self.profile.datagram_queue == 0 {
-                        let what = "DATAGRAM frames were not negotiated";
-                        return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what)
-                            .in_frame(frame_type::DATAGRAM));
-                    }
                     self.deferred.push(Deferred::Datagram { range: within(data) });
                 }
-                Frame::Ack(ack) => self.on_ack(now, seen, &ack)?,
+                Frame::Ack(ack) => self.on_ack(now, seen.space, &ack, seen.old_keys)?,
                 frame => {
                     let ty = frame.ty();
                     self.handle_rare_frame(now, seen, frame).map_err(|e| {
@@ -108,11 +99,15 @@ impl Connection {
                 Ok(())
             }
             Frame::MaxStreamData { id, limit } => self.streams.on_max_stream_data(id, limit),
-            Frame::MaxStreams { dir, limit } => {
-                self.streams.on_max_streams(dir, limit);
+            Frame::MaxStreams { dir, limit } => self.streams.on_max_streams(dir, limit),
+            Frame::DataBlocked(limit) => {
+                self.streams.on_data_blocked(limit);
                 Ok(())
             }
-            Frame::DataBlocked(_) | Frame::StreamsBlocked { .. } => Ok(()),
+            Frame::StreamsBlocked { dir, limit } => {
+                self.streams.on_streams_blocked(dir, limit);
+                Ok(())
+            }
             Frame::StreamDataBlocked { id, limit } => self.streams.on_stream_data_blocked(id, limit),
             Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
                 self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)
@@ -162,106 +157,5 @@ impl Connection {
         }
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
-    }
-
-    pub(super) fn on_datagram_frame(&mut self, data: Bytes) {
-        self.stats.datagram_frames_received += 1;
-        if self.datagrams.on_datagram(data) {
-            self.push(Event::DatagramsReadable);
-        }
-    }
-
-    fn on_ack(&mut self, now: Instant, seen: &PacketSeen, ack: &wire::Ack<'_>) -> Result<(), TransportError> {
-        self.stats.ack_frames_received += 1;
-        // RFC 9000 §19.3: the delay counts in units that the peer chose; RFC 9002 §5.3 MUST: it is ignored in Initial
-        // packets and limited by what the peer promised once the handshake is confirmed.
-        let mut delay = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
-        if seen.space == SpaceId::Initial {
-            delay = Duration::ZERO;
-        } else if self.handshake.is_confirmed() {
-            delay = delay.min(self.peer.max_ack_delay);
-        }
-        let mut verdicts = std::mem::take(&mut self.verdicts);
-        let result = self.recover(seen.space, |spaces, paths| {
-            let space = spaces.get_mut(seen.space)?;
-            Some(crate::recovery::on_ack(&mut space.ledger, paths, ack, now, delay, &mut |v, f| verdicts.push((v, f))))
-        });
-        for (verdict, frame) in verdicts.drain(..) {
-            self.on_verdict(seen.space, verdict, frame);
-        }
-        self.verdicts = verdicts;
-        let _ = result;
-        Ok(())
-    }
-
-    /// A frame's fate, told to the part that the frame belongs to.
-    pub(super) fn on_verdict(&mut self, space: SpaceId, verdict: Verdict, frame: SentFrame) {
-        let acked = matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered);
-        match frame {
-            SentFrame::Stream { .. }
-            | SentFrame::MaxData
-            | SentFrame::MaxStreamData(_)
-            | SentFrame::MaxStreams(_)
-            | SentFrame::DataBlocked(_)
-            | SentFrame::StreamDataBlocked(_)
-            | SentFrame::StreamsBlocked(_)
-            | SentFrame::ResetStream(_)
-            | SentFrame::StopSending(_) => {
-                if acked {
-                    self.streams.on_acked(&frame);
-                } else {
-                    self.streams.on_lost(&frame);
-                }
-            }
-            SentFrame::Ack { largest } => {
-                if acked && let Some(space) = self.spaces.get_mut(space) {
-                    space.acks.on_ack_acked(largest);
-                }
-            }
-            SentFrame::Crypto { offset, len } => {
-                if let Some(stream) = self.handshake.crypto(space.level()) {
-                    if acked {
-                        stream.on_acked(offset, len);
-                    } else {
-                        stream.on_lost(offset, len);
-                    }
-                }
-            }
-            SentFrame::Datagram(number) => {
-                if acked {
-                    self.datagrams.on_acked(number);
-                } else {
-                    self.stats.datagram_frames_lost += 1;
-                    self.datagrams.on_lost(number);
-                }
-            }
-            SentFrame::NewConnectionId(sequence) => {
-                if !acked {
-                    self.local_ids.on_lost(sequence);
-                }
-            }
-            SentFrame::RetireConnectionId(sequence) => {
-                if acked {
-                    self.remote_ids.on_acked();
-                } else {
-                    self.remote_ids.on_lost(sequence);
-                }
-            }
-            SentFrame::NewToken => self.control.new_token |= !acked,
-            SentFrame::HandshakeDone => self.control.handshake_done |= !acked,
-            SentFrame::Ping => self.control.ping |= !acked,
-        }
-    }
-
-    fn on_path_response(&mut self, data: [u8; 8]) {
-        // RFC 9000 §8.2.3: the answer counts wherever it arrives.
-        for place in 0..self.paths.len() {
-            if self.paths[place].challenge.on_response(data) == Outcome::Validated
-                && self.paths[place].amplification.validate()
-                && place == self.active
-            {
-                self.push(Event::Migrated);
-            }
-        }
     }
 }

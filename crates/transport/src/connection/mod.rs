@@ -9,11 +9,15 @@ mod commands;
 mod control;
 mod frames;
 mod lifecycle;
+mod migration;
+mod progress;
 mod receive;
+mod recover;
 mod report;
 mod spaces;
 mod timeouts;
 mod transmit;
+mod verdicts;
 
 use std::{collections::VecDeque, net::{IpAddr, SocketAddr}, sync::Arc};
 
@@ -21,17 +25,19 @@ use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
 use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
 
-use self::{control::Control, lifecycle::{CloseFrame, Lifecycle}, receive::Unopened, spaces::Spaces};
+use self::{control::Control, lifecycle::{CloseFrame, Lifecycle}, receive::Unopened, spaces::Spaces, transmit::Skip};
 use crate::{
     cid::{LocalIds, RemoteIds},
-    datagrams::Datagrams,
+    datagrams::{DatagramEvent, Datagrams},
     endpoint::{ClientConfig, ConnectError, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
     handshake::{ExpectedIds, Handshake, Unstarted},
-    keys::Keys,
-    path::{AmplificationLimit, Path},
+    crypto::Labels,
+    keys::{KeyLimits, Keys},
+    path::{AmplificationLimit, Path, PathList},
     profile::Profile,
+    recovery::Recovery,
     stats::Stats,
     streams::Streams,
     timers::{Timer, Timers},
@@ -86,9 +92,11 @@ pub struct Connection {
     keys: Keys,
     key_update_wanted: bool,
     spaces: Spaces,
-    paths: Vec<Path>,
+    paths: PathList,
     /// The path that is sent on.
     active: usize,
+    /// The path to fall back to when the one in use turns out not to lead to the peer.
+    last_validated: usize,
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
@@ -104,6 +112,16 @@ pub struct Connection {
     sent_since_received: bool,
     /// A Retry or a packet of the server was accepted.
     heard: bool,
+    /// A Handshake packet of ours was acknowledged.
+    handshake_acked: bool,
+    send_token: bool,
+    original_dcid: Option<ConnectionId>,
+    /// Number of paths there ever were: the seed of the next one.
+    paths_seen: u64,
+    skip: Skip,
+    seed: Seed,
+    /// A packet could not be sealed: the connection ends.
+    seal_failed: Option<TransportError>,
     connected: bool,
     retired_ids: Vec<ConnectionId>,
     events: VecDeque<Event>,
@@ -116,7 +134,7 @@ pub struct Connection {
 struct PeerPromises {
     ack_delay_exponent: u8,
     max_ack_delay: Duration,
-    max_udp_payload: u16,
+    active_connection_id_limit: u64,
 }
 
 impl Connection {
@@ -131,7 +149,7 @@ impl Connection {
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
         let session = config.tls.start(version::V1, server_name, parameters)?;
-        let path = new_path(&profile, &setup, true);
+        let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
             now,
             Side::Client,
@@ -140,11 +158,12 @@ impl Connection {
             random,
             setup,
             Handshake::client(version::V1, session),
-            Keys::new(Side::Client, version::V1, &dcid),
+            initial_keys(Side::Client, version::V1, &dcid),
             RemoteIds::new(dcid),
             path,
         );
         connection.expected.original_destination = Some(dcid);
+        connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
         connection.progress_handshake(now);
         Ok(connection)
@@ -159,8 +178,8 @@ impl Connection {
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
         });
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
-        let keys = Keys::new(Side::Server, origin.version, &origin.initial_dcid);
-        let path = new_path(&profile, &setup, origin.validated);
+        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
+        let path = new_path(now, &profile, &setup, origin.validated);
         let mut connection = Self::assemble(
             now,
             Side::Server,
@@ -175,7 +194,8 @@ impl Connection {
         );
         connection.expected.initial_source = Some(origin.peer);
         connection.first_dcid = Some(origin.initial_dcid);
-        connection.control.new_token = config.send_token;
+        connection.send_token = config.send_token;
+        connection.original_dcid = Some(origin.original_dcid);
         connection.heard = true;
         connection
     }
@@ -209,10 +229,13 @@ impl Connection {
             keys,
             key_update_wanted: false,
             spaces: Spaces::new(&profile),
-            paths: vec![path],
+            paths: PathList(vec![path]),
             active: 0,
+            last_validated: 0,
+            paths_seen: 1,
+            skip: Skip::new(),
             streams: Streams::new(side, &profile.streams),
-            datagrams: Datagrams::new(profile.datagram_queue),
+            datagrams: Datagrams::new(&profile.datagrams_config()),
             control: Control::default(),
             lifecycle: Lifecycle::new(),
             timers,
@@ -222,10 +245,15 @@ impl Connection {
             peer: PeerPromises {
                 ack_delay_exponent: 3,
                 max_ack_delay: Duration::from_millis(25),
-                max_udp_payload: u16::MAX,
+                active_connection_id_limit: 2,
             },
             sent_since_received: false,
             heard: false,
+            handshake_acked: false,
+            send_token: false,
+            original_dcid: None,
+            seed: setup.seed,
+            seal_failed: None,
             connected: false,
             retired_ids: Vec::new(),
             events: VecDeque::new(),
@@ -245,7 +273,14 @@ impl Connection {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        self.streams.poll_event().map(Event::Stream)
+        if let Some(event) = self.streams.poll_event() {
+            return Some(Event::Stream(event));
+        }
+        self.datagrams.poll_event().map(|event| match event {
+            DatagramEvent::Readable => Event::DatagramsReadable,
+            DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
+            DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
+        })
     }
 
     /// The TLS session may go on: what it was waiting for is there.
@@ -321,16 +356,7 @@ impl Connection {
     }
 
     fn pto(&self) -> Duration {
-        let delay = if self.handshake.is_confirmed() { self.peer.max_ack_delay } else { Duration::ZERO };
-        self.paths[self.active].recovery.pto(delay)
-    }
-
-    /// Calls the observer, if there is one.
-    #[inline]
-    fn observe(&mut self, now: Instant, tell: impl FnOnce(&mut dyn crate::observe::Observer, Instant)) {
-        if let Some(observer) = &mut self.observer {
-            tell(&mut **observer, now);
-        }
+        self.paths[self.active].recovery.pto()
     }
 }
 
@@ -347,19 +373,30 @@ fn local_parameters(
         max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
-        // One frame of any size that a packet can hold.
-        max_datagram_frame_size: if profile.datagram_queue > 0 { 65_535 } else { 0 },
+        max_datagram_frame_size: profile.datagrams_config().max_frame_size,
         ..TransportParameters::default()
     };
-    profile.streams.fill(&mut parameters);
+    Streams::new(side, &profile.streams).local_parameters(&mut parameters);
     server(&mut parameters);
     let mut encoded = Vec::with_capacity(128);
     parameters.encode(&mut encoded, side, Some(random.next_u64()));
     encoded
 }
 
-fn new_path(profile: &Profile, setup: &Setup, validated: bool) -> Path {
+/// The labels of a version that this crate speaks.
+pub(crate) fn labels(version: u32) -> &'static Labels {
+    Labels::of(version).expect("only versions that are supported get this far")
+}
+
+fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
+    let mut keys = Keys::new(side, labels(version), KeyLimits::default());
+    keys.set_initial(dcid.as_slice());
+    keys
+}
+
+fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
-    let recovery = crate::recovery::Recovery::new(&profile.recovery_config(), &setup.seed.child("path", 0));
-    Path::new(setup.remote, setup.local, limit, recovery, profile.initial_mtu.max(1200))
+    let mtu = profile.initial_mtu.max(1200);
+    let recovery = Recovery::new(&profile.recovery_config(), mtu, setup.seed.child("path", 0), now);
+    Path::new(setup.remote, setup.local, limit, recovery, mtu, profile.ecn)
 }

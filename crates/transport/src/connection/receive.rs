@@ -4,14 +4,14 @@ use bytes::{Bytes, BytesMut};
 use units::Instant;
 use wire::{ConnectionId, Header, LongType, PacketKind, Side};
 
-use super::{Connection, frames::Deferred, spaces::SpaceId};
+use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
 use crate::{
-    Ecn,
+    PathId,
+    acks::Ecn,
     endpoint::Datagram,
-    error::{Code, TransportError},
     events::CloseReason,
     keys::{OpenError, Opened},
-    path::{AmplificationLimit, Path},
+    observe::PacketEvent,
     timers::Timer,
     tls::Level,
 };
@@ -43,6 +43,8 @@ pub(super) struct PacketSeen {
     pub(super) pn: u64,
     pub(super) dcid: ConnectionId,
     pub(super) arrival: Arrival,
+    /// It was sealed with the keys of the phase before the present one.
+    pub(super) old_keys: bool,
 }
 
 impl Connection {
@@ -56,7 +58,7 @@ impl Connection {
             self.handle_while_closing(now, &mut payload);
             return;
         }
-        let Some(path) = self.path_of(remote, local) else { return };
+        let Some(path) = self.path_of(now, remote, local) else { return };
         self.paths[path].amplification.on_received(payload.len());
         let arrival = Arrival { path, received_at, ecn };
         let mut start = 0;
@@ -92,8 +94,8 @@ impl Connection {
                     self.streams.on_stream(id, offset, payload.slice(range), fin)
                 }
                 Deferred::Datagram { range } => {
-                    self.on_datagram_frame(payload.slice(range));
-                    Ok(())
+                    self.stats.datagram_frames_received += 1;
+                    self.datagrams.on_datagram(payload.slice(range))
                 }
             };
             if let Err(error) = result {
@@ -103,40 +105,6 @@ impl Connection {
         }
         deferred.clear();
         self.deferred = deferred;
-    }
-
-    /// The path that a datagram came over.
-    fn path_of(&mut self, remote: std::net::SocketAddr, local: Option<std::net::IpAddr>) -> Option<usize> {
-        if self.paths[self.active].remote == remote {
-            return Some(self.active);
-        }
-        if let Some(known) = self.paths.iter().position(|p| p.remote == remote) {
-            return Some(known);
-        }
-        // RFC 9000 §9 MUST: a client drops packets from addresses of the server that it does not know, and nobody
-        // changes address before the handshake is confirmed.
-        if self.side == Side::Client || !self.handshake.is_confirmed() {
-            self.stats.packets_undecryptable += 1;
-            return None;
-        }
-        self.add_path(remote, local)
-    }
-
-    /// Makes room for a new path, at the cost of one that is neither in use nor the last that was validated.
-    fn add_path(&mut self, remote: std::net::SocketAddr, local: Option<std::net::IpAddr>) -> Option<usize> {
-        const PATHS: usize = 4;
-        let seed = self.paths.len() as u64;
-        let recovery = self.new_recovery(seed);
-        let path =
-            Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, self.profile.initial_mtu.max(1200));
-        if self.paths.len() < PATHS {
-            self.paths.push(path);
-            return Some(self.paths.len() - 1);
-        }
-        let idle = |i: &usize| *i != self.active && self.paths[*i].recovery.bytes_in_flight() == 0;
-        let place = (0..PATHS).filter(idle).find(|&i| !self.paths[i].challenge.is_running())?;
-        self.paths[place] = path;
-        Some(place)
     }
 
     /// One UDP payload: packets one after the other.
@@ -216,12 +184,11 @@ impl Connection {
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
                 }
-                self.handle_opened(now, buffer, start, opened, PacketSeen { space, kind, pn: opened.pn, dcid, arrival });
+                let seen = PacketSeen { space, kind, pn: opened.pn, dcid, arrival, old_keys: false };
+                self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) => self.keep_unopened(level, &buffer[start..end], arrival),
-            Err(OpenError::Discarded) => {}
-            Err(OpenError::Forged) => self.stats.packets_undecryptable += 1,
-            Err(OpenError::Fatal(error)) => self.fail(now, error),
+            Err(error) => self.on_unopenable(now, error),
         }
     }
 
@@ -238,29 +205,39 @@ impl Connection {
         arrival: Arrival,
     ) {
         let expected = self.spaces.expected_pn(SpaceId::DATA);
-        let pto = self.pto();
-        match self.keys.open_short(now, pto, &mut buffer[start..end], pn_offset, expected) {
+        match self.keys.open_short(&mut buffer[start..end], pn_offset, PathId(0), expected) {
             Ok(opened) => {
-                let seen = PacketSeen { space: SpaceId::DATA, kind: PacketKind::OneRtt, pn: opened.pn, dcid, arrival };
+                if opened.new_phase {
+                    // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
+                    self.keys.retire_previous_at(now + self.pto() * 3);
+                    self.stats.key_updates += 1;
+                    self.observe(now, |observer, at| observer.keys_updated(at));
+                }
+                let old_keys = opened.old_keys;
+                let seen =
+                    PacketSeen { space: SpaceId::DATA, kind: PacketKind::OneRtt, pn: opened.pn, dcid, arrival, old_keys };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),
-            Err(OpenError::Discarded) => {}
-            Err(OpenError::Forged) => {
-                self.stats.packets_undecryptable += 1;
-                self.check_reset(now, &buffer[start..end]);
+            Err(error) => {
+                self.on_unopenable(now, error);
+                if error.fatal().is_none() {
+                    self.check_reset(now, &buffer[start..end]);
+                }
             }
-            Err(OpenError::Fatal(error)) => self.fail(now, error),
+        }
+    }
+
+    #[cold]
+    fn on_unopenable(&mut self, now: Instant, error: OpenError) {
+        match error.fatal() {
+            Some(error) => self.fail(now, error),
+            None => self.stats.packets_undecryptable += 1,
         }
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
     fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen) {
-        // RFC 9000 §17.2, §17.3.1 MUST: reserved bits are zero once header protection is off.
-        if opened.reserved_bits {
-            self.fail(now, TransportError::new(Code::PROTOCOL_VIOLATION, "reserved header bits are set"));
-            return;
-        }
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             self.stats.packets_duplicate += 1;
@@ -268,6 +245,11 @@ impl Connection {
         }
         self.stats.packets_received += 1;
         let range = start + opened.payload.start..start + opened.payload.end;
+        if let Some(observer) = &mut self.observer {
+            let size = opened.payload.end + crate::crypto::TAG_LEN;
+            let space = seen.space.observed();
+            observer.packet_received(now, &PacketEvent { space, pn: seen.pn, size, payload: &buffer[range.clone()] });
+        }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
             Ok(()) => self.on_packet_processed(now, &seen),
             Err(error) => self.fail(now, error),
@@ -325,8 +307,7 @@ impl Connection {
             return;
         };
         let expected = self.spaces.expected_pn(SpaceId::DATA);
-        let pto = self.pto();
-        if let Ok(opened) = self.keys.open_short(now, pto, &mut payload[..packet_len], pn_offset, expected) {
+        if let Ok(opened) = self.keys.open_short(&mut payload[..packet_len], pn_offset, PathId(0), expected) {
             let frames = wire::Frames::new(&payload[opened.payload]);
             let closes = |f: wire::Frame<'_>| {
                 matches!(f, wire::Frame::ConnectionClose { .. } | wire::Frame::ApplicationClose { .. })
@@ -358,7 +339,7 @@ impl Connection {
         if self.side == Side::Server || self.heard || token.is_empty() || scid == original {
             return;
         }
-        if !crate::crypto::verify_retry_tag(self.version, &original, packet) {
+        if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
             self.stats.packets_undecryptable += 1;
             return;
         }
@@ -366,7 +347,7 @@ impl Connection {
         self.token = token;
         self.expected.retry_source = Some(scid);
         self.remote_ids.replace_first(scid);
-        self.keys.restart_initial(&scid);
+        self.keys.set_initial(scid.as_slice());
         self.resend_initial(now);
     }
 

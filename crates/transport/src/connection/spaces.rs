@@ -1,6 +1,14 @@
 //! Packet number spaces: what was sent in each, and what has to be acknowledged.
 
-use crate::{PathId, acks::AckState, profile::Profile, sent::Ledger, tls::Level};
+use crate::{
+    PathId,
+    acks::AckState,
+    observe::PacketSpace,
+    profile::Profile,
+    recovery,
+    sent::Ledger,
+    tls::Level,
+};
 
 /// Names a packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only
 /// one without multipath.
@@ -21,6 +29,33 @@ impl SpaceId {
             Self::Initial => Level::Initial,
             Self::Handshake => Level::Handshake,
             Self::Data(_) => Level::OneRtt,
+        }
+    }
+
+    /// The name that recovery has for it.
+    pub(crate) fn recovery(self) -> recovery::SpaceId {
+        match self {
+            Self::Initial => recovery::SpaceId::Initial,
+            Self::Handshake => recovery::SpaceId::Handshake,
+            Self::Data(_) => recovery::SpaceId::Data,
+        }
+    }
+
+    /// From the name that recovery has for it.
+    pub(crate) fn from_recovery(space: recovery::SpaceId) -> Self {
+        match space {
+            recovery::SpaceId::Initial => Self::Initial,
+            recovery::SpaceId::Handshake => Self::Handshake,
+            recovery::SpaceId::Data => Self::DATA,
+        }
+    }
+
+    /// The name that observers have for it.
+    pub(crate) fn observed(self) -> PacketSpace {
+        match self {
+            Self::Initial => PacketSpace::Initial,
+            Self::Handshake => PacketSpace::Handshake,
+            Self::Data(_) => PacketSpace::OneRtt,
         }
     }
 }
@@ -45,7 +80,7 @@ impl Spaces {
         let handshake = || Some(Box::new(Space { ledger: Ledger::new(), acks: AckState::handshake(), probes: 0 }));
         let data = Space {
             ledger: Ledger::new(),
-            acks: AckState::new(profile.acks.every, profile.acks.max_delay),
+            acks: AckState::new(profile.acks.policy()),
             probes: 0,
         };
         Self { initial: handshake(), handshake: handshake(), data: vec![data] }
@@ -82,6 +117,11 @@ impl Spaces {
             SpaceId::Handshake => self.handshake.take(),
             SpaceId::Data(_) => None,
         }
+    }
+
+    /// Puts the space of Initial packets back, after a Retry.
+    pub(crate) fn put_initial(&mut self, space: Box<Space>) {
+        self.initial = Some(space);
     }
 
     /// The spaces that exist, in the order of the handshake.

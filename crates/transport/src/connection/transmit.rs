@@ -3,16 +3,18 @@
 //! A datagram is built packet by packet; packets stay open until the datagram is complete, so that the last one can be
 //! padded, and are sealed then. Several datagrams of the same size share one buffer and one system call.
 
-use units::Instant;
+use rand_core::RngCore;
+use units::{Instant, RandomStream};
 use wire::{ConnectionId, Frame, HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
 
 use super::{Connection, lifecycle::CloseFrame, spaces::SpaceId};
 use crate::{
-    Ecn,
+    acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
+    observe::PacketEvent,
+    recovery::Allowance,
     sent::{SentFrame, SentPacket},
-    timers::Timer,
     tls::Level,
 };
 
@@ -20,6 +22,8 @@ use crate::{
 const MAX_SEGMENTS: usize = 64;
 /// RFC 9000 §14.1: datagrams with Initial packets are at least this long.
 const MIN_INITIAL_DATAGRAM: usize = 1200;
+/// Our `ack_delay_exponent`: the default, so that it is not sent.
+const ACK_DELAY_EXPONENT: u8 = 3;
 /// Room below which another packet is not worth starting.
 const MIN_PACKET_ROOM: usize = 64;
 /// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
@@ -51,6 +55,35 @@ struct Permit {
     probe: bool,
 }
 
+/// Packet numbers that are left out now and then (RFC 9000 §21.4): a peer that acknowledges one has not seen what it
+/// acknowledges. The gaps grow, as there is ever less to gain.
+pub(super) struct Skip {
+    next: u64,
+    gap: u64,
+}
+
+impl Skip {
+    /// Packets before the first gap, at least.
+    const FIRST: u64 = 64;
+    const LONGEST: u64 = 1 << 16;
+
+    pub(super) fn new() -> Self {
+        Self { next: 0, gap: Self::FIRST }
+    }
+
+    /// Whether `pn` is to be left out.
+    #[inline]
+    fn due(&mut self, pn: u64, random: &mut RandomStream) -> bool {
+        if pn < self.next {
+            return false;
+        }
+        let first = self.next == 0;
+        self.next = pn + self.gap + random.next_u64() % self.gap;
+        self.gap = (self.gap * 2).min(Self::LONGEST);
+        !first
+    }
+}
+
 impl Connection {
     /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` when nothing can be sent at
     /// `now`: then `poll_timeout` says when something can.
@@ -71,7 +104,10 @@ impl Connection {
     fn transmit_batch(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         let path = &self.paths[self.active];
         let (remote, local, mtu) = (path.remote, path.local, usize::from(path.mtu));
-        let mut allowance = self.paths[self.active].recovery.allowance(now);
+        if self.key_update_wanted {
+            self.try_update_keys(now);
+        }
+        let mut allowance = self.allowance(now);
         let ecn = self.ecn_mark();
         let (mut len, mut segments) = (0, 0);
         while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
@@ -81,6 +117,10 @@ impl Connection {
             }
             let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);
             if size == 0 {
+                break;
+            }
+            if let Some(error) = self.seal_failed.take() {
+                self.fail(now, error);
                 break;
             }
             self.paths[self.active].amplification.on_sent(size);
@@ -98,6 +138,34 @@ impl Connection {
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
         Some(Transmit { remote, local, ecn, len, segment_size: mtu.min(len) })
+    }
+
+    /// Bytes that congestion control and pacing permit at the moment.
+    #[inline]
+    fn allowance(&mut self, now: Instant) -> u64 {
+        if !self.has_data() {
+            return 0;
+        }
+        match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+            Allowance::Bytes(bytes) => bytes,
+            Allowance::WindowFull | Allowance::PacedUntil(_) => 0,
+        }
+    }
+
+    /// Whether any space has anything to say beside acknowledgements.
+    #[inline]
+    pub(super) fn has_data(&self) -> bool {
+        self.wants_to_send(SpaceId::DATA) && self.keys.can_seal(Level::OneRtt)
+            || !self.handshake.is_confirmed()
+                && (self.wants_to_send(SpaceId::Initial) || self.wants_to_send(SpaceId::Handshake))
+    }
+
+    fn try_update_keys(&mut self, now: Instant) {
+        if self.keys.update(now, self.pto() * 3) {
+            self.key_update_wanted = false;
+            self.stats.key_updates += 1;
+            self.observe(now, |observer, at| observer.keys_updated(at));
+        }
     }
 
     /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
@@ -194,7 +262,7 @@ impl Connection {
         let dcid = *self.remote_ids.current();
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match id {
-            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, self.keys.phase(), false)),
+            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
             SpaceId::Initial | SpaceId::Handshake => {
                 let (ty, token): (_, &[u8]) = match id {
                     SpaceId::Initial => (LongType::Initial, &self.token),
@@ -256,10 +324,13 @@ impl Connection {
     /// An acknowledgement, when one is due or another packet leaves anyway.
     #[inline]
     fn write_ack(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
-        let Some(space) = self.spaces.get_mut(id) else { return };
-        if let Some(largest) = space.acks.write(w, now, crate::ACK_DELAY_EXPONENT) {
+        let Some(space) = self.spaces.get_mut(id).filter(|space| space.acks.has_news()) else { return };
+        if let Some(largest) = space.acks.write(w, now, ACK_DELAY_EXPONENT) {
             space.ledger.record(SentFrame::Ack { largest });
             self.stats.ack_frames_sent += 1;
+            if let SpaceId::Data(path) = id {
+                self.keys.on_ack_sent(path, largest);
+            }
         }
     }
 
@@ -282,7 +353,7 @@ impl Connection {
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
         if self.datagrams.wants_to_send() {
-            self.stats.datagram_frames_sent += self.datagrams.write(w, &mut |f| ledger.record(f));
+            self.datagrams.write(w, &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
             self.streams.write_frames(w, &mut |f| ledger.record(f));
@@ -325,7 +396,7 @@ impl Connection {
             ledger.record(SentFrame::Ping);
             self.control.ping = false;
         }
-        if let Some(token) = &self.control.token {
+        if let Some(token) = self.control.token() {
             let frame = Frame::NewToken { token };
             if w.remaining() >= frame.encoded_len() {
                 frame.encode(w);
@@ -342,9 +413,20 @@ impl Connection {
         if let Some(pos) = &packet.long {
             wire::patch_length(out, pos, end);
         }
-        let header = packet.pn_offset - packet.start;
-        let level = packet.space.level();
-        self.keys.seal(level, &mut out[packet.start..end], header, packet.pn_len, packet.pn);
+        let pn_offset = packet.pn_offset - packet.start;
+        if let Some(observer) = &mut self.observer {
+            let payload = &out[packet.pn_offset + packet.pn_len..packet.end];
+            let space = packet.space.observed();
+            observer.packet_sent(now, &PacketEvent { space, pn: packet.pn, size: end - packet.start, payload });
+        }
+        let bytes = &mut out[packet.start..end];
+        let sealed = match packet.space {
+            SpaceId::Data(path) => self.keys.seal_short(bytes, pn_offset, packet.pn, path),
+            space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
+        };
+        if let Err(error) = sealed {
+            self.seal_failed = Some(error.into());
+        }
         let sent = SentPacket {
             sent_at: now,
             size: u16::try_from(end - packet.start).unwrap_or(u16::MAX),
@@ -356,7 +438,7 @@ impl Connection {
             ecn: ecn.is_some(),
         };
         if let Some(space) = self.spaces.get_mut(packet.space) {
-            self.paths[self.active].recovery.on_packet_sent(&mut space.ledger, &sent);
+            self.paths[self.active].recovery.on_packet_sent(&mut space.ledger, packet.space.recovery(), &sent);
         }
         self.stats.packets_sent += 1;
         self.stats.ack_only_packets_sent += u64::from(!packet.ack_eliciting);
@@ -391,7 +473,7 @@ impl Connection {
         let pn_len = packet_number_len(pn, space.ledger.largest_acked());
         let dcid: ConnectionId = *self.remote_ids.current();
         let mut w = Writer::new(&mut buffer[..room - TAG_LEN]);
-        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, self.keys.phase(), false);
+        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
         for frame in [response.map(Frame::PathResponse), challenge.map(Frame::PathChallenge)].into_iter().flatten() {
             frame.encode(&mut w);
         }
@@ -461,7 +543,6 @@ impl Connection {
         if len == 0 {
             return None;
         }
-        self.timers.set(Timer::Idle, None);
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -476,7 +557,7 @@ impl Connection {
         let dcid = *self.remote_ids.current();
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match id {
-            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, self.keys.phase(), false)),
+            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
             _ => {
                 let (ty, token): (_, &[u8]) =
                     if id == SpaceId::Initial { (LongType::Initial, &self.token) } else { (LongType::Handshake, &[]) };
@@ -532,6 +613,6 @@ impl Connection {
     }
 
     fn ecn_mark(&self) -> Option<Ecn> {
-        self.paths[self.active].marks_ecn().then_some(Ecn::Ect0)
+        self.paths[self.active].marks.then_some(Ecn::Ect0)
     }
 }

@@ -7,7 +7,6 @@ use crate::{
     datagrams::Datagrams,
     handshake::Handshake,
     sent::{SentFrame, Verdict},
-    stats::Stats,
     streams::Streams,
 };
 
@@ -21,7 +20,6 @@ pub(super) struct Carriers<'a> {
     pub(super) local_ids: &'a mut LocalIds,
     pub(super) remote_ids: &'a mut RemoteIds,
     pub(super) control: &'a mut Control,
-    pub(super) stats: &'a mut Stats,
 }
 
 impl Carriers<'_> {
@@ -32,6 +30,13 @@ impl Carriers<'_> {
             SentFrame::Stream { .. } if arrived => self.streams.on_acked(frame),
             SentFrame::Stream { .. } => self.streams.on_lost(frame),
             _ => self.tell_rare(arrived, frame),
+        }
+    }
+
+    /// Queues a frame again although its packet is still in flight; what is not worth repeating is left out.
+    pub(super) fn repeat(&mut self, frame: &SentFrame) {
+        if !matches!(frame, SentFrame::Datagram(_) | SentFrame::Ack { .. } | SentFrame::RetireConnectionId(_)) {
+            self.tell(Verdict::Lost, frame);
         }
     }
 
@@ -70,7 +75,6 @@ impl Carriers<'_> {
                 if arrived {
                     self.datagrams.on_acked(number);
                 } else {
-                    self.stats.datagram_frames_lost += 1;
                     self.datagrams.on_lost(number);
                 }
             }

@@ -6,10 +6,10 @@ use wire::{ConnectionId, Side, Writer};
 
 use super::{Datagram, Endpoint, RetryPolicy};
 use crate::{
-    connection::{Connection, Origin},
+    connection::{Connection, Origin, labels},
     crypto::retry_tag,
     error::Code,
-    keys::Keys,
+    keys::{KeyLimits, Keys},
     tls::Level,
     token::ValidToken,
 };
@@ -86,7 +86,7 @@ impl Endpoint {
         wire::encode_retry(&mut w, first.version, &first.scid, &scid, &token);
         let len = w.position();
         packet.truncate(len);
-        let tag = retry_tag(first.version, &first.dcid, &packet);
+        let tag = retry_tag(labels(first.version), first.dcid.as_slice(), &packet);
         packet.extend_from_slice(&tag);
         if self.stateless.answer(datagram, packet) {
             self.stats.retries += 1;
@@ -96,7 +96,8 @@ impl Endpoint {
     /// Says CONNECTION_REFUSED without keeping state (RFC 9000 §5.2.2).
     fn refuse(&mut self, datagram: &Datagram, first: &FirstPacket) {
         let scid = self.ids.generate();
-        let mut keys = Keys::new(Side::Server, first.version, &first.dcid);
+        let mut keys = Keys::new(Side::Server, labels(first.version), KeyLimits::default());
+        keys.set_initial(first.dcid.as_slice());
         let header = wire::LongHeader {
             ty: wire::LongType::Initial,
             version: first.version,
@@ -111,7 +112,9 @@ impl Endpoint {
         let end = w.position() + crate::crypto::TAG_LEN;
         packet.truncate(end);
         wire::patch_length(&mut packet, &pos, end);
-        keys.seal(Level::Initial, &mut packet, pos.pn_offset, 1, 0);
+        if keys.seal_long(Level::Initial, &mut packet, pos.pn_offset, 0).is_err() {
+            return;
+        }
         if self.stateless.answer(datagram, packet) {
             self.stats.refused += 1;
         }

@@ -23,7 +23,7 @@ use wire::{ConnectionId, Header, LongType, version};
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 use self::{admission::FirstPacket, routes::Routes, stateless::Stateless};
 use crate::{
-    Ecn,
+    acks::Ecn,
     cid::ConnectionIdGenerator,
     connection::{Connection, Setup},
     events::Event,
