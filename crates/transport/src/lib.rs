@@ -3,7 +3,12 @@
 //! Time, datagrams and seeds are arguments; what has to happen next is a result. Nothing in this crate reads a clock,
 //! opens a socket, spawns a task or draws a random number that its seed did not give.
 
+pub mod acks;
+pub mod congestion;
 pub mod error;
+pub mod pacing;
+pub mod range_set;
+pub mod recovery;
 pub mod sent;
 
 /// Which path a packet number belongs to (multipath draft: the path identifier; without multipath always 0).
