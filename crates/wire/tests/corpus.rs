@@ -1,4 +1,5 @@
-//! Replays every file of the fuzz corpora through the checks that the fuzzer runs, so that what it once found stays found.
+//! Replays every file of the fuzz corpora through the checks that the fuzzer runs, so that what it once found stays
+//! found.
 
 // The name by which every other crate knows it, the fuzz targets among them.
 extern crate tiderace_wire as wire;

@@ -108,12 +108,13 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// Writes an ACK frame of at most `max_bytes` (and no more than the writer has room for) and says how many ranges went in:
-    /// it stops before the first that does not fit. When not even the largest range fits, nothing is written and the answer is 0.
+    /// Writes an ACK frame of at most `max_bytes` (and no more than the writer has room for) and says how many ranges
+    /// went in: it stops before the first that does not fit. When not even the largest range fits, nothing is written
+    /// and the answer is 0.
     ///
-    /// `ranges` are packet numbers from the largest down, with at least one number missing between two of them; `count` is how many
-    /// there are at most, and decides how wide the field is that holds their number. `delay` is in the unit of our own
-    /// `ack_delay_exponent`.
+    /// `ranges` are packet numbers from the largest down, with at least one number missing between two of them; `count`
+    /// is how many there are at most, and decides how wide the field is that holds their number. `delay` is in the unit
+    /// of our own `ack_delay_exponent`.
     ///
     /// # Panics
     /// When the ranges touch, overlap, run backwards or are not in descending order, or there are more than 16384.
@@ -166,7 +167,8 @@ const DESCENDING: &str = "ranges of packet numbers descend and leave a gap";
 
 const UNDERFLOW: FrameErrorKind = FrameErrorKind::Malformed("an ACK range goes below packet number 0");
 
-/// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below zero.
+/// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below
+/// zero.
 #[inline]
 fn next_range(r: &mut Reader<'_>, smallest: u64) -> Result<Option<(u64, u64)>, Truncated> {
     let gap = r.varint()?;

@@ -34,7 +34,8 @@ fn initial_packets_of_rfc_9001_a_and_rfc_9369_a() {
     };
     let server = LongHeader { dcid: ConnectionId::EMPTY, scid: cid("f067a5502a4262b5"), ..client };
     let v2 = |header| LongHeader { version: version::V2, ..header };
-    // The client's packet has 1200 bytes, the server's 4 + 113 beyond its Length field of 0x0075, less the packet number.
+    // The client's packet has 1200 bytes, the server's 4 + 113 beyond its Length field of 0x0075, less the packet
+    // number.
     for (header, pn, pn_len, packet_len, expected) in [
         (client, 2, 4, 1200, "c300000001088394c8f03e5157080000449e00000002"),
         (server, 1, 2, 18 + 0x75, "c1000000010008f067a5502a4262b50040750001"),

@@ -1,13 +1,13 @@
-//! What must hold for any bytes at all. The fuzz targets in `fuzz/`, the replay of their corpora and the random tests share these
-//! checks, so that an input found by one is judged the same by the others.
+//! What must hold for any bytes at all. The fuzz targets in `fuzz/`, the replay of their corpora and the random tests
+//! share these checks, so that an input found by one is judged the same by the others.
 
 use wire::{
     Ack, Frame, FrameErrorKind, Frames, Header, LongHeader, Side, TransportParameters, Writer, encode_retry,
     encode_version_negotiation, frame_type, header, long_dcid, patch_length, short_dcid,
 };
 
-/// Reads the bytes as the payload of a packet. Every frame lies inside it, comes back when written again, and the first error is
-/// the last thing that is read.
+/// Reads the bytes as the payload of a packet. Every frame lies inside it, comes back when written again, and the first
+/// error is the last thing that is read.
 pub(crate) fn frames(payload: &[u8]) {
     let mut frames = Frames::new(payload);
     let mut position = 0;
@@ -64,8 +64,8 @@ fn ack_ranges(ack: &Ack<'_>) {
     assert!(again.ranges().eq(ranges.into_iter().take(count)));
 }
 
-/// Reads all but the first byte as a datagram, packet after packet; the first byte says how long connection IDs in short headers
-/// are. Every offset lies inside the packet, and every packet comes back when written again.
+/// Reads all but the first byte as a datagram, packet after packet; the first byte says how long connection IDs in
+/// short headers are. Every offset lies inside the packet, and every packet comes back when written again.
 pub(crate) fn headers(data: &[u8]) {
     let Some((&first, mut datagram)) = data.split_first() else { return };
     let short_dcid_len = usize::from(first % 22);
@@ -121,8 +121,8 @@ fn one_header(header: &Header, packet: &[u8], short_dcid_len: usize) {
     }
 }
 
-/// Reads the bytes as transport parameters of either side. What is accepted comes back when written again, with and without a
-/// reserved parameter among it.
+/// Reads the bytes as transport parameters of either side. What is accepted comes back when written again, with and
+/// without a reserved parameter among it.
 pub(crate) fn transport_parameters(bytes: &[u8]) {
     for sender in [Side::Client, Side::Server] {
         let Ok(parameters) = TransportParameters::decode(sender, bytes) else { continue };
