@@ -226,15 +226,7 @@ impl Streams {
             Reading::Data(offset, data) => {
                 let bytes = data.len() as u64;
                 self.figures.delivered_bytes += bytes;
-                if stream.recv.window.consume(bytes)
-                    && stream.pending & stream::pending::CREDIT == 0
-                    && stream.recv.wants_credit()
-                {
-                    // A stream that fills its window needs a connection that leaves room for others.
-                    if stream.recv.window.tune(&self.clock) {
-                        let window = stream.recv.window.window();
-                        self.window.widen(window + window / 2);
-                    }
+                if stream.recv.window.consume(bytes) && stream.recv.wants_credit() {
                     self.set_pending(slot, stream::pending::CREDIT);
                 }
                 self.return_credit(bytes);

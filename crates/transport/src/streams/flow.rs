@@ -1,8 +1,9 @@
 //! Flow control: what may be sent, what may be received, and how the receive windows tune themselves.
 //!
-//! The window starts small, because it is memory that every peer can claim, and doubles whenever the application consumed
-//! data at a rate that would use it up within two round trips: then it is the window that limits the sender, or soon will.
-//! It thus ends between two and four bandwidth-delay products; a slow reader never makes it grow.
+//! The window starts small, because it is memory that every peer can claim, and grows to four times what the application
+//! consumes within a round trip: twice, because credit is announced when half of the window is used and travels half of
+//! a round trip, and twice again, because a sender in slow start doubles from one round trip to the next. Growth is decided
+//! when data arrives, by the time of arrivals: an application that reads seldom, and then much, does not make it grow.
 
 use units::{Duration, Instant};
 
@@ -69,14 +70,24 @@ pub(super) struct ReceiveWindow {
     /// How far the limit is ahead of what was consumed.
     window: u64,
     max: u64,
-    /// When the credit announced last was given, and what was consumed by then.
-    epoch: Instant,
-    consumed_at_epoch: u64,
+    /// Start of the running round trip, and what was consumed by then.
+    round: Instant,
+    consumed_at_round: u64,
+    /// The time of the last observation.
+    observed: Instant,
 }
 
 impl ReceiveWindow {
     pub(super) fn new(window: u64, max: u64, now: Instant) -> Self {
-        Self { announced: window, consumed: 0, window, max: max.max(window), epoch: now, consumed_at_epoch: 0 }
+        Self {
+            announced: window,
+            consumed: 0,
+            window,
+            max: max.max(window),
+            round: now,
+            consumed_at_round: 0,
+            observed: now,
+        }
     }
 
     /// The largest offset (of a stream) or sum of offsets (of the connection) that the peer may use.
@@ -99,13 +110,13 @@ impl ReceiveWindow {
     #[inline]
     pub(super) fn consume(&mut self, bytes: u64) -> bool {
         self.consumed += bytes;
-        self.due()
+        self.is_due()
     }
 
     /// RFC 9000 §4.2: credit early enough that the sender is not blocked, rarely enough that the frames cost nothing:
     /// when half of the window is used.
     #[inline]
-    fn due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.next_limit() - self.announced >= self.window.div_ceil(2)
     }
 
@@ -119,20 +130,30 @@ impl ReceiveWindow {
         self.next_limit() > self.announced
     }
 
-    /// Widens the window when it was used up too fast. Called once per announcement. True when it grew.
-    pub(super) fn tune(&mut self, clock: &Clock) -> bool {
-        let consumed = self.consumed - self.consumed_at_epoch;
-        let elapsed = clock.now.nanos_since(self.epoch);
-        self.epoch = clock.now;
-        self.consumed_at_epoch = self.consumed;
-        // consumed / elapsed × 2 RTT ≥ window, without dividing.
-        let too_small = !clock.rtt.is_zero()
-            && u128::from(consumed) * 2 * clock.rtt.as_nanos() >= u128::from(self.window) * u128::from(elapsed);
-        let before = self.window;
-        if too_small {
-            self.window = self.window.saturating_mul(2).min(self.max);
+    /// Widens the window when the application consumes at a rate that it could limit. To be called when data arrives. True
+    /// when new credit should be announced because of it.
+    #[inline]
+    pub(super) fn observe(&mut self, clock: &Clock) -> bool {
+        clock.now != self.observed && self.measure(clock)
+    }
+
+    fn measure(&mut self, clock: &Clock) -> bool {
+        self.observed = clock.now;
+        let elapsed = clock.now.saturating_since(self.round);
+        let mut consumed = self.consumed - self.consumed_at_round;
+        if elapsed > clock.rtt {
+            let scaled = u128::from(consumed) * clock.rtt.as_nanos() / elapsed.as_nanos();
+            consumed = u64::try_from(scaled).unwrap_or(u64::MAX);
+            self.round = clock.now;
+            self.consumed_at_round = self.consumed;
         }
-        self.window > before
+        let needed = consumed.saturating_mul(4);
+        if needed <= self.window || self.window == self.max || clock.rtt.is_zero() {
+            return false;
+        }
+        // At least doubling bounds the number of announcements that growth causes.
+        self.window = needed.max(self.window.saturating_mul(2)).min(self.max);
+        self.is_due()
     }
 
     /// Makes the window at least this wide, within its maximum.
@@ -168,26 +189,46 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_reader_doubles_the_window_a_slow_one_does_not() {
-        let mut w = ReceiveWindow::new(1000, 3000, Instant::ZERO);
-        w.consume(500);
-        // 500 bytes in 100 ms are 1000 within 2 RTT of 100 ms.
-        assert!(w.tune(&clock(100, 100)));
-        assert_eq!(w.announce(), 2500);
-        w.consume(1000);
-        assert!(!w.tune(&clock(400, 100)), "1000 bytes in 300 ms do not use 2000 bytes in 200 ms");
-        w.consume(1000);
-        assert!(w.tune(&clock(401, 100)));
-        assert_eq!(w.window(), 3000, "no further than the maximum");
-        w.consume(1000);
-        assert!(!w.tune(&clock(402, 100)));
+    fn the_window_is_four_times_what_is_consumed_in_a_round_trip() {
+        let mut w = ReceiveWindow::new(1000, 10_000, Instant::ZERO);
+        w.consume(250);
+        assert!(!w.observe(&clock(50, 100)));
+        w.consume(50);
+        assert!(!w.observe(&clock(50, 100)), "looked at once for each instant");
+        assert!(w.observe(&clock(60, 100)), "300 within one round trip need more than 1000");
+        assert_eq!((w.window(), w.announce()), (2000, 2300));
+        // Over more than a round trip the rate counts: 900 in 300 ms are 300 in 100 ms.
+        w.consume(600);
+        assert!(!w.observe(&clock(300, 100)));
+        assert_eq!(w.window(), 2000);
+        w.consume(2000);
+        assert!(w.observe(&clock(310, 100)));
+        assert_eq!(w.window(), 8000);
+        w.consume(8000);
+        assert!(w.observe(&clock(320, 100)));
+        assert_eq!(w.window(), 10_000, "no further than the maximum");
+    }
+
+    /// The whole window is read at once, every ten round trips, whereupon it is filled again within one.
+    #[test]
+    fn a_reader_that_comes_seldom_does_not_widen_the_window() {
+        let mut w = ReceiveWindow::new(1000, 100_000, Instant::ZERO);
+        for period in 1..20 {
+            w.consume(1000);
+            w.announce();
+            for step in 0..10 {
+                w.observe(&clock(period * 1000 + step * 10, 100));
+            }
+        }
+        assert_eq!(w.window(), 1000);
     }
 
     #[test]
     fn nothing_is_tuned_before_the_round_trip_is_known() {
         let mut w = ReceiveWindow::new(1000, 8000, Instant::ZERO);
         w.consume(1000);
-        assert!(!w.tune(&Clock::default()));
+        assert!(!w.observe(&clock(0, 0)) && !w.observe(&clock(1, 0)));
+        assert_eq!(w.window(), 1000);
     }
 
     /// RFC 9000 §4.1: a smaller limit than before has no effect.

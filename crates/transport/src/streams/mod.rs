@@ -82,8 +82,8 @@ pub struct StreamsConfig {
 
 impl Default for StreamsConfig {
     /// 256 KiB per stream and 1 MiB per connection is what any peer can make us hold before it has shown a round trip. A
-    /// sender that starts with ten packets needs five round trips to have 256 KiB in flight, and the window doubles from
-    /// the moment half of it is in flight, so it stays ahead. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in
+    /// sender that starts with ten packets needs four round trips to have a quarter of 256 KiB in flight, from when on the
+    /// window grows, faster than slow start does. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in
     /// flight (12.5 MB).
     fn default() -> Self {
         Self {
@@ -315,17 +315,19 @@ impl Streams {
     /// Gives credit of the connection back to the peer.
     #[inline]
     fn return_credit(&mut self, bytes: u64) {
-        if self.window.consume(bytes) && self.pending & pending::MAX_DATA == 0 {
-            self.window.tune(&self.clock);
+        if self.window.consume(bytes) {
             self.pending |= pending::MAX_DATA;
         }
     }
 
-    /// Tells the time and the smoothed round trip (zero while unknown), once per batch of datagrams received. The windows
-    /// tune themselves by it.
+    /// Tells the time and the smoothed round trip (zero while unknown), before each batch of datagrams is handled. The
+    /// windows tune themselves by it.
     #[inline]
     pub fn tune(&mut self, now: Instant, rtt: Duration) {
         self.clock = Clock { now, rtt };
+        if self.window.observe(&self.clock) {
+            self.pending |= pending::MAX_DATA;
+        }
     }
 
     /// What happened since, oldest first. To be polled until there is none.

@@ -207,7 +207,7 @@ fn urgency_comes_first_and_can_change_until_sent() {
     pair.ends[0].set_priority(ids[1], Priority { urgency: 0, incremental: true }).unwrap();
     assert_eq!(next_streams(&mut pair, 0, 1), [1]);
     pair.ends[0].set_priority(ids[1], Priority { urgency: 255, incremental: true }).unwrap();
-    assert_eq!(next_streams(&mut pair, 0, 20), [2, 2, 0, 0, 0, 1, 1]);
+    assert_eq!(next_streams(&mut pair, 0, 20), [2, 2, 0, 0, 0, 0, 1, 1]);
 }
 
 #[test]

@@ -32,12 +32,13 @@ fn bulk(config: &StreamsConfig, packets_per_ms: u64, rtt_ms: u64, seconds: u64, 
     let (mut delivered, mut starved) = (vec![0; seconds as usize], 0);
     for now in 0..seconds * 1000 {
         let time = Instant::from_millis(now);
+        // Before the datagrams, as the contract asks.
+        pair.ends[1].tune(time, Duration::from_millis(rtt_ms));
         while to_receiver.front().is_some_and(|(at, ..)| *at <= now) {
             let (_, payload, frames) = to_receiver.pop_front().unwrap();
             dispatch(&mut pair.ends[1], &payload).unwrap();
             to_sender.push_back((now + rtt_ms / 2, Bytes::new(), frames));
         }
-        pair.ends[1].tune(time, Duration::from_millis(rtt_ms));
         while let Some(event) = pair.ends[1].poll_event() {
             if let StreamEvent::Readable { id } = event {
                 while let Ok(Some(chunk)) = pair.ends[1].read(id, usize::MAX, Order::Ordered) {
@@ -96,11 +97,10 @@ fn bulk(config: &StreamsConfig, packets_per_ms: u64, rtt_ms: u64, seconds: u64, 
 #[test]
 fn a_long_fat_path_fills_without_a_setting() {
     for streams in [1, 4] {
-        let (delivered, starved) = bulk(&StreamsConfig::default(), 34, 250, 5, streams);
+        let (delivered, starved) = bulk(&StreamsConfig::default(), 34, 250, 4, streams);
         let full = 34 * 1000 * 1440;
-        assert!(*delivered.last().unwrap() > full * 97 / 100, "{streams} streams: {delivered:?} of {full}");
         assert!(delivered[3] > full * 97 / 100, "{streams} streams: {delivered:?} of {full}");
-        assert!(starved < 250, "{streams} streams: {starved} ms starved, {delivered:?}");
+        assert!(starved < 10, "{streams} streams: {starved} ms starved, {delivered:?}");
     }
 }
 

@@ -98,6 +98,10 @@ impl World {
         (!known.is_empty()).then(|| known[i % known.len()])
     }
 
+    fn flow(&mut self, writer: usize, id: StreamId) -> &mut Flow {
+        self.flows.get_mut(&(id.0, writer)).expect("the stream has this part")
+    }
+
     fn write(&mut self, side: usize, id: StreamId, len: usize) -> Result<usize, WriteError> {
         let Some(flow) = self.flows.get_mut(&(id.0, side)) else {
             let refused = self.pair.ends[side].write(id, &mut Bytes::from_static(b"x"));
@@ -191,25 +195,26 @@ impl World {
                 }
             }
             Action::Finish(side, i) => {
-                if let Some(id) = self.pick(side, i)
-                    && self.pair.ends[side].finish(id).is_ok()
-                {
-                    self.flows.get_mut(&(id.0, side)).expect("it could be finished").finished = true;
+                if let Some(id) = self.pick(side, i) {
+                    match self.pair.ends[side].finish(id) {
+                        Ok(()) => self.flow(side, id).finished = true,
+                        Err(WriteError::Stopped(code)) => self.flow(side, id).reset = Some(code),
+                        Err(_) => {}
+                    }
                 }
             }
             Action::Reset(side, i, code) => {
                 if let Some(id) = self.pick(side, i)
                     && self.pair.ends[side].reset(id, code).is_ok()
                 {
-                    let flow = self.flows.get_mut(&(id.0, side)).expect("it could be reset");
-                    flow.reset.get_or_insert(code);
+                    self.flow(side, id).reset.get_or_insert(code);
                 }
             }
             Action::Stop(side, i, code) => {
                 if let Some(id) = self.pick(side, i)
                     && self.pair.ends[side].stop_sending(id, code).is_ok()
                 {
-                    let flow = self.flows.get_mut(&(id.0, 1 - side)).expect("it could be stopped");
+                    let flow = self.flow(1 - side, id);
                     flow.stopped = Some(code);
                     flow.reader_done = true;
                 }
@@ -273,8 +278,8 @@ impl World {
             }
             if left == 0 {
                 match self.pair.ends[side].finish(id) {
-                    Ok(()) => self.flows.get_mut(&(id.0, side)).unwrap().finished = true,
-                    Err(WriteError::Stopped(code)) => self.flows.get_mut(&(id.0, side)).unwrap().reset = Some(code),
+                    Ok(()) => self.flow(side, id).finished = true,
+                    Err(WriteError::Stopped(code)) => self.flow(side, id).reset = Some(code),
                     Err(error) => panic!("finishing {id:?}: {error}"),
                 }
             } else if self.write(side, id, left.min(700)).is_err() {
@@ -324,7 +329,7 @@ impl World {
                         StreamEvent::Readable { id } if self.known[side].contains(&id) => self.read_all(side, id),
                         StreamEvent::Writable { id } => self.complete(side, id, target(id, side)),
                         StreamEvent::Stopped { id, code } => {
-                            let flow = self.flows.get_mut(&(id.0, side)).unwrap();
+                            let flow = self.flow(side, id);
                             assert_eq!(flow.stopped, Some(code));
                             if !flow.finished && flow.reset.is_none() {
                                 assert!(self.write(side, id, 1).is_err());
