@@ -96,6 +96,15 @@ fn narrate(run: &Run) {
     );
 }
 
+/// A size in the largest binary unit that divides it.
+fn binary_size(bytes: u64) -> String {
+    let (unit, name) = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
+        .into_iter()
+        .find(|(unit, _)| bytes.is_multiple_of(*unit))
+        .unwrap_or((1, "bytes"));
+    format!("{} {name}", bytes / unit)
+}
+
 /// Runs all rounds and prints the result. Exit code 1 when a run failed, 2 when nothing was measured.
 pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
     let (plan, peers) = (arguments.plan()?, arguments.peers());
@@ -124,7 +133,14 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
             Document { test: "bulk", environment, plan, runs: &runs, failures: &failures, summary: &summary };
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
-        println!("{} over loopback on {}, Linux {}", arguments.size, environment.processor, environment.kernel);
+        println!(
+            "{} per run over loopback, {} round{}; {}, Linux {}",
+            binary_size(plan.bytes),
+            arguments.rounds,
+            if arguments.rounds == 1 { "" } else { "s" },
+            environment.processor,
+            environment.kernel
+        );
         println!("\n{}\n{}", report::table(&summary), report::LEGEND.trim_end());
         let loud = runs.iter().filter(|run| !run.quiet_before).count();
         if loud > 0 {
@@ -135,4 +151,18 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_cpus_read_well() {
+        assert_eq!(binary_size(2 << 30), "2 GiB");
+        assert_eq!(binary_size(1_536 << 20), "1536 MiB");
+        assert_eq!(binary_size(1_000_001), "1000001 bytes");
+        assert_eq!(cpu_pair("2, 3"), Ok((2, 3)));
+        assert!(cpu_pair("2").is_err());
+    }
 }

@@ -21,12 +21,12 @@ pub enum Role {
 pub struct Datagrams {
     /// Datagrams sent.
     pub sent: u64,
-    /// System calls (or batches handed to the kernel) that sent them.
+    /// System calls that sent them.
     pub send_calls: u64,
     /// Datagrams received.
     pub received: u64,
-    /// System calls (or buffers handed up by the kernel) that received them.
-    pub receive_calls: u64,
+    /// System calls that received them; absent where the stack does not count them.
+    pub receive_calls: Option<u64>,
     /// Datagrams known to be lost.
     pub lost: u64,
 }

@@ -96,8 +96,7 @@ fn get_option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     let mut value = 0_i32;
     let mut size = libc::socklen_t::try_from(mem::size_of::<i32>()).expect("four bytes");
     // SAFETY: the kernel writes at most `size` bytes into a live i32.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut size) };
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut size) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -143,11 +142,7 @@ const CONTROL_WORDS: usize = 8;
 /// Waits for one buffer of datagrams and takes up to `BATCH` that are there, in one system call.
 ///
 /// Buffer `i` is the `i`-th piece of `BUFFER` bytes of `storage`. Returns how many were filled.
-pub fn receive_batch(
-    socket: &UdpSocket,
-    storage: &mut [u8],
-    received: &mut [Received; BATCH],
-) -> io::Result<usize> {
+pub fn receive_batch(socket: &UdpSocket, storage: &mut [u8], received: &mut [Received; BATCH]) -> io::Result<usize> {
     assert!(storage.len() >= BATCH * BUFFER, "one buffer per message");
     // u64 words, so that the control buffers are aligned for a cmsghdr.
     let mut control = [[0_u64; CONTROL_WORDS]; BATCH];

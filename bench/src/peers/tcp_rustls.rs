@@ -20,11 +20,7 @@ use crate::{
 const READ: usize = 256 << 10;
 
 /// Receives a stream.
-pub fn serve(
-    listen: SocketAddr,
-    bytes: u64,
-    announce: impl FnOnce(&Announcement) -> Result<()>,
-) -> Result<SideReport> {
+pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
     let identity = Identity::generate()?;
     let trust = identity.authority.clone();
     let tls = Arc::new(identity.server_config()?);

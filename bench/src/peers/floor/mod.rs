@@ -40,11 +40,7 @@ fn socket(address: SocketAddr) -> Result<(UdpSocket, u64)> {
 }
 
 /// Receives a stream.
-pub fn serve(
-    listen: SocketAddr,
-    bytes: u64,
-    announce: impl FnOnce(&Announcement) -> Result<()>,
-) -> Result<SideReport> {
+pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
     let (socket, socket_buffer) = socket(listen)?;
     sys::coalesce_receives(socket.as_fd()).context("the kernel does not offer GRO for UDP")?;
     // The client comes when the driver has started it, which may take longer than a silence within the transfer.
@@ -59,6 +55,7 @@ pub fn serve(
     let keys = Keys::fixed();
     let mut check = Check::new();
     let mut counts = Datagrams::default();
+    let mut receive_calls = 0;
     let mut storage = vec![0; BATCH * BUFFER];
     let mut received = [Received::default(); BATCH];
     let mut meter = None;
@@ -67,15 +64,11 @@ pub fn serve(
         let filled = sys::receive_batch(&socket, &mut storage, &mut received)
             .with_context(|| format!("no packet for {SILENCE:?} at byte {} of {bytes}", check.bytes()))?;
         meter.get_or_insert_with(Meter::first_byte);
-        counts.receive_calls += 1;
+        receive_calls += 1;
         for (buffer, received) in storage.chunks_exact_mut(BUFFER).zip(&received[..filled]) {
             for packet in buffer[..received.len].chunks_mut(received.segment) {
                 let (number, payload) = keys.open(packet, counts.received)?;
-                ensure!(
-                    number == counts.received,
-                    "packet {} is missing: {number} came in its place",
-                    counts.received
-                );
+                ensure!(number == counts.received, "packet {} is missing: {number} came in its place", counts.received);
                 check.take(payload)?;
                 counts.received += 1;
             }
@@ -93,7 +86,7 @@ pub fn serve(
     Ok(SideReport {
         content_samples: check.finish(bytes)?,
         socket_buffer: Some(socket_buffer),
-        datagrams: Some(counts),
+        datagrams: Some(Datagrams { receive_calls: Some(receive_calls), ..counts }),
         ..meter.report(Role::Receiver, bytes)
     })
 }
@@ -138,7 +131,6 @@ pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
         while sent - acknowledged > window {
             acknowledged = receive_ack(&socket)?;
             counts.received += 1;
-            counts.receive_calls += 1;
         }
         let mut len = 0;
         for packet in batch.chunks_exact_mut(PACKET) {
@@ -156,12 +148,12 @@ pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
     while acknowledged < bytes {
         acknowledged = receive_ack(&socket)?;
         counts.received += 1;
-        counts.receive_calls += 1;
     }
     meter.last_byte();
     Ok(SideReport {
         socket_buffer: Some(socket_buffer),
-        datagrams: Some(counts),
+        // One acknowledgement per call.
+        datagrams: Some(Datagrams { receive_calls: Some(counts.received), ..counts }),
         ..meter.report(Role::Sender, bytes)
     })
 }

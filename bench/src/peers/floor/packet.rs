@@ -93,11 +93,11 @@ mod tests {
     fn opens_what_it_sealed() {
         let keys = Keys::fixed();
         let mut packet = [0; PACKET];
-        for (number, len) in [(0, 1), (1, PAYLOAD), (0xffff_ffff, 100), (0x1_0000_0000, PAYLOAD)] {
+        for (number, len) in [(0, 20), (1, PAYLOAD), (0xffff_ffff, 100), (0x1_0000_0000, PAYLOAD)] {
             let payload = vec![5; len];
             let size = keys.seal(&mut packet, number, &payload).unwrap();
             assert_eq!(size, len + HEADER + TAG);
-            assert!(!packet.windows(32).any(|window| window == [5; 32]), "sealed");
+            assert!(!packet[..size].windows(16).any(|window| window == [5; 16]), "sealed");
             assert_eq!(keys.open(&mut packet[..size], number).unwrap(), (number, &payload[..]));
         }
     }
