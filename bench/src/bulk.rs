@@ -141,6 +141,9 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
             environment.processor,
             environment.kernel
         );
+        if let Some(tunables) = &environment.glibc_tunables {
+            println!("GLIBC_TUNABLES={tunables}");
+        }
         println!("\n{}\n{}", report::table(&summary), report::LEGEND.trim_end());
         let loud = runs.iter().filter(|run| !run.quiet_before).count();
         if loud > 0 {

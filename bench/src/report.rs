@@ -18,6 +18,8 @@ pub struct Environment {
     pub kernel: String,
     /// The congestion control that kernel TCP uses.
     pub tcp_congestion_control: String,
+    /// `GLIBC_TUNABLES`, which contenders inherit: it can change what a copy costs (see the README).
+    pub glibc_tunables: Option<String>,
 }
 
 /// Everything one `bulk` measured.
@@ -50,6 +52,7 @@ impl Environment {
             processor: processor.unwrap_or_else(unknown),
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| unknown()),
             tcp_congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|_| unknown()),
+            glibc_tunables: std::env::var("GLIBC_TUNABLES").ok().filter(|value| !value.is_empty()),
         }
     }
 }
