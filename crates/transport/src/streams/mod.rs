@@ -39,6 +39,7 @@ mod stream;
 mod tests;
 mod verdicts;
 
+use serde::{Deserialize, Serialize};
 use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
@@ -62,7 +63,8 @@ use self::{
 use crate::error::{Code, TransportError};
 
 /// How much the streams of a connection may hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct StreamsConfig {
     /// Bytes of unacknowledged and unsent data that [`Streams::write`] accepts, for all streams together.
     pub send_buffer: u64,
