@@ -31,6 +31,8 @@ pub struct Statistics {
     pub send_failed: u64,
     /// Times the system reported that nobody listens at the far end.
     pub unreachable: u64,
+    /// The thread runs before all ordinary ones (real-time priority): the system allowed it.
+    pub preferred: bool,
     /// Packets whose client had lost its place before they were due.
     pub orphaned: u64,
 }
