@@ -15,6 +15,7 @@ use wire::{Dir, StreamId};
 use crate::congestion::rate::Snapshot;
 use crate::error::{Code, TransportError};
 use crate::range_set::RangeSet;
+use crate::recovery::ecn::EcnFeedbackState;
 
 use late::LateLosses;
 pub(crate) use late::LatePacket;
@@ -241,6 +242,10 @@ pub struct Ledger {
     largest_acked: Option<u64>,
     non_eliciting: u32,
     payloads: VecDeque<(u64, Bytes)>,
+    /// Most entries at a time since the ring was last empty.
+    peak: usize,
+    /// What the peer reported of ECN marks.
+    pub(crate) ecn: EcnFeedbackState,
     #[cfg(test)]
     pub(crate) steps: usize,
 }
@@ -347,8 +352,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the memory that a busy phase left behind; `now` and the recovery's probe timeout decide which losses may
-    /// still turn out to be spurious. To be called when a connection goes idle.
+    /// Returns the memory that a busy phase left behind, and forgets losses that could still turn out to be spurious when
+    /// nothing else is outstanding. To be called when a connection goes idle.
     pub fn shrink(&mut self) {
         if self.outstanding.is_empty() {
             self.late = LateLosses::default();
@@ -504,12 +509,10 @@ impl Ledger {
     #[inline]
     fn resolve(&mut self, from: u64, to: u64, state: State, on: &mut impl FnMut(Found<'_>)) {
         let (from_index, to_index) = (self.index(from), self.index(to));
-        let mut pn = from;
-        for entry in self.entries.range_mut(from_index..=to_index) {
+        for (pn, entry) in (from..).zip(self.entries.range_mut(from_index..=to_index)) {
             entry.state = state;
             let frames = frames_of(&self.frames, self.frames_start, entry.frames_start, entry.frames);
             on(Found::Acked { pn, entry, frames });
-            pn += 1;
         }
     }
 
@@ -567,6 +570,7 @@ impl Ledger {
         if done == 0 {
             return;
         }
+        self.peak = self.peak.max(self.entries.len());
         self.entries.drain(..done);
         self.base = keep_from;
         let frames = match self.entries.front() {
@@ -581,6 +585,20 @@ impl Ledger {
         while self.skipped.front().is_some_and(|skipped| skipped + SKIPPED_MEMORY < keep_from) {
             self.skipped.pop_front();
         }
+        if self.entries.is_empty() {
+            self.fit_memory();
+        }
+    }
+
+    /// Halves rings of which not even a quarter was needed since they were last empty, so that the memory of a burst goes
+    /// back by and by, and a steady window is not allocated anew for each flight.
+    fn fit_memory(&mut self) {
+        let capacity = self.entries.capacity();
+        if capacity > MAX_NON_ELICITING && self.peak * 4 <= capacity {
+            self.entries.shrink_to(capacity / 2);
+            self.frames.shrink_to(self.frames.capacity() / 2);
+        }
+        self.peak = 0;
     }
 
     /// Counts what the loops over ranges do, for the test that repeated ranges are free.

@@ -116,7 +116,7 @@ impl RateEstimator {
         let send_elapsed = sent_at - snapshot.first_sent_at;
         let ack_elapsed = now - snapshot.delivered_at;
         let interval = send_elapsed.max(ack_elapsed);
-        let delivered = self.delivered - snapshot.delivered;
+        let delivered = self.delivered.saturating_sub(snapshot.delivered);
         RateSample {
             delivered,
             interval,
