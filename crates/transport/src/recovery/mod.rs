@@ -26,6 +26,7 @@ pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
 
+use crate::congestion::rate::mul_div;
 use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
 use crate::pacing::Pacer;
 use crate::sent::{Ledger, PathIndex, SentPacket};
@@ -344,14 +345,13 @@ impl Recovery {
         // Before the first sample the RTT is a guess that would hold back the second flight for no reason.
         self.rtt.min()?;
         // A timer costs more than it gains where a window lasts about as long as a timer takes.
-        let rtt = self.rtt.smoothed().as_nanos();
-        if rtt < GRANULARITY.as_nanos() {
+        let rtt = self.rtt.smoothed_nanos();
+        if u128::from(rtt) < GRANULARITY.as_nanos() {
             return None;
         }
         // Twice in slow start, so that the window can double in each round; a quarter more otherwise, so that variations
         // of the RTT do not leave the window unused.
-        let (numerator, denominator) = if self.controller.in_slow_start() { (2, 1) } else { (5, 4) };
-        let bits = u128::from(self.window) * 8 * 1_000_000_000 * numerator / denominator;
-        Some(Bitrate::from_bps(u64::try_from(bits / rtt).unwrap_or(u64::MAX)))
+        let quarters = if self.controller.in_slow_start() { 8 } else { 5 };
+        Some(Bitrate::from_bps(mul_div(self.window, 8_000_000_000 / 4 * quarters, rtt)))
     }
 }
