@@ -242,7 +242,7 @@ fn a_key_near_its_limit_is_updated_and_never_used_beyond_it() {
 #[test]
 fn paths_have_packet_numbers_of_their_own() {
     let (mut client, mut server) = pair();
-    let mut send = |client: &mut Keys, server: &mut Keys, path: u32, pn: u64| {
+    let send = |client: &mut Keys, server: &mut Keys, path: u32, pn: u64| {
         let mut packet = short_packet(pn);
         client.seal_short(&mut packet, 1, pn, PathId(path)).unwrap();
         let other = server.open_short(&mut packet.clone(), 1, PathId(path + 1), pn);
@@ -260,6 +260,9 @@ fn paths_have_packet_numbers_of_their_own() {
     assert_eq!(server.updates(), 1);
 }
 
+/// Packet number, generation, bytes, and the largest packet number that the packet acknowledges.
+type InFlight = (u64, u64, Vec<u8>, Option<u64>);
+
 proptest! {
     /// Two honest endpoints exchange packets over a path that delays and drops at will; the older of the keys that a
     /// delayed packet needs are there as long as the peer cannot have updated twice. Everything opens.
@@ -268,8 +271,8 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0u8..8, any::<u8>()), 1..300),
     ) {
         let mut keys = [endpoint(Side::Client, KeyLimits::default()), endpoint(Side::Server, KeyLimits::default())];
-        // In flight to each side: packet number, generation, bytes, the largest packet number it acknowledges.
-        let mut flight: [Vec<(u64, u64, Vec<u8>, Option<u64>)>; 2] = Default::default();
+        // By receiver.
+        let mut flight: [Vec<InFlight>; 2] = Default::default();
         let mut next_pn = [0u64; 2];
         let mut largest: [Option<u64>; 2] = [None; 2];
         for (i, (who, what, which)) in steps.into_iter().enumerate() {
