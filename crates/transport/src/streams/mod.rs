@@ -115,6 +115,8 @@ pub struct StreamFigures {
     pub live_streams: u64,
     /// Bytes written, not yet acknowledged.
     pub send_buffered_bytes: u64,
+    /// Bytes of these never sent.
+    pub send_unsent_bytes: u64,
     /// Bytes received, not yet read.
     pub receive_buffered_bytes: u64,
     /// Bytes of heap for everything beside the data of the application and of received packets.
@@ -342,6 +344,7 @@ impl Streams {
             live_streams: self.slab.len() as u64,
             received_bytes: self.received,
             send_buffered_bytes: self.budget.held(),
+            send_unsent_bytes: self.budget.unsent(),
             receive_buffered_bytes: self.holdings.bytes,
             overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap()) as u64,
             ..self.figures
