@@ -180,7 +180,12 @@ impl Streams {
             pending: 0,
             budget: Budget::new(config.send_buffer, config.send_buffer_max),
             credit: Credit::new(0),
-            window: ReceiveWindow::new(config.receive_window_connection, config.receive_window_max, clock.now),
+            window: ReceiveWindow::new(
+                config.receive_window_connection,
+                config.receive_window_max,
+                flow::CONNECTION_AHEAD,
+                clock.now,
+            ),
             received: 0,
             local: Default::default(),
             remote: [RemoteStreams::new(config.max_streams_bidi), RemoteStreams::new(config.max_streams_uni)],
@@ -258,7 +263,7 @@ impl Streams {
         let send = if ours || id.dir() == Dir::Bi { SendPart::open(self.send_limit(id)) } else { SendPart::absent() };
         let recv = if !ours || id.dir() == Dir::Bi {
             let (window, max) = (self.config.receive_window_stream, self.config.receive_window_max);
-            RecvPart::open(ReceiveWindow::new(window, max, self.clock.now))
+            RecvPart::open(ReceiveWindow::new(window, max, flow::STREAM_AHEAD, self.clock.now))
         } else {
             RecvPart::absent()
         };

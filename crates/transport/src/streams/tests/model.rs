@@ -266,7 +266,7 @@ impl World {
 
     fn packet(&self, from: usize, i: usize) -> Option<usize> {
         let n = self.pair.packets[from].len();
-        (n > 0).then(|| if i % 5 == 0 { i % n } else { n - 1 - i % n.min(12) })
+        (n > 0).then(|| if i.is_multiple_of(5) { i % n } else { n - 1 - i % n.min(12) })
     }
 
     /// Writes what an application still wants to write, and finishes; false when it has to wait for the event.
