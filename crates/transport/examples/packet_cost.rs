@@ -5,9 +5,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use tiderace_transport::PathId;
-use tiderace_transport::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret, TAG_LEN};
-use tiderace_transport::keys::Keys;
+use transport::PathId;
+use transport::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret, TAG_LEN};
+use transport::keys::Keys;
 
 /// Best of many short rounds, so that other processes do not show, in nanoseconds per call.
 fn measure(mut call: impl FnMut()) -> f64 {
