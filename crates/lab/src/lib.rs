@@ -1,1 +1,2 @@
 //! Scenario, matrix, run, records, statistics, report.
+pub mod stats;
