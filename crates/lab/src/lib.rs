@@ -1,2 +1,4 @@
 //! Scenario, matrix, run, records, statistics, report.
+mod digest;
+pub mod scenario;
 pub mod stats;
