@@ -3,6 +3,7 @@
 //! Nothing here reads a clock or draws a random number by itself: time and seeds come in as arguments, so that a run
 //! can be repeated bit for bit.
 
+pub mod duration_text;
 mod instant;
 mod probability;
 mod rate;
