@@ -1,0 +1,220 @@
+//! Who can reach whom, and through which link.
+//!
+//! Addresses lie in zones. Inside a zone packets pass freely; from one zone to another they pass the link between the
+//! two, shared by everyone. A dumbbell is two zones; a telephone with two radios is a node with addresses in two zones.
+
+use core::net::IpAddr;
+
+use netem::{Link, LinkConfig};
+use rand_core::RngCore;
+use units::{Duration, Instant, RandomStream, Seed};
+
+use crate::SimError;
+
+/// A set of addresses that reach one another without a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone(u32);
+
+/// A link from one zone to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId(pub(crate) u32);
+
+/// The way between a node and the zone's edge. The default is no way at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Delay in each direction: nodes with different delays have different round-trip times over the same bottleneck.
+    pub delay: Duration,
+    /// Delay of packets that leave, drawn evenly from zero to this for each, with the order kept. Less than the time
+    /// that the bottleneck takes for one packet is enough to break the phase effects of deterministic simulations
+    /// (Floyd and Jacobson, 1991), where one of two equal flows starves for ever.
+    pub jitter: Duration,
+}
+
+/// Packets that went nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Undeliverable {
+    /// Nobody has the address.
+    pub no_address: u64,
+    /// There is no link between the zones.
+    pub no_link: u64,
+    /// The node had not been started when they arrived.
+    pub not_started: u64,
+}
+
+/// An address and where it is.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) node: u32,
+    zone: Zone,
+    access: Access,
+    draws: RandomStream,
+    /// When the last packet reached the edge of the zone.
+    last: Instant,
+}
+
+/// The way of a packet, as far as it is known when it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) node: u32,
+    pub(crate) flow: u32,
+    pub(crate) link: Option<u32>,
+    pub(crate) source: usize,
+    /// Access delay at the far end.
+    pub(crate) egress: Duration,
+}
+
+#[derive(Debug)]
+struct Wire {
+    from: Zone,
+    to: Zone,
+    link: Link,
+    /// Packets offered so far, by flow.
+    numbers: Vec<u64>,
+}
+
+/// Zones, the links between them and the addresses in them.
+#[derive(Debug)]
+pub struct Network {
+    seed: Seed,
+    zones: u32,
+    wires: Vec<Wire>,
+    attachments: Vec<Attachment>,
+    /// Sorted by address.
+    addresses: Vec<(IpAddr, usize)>,
+    pub(crate) undeliverable: Undeliverable,
+}
+
+impl Network {
+    /// A network without zones.
+    pub const fn new(seed: Seed) -> Self {
+        Self {
+            seed,
+            zones: 0,
+            wires: Vec::new(),
+            attachments: Vec::new(),
+            addresses: Vec::new(),
+            undeliverable: Undeliverable { no_address: 0, no_link: 0, not_started: 0 },
+        }
+    }
+
+    /// Adds a zone.
+    pub const fn zone(&mut self) -> Zone {
+        self.zones += 1;
+        Zone(self.zones - 1)
+    }
+
+    /// Adds a link from one zone to another, in this direction only. A second link between the same zones is never used.
+    ///
+    /// # Errors
+    /// When the settings contradict themselves; `name` says which link it was.
+    pub fn connect(
+        &mut self,
+        from: Zone,
+        to: Zone,
+        name: &'static str,
+        config: &LinkConfig,
+    ) -> Result<LinkId, SimError> {
+        let index = self.wires.len();
+        let link = Link::new(config, self.seed.child("link", index as u64))
+            .map_err(|source| SimError::Link { link: name, source })?;
+        self.wires.push(Wire { from, to, link, numbers: Vec::new() });
+        Ok(LinkId(u32::try_from(index).expect("fewer than 2^32 links")))
+    }
+
+    /// A link, for its counters and queueing delays.
+    ///
+    /// # Panics
+    /// When the link belongs to another network.
+    pub fn link(&self, id: LinkId) -> &Link {
+        &self.wires[id.0 as usize].link
+    }
+
+    /// A link, to give it a script.
+    ///
+    /// # Panics
+    /// When the link belongs to another network.
+    pub fn link_mut(&mut self, id: LinkId) -> &mut Link {
+        &mut self.wires[id.0 as usize].link
+    }
+
+    /// All links, in the order in which they were added.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.wires.iter().map(|wire| &wire.link)
+    }
+
+    /// Packets that went nowhere.
+    pub const fn undeliverable(&self) -> Undeliverable {
+        self.undeliverable
+    }
+
+    /// Gives a node an address.
+    pub(crate) fn attach(&mut self, node: u32, address: IpAddr, zone: Zone, access: Access) -> Result<(), SimError> {
+        let Err(place) = self.addresses.binary_search_by_key(&address, |entry| entry.0) else {
+            return Err(SimError::AddressTaken(address));
+        };
+        let index = self.attachments.len();
+        self.addresses.insert(place, (address, index));
+        let draws = self.seed.child("access", index as u64).stream("jitter");
+        self.attachments.push(Attachment { node, zone, access, draws, last: Instant::ZERO });
+        Ok(())
+    }
+
+    fn find(&self, address: IpAddr) -> Option<usize> {
+        let place = self.addresses.binary_search_by_key(&address, |entry| entry.0).ok()?;
+        Some(self.addresses[place].1)
+    }
+
+    /// The way from one address to another. A source address that is nobody's (a forged one) counts as the sender's own.
+    ///
+    /// The flow of a packet is the number of that end which was attached first, so that both directions of a connection
+    /// have the same flow number: the client's, when clients are attached before servers.
+    pub(crate) fn route(&mut self, sender: u32, from: IpAddr, to: IpAddr) -> Option<Route> {
+        let Some(target) = self.find(to) else {
+            self.undeliverable.no_address += 1;
+            return None;
+        };
+        let source =
+            self.find(from).or_else(|| self.attachments.iter().position(|attachment| attachment.node == sender))?;
+        let (near, far) = (&self.attachments[source], &self.attachments[target]);
+        let link = if near.zone == far.zone {
+            None
+        } else {
+            let wire = self.wires.iter().position(|wire| wire.from == near.zone && wire.to == far.zone);
+            if wire.is_none() {
+                self.undeliverable.no_link += 1;
+                return None;
+            }
+            wire.and_then(|wire| u32::try_from(wire).ok())
+        };
+        let flow = u32::try_from(source.min(target)).unwrap_or(u32::MAX);
+        Some(Route { node: far.node, flow, link, source, egress: far.access.delay })
+    }
+
+    /// When a packet sent at `now` reaches the edge of its zone.
+    #[inline]
+    pub(crate) fn leaves(&mut self, source: usize, now: Instant) -> Instant {
+        let attachment = &mut self.attachments[source];
+        let access = attachment.access;
+        if access.jitter.is_zero() {
+            return now + access.delay;
+        }
+        let span = u64::try_from(access.jitter.as_nanos()).unwrap_or(u64::MAX);
+        let jitter =
+            u64::try_from((u128::from(attachment.draws.next_u64()) * (u128::from(span) + 1)) >> 64).unwrap_or(span);
+        attachment.last = attachment.last.max(now + access.delay + Duration::from_nanos(jitter));
+        attachment.last
+    }
+
+    /// The link with this number, and which packet of its flow this is.
+    #[inline]
+    pub(crate) fn pass(&mut self, link: u32, flow: u32) -> (&mut Link, u64) {
+        let wire = &mut self.wires[link as usize];
+        let flow = flow as usize;
+        if flow >= wire.numbers.len() {
+            wire.numbers.resize(flow + 1, 0);
+        }
+        let number = wire.numbers[flow];
+        wire.numbers[flow] += 1;
+        (&mut wire.link, number)
+    }
+}
