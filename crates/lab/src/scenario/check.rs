@@ -179,7 +179,8 @@ fn check_link(prefix: &str, link: &LinkConfig) -> Result<(), Fault> {
             .hint("a queue of one bandwidth-delay product is rate × round-trip time / 8"));
     }
     if link.delay > DELAY_MAX {
-        let message = format!("{} is more than {}", duration_text::display(link.delay), duration_text::display(DELAY_MAX));
+        let message =
+            format!("{} is more than {}", duration_text::display(link.delay), duration_text::display(DELAY_MAX));
         return Err(fault(&field("delay"), message));
     }
     if link.loss.mean() > 0.9 {

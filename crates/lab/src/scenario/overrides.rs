@@ -104,8 +104,11 @@ impl Overrides {
             scenario.contenders.congestion.clone_from(&self.congestion);
         }
         scenario.check().map_err(|Fault { field, message, hint }| {
-            let matches = |name: &str| field == name || field.strip_prefix("path.down.").is_some_and(|rest| rest == name)
-                || field.strip_prefix("path.up.").is_some_and(|rest| rest == name);
+            let matches = |name: &str| {
+                field == name
+                    || field.strip_prefix("path.down.").is_some_and(|rest| rest == name)
+                    || field.strip_prefix("path.up.").is_some_and(|rest| rest == name)
+            };
             let option = OPTIONS.iter().find(|(name, _)| matches(name)).map(|&(_, option)| option);
             let option = if field == "contenders.congestion" { Some("--cc") } else { option };
             ScenarioError {

@@ -31,9 +31,12 @@ mod tests {
 
     #[test]
     fn presets_are_what_they_promise() {
-        for (name, loss, rtt_ms, connections) in
-            [("mobile", 0.05, 50, 20), ("production", 0.001, 20, 30), ("satellite", 0.01, 250, 5), ("high-loss", 0.1, 100, 10)]
-        {
+        for (name, loss, rtt_ms, connections) in [
+            ("mobile", 0.05, 50, 20),
+            ("production", 0.001, 20, 30),
+            ("satellite", 0.01, 250, 5),
+            ("high-loss", 0.1, 100, 10),
+        ] {
             let scenario = load(name).unwrap();
             assert_eq!(scenario.name, name);
             assert_eq!(scenario.path.down.loss.mean(), loss);

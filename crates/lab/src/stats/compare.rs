@@ -66,8 +66,7 @@ pub fn compare(pairs: &[(f64, f64)], better: Better, margin: f64, seed: Seed) ->
     });
     let verdict = if pairs.len() < RUNS_MIN { Verdict::Undecided } else { verdict(log, better, margin.ln_1p()) };
     let pairs_needed = (verdict == Verdict::Undecided).then(|| pairs_needed(&logs, margin.ln_1p()));
-    let ratio =
-        Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
+    let ratio = Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
     Some(Comparison { ratio, pairs: pairs.len(), verdict, pairs_needed })
 }
 
