@@ -1,0 +1,290 @@
+//! The two halves of a stream.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use transport::streams::{self, Order, Priority};
+use wire::StreamId;
+
+use crate::{
+    connection::Connection,
+    error::{ReadError, ReadToEndError, WriteError},
+};
+
+/// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
+pub struct SendStream {
+    connection: Connection,
+    id: StreamId,
+    ended: bool,
+}
+
+impl SendStream {
+    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+        Self { connection, id, ended: false }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Queues all of `data` without copying it, as the send buffer has room.
+    ///
+    /// # Errors
+    /// When the peer asked to stop, or the stream or the connection is over.
+    pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), WriteError> {
+        while !data.is_empty() {
+            poll_fn(|cx| self.poll_write_bytes(cx, &mut data)).await?;
+        }
+        Ok(())
+    }
+
+    /// Queues a copy of all of `data`, as the send buffer has room.
+    ///
+    /// # Errors
+    /// As [`write_chunk`](Self::write_chunk).
+    pub async fn write_all(&mut self, data: &[u8]) -> Result<(), WriteError> {
+        self.write_chunk(Bytes::copy_from_slice(data)).await
+    }
+
+    fn poll_write_bytes(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |waiters, connection| match connection.write(self.id, data) {
+            Err(streams::WriteError::Blocked) => {
+                waiters.wait_write(self.id, cx.waker());
+                None
+            }
+            other => Some(other),
+        })?;
+        let Some(result) = result else { return Poll::Pending };
+        state.wake_driver();
+        Poll::Ready(result.map_err(from_write))
+    }
+
+    /// Ends the stream after what was written. Delivery goes on in the background.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |_, connection| connection.finish(self.id))?;
+        state.wake_driver();
+        self.ended = true;
+        result.map_err(from_write)
+    }
+
+    /// Waits until the peer has acknowledged everything up to the end.
+    ///
+    /// # Errors
+    /// When the peer asked to stop, or the connection is over before.
+    pub async fn finished(&mut self) -> Result<(), WriteError> {
+        poll_fn(|cx| {
+            let mut state = self.connection.shared.lock();
+            let result = self.connection.act(&mut state, |waiters, connection| {
+                let delivery = connection.delivery(self.id);
+                if delivery.is_none() {
+                    waiters.wait_finished(self.id, cx.waker());
+                }
+                delivery
+            })?;
+            match result {
+                None => Poll::Pending,
+                Some(Ok(())) => Poll::Ready(Ok(())),
+                Some(Err(code)) => Poll::Ready(Err(WriteError::Stopped(code))),
+            }
+        })
+        .await
+    }
+
+    /// Gives the stream up: what is not delivered yet is not sent any more.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        self.ended = true;
+        let result = self.connection.act(&mut state, |_, connection| connection.reset(self.id, code))?;
+        state.wake_driver();
+        result.map_err(from_write)
+    }
+
+    /// Which streams go first when not all can go.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
+    }
+}
+
+fn from_write(error: streams::WriteError) -> WriteError {
+    match error {
+        streams::WriteError::Stopped(code) => WriteError::Stopped(code),
+        _ => WriteError::StreamClosed,
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The stream may be over already; then there is nothing to give up.
+            let _ = self.reset(0);
+        }
+    }
+}
+
+impl AsyncWrite for SendStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        // One copy of at most this much is made even if the send buffer then takes less of it.
+        const CHUNK: usize = 64 * 1024;
+        let mut data = Bytes::copy_from_slice(&buf[..buf.len().min(CHUNK)]);
+        self.get_mut().poll_write_bytes(cx, &mut data).map_err(Into::into)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().finish().map_err(Into::into))
+    }
+}
+
+/// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
+pub struct RecvStream {
+    connection: Connection,
+    id: StreamId,
+    ended: bool,
+}
+
+impl RecvStream {
+    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+        Self { connection, id, ended: false }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The next bytes in order, at most `max`. `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// When the peer reset the stream, or the connection is over.
+    pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        Ok(poll_fn(|cx| self.poll_chunk(cx, max, Order::Ordered)).await?.map(|chunk| chunk.data))
+    }
+
+    /// Bytes from anywhere in the stream as they arrive, with their offset. `None` when all were read.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read_unordered(&mut self, max: usize) -> Result<Option<(u64, Bytes)>, ReadError> {
+        let chunk = poll_fn(|cx| self.poll_chunk(cx, max, Order::Unordered)).await?;
+        Ok(chunk.map(|chunk| (chunk.offset, chunk.data)))
+    }
+
+    /// Everything up to the end of the stream, if that is not more than `limit` bytes.
+    ///
+    /// # Errors
+    /// When the stream is longer or cannot be read.
+    pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadToEndError> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.read_chunk(usize::MAX).await? {
+            if all.len() + chunk.len() > limit {
+                return Err(ReadToEndError::TooLong { limit });
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+
+    fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+        order: Order,
+    ) -> Poll<Result<Option<streams::Chunk>, ReadError>> {
+        if self.ended {
+            return Poll::Ready(Err(ReadError::StreamClosed));
+        }
+        let mut state = self.connection.shared.lock();
+        let acted = self.connection.act(&mut state, |waiters, connection| {
+            let result = connection.read(self.id, max, order);
+            if matches!(result, Err(streams::ReadError::Blocked)) {
+                waiters.wait_read(self.id, cx.waker());
+            }
+            (result, connection.wants_to_send_credit())
+        });
+        let (result, credit) = match acted {
+            Ok(acted) => acted,
+            Err(reason) => return Poll::Ready(Err(reason.into())),
+        };
+        if credit {
+            state.wake_driver();
+        }
+        match result {
+            Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk))),
+            Ok(None) => {
+                self.ended = true;
+                Poll::Ready(Ok(None))
+            }
+            Err(streams::ReadError::Blocked) => Poll::Pending,
+            Err(streams::ReadError::Reset(code)) => {
+                self.ended = true;
+                Poll::Ready(Err(ReadError::Reset(code)))
+            }
+            Err(_) => Poll::Ready(Err(ReadError::StreamClosed)),
+        }
+    }
+
+    /// Asks the peer not to send more.
+    ///
+    /// # Errors
+    /// When the stream was read to its end, or the connection is over.
+    pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
+        self.ended = true;
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |_, connection| connection.stop_sending(self.id, code))?;
+        state.wake_driver();
+        result.map_err(|_| ReadError::StreamClosed)
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The stream may be over already; then there is nothing to stop.
+            let _ = self.stop(0);
+        }
+    }
+}
+
+impl AsyncRead for RecvStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ended || buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        match this.poll_chunk(cx, buf.remaining(), Order::Ordered) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(chunk)) => {
+                if let Some(chunk) = chunk {
+                    buf.put_slice(&chunk.data);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The round-trip time of a path: latest, smoothed, its variation and the minimum (RFC 9002 §5).
+
+use units::{Duration, Instant};
+
+/// Timer granularity (RFC 9002 §6.1.2): no time threshold and no probe timeout is shorter.
+pub const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// The RTT that is assumed before the first sample (RFC 9002 §6.2.2).
+pub const INITIAL_RTT: Duration = Duration::from_millis(333);
+
+/// Owns the estimates of one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rtt {
+    latest: Duration,
+    smoothed: Duration,
+    variation: Duration,
+    min: Duration,
+    first_sample_at: Option<Instant>,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Self::new(INITIAL_RTT)
+    }
+}
+
+impl Rtt {
+    /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or what an earlier connection or a path
+    /// challenge over the same path took.
+    pub fn new(initial: Duration) -> Self {
+        // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
+        Self {
+            latest: Duration::ZERO,
+            smoothed: initial,
+            variation: initial / 2,
+            min: Duration::ZERO,
+            first_sample_at: None,
+        }
+    }
+
+    /// Takes a sample. `ack_delay` is what the peer reported, already limited as the caller has to (RFC 9002 §5.3).
+    pub fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
+        self.latest = latest;
+        if self.first_sample_at.is_none() {
+            // RFC 9002 §5.2, §5.3: the first sample sets everything.
+            self.min = latest;
+            self.smoothed = latest;
+            self.variation = latest / 2;
+            self.first_sample_at = Some(now);
+            return;
+        }
+        // RFC 9002 §5.2: the minimum does not take off the delay of the acknowledgement, which the peer could invent.
+        self.min = self.min.min(latest);
+        // RFC 9002 §5.3: the delay is taken off only when the result is not below the minimum.
+        let adjusted = if latest >= self.min.saturating_add(ack_delay) { latest - ack_delay } else { latest };
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    /// RFC 9002 §5.2: after persistent congestion the minimum starts again from the newest sample.
+    pub fn restart_min(&mut self) {
+        self.min = self.latest;
+    }
+
+    /// The newest sample; zero before the first.
+    #[inline]
+    pub fn latest(&self) -> Duration {
+        self.latest
+    }
+
+    /// The smoothed RTT; the assumed one before the first sample.
+    #[inline]
+    pub fn smoothed(&self) -> Duration {
+        self.smoothed
+    }
+
+    /// The mean deviation.
+    #[inline]
+    pub fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    /// The smallest sample; `None` before the first.
+    #[inline]
+    pub fn min(&self) -> Option<Duration> {
+        self.first_sample_at.map(|_| self.min)
+    }
+
+    /// When the first sample was taken.
+    #[inline]
+    pub fn first_sample_at(&self) -> Option<Instant> {
+        self.first_sample_at
+    }
+
+    /// The probe timeout without backoff and without the peer's delay (RFC 9002 §6.2.1).
+    #[inline]
+    pub fn probe_timeout(&self) -> Duration {
+        self.smoothed + (self.variation * 4).max(GRANULARITY)
+    }
+
+    /// The RTT that loss by time is measured against (RFC 9002 §6.1.2).
+    #[inline]
+    pub fn conservative(&self) -> Duration {
+        self.smoothed.max(self.latest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn first_probe_timeout_is_about_a_second() {
+        let rtt = Rtt::default();
+        assert_eq!(rtt.probe_timeout(), INITIAL_RTT + INITIAL_RTT / 2 * 4);
+        assert_eq!(rtt.min(), None);
+    }
+
+    #[test]
+    fn first_sample_sets_everything() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(5), 40 * MS, 30 * MS);
+        assert_eq!((rtt.latest(), rtt.smoothed(), rtt.variation()), (40 * MS, 40 * MS, 20 * MS));
+        assert_eq!((rtt.min(), rtt.first_sample_at()), (Some(40 * MS), Some(at(5))));
+    }
+
+    #[test]
+    fn delay_counts_only_when_plausible() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 40 * MS, 0 * MS);
+        // 48 - 8 = 40 is not below the minimum: taken off.
+        rtt.sample(at(1), 48 * MS, 8 * MS);
+        assert_eq!((rtt.smoothed(), rtt.variation()), (40 * MS, 15 * MS));
+        // 48 - 9 would be below the minimum: the sample counts as it is.
+        rtt.sample(at(2), 48 * MS, 9 * MS);
+        assert_eq!(rtt.smoothed(), 41 * MS);
+        assert_eq!(rtt.min(), Some(40 * MS));
+    }
+
+    #[test]
+    fn minimum_restarts() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 10 * MS, 0 * MS);
+        rtt.sample(at(1), 90 * MS, 0 * MS);
+        rtt.restart_min();
+        assert_eq!(rtt.min(), Some(90 * MS));
+    }
+
+    #[test]
+    fn hostile_delay_does_not_overflow() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 10 * MS, Duration::MAX);
+        rtt.sample(at(1), 10 * MS, Duration::MAX);
+        assert_eq!(rtt.smoothed(), 10 * MS);
+    }
+}
