@@ -6,12 +6,14 @@
 //!
 //! Each arrow is a module: [`scenario`] reads the file, [`matrix`] spreads it over contenders and seeds, [`run`] executes
 //! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
-//! what they show, [`report`] prints it. [`contender`] is the seam to the stacks that are compared: this crate knows none
+//! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the
+//! [`selftest`] that a report starts with. [`contender`] is the seam to the stacks that are compared: this crate knows none
 //! of them. A sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run on it.
 
 mod digest;
 
 pub mod contender;
+pub mod experiment;
 pub mod figure;
 pub mod host;
 pub mod matrix;
@@ -21,6 +23,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod selftest;
 pub mod stack;
 pub mod stats;
 pub mod workload;

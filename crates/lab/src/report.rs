@@ -5,6 +5,8 @@
 
 mod text;
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use units::Seed;
 
@@ -12,6 +14,7 @@ use crate::{
     figure::Figure,
     measure::{Provenance, Reading},
     record::{Manifest, Record, RunOutcome},
+    selftest::Check,
     stats::{
         compare::{Comparison, MARGIN, compare},
         interval::{Interval, RUNS_MIN, median_interval},
@@ -41,6 +44,8 @@ pub struct Report {
     pub schema: &'static str,
     /// What was run.
     pub manifest: Manifest,
+    /// Whether the laboratory itself works. Empty for a report from stored records.
+    pub self_test: Vec<Check>,
     /// One column per contender, in the manifest's order.
     pub contenders: Vec<Column>,
     /// Each further contender against the first one.
@@ -49,6 +54,9 @@ pub struct Report {
     pub virtual_seconds: f64,
     /// Runs that failed.
     pub failures: Vec<Failure>,
+    /// The file with the records, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records: Option<PathBuf>,
 }
 
 /// What one contender's runs say.
@@ -143,8 +151,15 @@ impl Report {
             comparisons: comparisons(&manifest, &by_contender),
             virtual_seconds: records.iter().map(|record| record.virtual_seconds).sum(),
             failures: failures.collect(),
+            self_test: Vec::new(),
+            records: None,
             manifest,
         }
+    }
+
+    /// Whether the self-test found nothing and every run counts.
+    pub fn is_sound(&self) -> bool {
+        self.failures.is_empty() && self.self_test.iter().all(|check| check.passed)
     }
 
     /// The figure of a contender.

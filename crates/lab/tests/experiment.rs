@@ -6,6 +6,7 @@ mod toy;
 
 use lab::{
     contender::Contender,
+    experiment::{Experiment, Yield, store},
     figure::Figure,
     matrix::cells,
     measure::Provenance,
@@ -246,4 +247,35 @@ fn broken_records_are_refused() {
         let error = read(broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+#[test]
+fn an_experiment_stores_what_it_yields() {
+    let scenario = scenario(&[("duration = \"4 s\"", "duration = \"500 ms\""), ("seeds = 8", "seeds = 2")]);
+    let experiment = Experiment::new(scenario, vec![Toy::contender(50, Trick::None), Toy::contender(70, Trick::None)]);
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let count = |_: &Record| {
+        done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    let Yield { manifest, records, checks } = experiment.run("test 1", &Execution::default(), &count);
+    assert_eq!((done.into_inner(), records.len()), (4, 4));
+    let names: Vec<_> = checks.iter().map(|check| (check.name, check.passed)).collect();
+    assert_eq!(names, [("link arithmetic", true), ("loss", true), ("repeatability", true)], "{checks:?}");
+
+    let directory = std::env::temp_dir().join(format!("tiderace-lab-test-{}", std::process::id()));
+    let path = store(&directory, &manifest, &records).unwrap();
+    let stored = read(std::io::BufReader::new(std::fs::File::open(&path).unwrap())).unwrap();
+    assert!(stored == (manifest.clone(), records.clone()));
+    let files: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files, std::slice::from_ref(&path), "nothing half-written is left");
+    // A directory that cannot be written: a file stands in its place.
+    assert!(store(&path, &manifest, &records).is_err());
+    std::fs::remove_dir_all(&directory).unwrap();
+
+    let mut report = Report::new(manifest, &records);
+    (report.self_test, report.records) = (checks, Some(path));
+    assert!(report.is_sound());
+    let printed = text(&report);
+    assert!(printed.contains("Self-test: 3 passed"), "{printed}");
+    assert!(printed.trim_end().ends_with(".jsonl"), "{printed}");
 }

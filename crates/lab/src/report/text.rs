@@ -24,12 +24,30 @@ pub fn text(report: &Report) -> String {
 
 fn write_all(out: &mut String, report: &Report) -> fmt::Result {
     let scenario = &report.manifest.scenario;
-    writeln!(out, "{}: {}\n", scenario.name, scenario.title)?;
+    writeln!(out, "{}: {}", scenario.name, scenario.title)?;
+    self_test(out, report)?;
+    out.push('\n');
     table(out, report)?;
     notes(out, report)?;
     comparisons(out, report)?;
     simulated(out, report)?;
-    failures(out, report)
+    failures(out, report)?;
+    match &report.records {
+        Some(path) => writeln!(out, "\nRecords (JSON lines): {}", path.display()),
+        None => Ok(()),
+    }
+}
+
+fn self_test(out: &mut String, report: &Report) -> fmt::Result {
+    let (passed, failed): (Vec<_>, Vec<_>) = report.self_test.iter().partition(|check| check.passed);
+    if !passed.is_empty() {
+        let names: Vec<&str> = passed.iter().map(|check| check.name).collect();
+        writeln!(out, "Self-test: {} passed ({}).", passed.len(), names.join(", "))?;
+    }
+    for check in failed {
+        writeln!(out, "Self-test FAILED: {}: {}. Do not believe what follows.", check.name, check.detail)?;
+    }
+    Ok(())
 }
 
 /// One row per figure, one column per contender.
