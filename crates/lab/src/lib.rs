@@ -7,8 +7,7 @@
 //! Each arrow is a module: [`scenario`] reads the file, [`matrix`] spreads it over contenders and seeds, [`run`] executes
 //! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
 //! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the
-//! [`selftest`] that a report starts with. [`contender`] is the seam to the stacks that are compared: this crate knows none
-//! of them. A sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run on it.
+//! [`selftest`] that a report starts with. [`contender`] is the seam to the stacks that are compared. A sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run on it.
 
 mod digest;
 
@@ -26,4 +25,5 @@ pub mod scenario;
 pub mod selftest;
 pub mod stack;
 pub mod stats;
+pub mod tiderace;
 pub mod workload;

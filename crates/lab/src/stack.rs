@@ -18,8 +18,9 @@ use crate::{
     workload::{App, End},
 };
 
-/// One end of one connection of a sans-IO stack. After any of these calls the node drains [`Host::poll_event`] and then
-/// calls [`Stack::transmit`] once.
+/// One end of one connection of a sans-IO stack. After any of these calls the node drains [`Host::poll_event`] and calls
+/// [`Stack::transmit`], in turn, until no event is left. The stack tells its events before or after it transmits, as it
+/// likes.
 pub trait Stack: Host {
     /// Begins. A client starts its handshake.
     fn start(&mut self, now: Instant);
@@ -192,7 +193,13 @@ impl<S: Stack> Node for StackNode<S> {
             }
         }
         self.app.drive(now, &mut self.stack);
-        self.stack.transmit(now, out);
+        loop {
+            self.stack.transmit(now, out);
+            // Some stacks tell their events only after they have sent; what the workload then does is sent as well.
+            if !self.app.drive(now, &mut self.stack) {
+                return;
+            }
+        }
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {

@@ -87,9 +87,11 @@ impl App {
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
     }
 
-    /// Drains the connection's events and acts on them, and on the time.
-    pub fn drive(&mut self, now: Instant, host: &mut impl Host) {
+    /// Drains the connection's events and acts on them, and on the time. Returns whether there was anything to act on.
+    pub fn drive(&mut self, now: Instant, host: &mut impl Host) -> bool {
+        let mut acted = false;
         while let Some(event) = host.poll_event() {
+            acted = true;
             match &event {
                 HostEvent::Established => self.established = Some(now),
                 HostEvent::Closed(reason) => self.closed = Some(reason.clone()),
@@ -103,8 +105,9 @@ impl App {
             }
         }
         if let Kind::Datagrams(datagrams) = &mut self.kind {
-            datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+            acted |= datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
         }
+        acted
     }
 
     /// When the app wants to act by itself, and why.

@@ -67,7 +67,9 @@ impl Datagrams {
         }
     }
 
-    pub(super) fn on_time(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) {
+    /// Sends what is due; returns whether there was anything.
+    pub(super) fn on_time(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) -> bool {
+        let before = self.number;
         while let Some(at) = self.next.filter(|&at| at <= scope.now) {
             let mut data = BytesMut::with_capacity(self.size);
             data.put_u64(self.number);
@@ -79,6 +81,7 @@ impl Datagrams {
             host.send_datagram(data.freeze());
             self.next = Some(at + self.interval).filter(|&next| next < self.end);
         }
+        self.number > before
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
