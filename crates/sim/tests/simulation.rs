@@ -275,3 +275,10 @@ fn an_empty_datagram_and_odd_segment_sizes_do_no_harm() {
     let sizes: Vec<u32> = simulation.trace().records().iter().map(|record| record.packet.size - 28).collect();
     assert_eq!(sizes, [0, 0, 10, 10, 3, 3, 3, 1]);
 }
+
+/// The lab runs one simulation per seed and core.
+#[test]
+fn a_simulation_can_move_to_another_thread() {
+    fn movable<T: Send>(_: &T) {}
+    movable(&pair(&path(20, MS), pacer(1, MS)));
+}

@@ -129,8 +129,8 @@ impl<'a> Reader<'a> {
 
 /// Puts values into a slice, front to back.
 ///
-/// The caller asks [`remaining`](Self::remaining) first: every write **panics** when it does not fit, and then nothing useful can
-/// be said about the bytes that were being written.
+/// The caller asks [`remaining`](Self::remaining) first: every write **panics** when it does not fit, and then nothing
+/// useful can be said about the bytes that were being written.
 #[derive(Debug)]
 pub struct Writer<'a> {
     buf: &'a mut [u8],
@@ -186,8 +186,19 @@ impl<'a> Writer<'a> {
     /// # Panics
     /// When the value is above [`varint::MAX`].
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "each arm has checked the range")]
     pub fn varint(&mut self, value: u64) {
-        self.varint_with_len(value, varint::len(value));
+        if value < 1 << 6 {
+            self.u8(value as u8);
+        } else if value < 1 << 14 {
+            self.u16(value as u16 | 0x4000);
+        } else if value < 1 << 30 {
+            self.u32(value as u32 | 0x8000_0000);
+        } else if value <= varint::MAX {
+            self.u64(value | 0xc000_0000_0000_0000);
+        } else {
+            no_such_varint(value, 8);
+        }
     }
 
     /// A variable-length integer in exactly `len` bytes, so that it can be overwritten by another value later.

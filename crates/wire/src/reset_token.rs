@@ -1,4 +1,5 @@
-//! Stateless reset tokens (RFC 9000 §10.3): whoever knows one can end the connection, so it is compared and shown with care.
+//! Stateless reset tokens (RFC 9000 §10.3): whoever knows one can end the connection, so it is compared and shown with
+//! care.
 
 use std::fmt;
 use std::hint::black_box;
@@ -49,6 +50,11 @@ mod tests {
             other.0[bit / 8] ^= 1 << (bit % 8);
             assert_ne!(token, other, "bit {bit}");
         }
+        // Differences do not cancel out.
+        let mut other = token;
+        other.0[3] ^= 1;
+        other.0[9] ^= 1;
+        assert_ne!(token, other);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use std::fmt::Debug;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use units::{Bitrate, Duration, Instant, Seed};
 
 pub mod cubic;
@@ -243,7 +244,8 @@ pub fn minimum_window(mtu: u16) -> u64 {
 }
 
 /// The algorithms there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "&'static str")]
 pub enum Algorithm {
     /// RFC 9002 §7.
     NewReno,
@@ -293,6 +295,19 @@ impl FromStr for Algorithm {
             .into_iter()
             .find(|algorithm| algorithm.name() == wanted || wanted == "reno" && *algorithm == Self::NewReno);
         found.ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Algorithm {
+    type Error = UnknownAlgorithm;
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl From<Algorithm> for &'static str {
+    fn from(algorithm: Algorithm) -> Self {
+        algorithm.name()
     }
 }
 

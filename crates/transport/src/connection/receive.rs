@@ -55,7 +55,7 @@ impl Connection {
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
-            self.handle_while_closing(now, &mut payload);
+            self.handle_while_closing(&mut payload);
             return;
         }
         let Some(path) = self.path_of(now, remote, local) else { return };
@@ -298,7 +298,7 @@ impl Connection {
     }
 
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
-    fn handle_while_closing(&mut self, now: Instant, payload: &mut BytesMut) {
+    fn handle_while_closing(&mut self, payload: &mut BytesMut) {
         self.lifecycle.on_datagram();
         if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
             return;

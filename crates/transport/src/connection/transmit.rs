@@ -230,7 +230,7 @@ impl Connection {
 
     /// Whether a space has anything to say beside acknowledgements.
     #[inline]
-    fn wants_to_send(&self, id: SpaceId) -> bool {
+    pub(super) fn wants_to_send(&self, id: SpaceId) -> bool {
         if self.handshake.wants_to_send(id.level()) {
             return true;
         }
@@ -456,7 +456,7 @@ impl Connection {
 
     /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
     fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let place = self.paths.iter().position(|p| p.challenge.wants_to_send())?;
+        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send())?;
         if !self.keys.can_seal(Level::OneRtt) {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, DefaultHasher, Hash, Hasher},
+    hash::{BuildHasher, DefaultHasher, Hash},
 };
 
 use rand_core::RngCore;

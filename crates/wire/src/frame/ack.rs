@@ -108,12 +108,13 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// Writes an ACK frame of at most `max_bytes` (and no more than the writer has room for) and says how many ranges went in:
-    /// it stops before the first that does not fit. When not even the largest range fits, nothing is written and the answer is 0.
+    /// Writes an ACK frame of at most `max_bytes` (and no more than the writer has room for) and says how many ranges
+    /// went in: it stops before the first that does not fit. When not even the largest range fits, nothing is written
+    /// and the answer is 0.
     ///
-    /// `ranges` are packet numbers from the largest down, with at least one number missing between two of them; `count` is how many
-    /// there are at most, and decides how wide the field is that holds their number. `delay` is in the unit of our own
-    /// `ack_delay_exponent`.
+    /// `ranges` are packet numbers from the largest down, with at least one number missing between two of them; `count`
+    /// is how many there are at most, and decides how wide the field is that holds their number. `delay` is in the unit
+    /// of our own `ack_delay_exponent`.
     ///
     /// # Panics
     /// When the ranges touch, overlap, run backwards or are not in descending order, or there are more than 16384.
@@ -166,7 +167,8 @@ const DESCENDING: &str = "ranges of packet numbers descend and leave a gap";
 
 const UNDERFLOW: FrameErrorKind = FrameErrorKind::Malformed("an ACK range goes below packet number 0");
 
-/// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below zero.
+/// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below
+/// zero.
 #[inline]
 fn next_range(r: &mut Reader<'_>, smallest: u64) -> Result<Option<(u64, u64)>, Truncated> {
     let gap = r.varint()?;
@@ -228,5 +230,131 @@ impl fmt::Debug for Ack<'_> {
             .field("ranges", &Ranges(self.ranges()))
             .field("ecn", &self.ecn)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Frame, Frames};
+
+    fn parse(bytes: &[u8]) -> Ack<'_> {
+        let mut frames = Frames::new(bytes);
+        let Some(Ok(Frame::Ack(ack))) = frames.next() else { panic!("no ACK frame in {bytes:?}") };
+        assert_eq!(frames.next(), None);
+        ack
+    }
+
+    #[test]
+    fn layout() {
+        // Packets 90 to 100, 80, and 1 to 70 are there: 81 to 89 (9) and 71 to 79 (9) are not.
+        let bytes = [0x03, 0x40, 100, 7, 2, 10, 8, 0, 8, 0x40, 69, 1, 2, 3];
+        let ecn = EcnCounts { ect0: 1, ect1: 2, ce: 3 };
+        let ranges = [90..=100, 80..=80, 1..=70];
+        let ack = parse(&bytes);
+        assert_eq!((ack.largest, ack.delay, ack.ecn, ack.range_count()), (100, 7, Some(ecn), 3));
+        assert!(ack.ranges().eq(ranges.clone()));
+        assert_eq!(format!("{ack:?}").matches("90..=100, 80..=80, 1..=70").count(), 1);
+
+        let mut buf = [0; 64];
+        let mut w = Writer::new(&mut buf);
+        assert_eq!(Ack::encode(&mut w, 7, ranges.into_iter(), 3, Some(ecn), 64), 3);
+        assert_eq!(w.written(), bytes);
+    }
+
+    #[test]
+    fn a_claim_of_many_ranges_costs_nothing() {
+        let bytes = [&[0x02, 0x3f, 0][..], &[0xff; 8], &[0, 0, 0, 0, 0]].concat();
+        let error = Frames::new(&bytes).next().unwrap().unwrap_err();
+        assert_eq!(error.kind, FrameErrorKind::Truncated);
+    }
+
+    #[test]
+    fn nothing_is_written_without_a_range_or_room() {
+        let mut buf = [0; 64];
+        let mut w = Writer::new(&mut buf);
+        assert_eq!(Ack::encode(&mut w, 0, std::iter::empty(), 0, None, 64), 0);
+        assert_eq!(Ack::encode(&mut w, 0, std::iter::once(5..=9), 1, None, 4), 0);
+        assert_eq!(w.position(), 0);
+        assert_eq!(Ack::encode(&mut w, 0, std::iter::once(5..=9), 1, None, 5), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "descend and leave a gap")]
+    fn ranges_that_touch_are_a_bug() {
+        Ack::encode(&mut Writer::new(&mut [0; 64]), 0, [5..=9, 3..=4].into_iter(), 2, None, 64);
+    }
+
+    /// Ranges from the largest packet number down, built from lengths and gaps.
+    fn any_ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {
+        let steps = prop::collection::vec((0..1u64 << 40, 0..40u32, 0..1u64 << 40, 0..40u32), 1..200);
+        (0..=varint::MAX, steps).prop_map(|(largest, steps)| {
+            let mut ranges = Vec::new();
+            let mut next = Some(largest);
+            for (length, length_shift, gap, gap_shift) in steps {
+                let Some(high) = next else { break };
+                let low = high.saturating_sub(length >> length_shift);
+                ranges.push(low..=high);
+                next = low.checked_sub((gap >> gap_shift) + 2);
+            }
+            ranges
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_ranges_as_fit_come_back(
+            ranges in any_ranges(),
+            delay in 0..=varint::MAX,
+            ecn in prop::option::of((0..=varint::MAX, 0..=varint::MAX, 0..=varint::MAX)),
+            max_bytes in 0..1500usize,
+            room in 0..1500usize,
+        ) {
+            let ecn = ecn.map(|(ect0, ect1, ce)| EcnCounts { ect0, ect1, ce });
+            let mut buf = vec![0; room];
+            let mut w = Writer::new(&mut buf);
+            let written = Ack::encode(&mut w, delay, ranges.iter().cloned(), ranges.len(), ecn, max_bytes);
+            let space = max_bytes.min(room);
+            prop_assert!(w.position() <= space);
+            if written > 0 {
+                let ack = parse(w.written());
+                prop_assert_eq!((ack.largest, ack.delay, ack.ecn), (*ranges[0].end(), delay, ecn));
+                prop_assert_eq!(ack.range_count(), written);
+                prop_assert!(ack.ranges().eq(ranges[..written].iter().cloned()));
+
+                let frame = Frame::Ack(ack);
+                let mut again = vec![0; frame.encoded_len()];
+                frame.encode(&mut Writer::new(&mut again));
+                prop_assert_eq!(parse(&again), ack);
+            } else {
+                prop_assert_eq!(w.position(), 0);
+            }
+            // It stopped because the next one had no room, not before.
+            if let Some(next) = ranges.get(written) {
+                let gap = if written == 0 { 0 } else { ranges[written - 1].start() - next.end() - 2 };
+                let length = varint::len(next.end() - next.start());
+                let more = if written == 0 {
+                    let count = varint::len(ranges.len() as u64 - 1);
+                    1 + varint::len(*next.end()) + varint::len(delay) + count + length + ecn.map_or(0, |ecn| ecn.encoded_len())
+                } else {
+                    varint::len(gap) + length
+                };
+                prop_assert!(w.position() + more > space);
+            }
+        }
+
+        #[test]
+        fn every_cut_is_reported(ranges in any_ranges(), with_ecn: bool) {
+            let ranges = &ranges[..ranges.len().min(10)];
+            let mut buf = [0; 400];
+            let mut w = Writer::new(&mut buf);
+            Ack::encode(&mut w, 0, ranges.iter().cloned(), ranges.len(), with_ecn.then(EcnCounts::default), 400);
+            for cut in 1..w.position() {
+                let error = Frames::new(&w.written()[..cut]).next().unwrap().unwrap_err();
+                prop_assert_eq!(error.kind, FrameErrorKind::Truncated);
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The headers of frames that carry data: STREAM, CRYPTO and DATAGRAM. They are written apart from the data, so that the data can
-//! be copied (or encrypted) straight to its place.
+//! The headers of frames that carry data: STREAM, CRYPTO and DATAGRAM. They are written apart from the data, so that
+//! the data can be copied (or encrypted) straight to its place.
 
 use super::frame_type as t;
 use crate::{StreamId, Writer, varint};
@@ -25,8 +25,8 @@ impl StreamFrame<'_> {
         1 + varint::len(id.0) + offset_len + len.map_or(0, |len| varint::len(len as u64))
     }
 
-    /// Writes what stands in front of the data: `len` is the number of bytes that follow, or none when the frame reaches to the end
-    /// of the packet.
+    /// Writes what stands in front of the data: `len` is the number of bytes that follow, or none when the frame
+    /// reaches to the end of the packet.
     ///
     /// # Panics
     /// When there is no room.
@@ -43,8 +43,8 @@ impl StreamFrame<'_> {
         }
     }
 
-    /// How many bytes of data fit into a frame with a length, at `offset` of stream `id`, when `space` bytes are left in the packet.
-    /// None when the header alone does not fit.
+    /// How many bytes of data fit into a frame with a length, at `offset` of stream `id`, when `space` bytes are left
+    /// in the packet. None when the header alone does not fit.
     #[inline]
     pub fn capacity(id: StreamId, offset: u64, space: usize) -> Option<usize> {
         let left = space.checked_sub(Self::header_len(id, offset, None))?;
@@ -80,7 +80,8 @@ fn counted_capacity(space: usize) -> Option<usize> {
     if varint::len(len as u64) == width {
         return Some(len);
     }
-    // Just where the count grows: 65 bytes of space hold no 64 bytes of data with a count of two, but 63 with a count of one.
+    // Just where the count grows: 65 bytes of space hold no 64 bytes of data with a count of two, but 63 with a count
+    // of one.
     let narrow = width / 2;
     Some((space - narrow).min((1 << (8 * narrow - 2)) - 1))
 }
@@ -109,8 +110,8 @@ pub fn datagram_header_len(len: Option<usize>) -> usize {
     1 + len.map_or(0, |len| varint::len(len as u64))
 }
 
-/// Writes what stands in front of the data of a DATAGRAM frame: `len` is the number of bytes that follow, or none when the frame
-/// reaches to the end of the packet.
+/// Writes what stands in front of the data of a DATAGRAM frame: `len` is the number of bytes that follow, or none when
+/// the frame reaches to the end of the packet.
 ///
 /// # Panics
 /// When there is no room.

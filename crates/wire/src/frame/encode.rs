@@ -5,8 +5,8 @@ use super::{Frame, StreamFrame, frame_type as t};
 use crate::{Writer, varint};
 
 impl Frame<'_> {
-    /// Writes the frame: [`encoded_len`](Self::encoded_len) bytes. STREAM and DATAGRAM frames get a length, so that another frame can
-    /// follow; [`StreamFrame::encode_header`] and [`encode_datagram_header`] can leave it out.
+    /// Writes the frame: [`encoded_len`](Self::encoded_len) bytes. STREAM and DATAGRAM frames get a length, so that
+    /// another frame can follow; [`StreamFrame::encode_header`] and [`encode_datagram_header`] can leave it out.
     ///
     /// # Panics
     /// When there is no room, or a number is above 2^62-1.

@@ -196,8 +196,8 @@ impl Frame<'_> {
         )
     }
 
-    /// RFC 9000 §12.4, table 3, and §12.5: whether a packet of this kind may carry the frame. Where it may not, the receiver
-    /// closes with PROTOCOL_VIOLATION.
+    /// RFC 9000 §12.4, table 3, and §12.5: whether a packet of this kind may carry the frame. Where it may not, the
+    /// receiver closes with PROTOCOL_VIOLATION.
     #[inline]
     pub fn is_permitted_in(&self, kind: PacketKind) -> bool {
         match kind {

@@ -35,8 +35,8 @@ impl LongHeader {
         1 + 4 + 1 + self.dcid.len() + 1 + self.scid.len() + token + 2 + pn_len
     }
 
-    /// Writes the header up to and including the lowest `pn_len` bytes of the packet number. The Length field holds zero until
-    /// [`patch_length`].
+    /// Writes the header up to and including the lowest `pn_len` bytes of the packet number. The Length field holds
+    /// zero until [`patch_length`].
     ///
     /// Only an Initial packet has a place for `token`; with any other type it has to be empty.
     ///
@@ -72,7 +72,8 @@ pub fn patch_length(buf: &mut [u8], pos: &HeaderPos, end_including_tag: usize) {
     Writer::new(&mut buf[pos.length_offset..pos.pn_offset]).varint_with_len(length, 2);
 }
 
-/// Writes a short header up to and including the lowest `pn_len` bytes of the packet number, and says where that number begins.
+/// Writes a short header up to and including the lowest `pn_len` bytes of the packet number, and says where that number
+/// begins.
 ///
 /// # Panics
 /// When there is no room (`1 + dcid.len() + pn_len` bytes), or `pn_len` is not 1 to 4.
@@ -113,8 +114,8 @@ pub fn encode_retry(w: &mut Writer<'_>, version: u32, dcid: &ConnectionId, scid:
     w.bytes(token);
 }
 
-/// What the integrity tag of a Retry packet is computed over (RFC 9001 §5.8): the connection ID that the client's first Initial
-/// was sent to, with its length, and then the packet up to the tag.
+/// What the integrity tag of a Retry packet is computed over (RFC 9001 §5.8): the connection ID that the client's first
+/// Initial was sent to, with its length, and then the packet up to the tag.
 pub fn retry_pseudo_packet(original_dcid: &ConnectionId, retry_without_tag: &[u8]) -> Vec<u8> {
     let mut pseudo = Vec::with_capacity(1 + original_dcid.len() + retry_without_tag.len());
     pseudo.push(len_byte(original_dcid.as_slice()));
@@ -123,8 +124,8 @@ pub fn retry_pseudo_packet(original_dcid: &ConnectionId, retry_without_tag: &[u8
     pseudo
 }
 
-/// Writes a Version Negotiation packet. The connection IDs are those of the packet it answers, swapped (RFC 8999 §6); the low
-/// seven bits of the first byte are taken from `unused`, which the caller draws at random.
+/// Writes a Version Negotiation packet. The connection IDs are those of the packet it answers, swapped (RFC 8999 §6);
+/// the low seven bits of the first byte are taken from `unused`, which the caller draws at random.
 ///
 /// # Panics
 /// When there is no room, or a connection ID has more than 255 bytes.

@@ -1,8 +1,9 @@
-//! Packet headers as they stand in a datagram, without keys: what kind of packet comes first, whom it is for, where it ends.
+//! Packet headers as they stand in a datagram, without keys: what kind of packet comes first, whom it is for, where it
+//! ends.
 //!
-//! A [`Header`] holds offsets and no slices, so that the datagram can be changed in place afterwards (header protection,
-//! decryption). What header protection covers (reserved bits, key phase, packet number) is read by whoever holds the keys, with
-//! [`bits`] and [`decode_packet_number`].
+//! A [`Header`] holds offsets and no slices, so that the datagram can be changed in place afterwards (header
+//! protection, decryption). What header protection covers (reserved bits, key phase, packet number) is read by whoever
+//! holds the keys, with [`bits`] and [`decode_packet_number`].
 
 use std::ops::Range;
 
@@ -52,8 +53,8 @@ pub enum LongType {
     Handshake,
 }
 
-/// What the first packet of a datagram is, as far as it shows without keys. All offsets count from the start of the bytes that
-/// were parsed.
+/// What the first packet of a datagram is, as far as it shows without keys. All offsets count from the start of the
+/// bytes that were parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
     /// A packet with frames and a long header of version 1 or 2.
@@ -255,21 +256,22 @@ pub fn is_long(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & bits::LONG_FORM != 0)
 }
 
-/// Whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 have a packet of version 1 dropped that lacks it,
-/// RFC 9287 lets an endpoint accept it that said so. Of no bytes it is false.
+/// Whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 have a packet of version 1 dropped that
+/// lacks it, RFC 9287 lets an endpoint accept it that said so. Of no bytes it is false.
 #[inline]
 pub fn fixed_bit(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & bits::FIXED != 0)
 }
 
-/// The destination connection ID, if the first packet has a short header and such an ID has `len` bytes. Nothing but the position
-/// is looked at.
+/// The destination connection ID, if the first packet has a short header and such an ID has `len` bytes. Nothing but
+/// the position is looked at.
 #[inline]
 pub fn short_dcid(datagram: &[u8], len: usize) -> Option<&[u8]> {
     datagram.get(1..)?.get(..len)
 }
 
-/// The destination connection ID of a packet with a long header of any version; none for a short header, or when it is cut off.
+/// The destination connection ID of a packet with a long header of any version; none for a short header, or when it is
+/// cut off.
 #[inline]
 pub fn long_dcid(datagram: &[u8]) -> Option<&[u8]> {
     if !is_long(datagram) {

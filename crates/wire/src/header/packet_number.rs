@@ -1,6 +1,7 @@
 //! Packet numbers: how many bytes of one to send, and how to complete the bytes that came (RFC 9000 §17.1, appendix A).
 
-/// Number of bytes, 1 to 4, in which packet number `pn` has to be sent when the peer has acknowledged up to `largest_acked`.
+/// Number of bytes, 1 to 4, in which packet number `pn` has to be sent when the peer has acknowledged up to
+/// `largest_acked`.
 ///
 /// Four bytes serve for up to 2^31 packets without acknowledgement; a sender stops long before.
 #[inline]
@@ -21,8 +22,8 @@ pub const fn packet_number_len(pn: u64, largest_acked: Option<u64>) -> usize {
     }
 }
 
-/// The packet number whose lowest `len` bytes (1 to 4) are `truncated` and that is closest to `expected`, the largest one
-/// received so far plus one.
+/// The packet number whose lowest `len` bytes (1 to 4) are `truncated` and that is closest to `expected`, the largest
+/// one received so far plus one.
 #[inline]
 pub const fn decode_packet_number(truncated: u64, len: usize, expected: u64) -> u64 {
     let window = 1u64 << (8 * if len < 4 { len } else { 4 });

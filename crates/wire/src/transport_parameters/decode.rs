@@ -18,8 +18,8 @@ pub struct TransportParameterError {
 impl TransportParameters {
     /// Reads what `sender` has sent. Parameters that are not known are ignored (RFC 9000 §7.4.2).
     ///
-    /// Whether those are present that the handshake needs (`initial_source_cid`, a server's `original_dcid`), and whether they fit it, is
-    /// for the handshake to check.
+    /// Whether those are present that the handshake needs (`initial_source_cid`, a server's `original_dcid`), and
+    /// whether they fit it, is for the handshake to check.
     ///
     /// # Errors
     /// When the bytes end early, a parameter comes twice, has a value it must not have, or is not the sender's to send.
@@ -33,7 +33,8 @@ impl TransportParameters {
             seen.push(id);
             parameters.set(sender, id, value).map_err(|what| TransportParameterError { id, what })?;
         }
-        // RFC 9000 §7.4: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of thousands cheap.
+        // RFC 9000 §7.4: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of thousands
+        // cheap.
         seen.sort_unstable();
         if let Some(pair) = seen.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(TransportParameterError { id: pair[0], what: "comes twice" });

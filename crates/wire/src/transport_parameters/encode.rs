@@ -4,11 +4,11 @@ use super::{PreferredAddress, TransportParameters, id};
 use crate::{Side, varint};
 
 impl TransportParameters {
-    /// Appends the parameters of `side`. A parameter that says no more than its absence would is left out; so are, for a client, those
-    /// that only a server may send.
+    /// Appends the parameters of `side`. A parameter that says no more than its absence would is left out; so are, for
+    /// a client, those that only a server may send.
     ///
-    /// With `grease`, a random number, a reserved parameter of random identifier and content is added, which every receiver has to
-    /// ignore (RFC 9000 §18.1).
+    /// With `grease`, a random number, a reserved parameter of random identifier and content is added, which every
+    /// receiver has to ignore (RFC 9000 §18.1).
     ///
     /// # Panics
     /// When a number is above 2^62-1.
@@ -96,7 +96,8 @@ fn preferred_address(out: &mut Vec<u8>, address: &PreferredAddress) {
     out.extend(address.reset_token.0);
 }
 
-/// RFC 9000 §18.1: identifiers of the form 31 * N + 27 are reserved, so that peers do not get used to knowing every parameter.
+/// RFC 9000 §18.1: identifiers of the form 31 * N + 27 are reserved, so that peers do not get used to knowing every
+/// parameter.
 fn reserved(out: &mut Vec<u8>, random: u64) {
     let id = 31 * (random % ((varint::MAX - 27) / 31 + 1)) + 27;
     let bytes = random.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();

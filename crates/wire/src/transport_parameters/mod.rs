@@ -1,5 +1,5 @@
-//! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221 (DATAGRAM),
-//! RFC 9287 (grease of the fixed bit) and draft-ietf-quic-ack-frequency (`min_ack_delay`).
+//! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221
+//! (DATAGRAM), RFC 9287 (grease of the fixed bit) and draft-ietf-quic-ack-frequency (`min_ack_delay`).
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -110,8 +110,8 @@ pub struct TransportParameters {
     pub max_datagram_frame_size: u64,
     /// The sender accepts packets whose fixed bit is 0.
     pub grease_quic_bit: bool,
-    /// The shortest time the sender can hold acknowledgements back, in microseconds; its presence says that the sender understands
-    /// ACK_FREQUENCY.
+    /// The shortest time the sender can hold acknowledgements back, in microseconds; its presence says that the sender
+    /// understands ACK_FREQUENCY.
     pub min_ack_delay_us: Option<u64>,
 }
 
