@@ -86,6 +86,9 @@ impl Connection {
             EcnFeedback::None => {}
         }
         if self.observer.is_some() {
+            if let Some((_, sample)) = outcome.rtt {
+                self.observe(now, |observer, at| observer.rtt_sample(at, sample));
+            }
             let metrics = self.metrics();
             self.observe(now, |observer, at| observer.metrics(at, &metrics));
         }
