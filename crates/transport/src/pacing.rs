@@ -5,16 +5,16 @@
 //! ordinary timer, so that waking up late does not lower the rate. Where even the largest burst takes less time than a
 //! timer can resolve, nothing is paced.
 
-use units::{Bitrate, DataSize, Duration, Instant};
+use units::{Bitrate, Duration, Instant};
 
-/// The time that one quantum takes.
-const QUANTUM_TIME: Duration = Duration::from_millis(1);
+/// The time that one quantum takes, in milliseconds.
+const QUANTUM_MILLIS: u64 = 1;
 
-/// How late a timer may be without lowering the rate.
-const TICK: Duration = Duration::from_millis(1);
+/// How late a timer may be without lowering the rate, in milliseconds.
+const TICK_MILLIS: u64 = 1;
 
-/// Bursts whose duration is below this are not worth a timer.
-const TIMER_RESOLUTION: Duration = Duration::from_micros(100);
+/// A timer resolves 100 us; bursts that take less are not worth one.
+const RESOLUTIONS_PER_SECOND: u64 = 10_000;
 
 /// Segments in one GSO send at most.
 const MAX_SEGMENTS: u64 = 64;
@@ -65,11 +65,12 @@ impl Pacer {
         let max_burst = MAX_SEGMENTS * self.mtu;
         // A rate of zero would never let the packet out that measures a better one.
         let rate = rate.map(|rate| rate.max(SLOWEST));
-        self.rate = rate.filter(|rate| rate.time_for(DataSize::from_bytes(max_burst)) >= TIMER_RESOLUTION);
+        // In the time that a timer resolves, at most the largest burst leaves; without a division.
+        self.rate = rate.filter(|rate| rate.as_bps() <= max_burst * 8 * RESOLUTIONS_PER_SECOND);
         if let Some(rate) = self.rate {
-            let bytes_in = |span| rate.in_time(span).as_bytes();
-            self.quantum = bytes_in(QUANTUM_TIME).min(max_quantum).clamp(2 * self.mtu, max_burst);
-            self.capacity = (self.quantum + bytes_in(TICK)).max(IDLE_BURST * self.mtu);
+            let per_milli = rate.as_bps() / 8 / 1000;
+            self.quantum = (per_milli * QUANTUM_MILLIS).min(max_quantum).clamp(2 * self.mtu, max_burst);
+            self.capacity = (self.quantum + per_milli * TICK_MILLIS).max(IDLE_BURST * self.mtu);
             self.credit = self.credit.min(signed(self.capacity));
         }
     }

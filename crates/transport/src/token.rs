@@ -23,9 +23,7 @@ const NEW: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValidToken {
     /// The client answered a Retry; its first Initial was addressed to `original_dcid`.
-    Retry {
-        original_dcid: ConnectionId,
-    },
+    Retry { original_dcid: ConnectionId },
     /// The client was here before, from this address.
     Returning,
 }
@@ -51,10 +49,7 @@ impl Tokens {
             key
         };
         let seal = UnboundKey::new(&AES_256_GCM, &derive(b"address token")).expect("the key has the right length");
-        Self {
-            seal: LessSafeKey::new(seal),
-            reset: hmac::Key::new(hmac::HMAC_SHA256, &derive(b"stateless reset")),
-        }
+        Self { seal: LessSafeKey::new(seal), reset: hmac::Key::new(hmac::HMAC_SHA256, &derive(b"stateless reset")) }
     }
 
     /// The reset token for one of our connection IDs: the same after a restart (RFC 9000 §10.3.2).

@@ -12,7 +12,7 @@ use transport::{
     CloseReason, Endpoint, Event, Handle, Profile,
     streams::{Order, ReadError, StreamEvent, WriteError},
 };
-use units::{Bitrate, DataSize, Duration, Instant, Probability, Seed};
+use units::{Bitrate, Duration, Instant, Probability, Seed};
 use wire::{Dir, StreamId};
 
 /// The byte at an offset of a stream: every one can be checked without keeping what was sent.
@@ -41,7 +41,8 @@ struct Peer {
     opened: usize,
     writing: BTreeMap<StreamId, Writing>,
     read: BTreeMap<StreamId, u64>,
-    complete: usize,
+    complete: std::collections::BTreeSet<StreamId>,
+    finished: usize,
     handle: Option<Handle>,
     closed: Option<CloseReason>,
     update_keys: bool,
@@ -57,7 +58,8 @@ impl Peer {
             opened: 0,
             writing: BTreeMap::new(),
             read: BTreeMap::new(),
-            complete: 0,
+            complete: std::collections::BTreeSet::new(),
+            finished: 0,
             handle: None,
             closed: None,
             update_keys: false,
@@ -100,6 +102,9 @@ impl Peer {
     }
 
     fn read(&mut self, endpoint: &mut Endpoint, id: StreamId) {
+        if self.complete.contains(&id) {
+            return;
+        }
         let connection = endpoint.connection_mut(self.handle.unwrap()).unwrap();
         loop {
             match connection.read(id, usize::MAX, Order::Ordered) {
@@ -112,7 +117,7 @@ impl Peer {
                     *at += chunk.data.len() as u64;
                 }
                 Ok(None) => {
-                    self.complete += 1;
+                    self.complete.insert(id);
                     return;
                 }
                 Err(ReadError::Blocked) => return,
@@ -147,12 +152,13 @@ impl App for Peer {
                     }
                 }
                 Event::Stream(StreamEvent::Readable { id }) => self.read(endpoint, id),
+                Event::Stream(StreamEvent::Finished { .. }) => self.finished += 1,
                 Event::Closed(reason) => self.closed = Some(reason),
                 _ => {}
             }
         }
         self.write(endpoint);
-        let done = self.complete == self.streams && self.dir == Dir::Bi;
+        let done = self.complete.len() == self.streams && self.finished == self.streams;
         if self.client && done && self.closed.is_none() {
             endpoint.connection_mut(self.handle.unwrap()).unwrap().close(now, 7, b"done");
         }
@@ -176,8 +182,7 @@ fn link(rate: u64, delay: u64, loss: Loss) -> LinkConfig {
 fn simulation(seed: u64, link: &LinkConfig, profile: &Profile, streams: usize, size: u64) -> Simulation<Host<Peer>> {
     let mut client = client_endpoint(seed);
     let server = server_endpoint(seed, server_config(profile));
-    let handle =
-        client.connect(Instant::ZERO, &client_config(profile), server_address(0), "server.test").unwrap();
+    let handle = client.connect(Instant::ZERO, &client_config(profile), server_address(0), "server.test").unwrap();
     let mut app = Peer::new(true, Dir::Bi, streams, size);
     app.handle = Some(handle);
     point_to_point(
@@ -195,13 +200,15 @@ fn run(seed: u64, link: &LinkConfig, streams: usize, size: u64, limit: u64) -> S
     let outcome = sim.run_until(Instant::from_millis(limit)).unwrap();
     assert!(outcome.is_finished(), "seed {seed}: {outcome}");
     for host in sim.nodes() {
-        assert_eq!(host.app.complete, streams, "seed {seed}");
-        let expected = if host.app.client {
-            CloseReason::ThisApplication { code: 7 }
-        } else {
-            CloseReason::PeerApplication { code: 7, reason: Bytes::from_static(b"done") }
-        };
-        assert_eq!(host.app.closed, Some(expected), "seed {seed}");
+        let closed = host.app.closed.as_ref().unwrap();
+        assert_eq!(host.app.complete.len(), streams, "seed {seed}: client {}: {closed}", host.app.client);
+        match closed {
+            CloseReason::ThisApplication { code: 7 } if host.app.client => {}
+            CloseReason::PeerApplication { code: 7, reason } if !host.app.client && reason == "done" => {}
+            // The goodbye was lost, and nobody sends it twice to a peer that says nothing.
+            CloseReason::IdleTimeout if !host.app.client && !matches!(link.loss, Loss::None) => {}
+            other => panic!("seed {seed}: {other}"),
+        }
     }
     sim
 }
@@ -245,7 +252,8 @@ fn keys_can_be_updated_while_data_flows() {
         sim.with_node(0, |_, host| host.app.update_keys = true).unwrap();
         let outcome = sim.run_until(Instant::from_millis(60_000)).unwrap();
         assert!(outcome.is_finished(), "seed {seed}: {outcome}");
-        let size = DataSize::from_bytes(0);
-        assert_eq!(size.as_bytes(), 0);
+        for host in sim.nodes() {
+            assert_eq!(host.app.complete.len(), 5, "seed {seed}");
+        }
     }
 }

@@ -7,7 +7,9 @@ use units::{Duration, Instant};
 
 use super::episode::Episode;
 use super::hystart::{Growth, HyStart};
-use super::{AckSample, CeSample, Controller, LossSample, Parameters, SentSample, SpuriousSample, minimum_window};
+use super::{
+    AckSample, CeSample, Controller, LossSample, Parameters, SentSample, SpuriousSample, initial_window, minimum_window,
+};
 
 /// RFC 9438 §4.6: the window falls to this share.
 const BETA: f64 = 0.7;
@@ -257,8 +259,13 @@ impl Controller for Cubic {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "two datagrams")]
+    #[expect(clippy::cast_precision_loss, reason = "a few datagrams")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the datagram size was given as u16")]
     fn on_mtu(&mut self, mtu: u16) {
+        if self.ssthresh.is_infinite() && self.window() == initial_window(self.mtu as u16) {
+            // RFC 9002 §7.2: the initial window follows the datagram size.
+            self.window = initial_window(mtu) as f64;
+        }
         self.mtu = f64::from(mtu);
         self.minimum = minimum_window(mtu) as f64;
         self.window = self.window.max(self.minimum);
@@ -467,9 +474,8 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_without_loss_ends_at_a_plateau() {
+    fn slow_start_ends_at_the_threshold() {
         let mut cc = cubic(100);
-        let Growth::Exit(_) = Growth::Exit(0) else { unreachable!() };
         cc.hystart = None;
         cc.ssthresh = 110.0 * 1200.0;
         cc.on_acked(at(100), &ack(20 * MTU, at(100), Duration::from_millis(50)));

@@ -3,7 +3,9 @@
 use units::Instant;
 
 use super::episode::Episode;
-use super::{AckSample, CeSample, Controller, LossSample, Parameters, SentSample, SpuriousSample, minimum_window};
+use super::{
+    AckSample, CeSample, Controller, LossSample, Parameters, SentSample, SpuriousSample, initial_window, minimum_window,
+};
 
 /// Owns the window of one path.
 #[derive(Clone, Debug)]
@@ -103,6 +105,10 @@ impl Controller for NewReno {
     }
 
     fn on_mtu(&mut self, mtu: u16) {
+        if self.window == initial_window(self.mtu) && self.ssthresh == u64::MAX {
+            // RFC 9002 §7.2: the initial window follows the datagram size.
+            self.window = initial_window(mtu);
+        }
         self.mtu = mtu;
         self.window = self.window.max(minimum_window(mtu));
     }

@@ -116,7 +116,7 @@ impl RateEstimator {
         let send_elapsed = sent_at - snapshot.first_sent_at;
         let ack_elapsed = now - snapshot.delivered_at;
         let interval = send_elapsed.max(ack_elapsed);
-        let delivered = self.delivered - snapshot.delivered;
+        let delivered = self.delivered.saturating_sub(snapshot.delivered);
         RateSample {
             delivered,
             interval,
@@ -152,9 +152,17 @@ impl RateEstimator {
 
 /// Bytes over a time, as a rate; `None` over no time.
 fn rate(bytes: u64, span: Duration) -> Option<Bitrate> {
-    let bits = u128::from(bytes) * 8 * 1_000_000_000;
-    let bps = bits.checked_div(span.as_nanos())?;
-    Some(Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX)))
+    let nanos = u64::try_from(span.as_nanos()).ok().filter(|&nanos| nanos > 0)?;
+    Some(Bitrate::from_bps(mul_div(bytes, 8_000_000_000, nanos)))
+}
+
+/// `a * b / c`, saturating; with a short division where that does, as it nearly always does.
+#[inline]
+pub(crate) fn mul_div(a: u64, b: u64, c: u64) -> u64 {
+    match a.checked_mul(b) {
+        Some(product) => product / c,
+        None => u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX),
+    }
 }
 
 #[cfg(test)]

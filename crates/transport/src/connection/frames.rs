@@ -64,9 +64,8 @@ impl Connection {
                 Frame::Ack(ack) => self.on_ack(now, seen.space, &ack, seen.old_keys)?,
                 frame => {
                     let ty = frame.ty();
-                    self.handle_rare_frame(now, seen, frame).map_err(|e| {
-                        if e.frame_type == 0 { e.in_frame(ty) } else { e }
-                    })?;
+                    self.handle_rare_frame(now, seen, frame)
+                        .map_err(|e| if e.frame_type == 0 { e.in_frame(ty) } else { e })?;
                 }
             }
         }

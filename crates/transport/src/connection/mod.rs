@@ -19,21 +19,31 @@ mod timeouts;
 mod transmit;
 mod verdicts;
 
-use std::{collections::VecDeque, net::{IpAddr, SocketAddr}, sync::Arc};
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
 use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
 
-use self::{control::Control, lifecycle::{CloseFrame, Lifecycle}, receive::Unopened, spaces::Spaces, transmit::Skip};
+use self::{
+    control::Control,
+    lifecycle::{CloseFrame, Lifecycle},
+    receive::Unopened,
+    spaces::Spaces,
+    transmit::Skip,
+};
 use crate::{
     cid::{LocalIds, RemoteIds},
+    crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
     endpoint::{ClientConfig, ConnectError, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
     handshake::{ExpectedIds, Handshake, Unstarted},
-    crypto::Labels,
     keys::{KeyLimits, Keys},
     path::{AmplificationLimit, Path, PathList},
     profile::Profile,

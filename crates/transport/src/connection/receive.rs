@@ -214,8 +214,14 @@ impl Connection {
                     self.observe(now, |observer, at| observer.keys_updated(at));
                 }
                 let old_keys = opened.old_keys;
-                let seen =
-                    PacketSeen { space: SpaceId::DATA, kind: PacketKind::OneRtt, pn: opened.pn, dcid, arrival, old_keys };
+                let seen = PacketSeen {
+                    space: SpaceId::DATA,
+                    kind: PacketKind::OneRtt,
+                    pn: opened.pn,
+                    dcid,
+                    arrival,
+                    old_keys,
+                };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),

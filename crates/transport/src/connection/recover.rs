@@ -3,7 +3,11 @@
 use units::{Duration, Instant};
 use wire::{Ack, Side};
 
-use super::{Connection, spaces::{Space, SpaceId}, verdicts::Carriers};
+use super::{
+    Connection,
+    spaces::{Space, SpaceId},
+    verdicts::Carriers,
+};
 use crate::{
     error::TransportError,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},

@@ -1,14 +1,6 @@
 //! Packet number spaces: what was sent in each, and what has to be acknowledged.
 
-use crate::{
-    PathId,
-    acks::AckState,
-    observe::PacketSpace,
-    profile::Profile,
-    recovery,
-    sent::Ledger,
-    tls::Level,
-};
+use crate::{PathId, acks::AckState, observe::PacketSpace, profile::Profile, recovery, sent::Ledger, tls::Level};
 
 /// Names a packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only
 /// one without multipath.
@@ -78,11 +70,7 @@ pub(crate) struct Spaces {
 impl Spaces {
     pub(crate) fn new(profile: &Profile) -> Self {
         let handshake = || Some(Box::new(Space { ledger: Ledger::new(), acks: AckState::handshake(), probes: 0 }));
-        let data = Space {
-            ledger: Ledger::new(),
-            acks: AckState::new(profile.acks.policy()),
-            probes: 0,
-        };
+        let data = Space { ledger: Ledger::new(), acks: AckState::new(profile.acks.policy()), probes: 0 };
         Self { initial: handshake(), handshake: handshake(), data: vec![data] }
     }
 

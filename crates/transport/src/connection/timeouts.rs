@@ -15,8 +15,7 @@ impl Connection {
                 // These only mean that something can be sent.
                 Timer::AckDelay | Timer::Pacing => {}
                 Timer::Idle => {
-                    let reason =
-                        if self.connected { CloseReason::IdleTimeout } else { CloseReason::HandshakeTimeout };
+                    let reason = if self.connected { CloseReason::IdleTimeout } else { CloseReason::HandshakeTimeout };
                     // RFC 9000 §10.1: the connection ends silently.
                     self.drain(now, reason);
                     self.lifecycle.finish();

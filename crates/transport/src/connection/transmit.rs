@@ -197,9 +197,10 @@ impl Connection {
         }
         // RFC 9000 §14.1 MUST: a client pads every datagram with an Initial packet, a server those that elicit
         // acknowledgements.
-        let pad = open.iter().flatten().any(|p| {
-            p.space == SpaceId::Initial && (self.side == Side::Client || p.ack_eliciting)
-        });
+        let pad = open
+            .iter()
+            .flatten()
+            .any(|p| p.space == SpaceId::Initial && (self.side == Side::Client || p.ack_eliciting));
         if pad {
             let last = open[count - 1].as_mut().expect("count packets are open");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
@@ -549,7 +550,13 @@ impl Connection {
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 
-    fn open_close_packet(&mut self, id: SpaceId, out: &mut [u8], start: usize, close: &CloseFrame) -> Option<OpenPacket> {
+    fn open_close_packet(
+        &mut self,
+        id: SpaceId,
+        out: &mut [u8],
+        start: usize,
+        close: &CloseFrame,
+    ) -> Option<OpenPacket> {
         let limit = out.len() - TAG_LEN;
         let space = self.spaces.get_mut(id)?;
         let pn = space.ledger.next_pn();
@@ -579,15 +586,12 @@ impl Connection {
                 Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
             }
             _ => {
-                error = if let (CloseFrame::Transport(e), true) = (close, data) { e.clone() } else { close.in_handshake() };
+                error =
+                    if let (CloseFrame::Transport(e), true) = (close, data) { e.clone() } else { close.in_handshake() };
                 let reason = error.reason.as_bytes();
                 let len = cut(reason, w.remaining());
-                Frame::ConnectionClose {
-                    error: error.code.0,
-                    frame_type: error.frame_type,
-                    reason: &reason[..len],
-                }
-                .encode(&mut w);
+                Frame::ConnectionClose { error: error.code.0, frame_type: error.frame_type, reason: &reason[..len] }
+                    .encode(&mut w);
             }
         }
         while w.position() < pn_offset + 4 && w.remaining() > 0 {

@@ -98,17 +98,16 @@ impl Endpoint {
         let scid = self.ids.generate();
         let mut keys = Keys::new(Side::Server, labels(first.version), KeyLimits::default());
         keys.set_initial(first.dcid.as_slice());
-        let header = wire::LongHeader {
-            ty: wire::LongType::Initial,
-            version: first.version,
-            dcid: first.scid,
-            scid,
-        };
+        let header = wire::LongHeader { ty: wire::LongType::Initial, version: first.version, dcid: first.scid, scid };
         let mut packet = vec![0; 128];
         let mut w = Writer::new(&mut packet);
         let pos = header.encode(&mut w, &[], 0, 1);
-        wire::Frame::ConnectionClose { error: Code::CONNECTION_REFUSED.0, frame_type: 0, reason: b"too many connections" }
-            .encode(&mut w);
+        wire::Frame::ConnectionClose {
+            error: Code::CONNECTION_REFUSED.0,
+            frame_type: 0,
+            reason: b"too many connections",
+        }
+        .encode(&mut w);
         let end = w.position() + crate::crypto::TAG_LEN;
         packet.truncate(end);
         wire::patch_length(&mut packet, &pos, end);

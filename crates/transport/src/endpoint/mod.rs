@@ -424,4 +424,3 @@ impl Endpoint {
 fn is_supported(v: u32) -> bool {
     v == version::V1
 }
-

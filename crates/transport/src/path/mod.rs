@@ -13,7 +13,10 @@ use units::Instant;
 pub(crate) use amplification::AmplificationLimit;
 pub(crate) use challenge::{Challenge, Outcome};
 
-use crate::{recovery::{Paths, Recovery}, sent::PathIndex};
+use crate::{
+    recovery::{Paths, Recovery},
+    sent::PathIndex,
+};
 
 /// Owns the state of one path.
 pub(crate) struct Path {

@@ -86,7 +86,7 @@ impl Recovery {
             return;
         }
         let bytes = u64::from(entry.size);
-        self.bytes_in_flight -= bytes;
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
         batch.in_flight_packets += 1;
         batch.bytes += bytes;
         if batch.recovery_started_at.is_none_or(|start| entry.sent_at > start) {
@@ -98,7 +98,8 @@ impl Recovery {
         batch.ecn_marked += u64::from(entry.is_ecn_marked());
         if entry.is_ack_eliciting() {
             batch.ack_eliciting = true;
-            self.spaces[space.index()].eliciting_in_flight -= 1;
+            let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
+            *in_flight = in_flight.saturating_sub(1);
         }
     }
 
@@ -181,7 +182,7 @@ impl Recovery {
                     largest_acked_sent_at: sent_at,
                     delivered: self.rate.delivered(),
                     lost: self.rate.lost(),
-                    window_limited: batch.prior_delivered < self.limited_until,
+                    window_limited: batch.prior_delivered < self.limited_until.max(self.paced_until),
                     app_limited: self.rate.is_app_limited(),
                 },
             );
@@ -231,6 +232,7 @@ impl Recovery {
 ///
 /// # Errors
 /// RFC 9000 §13.1, §21.4: PROTOCOL_VIOLATION when a packet is acknowledged that was never sent.
+#[expect(clippy::too_many_arguments, reason = "what an acknowledgement depends on, each of its own kind")]
 pub fn on_ack_received<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
@@ -266,19 +268,21 @@ pub fn on_ack_received<P: Paths + ?Sized>(
         }
     })?;
 
-    let mut ecn_path = None;
+    let (mut ecn_path, mut marked) = (None, 0);
     for path in 0..paths.count() {
         let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.packets > 0) else { continue };
         recovery.sample_rtt(ack, space, now, ack_delay, progress);
         if let Some(rtt) = recovery.batch.rtt {
             outcome.rtt = Some((path, rtt));
         }
-        let marked = recovery.batch.ecn_marked;
+        marked += recovery.batch.ecn_marked;
         // RFC 9000 §13.4.2.1: frames that do not raise the largest acknowledged may be out of order.
         if recovery.advance_largest(space) && recovery.largest_acked(space) == Some(ack.largest) {
-            outcome.ecn = recovery.spaces[space.index()].ecn.on_ack(ack.ecn, marked);
             ecn_path = Some(path);
         }
+    }
+    if ecn_path.is_some() {
+        outcome.ecn = ledger.ecn.on_ack(ack.ecn, marked);
     }
     if outcome.spurious_packets > 0 || paths_acked(paths) {
         detect_losses(ledger, paths, space, now, &mut outcome, out);

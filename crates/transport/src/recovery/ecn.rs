@@ -17,16 +17,16 @@ pub enum EcnFeedback {
     Failed,
 }
 
-/// Owns the counts of one packet number space on one path.
+/// Owns the counts of one packet number space, over all paths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EcnFeedbackState {
+pub(crate) struct EcnFeedbackState {
     counts: EcnCounts,
 }
 
 impl EcnFeedbackState {
     /// Takes in the counts of an ACK frame that raised the largest acknowledged packet number and newly acknowledged
     /// `newly_marked` packets that had been sent with ECT(0).
-    pub(super) fn on_ack(&mut self, reported: Option<EcnCounts>, newly_marked: u64) -> EcnFeedback {
+    pub(crate) fn on_ack(&mut self, reported: Option<EcnCounts>, newly_marked: u64) -> EcnFeedback {
         let Some(reported) = reported else {
             // RFC 9000 §13.4.2.1: marked packets that are acknowledged without counts: the marks do not arrive.
             return if newly_marked > 0 { EcnFeedback::Failed } else { EcnFeedback::None };

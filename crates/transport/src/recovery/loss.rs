@@ -53,9 +53,10 @@ impl Recovery {
     /// Takes in a packet in flight that was declared lost.
     fn on_packet_lost(&mut self, space: SpaceId, pn: u64, entry: &Entry, now: Instant) {
         let bytes = u64::from(entry.size);
-        self.bytes_in_flight -= bytes;
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
         if entry.is_ack_eliciting() {
-            self.spaces[space.index()].eliciting_in_flight -= 1;
+            let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
+            *in_flight = in_flight.saturating_sub(1);
         }
         // RFC 9000 §14.4: the loss of a probe of the datagram size is no sign of congestion.
         if entry.is_mtu_probe() {
@@ -202,7 +203,7 @@ pub fn discard_space<P: Paths + ?Sized>(
         if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
             let bytes = u64::from(entry.size);
             // RFC 9002 §6.4: they no longer count as in flight.
-            recovery.bytes_in_flight -= bytes;
+            recovery.bytes_in_flight = recovery.bytes_in_flight.saturating_sub(bytes);
             recovery.controller.on_discarded(now, bytes, recovery.bytes_in_flight);
         }
     });

@@ -9,7 +9,7 @@
 //! [`on_loss_timer`] or [`Recovery::on_probe_timeout`] take care of it.
 
 mod ack;
-mod ecn;
+pub(crate) mod ecn;
 mod loss;
 mod reordering;
 mod rtt;
@@ -26,6 +26,7 @@ pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
 
+use crate::congestion::rate::mul_div;
 use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
 use crate::pacing::Pacer;
 use crate::sent::{Ledger, PathIndex, SentPacket};
@@ -112,7 +113,6 @@ struct PathSpace {
     loss_time: Option<Instant>,
     last_eliciting_at: Instant,
     eliciting_in_flight: u64,
-    ecn: ecn::EcnFeedbackState,
 }
 
 /// What may be sent now.
@@ -146,6 +146,8 @@ pub struct Recovery {
     last_event_at: Instant,
     /// Until this much is delivered, acknowledgements come from a flight in which the window held data back.
     limited_until: u64,
+    /// The same for pacing, as long as data does not run out.
+    paced_until: u64,
     /// RFC 9002 §7.3.2: one packet may leave although the window was just reduced below what is in flight.
     one_packet_more: bool,
     pacing: bool,
@@ -171,6 +173,7 @@ impl Recovery {
             max_ack_delay: Duration::from_millis(25),
             last_event_at: now,
             limited_until: 0,
+            paced_until: 0,
             one_packet_more: false,
             pacing: config.pacing,
             batch: ack::Batch::default(),
@@ -189,13 +192,19 @@ impl Recovery {
             return if self.one_packet_more { Allowance::Bytes(u64::from(self.mtu)) } else { Allowance::WindowFull };
         }
         match self.pacer.budget(now, want) {
-            // RFC 9002 §7.8: a sender that pacing holds back is not application-limited.
             0 => {
-                self.mark_limited();
+                // RFC 9002 §7.8: a sender that pacing holds back is not application-limited, if it goes on to fill the window.
+                self.paced_until = self.rate.delivered() + self.bytes_in_flight.max(1);
                 Allowance::PacedUntil(self.pacer.next_release(now, want).unwrap_or(now))
             }
             budget => Allowance::Bytes(budget.min(room)),
         }
+    }
+
+    /// When pacing will let something leave; `None` when it does at `now`, or when the window is full.
+    pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
+        let room = self.window.saturating_sub(self.bytes_in_flight);
+        if room < u64::from(self.mtu) { None } else { self.pacer.next_release(now, u64::MAX) }
     }
 
     /// Enters a packet that leaves into the ledger of its space; returns its number. The frames were recorded there.
@@ -240,6 +249,7 @@ impl Recovery {
     /// The sender has nothing left to send although [`Recovery::allowance`] would let it. To be called at the end of each
     /// round of sending in which that is so.
     pub fn on_app_limited(&mut self, now: Instant) {
+        self.paced_until = 0;
         if self.bytes_in_flight < self.window {
             self.rate.on_app_limited(self.bytes_in_flight);
             self.controller.on_app_limited(now, self.bytes_in_flight);
@@ -315,7 +325,7 @@ impl Recovery {
         &self.reordering
     }
 
-    /// The window (or the pacing that follows from it) holds back data that is ready.
+    /// The window holds back data that is ready.
     #[inline]
     fn mark_limited(&mut self) {
         self.limited_until = self.rate.delivered() + self.bytes_in_flight.max(1);
@@ -335,14 +345,13 @@ impl Recovery {
         // Before the first sample the RTT is a guess that would hold back the second flight for no reason.
         self.rtt.min()?;
         // A timer costs more than it gains where a window lasts about as long as a timer takes.
-        let rtt = self.rtt.smoothed().as_nanos();
-        if rtt < GRANULARITY.as_nanos() {
+        let rtt = self.rtt.smoothed_nanos();
+        if u128::from(rtt) < GRANULARITY.as_nanos() {
             return None;
         }
         // Twice in slow start, so that the window can double in each round; a quarter more otherwise, so that variations
         // of the RTT do not leave the window unused.
-        let (numerator, denominator) = if self.controller.in_slow_start() { (2, 1) } else { (5, 4) };
-        let bits = u128::from(self.window) * 8 * 1_000_000_000 * numerator / denominator;
-        Some(Bitrate::from_bps(u64::try_from(bits / rtt).unwrap_or(u64::MAX)))
+        let quarters = if self.controller.in_slow_start() { 8 } else { 5 };
+        Some(Bitrate::from_bps(mul_div(self.window, 8_000_000_000 / 4 * quarters, rtt)))
     }
 }

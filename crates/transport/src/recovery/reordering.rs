@@ -39,7 +39,7 @@ impl Reordering {
     /// Time after which it does.
     #[inline]
     pub fn time_threshold(&self, rtt: &Rtt) -> Duration {
-        (rtt.conservative() * self.time_threshold_eighths / 8).max(GRANULARITY)
+        Duration::from_nanos(rtt.conservative_nanos() / 8 * u64::from(self.time_threshold_eighths)).max(GRANULARITY)
     }
 
     /// A packet counted as lost and arrived: `distance` packets after it had been acknowledged by then, and `age` had
@@ -47,7 +47,7 @@ impl Reordering {
     pub fn on_spurious_loss(&mut self, distance: u64, age: Duration, rtt: &Rtt) {
         self.quiet_episodes = 0;
         self.packet_threshold = self.packet_threshold.max(distance + 1).min(MAX_PACKET_THRESHOLD);
-        let eighth = (rtt.conservative().as_nanos() / 8).max(1);
+        let eighth = u128::from(rtt.conservative_nanos() / 8).max(1);
         let needed = u32::try_from(age.as_nanos().div_ceil(eighth)).unwrap_or(u32::MAX);
         self.time_threshold_eighths =
             self.time_threshold_eighths.max(needed.saturating_add(1).min(MAX_TIME_THRESHOLD_EIGHTHS));

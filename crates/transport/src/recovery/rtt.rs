@@ -8,13 +8,13 @@ pub const GRANULARITY: Duration = Duration::from_millis(1);
 /// The RTT that is assumed before the first sample (RFC 9002 §6.2.2).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Owns the estimates of one path.
+/// Owns the estimates of one path, as nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rtt {
-    latest: Duration,
-    smoothed: Duration,
-    variation: Duration,
-    min: Duration,
+    latest: u64,
+    smoothed: u64,
+    variation: u64,
+    min: u64,
     first_sample_at: Option<Instant>,
 }
 
@@ -28,18 +28,14 @@ impl Rtt {
     /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or what an earlier connection or a path
     /// challenge over the same path took.
     pub fn new(initial: Duration) -> Self {
+        let initial = nanos(initial);
         // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
-        Self {
-            latest: Duration::ZERO,
-            smoothed: initial,
-            variation: initial / 2,
-            min: Duration::ZERO,
-            first_sample_at: None,
-        }
+        Self { latest: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
     }
 
     /// Takes a sample. `ack_delay` is what the peer reported, already limited as the caller has to (RFC 9002 §5.3).
     pub fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
+        let (latest, ack_delay) = (nanos(latest), nanos(ack_delay));
         self.latest = latest;
         if self.first_sample_at.is_none() {
             // RFC 9002 §5.2, §5.3: the first sample sets everything.
@@ -65,25 +61,31 @@ impl Rtt {
     /// The newest sample; zero before the first.
     #[inline]
     pub fn latest(&self) -> Duration {
-        self.latest
+        Duration::from_nanos(self.latest)
     }
 
     /// The smoothed RTT; the assumed one before the first sample.
     #[inline]
     pub fn smoothed(&self) -> Duration {
+        Duration::from_nanos(self.smoothed)
+    }
+
+    /// [`Rtt::smoothed`] in nanoseconds.
+    #[inline]
+    pub(crate) fn smoothed_nanos(&self) -> u64 {
         self.smoothed
     }
 
     /// The mean deviation.
     #[inline]
     pub fn variation(&self) -> Duration {
-        self.variation
+        Duration::from_nanos(self.variation)
     }
 
     /// The smallest sample; `None` before the first.
     #[inline]
     pub fn min(&self) -> Option<Duration> {
-        self.first_sample_at.map(|_| self.min)
+        self.first_sample_at.map(|_| Duration::from_nanos(self.min))
     }
 
     /// When the first sample was taken.
@@ -95,14 +97,21 @@ impl Rtt {
     /// The probe timeout without backoff and without the peer's delay (RFC 9002 §6.2.1).
     #[inline]
     pub fn probe_timeout(&self) -> Duration {
-        self.smoothed + (self.variation * 4).max(GRANULARITY)
+        Duration::from_nanos(self.smoothed + (self.variation * 4).max(nanos(GRANULARITY)))
     }
 
-    /// The RTT that loss by time is measured against (RFC 9002 §6.1.2).
+    /// The RTT that loss by time is measured against (RFC 9002 §6.1.2), in nanoseconds.
     #[inline]
-    pub fn conservative(&self) -> Duration {
+    pub(crate) fn conservative_nanos(&self) -> u64 {
         self.smoothed.max(self.latest)
     }
+}
+
+/// A span in nanoseconds, at most twelve years: nothing that is computed from it can overflow.
+#[inline]
+fn nanos(span: Duration) -> u64 {
+    const LIMIT: u64 = 12 * 366 * 86_400 * 1_000_000_000;
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).min(LIMIT)
 }
 
 #[cfg(test)]
@@ -133,7 +142,7 @@ mod tests {
     #[test]
     fn delay_counts_only_when_plausible() {
         let mut rtt = Rtt::default();
-        rtt.sample(at(0), 40 * MS, 0 * MS);
+        rtt.sample(at(0), 40 * MS, Duration::ZERO);
         // 48 - 8 = 40 is not below the minimum: taken off.
         rtt.sample(at(1), 48 * MS, 8 * MS);
         assert_eq!((rtt.smoothed(), rtt.variation()), (40 * MS, 15 * MS));
@@ -146,8 +155,8 @@ mod tests {
     #[test]
     fn minimum_restarts() {
         let mut rtt = Rtt::default();
-        rtt.sample(at(0), 10 * MS, 0 * MS);
-        rtt.sample(at(1), 90 * MS, 0 * MS);
+        rtt.sample(at(0), 10 * MS, Duration::ZERO);
+        rtt.sample(at(1), 90 * MS, Duration::ZERO);
         rtt.restart_min();
         assert_eq!(rtt.min(), Some(90 * MS));
     }

@@ -35,7 +35,7 @@ pub enum Reason {
     /// Nothing was heard of ack-eliciting packets: call [`Recovery::on_probe_timeout`] and send one or two ack-eliciting
     /// packets in the space.
     Probe,
-    /// As [`Reason::Probe`], with nothing in flight: the server may be unable to send until it hears from us.
+    /// As [`Reason::Probe`], with nothing in flight that could be probed for: the server may be unable to send until it hears from us.
     AntiDeadlock,
 }
 
@@ -63,15 +63,6 @@ impl Recovery {
         }
         let backoff = 1_u32 << self.pto_count.min(MAX_BACKOFF);
         let period = self.rtt.probe_timeout();
-        if self.spaces.iter().all(|space| space.eliciting_in_flight == 0) {
-            if progress.peer_validated_us {
-                return None;
-            }
-            // RFC 9002 §6.2.2.1: the client keeps a server from a deadlock, with a Handshake packet when it can.
-            let space = if progress.has_handshake_keys { SpaceId::Handshake } else { SpaceId::Initial };
-            let at = self.last_event_at + period.saturating_mul(backoff);
-            return Some(Deadline { at, space, reason: Reason::AntiDeadlock });
-        }
         let mut earliest: Option<Deadline> = None;
         for space in SpaceId::ALL {
             let state = &self.spaces[space.index()];
@@ -84,6 +75,13 @@ impl Recovery {
             if earliest.is_none_or(|deadline| at < deadline.at) {
                 earliest = Some(Deadline { at, space, reason: Reason::Probe });
             }
+        }
+        if earliest.is_none() && !progress.peer_validated_us {
+            // RFC 9002 §6.2.2.1: the client keeps a server from a deadlock, with a Handshake packet when it can. That 0-RTT
+            // packets are in flight does not help a server that may not answer.
+            let space = if progress.has_handshake_keys { SpaceId::Handshake } else { SpaceId::Initial };
+            let at = self.last_event_at + period.saturating_mul(backoff);
+            return Some(Deadline { at, space, reason: Reason::AntiDeadlock });
         }
         earliest
     }

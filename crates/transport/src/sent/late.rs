@@ -7,7 +7,8 @@ use std::collections::{VecDeque, vec_deque};
 
 use units::Instant;
 
-use super::{Entry, Found, PathIndex, SentFrame, frames_of, wrapping_u32};
+use super::ledger::{Found, frames_of, wrapping_u32};
+use super::{Entry, PathIndex, SentFrame};
 
 /// Losses remembered at most; more at a time are no reordering.
 const CAPACITY: usize = 512;

@@ -1,7 +1,10 @@
 //! Endpoints as nodes of the simulator, with certificates larger than a datagram and a fixed clock for TLS.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
-use std::{net::SocketAddr, sync::{Arc, OnceLock}};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::BytesMut;
 use sim::{Node, Outbox};
