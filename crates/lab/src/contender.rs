@@ -122,7 +122,8 @@ pub struct Measured {
     pub delivered: u64,
     /// From the client's first packet to the established connection. `None` also when it never was.
     pub handshake: Option<Duration>,
-    /// RTT samples of the sender of the data, one for each acknowledgement that gave one.
+    /// RTT samples of the sender of the data, one for each acknowledgement that gave one, less the delay that the
+    /// receiver reports for the acknowledgement: what the path took, not what the receiver's policy adds.
     pub rtt: Option<Vec<Duration>>,
     /// Smallest RTT of the connection's whole life.
     pub rtt_min: Option<Duration>,

@@ -94,7 +94,8 @@ const TABLE: [Row; 19] = [
     (Figure::Goodput, "goodput", "goodput", BitsPerSecond, Some(Higher),
      "unique application bytes delivered to the receiving application per second, all connections together"),
     (Figure::RttP50, "rtt_p50", "RTT p50", Seconds, Some(Lower),
-     "median of the RTT samples that acknowledgements gave the sender of the data, all connections together"),
+     "median of the RTT samples that acknowledgements gave the sender of the data, less the reported delay of the \
+      acknowledgement, all connections together"),
     (Figure::RttP95, "rtt_p95", "RTT p95", Seconds, Some(Lower), "95th percentile of the same samples"),
     (Figure::RttP99, "rtt_p99", "RTT p99", Seconds, Some(Lower), "99th percentile of the same samples; needs 300 samples"),
     (Figure::Jitter, "jitter", "jitter", Seconds, Some(Lower), "p95 - p50 of RTT"),

@@ -37,7 +37,7 @@ pub trait Stack: Host {
     /// Puts everything that may leave into `out`.
     fn transmit(&mut self, now: Instant, out: &mut Outbox);
 
-    /// Hands over the RTT samples taken since the last call. `false` when the stack does not tell them.
+    /// Hands over the RTT samples taken since the last call, as [`Measured::rtt`] defines them. `false` when the stack does not tell them.
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool;
 
     /// What the stack has counted so far.

@@ -153,8 +153,8 @@ struct Last {
 struct Samples(Arc<Mutex<Vec<Duration>>>);
 
 impl Observer for Samples {
-    fn rtt_sample(&mut self, _now: Instant, sample: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(adjusted);
     }
 }
 

@@ -107,18 +107,13 @@ fn entry(cell: Option<&Cell>, unit: Unit) -> String {
     }
 }
 
-/// Decimals so that an interval's width shows two digits, and a value without interval four.
+/// Decimals so that an interval's width shows two digits, but no value more than four digits in all.
 #[expect(clippy::cast_possible_truncation, reason = "clamped")]
 fn decimals(value: f64, width: f64) -> usize {
-    let digits = |x: f64, wanted: i32| wanted - 1 - x.abs().log10().floor().clamp(-9.0, 9.0) as i32;
-    let decimals = if width > 0.0 {
-        digits(width, 2)
-    } else if value != 0.0 {
-        digits(value, 4)
-    } else {
-        1
-    };
-    usize::try_from(decimals.clamp(0, 4)).unwrap_or(0)
+    let shown = |x: f64, digits: i32| digits - 1 - x.abs().log10().floor().clamp(-9.0, 9.0) as i32;
+    let by_width = if width > 0.0 { shown(width, 2) } else { i32::MAX };
+    let by_value = if value == 0.0 { 1 } else { shown(value, 4) };
+    usize::try_from(by_width.min(by_value).clamp(0, 4)).unwrap_or(0)
 }
 
 fn notes(out: &mut String, report: &Report) -> fmt::Result {
@@ -312,8 +307,9 @@ mod tests {
         assert_eq!(decimals(123.45, 20.0), 0);
         assert_eq!(decimals(12.345, 0.0), 2);
         assert_eq!(decimals(0.051, 0.004), 4);
-        assert_eq!(decimals(0.0, 0.0), 1);
+        assert_eq!(decimals(100.4032, 0.0004), 1);
         assert_eq!(decimals(1e9, 0.0), 0);
         assert_eq!(decimals(f64::INFINITY, f64::INFINITY), 0);
+        assert_eq!(decimals(0.0, 0.0), 1);
     }
 }

@@ -90,8 +90,9 @@ impl Connection {
             EcnFeedback::None => {}
         }
         if self.observer.is_some() {
-            if let Some((_, sample)) = outcome.rtt {
-                self.observe(now, |observer, at| observer.rtt_sample(at, sample));
+            if let Some((path, latest)) = outcome.rtt {
+                let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
+                self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
             let metrics = self.metrics();
             self.observe(now, |observer, at| observer.metrics(at, &metrics));
