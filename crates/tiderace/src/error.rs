@@ -70,7 +70,7 @@ pub enum ReadToEndError {
 pub enum DatagramError {
     /// The peer takes no datagrams, or not of this size.
     #[error("{0}")]
-    Refused(#[from] transport::datagrams::SendError),
+    Refused(#[from] transport::datagrams::SendDatagramError),
     /// The connection is over.
     #[error("the connection is over: {0}")]
     ConnectionClosed(#[from] CloseReason),

@@ -32,6 +32,13 @@ pub(crate) struct State {
     pub(crate) orphaned: bool,
 }
 
+/// What became of a finished stream.
+pub(crate) enum End {
+    Pending(Option<Waker>),
+    Delivered,
+    Stopped(u64),
+}
+
 /// Who waits for what on one connection.
 #[derive(Default)]
 pub(crate) struct Waiters {
@@ -44,7 +51,8 @@ pub(crate) struct Waiters {
     open: [Vec<Waker>; 2],
     readers: HashMap<StreamId, Waker>,
     writers: HashMap<StreamId, Waker>,
-    finished: HashMap<StreamId, Waker>,
+    /// Finished streams whose handles exist: what became of them.
+    ends: HashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
 }
 
@@ -72,8 +80,25 @@ impl Waiters {
         self.writers.insert(id, waker.clone());
     }
 
-    pub(crate) fn wait_finished(&mut self, id: StreamId, waker: &Waker) {
-        self.finished.insert(id, waker.clone());
+    /// From here on the end of the stream is of interest.
+    pub(crate) fn follow_end(&mut self, id: StreamId) {
+        self.ends.insert(id, End::Pending(None));
+    }
+
+    pub(crate) fn end_of(&mut self, id: StreamId) -> Option<&mut End> {
+        self.ends.get_mut(&id)
+    }
+
+    pub(crate) fn forget_end(&mut self, id: StreamId) {
+        self.ends.remove(&id);
+    }
+
+    fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
+        if let Some(place) = self.ends.get_mut(&id)
+            && let End::Pending(waker) = std::mem::replace(place, end)
+        {
+            wake.extend(waker);
+        }
     }
 
     fn on_event(&mut self, event: Event, wake: &mut Vec<Waker>) {
@@ -88,10 +113,10 @@ impl Waiters {
                 StreamEvent::StreamsAvailable { dir } => wake.append(&mut self.open[place(dir)]),
                 StreamEvent::Readable { id } => wake.extend(self.readers.remove(&id)),
                 StreamEvent::Writable { id } => wake.extend(self.writers.remove(&id)),
-                StreamEvent::Finished { id } => wake.extend(self.finished.remove(&id)),
-                StreamEvent::Stopped { id, .. } => {
+                StreamEvent::Finished { id } => self.on_end(id, End::Delivered, wake),
+                StreamEvent::Stopped { id, code } => {
                     wake.extend(self.writers.remove(&id));
-                    wake.extend(self.finished.remove(&id));
+                    self.on_end(id, End::Stopped(code), wake);
                 }
             },
             Event::DatagramsReadable => wake.append(&mut self.datagrams),
@@ -109,8 +134,13 @@ impl Waiters {
         for list in self.accept.iter_mut().chain(&mut self.open) {
             wake.append(list);
         }
-        for map in [&mut self.readers, &mut self.writers, &mut self.finished] {
+        for map in [&mut self.readers, &mut self.writers] {
             wake.extend(map.drain().map(|(_, waker)| waker));
+        }
+        for end in self.ends.values_mut() {
+            if let End::Pending(waker) = end {
+                wake.extend(waker.take());
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use wire::StreamId;
 use crate::{
     connection::Connection,
     error::{ReadError, ReadToEndError, WriteError},
+    shared::End,
 };
 
 /// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
@@ -76,30 +77,34 @@ impl SendStream {
     /// When the stream or the connection is over.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
-        let result = self.connection.act(&mut state, |_, connection| connection.finish(self.id))?;
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            waiters.follow_end(self.id);
+            connection.finish(self.id)
+        })?;
         state.wake_driver();
         self.ended = true;
         result.map_err(from_write)
     }
 
-    /// Waits until the peer has acknowledged everything up to the end.
+    /// Waits until the peer has acknowledged everything up to the end; only after [`finish`](Self::finish).
     ///
     /// # Errors
-    /// When the peer asked to stop, or the connection is over before.
+    /// When the stream was not finished, the peer asked to stop, or the connection is over before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
             let mut state = self.connection.shared.lock();
-            let result = self.connection.act(&mut state, |waiters, connection| {
-                let delivery = connection.delivery(self.id);
-                if delivery.is_none() {
-                    waiters.wait_finished(self.id, cx.waker());
+            // Delivery counts even if the connection has ended since.
+            let waiters = state.connections.get_mut(&self.connection.handle).expect("kept while there are handles");
+            let closed = waiters.closed.clone();
+            match (waiters.end_of(self.id), closed) {
+                (None, _) => Poll::Ready(Err(WriteError::StreamClosed)),
+                (Some(End::Delivered), _) => Poll::Ready(Ok(())),
+                (Some(End::Stopped(code)), _) => Poll::Ready(Err(WriteError::Stopped(*code))),
+                (Some(End::Pending(_)), Some(reason)) => Poll::Ready(Err(reason.into())),
+                (Some(End::Pending(waker)), None) => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
                 }
-                delivery
-            })?;
-            match result {
-                None => Poll::Pending,
-                Some(Ok(())) => Poll::Ready(Ok(())),
-                Some(Err(code)) => Poll::Ready(Err(WriteError::Stopped(code))),
             }
         })
         .await
@@ -139,6 +144,10 @@ impl Drop for SendStream {
         if !self.ended {
             // The stream may be over already; then there is nothing to give up.
             let _ = self.reset(0);
+        }
+        let mut state = self.connection.shared.lock();
+        if let Some(waiters) = state.connections.get_mut(&self.connection.handle) {
+            waiters.forget_end(self.id);
         }
     }
 }

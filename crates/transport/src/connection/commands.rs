@@ -66,6 +66,11 @@ impl Connection {
         self.streams.set_priority(id, priority)
     }
 
+    /// Whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
+    pub fn wants_to_send_credit(&self) -> bool {
+        self.streams.wants_to_send()
+    }
+
     /// At most `max` bytes of a stream. `None` when everything was read up to its end.
     ///
     /// # Errors

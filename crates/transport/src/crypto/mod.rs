@@ -142,4 +142,4 @@ impl std::fmt::Debug for Secret {
 }
 
 #[cfg(test)]
-mod vectors;
+pub(crate) mod vectors;

@@ -21,7 +21,7 @@ fn packet_number_mask(mask: &[u8; 5], pn_len: usize) -> u32 {
 /// Where the sample lies.
 // RFC 9001 §5.4.2: it starts four bytes after the start of the packet number, whatever the number's real length is.
 #[inline]
-fn split<'a>(packet: &'a mut [u8], pn_offset: usize) -> Option<(&'a mut [u8; 4], &'a [u8; SAMPLE_LEN])> {
+fn split(packet: &mut [u8], pn_offset: usize) -> Option<(&mut [u8; 4], &[u8; SAMPLE_LEN])> {
     let (number, rest) = packet.get_mut(pn_offset..)?.split_first_chunk_mut::<4>()?;
     Some((number, rest.first_chunk()?))
 }

@@ -2,7 +2,7 @@
 //!
 //! Packets are opened and sealed here, whole and in place: header protection, packet number, key phase, payload. Keys of
 //! Initial, 0-RTT and Handshake packets are boxed, because a connection needs them only for its first round trips;
-//! [`phases`] has those of 1-RTT packets.
+//! `phases` has those of 1-RTT packets.
 
 mod header;
 mod phases;

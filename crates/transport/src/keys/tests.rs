@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use wire::version::V1;
+use wire::version::{V1, V2};
 
 use super::*;
 use crate::crypto::TAG_LEN;
@@ -79,6 +79,50 @@ fn long_packets_of_every_level_go_from_one_side_to_the_other() {
         assert_eq!(server.open_long(level, &mut packet, 1, 0), Err(OpenError::NoKeys));
     }
     assert!(!server.can_seal(Level::ZeroRtt));
+}
+
+/// The packets of RFC 9001 §A and RFC 9369 §A, whose packet numbers take 2, 3 and 4 bytes.
+#[test]
+fn the_samples_of_the_standards_are_sealed_and_opened() {
+    use crate::crypto::vectors::*;
+    let cases = [
+        (V1, CLIENT_HEADER_V1, CLIENT_PACKET_V1, SERVER_HEADER_V1, SERVER_PACKET_V1),
+        (V2, CLIENT_HEADER_V2, CLIENT_PACKET_V2, SERVER_HEADER_V2, SERVER_PACKET_V2),
+    ];
+    for (version, client_header, client_packet, server_header, server_packet) in cases {
+        let labels = Labels::of(version).unwrap();
+        let mut ends = [Side::Client, Side::Server].map(|side| {
+            let mut keys = Keys::new(side, labels, KeyLimits::default());
+            keys.set_initial(&DCID);
+            keys
+        });
+        let mut padded = hex(CLIENT_FRAMES);
+        padded.resize(1162, 0);
+        let frames = hex(SERVER_FRAMES);
+        for (header, frames, sample, pn_len, pn) in
+            [(client_header, &padded, client_packet, 4, 2), (server_header, &frames, server_packet, 2, 1)]
+        {
+            let header = hex(header);
+            let mut packet = [&header[..], frames, &[0; TAG_LEN]].concat();
+            ends[0].seal_long(Level::Initial, &mut packet, header.len() - pn_len, pn).unwrap();
+            assert_eq!(packet, hex(sample));
+            let opened = ends[1].open_long(Level::Initial, &mut packet, header.len() - pn_len, 0).unwrap();
+            assert_eq!((opened.pn, &packet[opened.payload]), (pn, &frames[..]));
+            // The second packet goes the other way.
+            ends.reverse();
+        }
+    }
+
+    let suite = CipherSuite::ChaCha20Poly1305;
+    let secret = Secret::new(&hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b")).unwrap();
+    let mut client = Keys::new(Side::Client, Labels::of(V1).unwrap(), KeyLimits::default());
+    client.install(Level::OneRtt, Direction::Local, suite, &secret);
+    client.install(Level::OneRtt, Direction::Remote, suite, &secret);
+    let mut packet = [hex("4200bff401"), vec![0; TAG_LEN]].concat();
+    client.seal_short(&mut packet, 1, 654_360_564, PATH).unwrap();
+    assert_eq!(packet, hex("4cfe4189655e5cd55c41f69080575d7999c25a5bfb"));
+    let opened = client.open_short(&mut packet, 1, PATH, 654_360_000).unwrap();
+    assert_eq!((opened.pn, &packet[opened.payload]), (654_360_564, &[1][..]));
 }
 
 #[test]
@@ -242,7 +286,7 @@ fn a_key_near_its_limit_is_updated_and_never_used_beyond_it() {
 #[test]
 fn paths_have_packet_numbers_of_their_own() {
     let (mut client, mut server) = pair();
-    let mut send = |client: &mut Keys, server: &mut Keys, path: u32, pn: u64| {
+    let send = |client: &mut Keys, server: &mut Keys, path: u32, pn: u64| {
         let mut packet = short_packet(pn);
         client.seal_short(&mut packet, 1, pn, PathId(path)).unwrap();
         let other = server.open_short(&mut packet.clone(), 1, PathId(path + 1), pn);
@@ -260,6 +304,9 @@ fn paths_have_packet_numbers_of_their_own() {
     assert_eq!(server.updates(), 1);
 }
 
+/// Packet number, generation, bytes, and the largest packet number that the packet acknowledges.
+type InFlight = (u64, u64, Vec<u8>, Option<u64>);
+
 proptest! {
     /// Two honest endpoints exchange packets over a path that delays and drops at will; the older of the keys that a
     /// delayed packet needs are there as long as the peer cannot have updated twice. Everything opens.
@@ -268,8 +315,8 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0u8..8, any::<u8>()), 1..300),
     ) {
         let mut keys = [endpoint(Side::Client, KeyLimits::default()), endpoint(Side::Server, KeyLimits::default())];
-        // In flight to each side: packet number, generation, bytes, the largest packet number it acknowledges.
-        let mut flight: [Vec<(u64, u64, Vec<u8>, Option<u64>)>; 2] = Default::default();
+        // By receiver.
+        let mut flight: [Vec<InFlight>; 2] = Default::default();
         let mut next_pn = [0u64; 2];
         let mut largest: [Option<u64>; 2] = [None; 2];
         for (i, (who, what, which)) in steps.into_iter().enumerate() {

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     fn stream(from: u64, to: u64) -> Bytes {
-        (from..to).map(|i| (i * 31 >> 3) as u8).collect::<Vec<_>>().into()
+        (from..to).map(|i| ((i * 31) >> 3) as u8).collect::<Vec<_>>().into()
     }
 
     #[derive(Clone, Debug)]

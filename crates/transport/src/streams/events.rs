@@ -17,7 +17,8 @@ pub enum StreamEvent {
         /// The stream.
         id: StreamId,
     },
-    /// A stream whose write was refused can write.
+    /// A stream whose write was refused can write. A part of the send buffer is kept for it until it has written all it wants,
+    /// ended, or waits again.
     Writable {
         /// The stream.
         id: StreamId,

@@ -1,11 +1,19 @@
 //! Flow control: what may be sent, what may be received, and how the receive windows tune themselves.
 //!
-//! The window starts small, because it is memory that every peer can claim, and grows to four times what the application
-//! consumes within a round trip: twice, because credit is announced when half of the window is used and travels half of
-//! a round trip, and twice again, because a sender in slow start doubles from one round trip to the next. Growth is decided
-//! when data arrives, by the time of arrivals: an application that reads seldom, and then much, does not make it grow.
+//! The window starts small, because it is memory that every peer can claim, and grows to a multiple of what the application
+//! consumes within a round trip. That of the connection to four times: twice, because credit is announced when half of the
+//! window is used and travels half of a round trip, and twice again, because a sender in slow start doubles from one round
+//! trip to the next. Growth is decided when data arrives, by the time of arrivals: an application that reads seldom, and
+//! then much, does not make it grow.
 
 use units::{Duration, Instant};
+
+/// How many times what is consumed in a round trip the connection's window should be.
+pub(super) const CONNECTION_AHEAD: u64 = 4;
+
+/// The same for a stream: which stream sends how much differs from one round trip to the next, and it is the connection's
+/// window that bounds the memory.
+pub(super) const STREAM_AHEAD: u64 = 8;
 
 /// The time of the last batch of datagrams, and the round trip, as far as known: what tuning measures with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +78,8 @@ pub(super) struct ReceiveWindow {
     /// How far the limit is ahead of what was consumed.
     window: u64,
     max: u64,
+    /// How many times what is consumed in a round trip the window should be.
+    ahead: u64,
     /// Start of the running round trip, and what was consumed by then.
     round: Instant,
     consumed_at_round: u64,
@@ -78,12 +88,13 @@ pub(super) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    pub(super) fn new(window: u64, max: u64, now: Instant) -> Self {
+    pub(super) fn new(window: u64, max: u64, ahead: u64, now: Instant) -> Self {
         Self {
             announced: window,
             consumed: 0,
             window,
             max: max.max(window),
+            ahead,
             round: now,
             consumed_at_round: 0,
             observed: now,
@@ -102,6 +113,7 @@ impl ReceiveWindow {
         self.consumed
     }
 
+    #[cfg(test)]
     pub(super) fn window(&self) -> u64 {
         self.window
     }
@@ -147,18 +159,13 @@ impl ReceiveWindow {
             self.round = clock.now;
             self.consumed_at_round = self.consumed;
         }
-        let needed = consumed.saturating_mul(4);
+        let needed = consumed.saturating_mul(self.ahead);
         if needed <= self.window || self.window == self.max || clock.rtt.is_zero() {
             return false;
         }
         // At least doubling bounds the number of announcements that growth causes.
         self.window = needed.max(self.window.saturating_mul(2)).min(self.max);
         self.is_due()
-    }
-
-    /// Makes the window at least this wide, within its maximum.
-    pub(super) fn widen(&mut self, window: u64) {
-        self.window = self.window.max(window.min(self.max));
     }
 
     /// The limit to announce in a frame that is being written.
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn credit_is_given_at_half_of_the_window() {
-        let mut w = ReceiveWindow::new(1000, 1000, Instant::ZERO);
+        let mut w = ReceiveWindow::new(1000, 1000, CONNECTION_AHEAD, Instant::ZERO);
         assert!(!w.consume(499));
         assert!(w.has_unannounced());
         assert!(w.consume(1));
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_window_is_four_times_what_is_consumed_in_a_round_trip() {
-        let mut w = ReceiveWindow::new(1000, 10_000, Instant::ZERO);
+        let mut w = ReceiveWindow::new(1000, 10_000, CONNECTION_AHEAD, Instant::ZERO);
         w.consume(250);
         assert!(!w.observe(&clock(50, 100)));
         w.consume(50);
@@ -212,7 +219,7 @@ mod tests {
     /// The whole window is read at once, every ten round trips, whereupon it is filled again within one.
     #[test]
     fn a_reader_that_comes_seldom_does_not_widen_the_window() {
-        let mut w = ReceiveWindow::new(1000, 100_000, Instant::ZERO);
+        let mut w = ReceiveWindow::new(1000, 100_000, CONNECTION_AHEAD, Instant::ZERO);
         for period in 1..20 {
             w.consume(1000);
             w.announce();
@@ -225,7 +232,7 @@ mod tests {
 
     #[test]
     fn nothing_is_tuned_before_the_round_trip_is_known() {
-        let mut w = ReceiveWindow::new(1000, 8000, Instant::ZERO);
+        let mut w = ReceiveWindow::new(1000, 8000, CONNECTION_AHEAD, Instant::ZERO);
         w.consume(1000);
         assert!(!w.observe(&clock(0, 0)) && !w.observe(&clock(1, 0)));
         assert_eq!(w.window(), 1000);

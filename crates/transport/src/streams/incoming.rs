@@ -92,7 +92,7 @@ impl Streams {
         let grew = recv.window.observe(&self.clock) && recv.wants_credit();
         self.account(slot, received);
         if grew {
-            self.on_window_grown(slot);
+            self.set_pending(slot, stream::pending::CREDIT);
         }
         if fin {
             self.on_size_known(slot);
@@ -114,17 +114,6 @@ impl Streams {
         self.account(slot, received);
         self.on_size_known(slot);
         Ok(())
-    }
-
-    #[cold]
-    fn on_window_grown(&mut self, slot: Slot) {
-        self.set_pending(slot, stream::pending::CREDIT);
-        // A stream that needs all of its window leaves room for others in that of the connection.
-        let window = self.slab[slot].recv.window.window();
-        self.window.widen(window + window / 2);
-        if self.window.is_due() {
-            self.pending |= pending::MAX_DATA;
-        }
     }
 
     /// RFC 9000 §13.3: with the final size known, neither MAX_STREAM_DATA nor STOP_SENDING is sent any more.

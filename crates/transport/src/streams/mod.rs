@@ -117,6 +117,8 @@ pub struct StreamFigures {
     pub live_streams: u64,
     /// Bytes written, not yet acknowledged.
     pub send_buffered_bytes: u64,
+    /// Bytes of these never sent.
+    pub send_unsent_bytes: u64,
     /// Bytes received, not yet read.
     pub receive_buffered_bytes: u64,
     /// Bytes of heap for everything beside the data of the application and of received packets.
@@ -180,7 +182,12 @@ impl Streams {
             pending: 0,
             budget: Budget::new(config.send_buffer, config.send_buffer_max),
             credit: Credit::new(0),
-            window: ReceiveWindow::new(config.receive_window_connection, config.receive_window_max, clock.now),
+            window: ReceiveWindow::new(
+                config.receive_window_connection,
+                config.receive_window_max,
+                flow::CONNECTION_AHEAD,
+                clock.now,
+            ),
             received: 0,
             local: Default::default(),
             remote: [RemoteStreams::new(config.max_streams_bidi), RemoteStreams::new(config.max_streams_uni)],
@@ -258,7 +265,7 @@ impl Streams {
         let send = if ours || id.dir() == Dir::Bi { SendPart::open(self.send_limit(id)) } else { SendPart::absent() };
         let recv = if !ours || id.dir() == Dir::Bi {
             let (window, max) = (self.config.receive_window_stream, self.config.receive_window_max);
-            RecvPart::open(ReceiveWindow::new(window, max, self.clock.now))
+            RecvPart::open(ReceiveWindow::new(window, max, flow::STREAM_AHEAD, self.clock.now))
         } else {
             RecvPart::absent()
         };
@@ -344,6 +351,7 @@ impl Streams {
             live_streams: self.slab.len() as u64,
             received_bytes: self.received,
             send_buffered_bytes: self.budget.held(),
+            send_unsent_bytes: self.budget.unsent(),
             receive_buffered_bytes: self.holdings.bytes,
             overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap()) as u64,
             ..self.figures

@@ -54,7 +54,7 @@ pub(super) struct RecvPart {
 
 impl RecvPart {
     pub(super) fn absent() -> Self {
-        Self { phase: Phase::Absent, ..Self::open(ReceiveWindow::new(0, 0, units::Instant::ZERO)) }
+        Self { phase: Phase::Absent, ..Self::open(ReceiveWindow::new(0, 0, 0, units::Instant::ZERO)) }
     }
 
     pub(super) fn open(window: ReceiveWindow) -> Self {

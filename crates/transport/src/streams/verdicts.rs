@@ -71,15 +71,13 @@ impl Streams {
             }
             SentFrame::MaxData => self.pending |= pending::MAX_DATA,
             SentFrame::MaxStreams(dir) => self.pending |= pending::MAX_STREAMS << dir as usize,
-            SentFrame::DataBlocked(limit) => {
-                if limit == self.credit.limit && self.credit.available() == 0 && self.schedule.has_new() {
-                    self.pending |= pending::DATA_BLOCKED;
-                }
+            SentFrame::DataBlocked(limit)
+                if limit == self.credit.limit && self.credit.available() == 0 && self.schedule.has_new() =>
+            {
+                self.pending |= pending::DATA_BLOCKED;
             }
-            SentFrame::StreamsBlocked(dir) => {
-                if self.local[dir as usize].is_blocked() {
-                    self.pending |= pending::STREAMS_BLOCKED << dir as usize;
-                }
+            SentFrame::StreamsBlocked(dir) if self.local[dir as usize].is_blocked() => {
+                self.pending |= pending::STREAMS_BLOCKED << dir as usize;
             }
             _ => {}
         }

@@ -247,8 +247,7 @@ fn small_fragments_do_not_pin_large_buffers() {
 fn streams_that_nobody_accepts_are_bounded() {
     let mut pair = Pair::same(&StreamsConfig::default());
     let mut opened = 0;
-    loop {
-        let Some(id) = pair.ends[0].open(Dir::Uni) else { break };
+    while let Some(id) = pair.ends[0].open(Dir::Uni) {
         pair.ends[0].reset(id, 1).unwrap();
         opened += 1;
         pair.exchange();

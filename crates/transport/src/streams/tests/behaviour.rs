@@ -252,6 +252,8 @@ fn idle_connections_hold_no_heap() {
     let streams = Streams::new(Side::Server, &StreamsConfig::default());
     assert!(streams.figures().overhead_bytes < 1024);
     assert!(size_of::<Streams>() < 2048, "{}", size_of::<Streams>());
+    let stream = size_of::<crate::streams::stream::Stream>();
+    assert!(stream <= 640, "{stream} bytes for each idle stream");
     let mut pair = pair();
     for _ in 0..1000 {
         let id = pair.ends[0].open(Dir::Uni).unwrap();

@@ -96,7 +96,7 @@ fn bulk(config: &StreamsConfig, packets_per_ms: u64, rtt_ms: u64, seconds: u64, 
 /// 400 Mbit/s × 250 ms = 12.5 MB, with the defaults.
 #[test]
 fn a_long_fat_path_fills_without_a_setting() {
-    for streams in [1, 4] {
+    for streams in [1, 4, 20] {
         let (delivered, starved) = bulk(&StreamsConfig::default(), 34, 250, 4, streams);
         let full = 34 * 1000 * 1440;
         assert!(delivered[3] > full * 97 / 100, "{streams} streams: {delivered:?} of {full}");

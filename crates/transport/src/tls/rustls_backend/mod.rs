@@ -1,15 +1,15 @@
 //! The backend on rustls: its QUIC sessions behind [`Session`].
 
 mod config;
+mod identity;
 mod secrets;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-pub use config::{
-    ClientBuilder, ConfigError, FixedClock, Identity, KeyExchange, RustlsClient, RustlsServer, ServerBuilder,
-};
+pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
+pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind};
 use secrets::Secrets;

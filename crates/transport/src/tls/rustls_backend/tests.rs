@@ -261,11 +261,12 @@ fn early_data_when_both_sides_want_it() {
 
         // A server that lost its tickets refuses.
         let again = if accepted { server_config } else { self::server(&authority).early_data(true).build().unwrap() };
-        let (mut client, mut server) = start(&config, &again);
+        let mut client = config.start(V1, "host.test", b"of the client".to_vec()).unwrap();
+        let mut server = again.start(V1, b"of the server today".to_vec()).unwrap();
         assert_eq!(client.early_data(), EarlyData::Offered);
         let (client_said, server_said) = converse(&mut *client, &mut *server).unwrap();
         assert!(matches!(&client_said[0], TlsEvent::RememberedParameters(p) if p == b"of the server"));
-        assert_eq!(parameters(&client_said), b"of the server");
+        assert_eq!(parameters(&client_said), b"of the server today");
         assert!(client_said.iter().any(|event| matches!(event, TlsEvent::EarlyData { accepted: a } if *a == accepted)));
         let verdict = if accepted { EarlyData::Accepted } else { EarlyData::Rejected };
         assert_eq!(client.early_data(), verdict);
