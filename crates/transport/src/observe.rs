@@ -67,6 +67,9 @@ pub trait Observer: Send {
     fn packet_lost(&mut self, _now: Instant, _space: PacketSpace, _pn: u64) {}
     /// A frame of a lost packet will be sent again as far as it still matters.
     fn frame_lost(&mut self, _now: Instant, _frame: &SentFrame) {}
+    /// An acknowledgement gave an RTT sample: as it was, and without the peer's delay of the acknowledgement (RFC 9002
+    /// §5.3), which is what the path took.
+    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, _adjusted: Duration) {}
     /// An acknowledgement was worked through.
     fn metrics(&mut self, _now: Instant, _metrics: &RecoveryMetrics) {}
     /// A deadline passed.

@@ -90,6 +90,10 @@ impl Connection {
             EcnFeedback::None => {}
         }
         if self.observer.is_some() {
+            if let Some((path, latest)) = outcome.rtt {
+                let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
+                self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
+            }
             let metrics = self.metrics();
             self.observe(now, |observer, at| observer.metrics(at, &metrics));
         }
