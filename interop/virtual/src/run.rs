@@ -1,6 +1,9 @@
 //! One seed, one pair of stacks: builds the two ends and the path, lets time pass, and gives the verdict.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use anyhow::Result;
 use bytes::BytesMut;
@@ -81,6 +84,9 @@ pub struct Figures {
     pub key_updates: u64,
     /// The end that was to learn of the close learned of it by timeout or stateless reset, because the close got lost.
     pub close_lost: bool,
+    /// The network let nothing through to one end for its whole idle timeout although the other end kept sending: the
+    /// connection ended as it must. What was read until then was compared.
+    pub starved: bool,
     /// Hash of times, sizes and fates of all packets: equal in two runs that went the same way.
     pub trace: String,
 }
@@ -101,12 +107,30 @@ struct End {
     script: Script,
     deadline: Option<(Instant, &'static str)>,
     out: Vec<BytesMut>,
+    /// When a datagram last arrived here.
+    heard: Instant,
+    /// When the last datagrams left from here, [`SENDS`] at most.
+    sent: VecDeque<Instant>,
+    /// When the connection was over for this end.
+    ended: Option<Instant>,
 }
+
+/// So many datagrams in a row have to get lost before the network is held responsible for an end that hears nothing.
+const SENDS: usize = 3;
 
 impl End {
     fn new(side: Side, stack: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
         let peer = stack.peer(side, settings)?;
-        Ok(Self { side, peer, script: Script::new(side, plan), deadline: None, out: vec![] })
+        Ok(Self {
+            side,
+            peer,
+            script: Script::new(side, plan),
+            deadline: None,
+            out: vec![],
+            heard: Instant::ZERO,
+            sent: VecDeque::new(),
+            ended: None,
+        })
     }
 
     fn explain(&self) -> String {
@@ -127,7 +151,10 @@ impl End {
 impl Node for End {
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
         match datagram {
-            Some(datagram) => self.peer.receive(now, datagram.payload),
+            Some(datagram) => {
+                self.heard = now;
+                self.peer.receive(now, datagram.payload);
+            }
             None if self.deadline.is_some_and(|(at, _)| at <= now) => self.peer.expire(now),
             None => {}
         }
@@ -142,6 +169,13 @@ impl Node for End {
         };
         for payload in self.out.drain(..) {
             out.send(Datagram::new(here, there, payload));
+            self.sent.push_back(now);
+        }
+        while self.sent.len() > SENDS {
+            self.sent.pop_front();
+        }
+        if self.script.closed().is_some() {
+            self.ended.get_or_insert(now);
         }
         self.deadline = self.peer.deadline();
     }
@@ -180,7 +214,11 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
             Ok(outcome) => break Some(outcome.to_string()),
         }
     };
-    let figures = figures(&simulation, pair, &plan);
+    let mut figures = figures(&simulation, pair, &plan);
+    if verdict.is_some() && starved(&simulation, &plan) {
+        figures.starved = true;
+        return Ok(figures);
+    }
     match verdict.or_else(|| lost_close_without_reason(&figures, &network)) {
         None => Ok(figures),
         Some(verdict) => {
@@ -236,8 +274,22 @@ fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
             matches!(plan.ending, crate::plan::Ending::Close { .. })
                 && matches!(end.script.closed(), Some(Closed::Idle | Closed::Reset))
         }),
+        starved: false,
         trace: simulation.trace().hash().to_string(),
     }
+}
+
+/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, while the other
+/// end sent at least [`SENDS`] datagrams. A stack that drops what arrives, or falls silent, is not excused.
+fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
+    let gave_up = |end: &End, other: &End| {
+        let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };
+        let silence = ended - end.heard;
+        let kept_sending = other.sent.len() == SENDS && other.sent.iter().all(|&at| at > end.heard);
+        silence >= plan.idle_timeout && kept_sending
+    };
+    let (client, server) = (simulation.node(0), simulation.node(1));
+    gave_up(client, server) || gave_up(server, client)
 }
 
 /// On a path that drops nothing a close arrives.
