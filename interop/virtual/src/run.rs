@@ -119,12 +119,12 @@ struct End {
 const SENDS: usize = 3;
 
 impl End {
-    fn new(side: Side, stack: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
+    fn new(side: Side, stack: Stack, other: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
         let peer = stack.peer(side, settings)?;
         Ok(Self {
             side,
             peer,
-            script: Script::new(side, plan),
+            script: Script::new(side, plan, other.resets_may_finish()),
             deadline: None,
             out: vec![],
             heard: Instant::ZERO,
@@ -236,7 +236,7 @@ fn build(
     network: &Network,
     identities: &Identities,
 ) -> Result<Simulation<End>> {
-    let end = |side: Side, stack: Stack| {
+    let end = |side: Side, stack: Stack, other: Stack| {
         let mut bytes = [0; 32];
         rand_core::RngCore::fill_bytes(&mut seed.child("stack", side as u64).stream("seed"), &mut bytes);
         let settings = Settings {
@@ -248,9 +248,9 @@ fn build(
             connection_window: plan.connection_window,
             streams: plan.concurrent,
         };
-        End::new(side, stack, &settings, plan)
+        End::new(side, stack, other, &settings, plan)
     };
-    let (client, server) = (end(Side::Client, pair.client)?, end(Side::Server, pair.server)?);
+    let (client, server) = (end(Side::Client, pair.client, pair.server)?, end(Side::Server, pair.server, pair.client)?);
     Ok(point_to_point(seed.child("path", 0), &network.up, &network.down, client, server)?)
 }
 

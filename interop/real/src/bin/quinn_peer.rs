@@ -62,9 +62,10 @@ async fn serve(arguments: Server) -> Result<Figures> {
         }
         anyhow::Ok(())
     };
+    let mut ignored = vec![];
     tokio::select! {
         result = accept => result?,
-        _ = tokio::io::stdin().read_to_end(&mut vec![]) => {}
+        _ = tokio::io::stdin().read_to_end(&mut ignored) => {}
     }
     endpoint.close(VarInt::from_u32(0), b"done");
     Ok(Figures::default())

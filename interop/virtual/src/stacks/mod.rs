@@ -59,13 +59,24 @@ impl Stack {
     pub fn leaves_out(self) -> &'static [&'static str] {
         match self {
             Self::Tiderace | Self::Quinn | Self::Noq => &[],
-            Self::Quiche => &["never starts a key update (follows the other end's)"],
+            Self::Quiche => &[
+                "never starts a key update (it follows the other end's)",
+                "may end a stream with FIN that it resets (so a cut-off stream from it may look finished)",
+                "may forget the code with which it was asked to stop sending",
+                "draws randomness from BoringSSL (so its runs cannot be repeated bit for bit)",
+            ],
         }
     }
 
     /// Whether it can be told to start a key update.
     pub fn starts_key_updates(self) -> bool {
         self != Self::Quiche
+    }
+
+    /// Whether it may send FIN on a stream that it resets, with the size that it had sent by then. quiche 0.30 leaves the
+    /// stream in its queue, where an empty frame with FIN can overtake RESET_STREAM.
+    pub fn resets_may_finish(self) -> bool {
+        self == Self::Quiche
     }
 
     /// One end of a connection on this stack.
