@@ -115,8 +115,9 @@ struct End {
     ended: Option<Instant>,
 }
 
-/// So many datagrams in a row have to get lost before the network is held responsible for an end that hears nothing.
-const SENDS: usize = 3;
+/// So many datagrams have to get lost before the network is held responsible for an end that hears nothing: an end that has
+/// nothing to say but acknowledgements sends no more.
+const SENDS: usize = 1;
 
 impl End {
     fn new(side: Side, stack: Stack, other: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
@@ -229,13 +230,7 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
     }
 }
 
-fn build(
-    seed: &Seed,
-    pair: Pair,
-    plan: &Plan,
-    network: &Network,
-    identities: &Identities,
-) -> Result<Simulation<End>> {
+fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &Identities) -> Result<Simulation<End>> {
     let end = |side: Side, stack: Stack, other: Stack| {
         let mut bytes = [0; 32];
         rand_core::RngCore::fill_bytes(&mut seed.child("stack", side as u64).stream("seed"), &mut bytes);
@@ -279,14 +274,15 @@ fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
     }
 }
 
-/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, while the other
-/// end sent at least [`SENDS`] datagrams. A stack that drops what arrives, or falls silent, is not excused.
+/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
+/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word
+/// either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
 fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
     let gave_up = |end: &End, other: &End| {
         let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };
-        let silence = ended - end.heard;
-        let kept_sending = other.sent.len() == SENDS && other.sent.iter().all(|&at| at > end.heard);
-        silence >= plan.idle_timeout && kept_sending
+        let lost_on_the_way = |sender: &End, since: Instant| sender.sent.len() == SENDS && sender.sent[0] > since;
+        let deaf_too = other.heard <= end.heard && lost_on_the_way(end, other.heard);
+        ended - end.heard >= plan.idle_timeout && (lost_on_the_way(other, end.heard) || deaf_too)
     };
     let (client, server) = (simulation.node(0), simulation.node(1));
     gave_up(client, server) || gave_up(server, client)

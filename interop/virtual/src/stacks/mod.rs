@@ -42,7 +42,9 @@ impl Stack {
     /// The pairs that are run when none is asked for: ours with itself and with every other, in both roles.
     pub fn pairs() -> Vec<Pair> {
         let all = Self::ALL.iter().flat_map(|client| Self::ALL.iter().map(|server| (*client, *server)));
-        all.filter(|(client, server)| [client, server].contains(&&Self::Tiderace)).map(|(client, server)| Pair { client, server }).collect()
+        all.filter(|(client, server)| [client, server].contains(&&Self::Tiderace))
+            .map(|(client, server)| Pair { client, server })
+            .collect()
     }
 
     /// Its name on the command line and in reports.

@@ -49,11 +49,8 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         ..Profile::default()
     });
     let config = EndpointConfig::from_seed(Seed::from_bytes(settings.seed));
-    let groups: &[KeyExchange] = if settings.post_quantum {
-        &KeyExchange::ALL
-    } else {
-        &[KeyExchange::X25519, KeyExchange::Secp256r1]
-    };
+    let groups: &[KeyExchange] =
+        if settings.post_quantum { &KeyExchange::ALL } else { &[KeyExchange::X25519, KeyExchange::Secp256r1] };
     let (endpoint, handle) = match side {
         Side::Client => {
             let tls = RustlsClient::builder()
@@ -79,13 +76,7 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
             (Endpoint::new(config, Some(Arc::new(server))), None)
         }
     };
-    Ok(Box::new(Tiderace {
-        endpoint,
-        side,
-        handle,
-        signals: VecDeque::new(),
-        buffer: vec![0; 64 * 1500],
-    }))
+    Ok(Box::new(Tiderace { endpoint, side, handle, signals: VecDeque::new(), buffer: vec![0; 64 * 1500] }))
 }
 
 fn to_wire(dir: Dir) -> wire::Dir {
@@ -132,7 +123,7 @@ impl Tiderace {
                     StreamEvent::Opened { dir } => Signal::Opened(from_wire(dir)),
                     StreamEvent::Readable { id } => Signal::Readable(id.0),
                     StreamEvent::Writable { id } => Signal::Writable(id.0),
-                    StreamEvent::Stopped { id, code } => Signal::Stopped { id: id.0, code },
+                    StreamEvent::Stopped { id, code } => Signal::Stopped { id: id.0, code: Some(code) },
                     StreamEvent::StreamsAvailable { dir } => Signal::StreamsAvailable(from_wire(dir)),
                     StreamEvent::Finished { .. } => continue,
                 },
@@ -199,7 +190,7 @@ impl Peer for Tiderace {
         match self.needed()?.write(wire::StreamId(id), &mut data) {
             Ok(taken) => Ok(Write::Taken(taken)),
             Err(WriteError::Blocked) => Ok(Write::Blocked),
-            Err(WriteError::Stopped(code)) => Ok(Write::Stopped(code)),
+            Err(WriteError::Stopped(code)) => Ok(Write::Stopped(Some(code))),
             Err(other) => Err(other.to_string()),
         }
     }
