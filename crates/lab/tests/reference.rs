@@ -51,7 +51,7 @@ fn model_window(controller: &str, loss: f64, rtt: f64) -> f64 {
 
 #[test]
 fn goodput_follows_the_loss_as_rfc_9438_says() {
-    for (loss, seconds) in [("0.1 %", 60), ("1 %", 60)] {
+    for (loss, seconds) in [("0.1 %", 120), ("1 %", 60)] {
         let scenario = single(
             Overrides {
                 loss: Some(loss.parse().unwrap()),
