@@ -1,7 +1,7 @@
 //! A datagram in: split into packets, opened in place, read frame by frame.
 
 use bytes::{Bytes, BytesMut};
-use units::Instant;
+use units::{Duration, Instant};
 use wire::{ConnectionId, Header, LongType, PacketKind, Side};
 
 use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
@@ -60,6 +60,10 @@ impl Connection {
         }
         let Some(path) = self.path_of(now, remote, local) else { return };
         self.paths[path].amplification.on_received(payload.len());
+        // Windows grow by what arrives within a round trip; before the first sample nothing is known.
+        let rtt = self.paths[self.active].recovery.rtt();
+        let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
+        self.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn };
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
@@ -73,14 +77,10 @@ impl Connection {
         }
     }
 
-    /// Hands up what the batch carried, and lets the parts act once for all of it.
+    /// Hands up what the batch carried.
     fn finish_batch(&mut self, now: Instant, payload: BytesMut) {
         if !self.deferred.is_empty() {
             self.deliver_deferred(now, payload.freeze());
-        }
-        if self.lifecycle.is_open() {
-            let rtt = self.paths[self.active].recovery.rtt().smoothed();
-            self.streams.tune(now, rtt);
         }
     }
 

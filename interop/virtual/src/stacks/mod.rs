@@ -1,0 +1,102 @@
+//! The stacks that take part, by name.
+
+mod noq;
+#[cfg(feature = "quiche")]
+mod quiche;
+mod quinn;
+mod tls;
+
+use std::{fmt, str::FromStr};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    peer::{Peer, Settings, Side},
+    run::Pair,
+};
+
+/// A QUIC stack that can be either end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stack {
+    /// quinn-proto.
+    Quinn,
+    /// noq-proto.
+    Noq,
+    /// Cloudflare's quiche on BoringSSL; feature `quiche`.
+    Quiche,
+}
+
+impl Stack {
+    /// Every stack this build has.
+    pub const ALL: &[Self] = &[
+        Self::Quinn,
+        Self::Noq,
+        #[cfg(feature = "quiche")]
+        Self::Quiche,
+    ];
+
+    /// The pairs that are run when none is asked for: every stack with every other, in both roles.
+    pub fn pairs() -> Vec<Pair> {
+        let all = Self::ALL.iter().flat_map(|client| Self::ALL.iter().map(|server| (*client, *server)));
+        all.filter(|(client, server)| client != server).map(|(client, server)| Pair { client, server }).collect()
+    }
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quinn => "quinn",
+            Self::Noq => "noq",
+            Self::Quiche => "quiche",
+        }
+    }
+
+    /// What of the script this stack cannot do by its nature, in words for the report.
+    pub fn leaves_out(self) -> &'static [&'static str] {
+        match self {
+            Self::Quinn | Self::Noq => &[],
+            Self::Quiche => &["never starts a key update (follows the other end's)"],
+        }
+    }
+
+    /// Whether it can be told to start a key update.
+    pub fn starts_key_updates(self) -> bool {
+        self != Self::Quiche
+    }
+
+    /// One end of a connection on this stack.
+    ///
+    /// # Errors
+    /// When the stack refuses the configuration, or is not in this build.
+    pub fn peer(self, side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
+        match self {
+            Self::Quinn => quinn::peer(side, settings),
+            Self::Noq => noq::peer(side, settings),
+            #[cfg(feature = "quiche")]
+            Self::Quiche => quiche::peer(side, settings),
+            #[cfg(not(feature = "quiche"))]
+            Self::Quiche => bail!("this build has no quiche\nhint: build with --features quiche"),
+        }
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Stack {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "quinn" => Ok(Self::Quinn),
+            "noq" => Ok(Self::Noq),
+            "quiche" if cfg!(feature = "quiche") => Ok(Self::Quiche),
+            "quiche" => bail!("this build has no quiche\nhint: build with --features quiche"),
+            _ => {
+                let names: Vec<_> = Self::ALL.iter().map(|stack| stack.name()).collect();
+                bail!("no stack is called `{text}`\nhint: there are {}", names.join(", "))
+            }
+        }
+    }
+}
