@@ -62,10 +62,10 @@ async fn serve(arguments: Server) -> Result<Figures> {
         }
         anyhow::Ok(())
     };
-    let mut ignored = vec![];
+    let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
     tokio::select! {
         result = accept => result?,
-        _ = tokio::io::stdin().read_to_end(&mut ignored) => {}
+        _ = stdin.read_to_end(&mut ignored) => {}
     }
     endpoint.close(VarInt::from_u32(0), b"done");
     Ok(Figures::default())
