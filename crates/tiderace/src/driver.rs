@@ -129,6 +129,7 @@ impl Future for Driver {
         let mut again = this.receive(cx, &mut state);
         state.endpoint.handle_timeout(shared.clock.now());
         again |= this.transmit(cx, &mut state);
+        state.socket = this.socket.stats;
         state.collect_events(&mut this.wake);
         again |= this.arm(cx, &state);
         let ended = state.orphaned && state.endpoint.open_connections() == 0;

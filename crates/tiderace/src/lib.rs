@@ -19,6 +19,7 @@ mod stream;
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 /// The state machine and its settings.
 pub use transport;

@@ -20,11 +20,23 @@ pub(crate) const SEND_BUFFER: usize = 65_507;
 /// What the kernel is asked to keep for us while we do not run.
 const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
 
+/// What a socket did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// System calls that sent something.
+    pub send_calls: u64,
+    /// System calls that received something.
+    pub receive_calls: u64,
+    /// Times that the socket had no room for what was to be sent.
+    pub send_blocked: u64,
+}
+
 /// Owns the socket and its buffers.
 pub(crate) struct Socket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
     buffers: Vec<BytesMut>,
+    pub(crate) stats: SocketStats,
 }
 
 impl Socket {
@@ -35,7 +47,7 @@ impl Socket {
         grow_buffers(&sock);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
-        Ok(Self { io, state, buffers: Vec::new() })
+        Ok(Self { io, state, buffers: Vec::new(), stats: SocketStats::default() })
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -70,6 +82,7 @@ impl Socket {
             let mut slices: Vec<IoSliceMut<'_>> = buffers.iter_mut().map(|b| IoSliceMut::new(b)).collect();
             state.recv(UdpSockRef::from(io), &mut slices, &mut metas)
         })?;
+        self.stats.receive_calls += 1;
         for (meta, buffer) in metas.iter().zip(&mut self.buffers).take(count) {
             if meta.len == 0 {
                 continue;
@@ -88,7 +101,7 @@ impl Socket {
     }
 
     /// One system call.
-    pub(crate) fn try_send(&self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn try_send(&mut self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
         let out = quinn_udp::Transmit {
             destination: transmit.remote,
             ecn: transmit.ecn.map(to_codepoint),
@@ -96,7 +109,12 @@ impl Socket {
             segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
             src_ip: transmit.local,
         };
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out))
+        let result = self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out));
+        match &result {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.stats.send_blocked += 1,
+            _ => self.stats.send_calls += 1,
+        }
+        result
     }
 }
 
