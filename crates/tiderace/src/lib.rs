@@ -7,6 +7,7 @@
 //! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
 //! resets it, dropping a [`RecvStream`] asks the peer to stop.
 
+mod buffers;
 mod clock;
 mod connection;
 mod driver;
