@@ -107,8 +107,8 @@ impl Args {
 
 /// Runs the client.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
-    args.check()?;
     let mut profile = args.sending.profile()?;
+    args.check()?;
     profile.handshake_timeout = args.timeout;
     let congestion = profile.congestion.name();
     let target = address::resolve(&args.server)?;
@@ -217,7 +217,9 @@ impl Run<'_> {
         if let Some(count) = self.args.handshakes {
             // The first one counts, unless it is needed for the transfer.
             let done = u32::from(goal.is_none());
-            self.tally.completed += done;
+            if goal.is_none() {
+                self.confirm(&first).await;
+            }
             self.handshakes(count.get() - done).await;
         }
         match goal {
@@ -236,7 +238,7 @@ impl Run<'_> {
             match self.peer.connect(&self.endpoint).await {
                 Ok((connection, handshake)) => {
                     self.tally.established(handshake);
-                    self.tally.completed += 1;
+                    self.confirm(&connection).await;
                     connection.close(0, b"");
                 }
                 Err(error) => {
@@ -246,6 +248,14 @@ impl Run<'_> {
             }
         }
         drop(bar);
+    }
+
+    /// Finds out whether the connection is good for anything: a client's handshake is complete before the server's is.
+    async fn confirm(&mut self, connection: &Connection) {
+        match transfer::nothing(connection).await {
+            Ok(()) => self.tally.completed += 1,
+            Err(error) => self.tally.error(&error),
+        }
     }
 
     async fn connect_others(&mut self, first: Line) -> Vec<Line> {
