@@ -107,8 +107,8 @@ pub enum Signal {
     Stopped {
         /// Stream ID.
         id: u64,
-        /// Application error code.
-        code: u64,
+        /// Application error code; `None` when the stack no longer knows it.
+        code: Option<u64>,
     },
     /// More streams of this direction may be opened.
     StreamsAvailable(Dir),
@@ -136,8 +136,8 @@ pub enum Write {
     Taken(usize),
     /// Nothing fits; `Writable` follows.
     Blocked,
-    /// The other end asked to stop sending, with this code.
-    Stopped(u64),
+    /// The other end asked to stop sending, with this code (`None` when the stack no longer knows it).
+    Stopped(Option<u64>),
 }
 
 /// A misuse or refusal that the script did not expect from the stack, in its own words.

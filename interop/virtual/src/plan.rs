@@ -128,7 +128,7 @@ impl Plan {
                 _ => ChainSize::Large,
             },
             post_quantum: chance(&mut random, 70),
-            idle_timeout: Duration::from_secs(30 + below(&mut random, 30)),
+            idle_timeout: Duration::from_secs(200 + below(&mut random, 100)),
             stream_window: 8_000 << below(&mut random, 7),
             connection_window: 16_000 << below(&mut random, 8),
             concurrent: 1 + below(&mut random, 40),

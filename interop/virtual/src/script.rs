@@ -37,6 +37,8 @@ struct Receiving {
 pub struct Script {
     side: Side,
     plan: Plan,
+    /// The other end's stack may send FIN on a stream that it resets.
+    resets_may_finish: bool,
     /// Streams this end has yet to open, per direction, next last.
     unopened: [Vec<u64>; 2],
     sending: BTreeMap<u64, Sending>,
@@ -53,11 +55,12 @@ pub struct Script {
 }
 
 impl Script {
-    /// The script of one side.
-    pub fn new(side: Side, plan: &Plan) -> Self {
+    /// The script of one side, against a stack that may or may not end a stream with FIN that it resets.
+    pub fn new(side: Side, plan: &Plan, resets_may_finish: bool) -> Self {
         let mut script = Self {
             side,
             plan: plan.clone(),
+            resets_may_finish,
             unopened: [vec![], vec![]],
             sending: BTreeMap::new(),
             receiving: BTreeMap::new(),
@@ -215,19 +218,19 @@ impl Script {
     }
 
     /// The other end does not want more.
-    fn stopped(&mut self, id: u64, code: u64, peer: &mut dyn Peer) -> Result<(), String> {
+    fn stopped(&mut self, id: u64, code: Option<u64>, peer: &mut dyn Peer) -> Result<(), String> {
         let Some(sending) = self.sending.get_mut(&id) else {
             return Err(format!("asked to stop sending on stream {id}, on which this end does not send"));
         };
         match sending.flow.end {
-            FlowEnd::Stop { code: expected, .. } if expected == code => {
+            FlowEnd::Stop { code: expected, .. } if code.is_none_or(|code| expected == code) => {
                 if !std::mem::replace(&mut sending.done, true) {
                     // RFC 9000 §3.5: who is asked to stop resets the stream. Some stacks do so by themselves.
-                    let _ = peer.reset(id, code);
+                    let _ = peer.reset(id, expected);
                 }
                 Ok(())
             }
-            end => Err(format!("asked to stop sending on stream {id} with code {code}, but the plan is {end:?}")),
+            end => Err(format!("asked to stop sending on stream {id} with code {code:?}, but the plan is {end:?}")),
         }
     }
 
@@ -260,7 +263,9 @@ impl Script {
                 end => {
                     let good = match receiving.flow.end {
                         FlowEnd::Finish => end == Read::Finished && receiving.read == receiving.flow.size,
-                        FlowEnd::Reset(code) => end == Read::Reset(code),
+                        FlowEnd::Reset(code) => {
+                            end == Read::Reset(code) || (self.resets_may_finish && end == Read::Finished)
+                        }
                         FlowEnd::Stop { .. } => false,
                     };
                     if !good {
@@ -341,7 +346,8 @@ impl Script {
         let text = format!("{closed:?}");
         self.closed = Some(closed);
         if !fits {
-            return Err(format!("the connection ended with {text}, the plan is {:?}", self.plan.ending));
+            let (plan, waits_for) = (self.plan.ending, self.waits_for());
+            return Err(format!("the connection ended with {text}, the plan is {plan:?}; it waited for {waits_for}"));
         }
         if !complete {
             return Err(format!("the connection ended with {text} too early: {}", self.waits_for()));

@@ -62,9 +62,10 @@ async fn serve(arguments: Server) -> Result<Figures> {
         }
         anyhow::Ok(())
     };
+    let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
     tokio::select! {
         result = accept => result?,
-        _ = tokio::io::stdin().read_to_end(&mut vec![]) => {}
+        _ = stdin.read_to_end(&mut ignored) => {}
     }
     endpoint.close(VarInt::from_u32(0), b"done");
     Ok(Figures::default())
@@ -167,6 +168,10 @@ async fn put(connection: &quinn::Connection, len: u64) -> Result<()> {
     send.finish()?;
     let answer = receive.read_to_end(200).await?;
     let expected = Pattern::default().digest(len).answer();
-    ensure!(answer == expected.as_bytes(), "the server got something else: {}", String::from_utf8_lossy(&answer).trim());
+    ensure!(
+        answer == expected.as_bytes(),
+        "the server got something else: {}",
+        String::from_utf8_lossy(&answer).trim()
+    );
     Ok(())
 }

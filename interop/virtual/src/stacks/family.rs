@@ -110,7 +110,7 @@ impl Family {
                     proto::StreamEvent::Readable { id } => Signal::Readable(number(id)),
                     proto::StreamEvent::Writable { id } => Signal::Writable(number(id)),
                     proto::StreamEvent::Stopped { id, error_code } => {
-                        Signal::Stopped { id: number(id), code: error_code.into_inner() }
+                        Signal::Stopped { id: number(id), code: Some(error_code.into_inner()) }
                     }
                     proto::StreamEvent::Available { dir } => Signal::StreamsAvailable(back(dir)),
                     proto::StreamEvent::Finished { .. } => continue,
@@ -231,7 +231,7 @@ impl Peer for Family {
         match self.live()?.send_stream(stream(id)).write(data) {
             Ok(taken) => Ok(Write::Taken(taken)),
             Err(proto::WriteError::Blocked) => Ok(Write::Blocked),
-            Err(proto::WriteError::Stopped(code)) => Ok(Write::Stopped(code.into_inner())),
+            Err(proto::WriteError::Stopped(code)) => Ok(Write::Stopped(Some(code.into_inner()))),
             Err(other) => Err(other.to_string()),
         }
     }

@@ -20,7 +20,9 @@ use units::Instant;
 
 use crate::{
     clock,
-    peer::{ALPN, Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id, stream_kind},
+    peer::{
+        ALPN, Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id, stream_kind,
+    },
 };
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 4433);
@@ -51,6 +53,9 @@ struct Quiche {
     /// Streams of the other end that were seen and not yet accepted.
     waiting: [VecDeque<u64>; 2],
     seen: BTreeSet<u64>,
+    /// Streams this end sends on and has not ended. quiche lists a stopped stream as writable only if it was not writable
+    /// before, so each is asked.
+    sending: BTreeSet<u64>,
     /// Streams whose last bytes were handed out together with the end.
     finished: BTreeSet<u64>,
 }
@@ -83,6 +88,7 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         wanted: [false; 2],
         waiting: [VecDeque::new(), VecDeque::new()],
         seen: BTreeSet::new(),
+        sending: BTreeSet::new(),
         finished: BTreeSet::new(),
     }))
 }
@@ -166,11 +172,22 @@ impl Quiche {
             self.signals.push_back(Signal::Readable(id));
         }
         while let Some(id) = connection.stream_writable_next() {
-            match connection.stream_capacity(id) {
-                Err(Error::StreamStopped(code)) => self.signals.push_back(Signal::Stopped { id, code }),
-                _ => self.signals.push_back(Signal::Writable(id)),
+            if self.sending.contains(&id) {
+                self.signals.push_back(Signal::Writable(id));
             }
         }
+        self.sending.retain(|&id| match connection.stream_capacity(id) {
+            Err(Error::StreamStopped(code)) => {
+                self.signals.push_back(Signal::Stopped { id, code: Some(code) });
+                false
+            }
+            // Stopped and forgotten within one datagram, together with the code: nothing else ends an open stream.
+            Err(Error::InvalidStreamState(_)) => {
+                self.signals.push_back(Signal::Stopped { id, code: None });
+                false
+            }
+            _ => true,
+        });
         for dir in [Dir::Bi, Dir::Uni] {
             let left = match dir {
                 Dir::Bi => connection.peer_streams_left_bidi(),
@@ -261,6 +278,7 @@ impl Peer for Quiche {
         match connection.stream_send(id, &[], false) {
             Ok(_) | Err(Error::Done) => {
                 self.opened[dir as usize] += 1;
+                self.sending.insert(id);
                 Some(id)
             }
             Err(_) => {
@@ -271,19 +289,25 @@ impl Peer for Quiche {
     }
 
     fn accept(&mut self, dir: Dir) -> Option<u64> {
-        self.waiting[dir as usize].pop_front()
+        let id = self.waiting[dir as usize].pop_front()?;
+        if dir == Dir::Bi {
+            self.sending.insert(id);
+        }
+        Some(id)
     }
 
     fn write(&mut self, id: u64, data: &[u8]) -> Result<Write, Refusal> {
         match self.live()?.stream_send(id, data, false) {
             Ok(0) | Err(Error::Done) => Ok(Write::Blocked),
             Ok(taken) => Ok(Write::Taken(taken)),
-            Err(Error::StreamStopped(code)) => Ok(Write::Stopped(code)),
+            Err(Error::StreamStopped(code)) => Ok(Write::Stopped(Some(code))),
+            Err(Error::InvalidStreamState(_)) if self.sending.contains(&id) => Ok(Write::Stopped(None)),
             Err(other) => Err(format!("{other:?}")),
         }
     }
 
     fn finish(&mut self, id: u64) -> Result<(), Refusal> {
+        self.sending.remove(&id);
         match self.live()?.stream_send(id, &[], true) {
             Ok(_) => Ok(()),
             Err(other) => Err(format!("{other:?}")),
@@ -291,6 +315,7 @@ impl Peer for Quiche {
     }
 
     fn reset(&mut self, id: u64, code: u64) -> Result<(), Refusal> {
+        self.sending.remove(&id);
         self.live()?.stream_shutdown(id, Shutdown::Write, code).map_err(|error| format!("{error:?}"))
     }
 
