@@ -1,6 +1,9 @@
 //! One seed, one pair of stacks: builds the two ends and the path, lets time pass, and gives the verdict.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::Result;
 use bytes::BytesMut;
@@ -25,6 +28,23 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(1_800);
 pub const EVENT_LIMIT: u64 = 2_000_000;
 /// How long a run goes on without a look at whether an end has failed.
 const STEP: Duration = Duration::from_secs(5);
+
+/// Print every datagram that an end sends or receives to standard error.
+pub static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// One line per datagram: when, which end, which way, the type of its first packet, and its size.
+fn trace(now: Instant, side: Side, way: &str, datagram: &[u8]) {
+    if TRACE.load(Ordering::Relaxed) {
+        // RFC 9000 §17: the type is in the upper bits, which are not encrypted.
+        let kind = match datagram.first() {
+            Some(first) if first & 0x80 == 0 => "1-RTT",
+            Some(_) if datagram.get(1..5) == Some(&[0; 4]) => "Version Negotiation",
+            Some(first) => ["Initial", "0-RTT", "Handshake", "Retry"][usize::from(first >> 4 & 3)],
+            None => "empty",
+        };
+        eprintln!("{now:?} {side:?} {way} {kind} {}", datagram.len());
+    }
+}
 
 /// The certificates of all runs, made once.
 #[derive(Clone, Debug)]
@@ -127,8 +147,14 @@ impl End {
 impl Node for End {
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
         match datagram {
-            Some(datagram) => self.peer.receive(now, datagram.payload),
-            None if self.deadline.is_some_and(|(at, _)| at <= now) => self.peer.expire(now),
+            Some(datagram) => {
+                trace(now, self.side, "<-", &datagram.payload);
+                self.peer.receive(now, datagram.payload);
+            }
+            None if self.deadline.is_some_and(|(at, _)| at <= now) => {
+                trace(now, self.side, "timer", &[]);
+                self.peer.expire(now);
+            }
             None => {}
         }
         self.script.advance(now, &mut *self.peer);
@@ -141,6 +167,7 @@ impl Node for End {
             Side::Server => (server_address(0), client_address(0)),
         };
         for payload in self.out.drain(..) {
+            trace(now, self.side, "->", &payload);
             out.send(Datagram::new(here, there, payload));
         }
         self.deadline = self.peer.deadline();
