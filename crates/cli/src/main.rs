@@ -1,7 +1,12 @@
 //! The command line of tiderace: a table of contents. Each subcommand has a file.
 
+mod address;
 mod failure;
+mod interrupt;
 mod lab;
+mod perf;
+mod relay;
+mod stdout;
 
 use std::process::ExitCode;
 
@@ -20,6 +25,10 @@ struct Cli {
 enum Command {
     /// Compare transports on modelled network paths.
     Lab(lab::Args),
+    /// Measure connections over real UDP sockets.
+    Perf(perf::Args),
+    /// Put a modelled path between a client and a server.
+    Relay(relay::Args),
 }
 
 fn main() -> ExitCode {
@@ -28,6 +37,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match cli.command {
         Command::Lab(args) => lab::run(args),
+        Command::Perf(args) => perf::run(args),
+        Command::Relay(args) => relay::run(&args),
     };
     result.unwrap_or_else(failure::Failure::report)
 }

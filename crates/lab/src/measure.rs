@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netem::Histogram;
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
@@ -75,30 +76,6 @@ pub struct LinkWindow {
     pub dropped_loss: u64,
     /// Packets dropped for any other reason: too large for the path, or by a test's script.
     pub dropped_other: u64,
-    /// Packets that found room and whose time in the queue is known. Zero when the link has no queue.
-    #[serde(default)]
-    pub queued: u64,
-    /// Median of those times, from the link's histogram: within 0.4 %.
-    #[serde(default, with = "nanoseconds")]
-    pub queue_p50: Option<Duration>,
-    /// 99th percentile of those times, likewise.
-    #[serde(default, with = "nanoseconds")]
-    pub queue_p99: Option<Duration>,
-}
-
-/// Durations as integers of nanoseconds.
-mod nanoseconds {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use units::Duration;
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-    pub(super) fn serialize<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        span.map(|span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_nanos))
-    }
 }
 
 impl LinkWindow {
@@ -107,8 +84,13 @@ impl LinkWindow {
     }
 }
 
-/// The figures of one run of `span` that was measured.
-pub fn figures(connections: &[Measured], loaded: &LinkWindow, span: Duration) -> BTreeMap<Figure, Reading> {
+/// The figures of one run of `span` that was measured. `queueing` is how long packets waited at the loaded link.
+pub fn figures(
+    connections: &[Measured],
+    loaded: &LinkWindow,
+    queueing: &Histogram,
+    span: Duration,
+) -> BTreeMap<Figure, Reading> {
     let mut figures = BTreeMap::new();
     let bits = |connection: &Measured| count(connection.delivered) * 8.0 / span.as_secs_f64();
     let goodputs: Vec<f64> = connections.iter().map(bits).collect();
@@ -119,9 +101,7 @@ pub fn figures(connections: &[Measured], loaded: &LinkWindow, span: Duration) ->
     for (figure, dropped) in [(Figure::LinkLoss, loaded.dropped()), (Figure::QueueLoss, loaded.dropped_queue)] {
         figures.insert(figure, Reading::from_option(share(dropped, loaded.offered), Provenance::Simulated));
     }
-    for (figure, q, span) in [(Figure::QueueP50, 0.5, loaded.queue_p50), (Figure::QueueP99, 0.99, loaded.queue_p99)] {
-        figures.insert(figure, waiting(loaded.queued, q, span));
-    }
+    figures.insert(Figure::QueueDelayP99, queue_delay(queueing));
     let mut handshakes: Vec<Duration> = connections.iter().filter_map(|connection| connection.handshake).collect();
     handshakes.sort_unstable();
     figures.insert(Figure::Handshake, percentile(&handshakes, 0.5));
@@ -154,6 +134,21 @@ fn rtt(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     };
     figures.push((Figure::Bufferbloat, bloat));
     figures
+}
+
+fn queue_delay(queueing: &Histogram) -> Reading {
+    let have = usize::try_from(queueing.count()).unwrap_or(usize::MAX);
+    let samples = Some(have);
+    match queueing.quantile_duration(0.99) {
+        Some(value) if have >= samples_needed(0.99) => {
+            Reading { samples, ..Reading::of(value.as_secs_f64(), Provenance::Simulated) }
+        }
+        Some(_) => {
+            let reason = Some(TooFewSamples { needed: samples_needed(0.99), have }.to_string());
+            Reading { samples, reason, ..Reading::none(Provenance::Refused) }
+        }
+        None => Reading::none(Provenance::Empty),
+    }
 }
 
 fn retransmitted(connections: &[Measured]) -> Reading {
@@ -209,22 +204,6 @@ fn percentile(ascending: &[Duration], q: f64) -> Reading {
     }
 }
 
-/// A percentile that the link has already taken from its `count` packets.
-fn waiting(count: u64, q: f64, span: Option<Duration>) -> Reading {
-    let have = usize::try_from(count).unwrap_or(usize::MAX);
-    let needed = samples_needed(q);
-    match span {
-        Some(span) if have >= needed => {
-            Reading { samples: Some(have), ..Reading::of(span.as_secs_f64(), Provenance::Simulated) }
-        }
-        Some(_) => {
-            let reason = Some(TooFewSamples { needed, have }.to_string());
-            Reading { samples: Some(have), reason, ..Reading::none(Provenance::Refused) }
-        }
-        None => Reading::none(Provenance::Empty),
-    }
-}
-
 fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| count(part) / count(whole))
 }
@@ -256,32 +235,13 @@ mod tests {
         }
     }
 
-    fn waited(queued: u64) -> LinkWindow {
-        let [queue_p50, queue_p99] = [10, 48].map(|millis| Some(Duration::from_millis(millis)));
-        LinkWindow { queued, queue_p50, queue_p99, ..LinkWindow::default() }
-    }
-
-    #[test]
-    fn time_in_the_queue() {
-        let figures = |link| figures(&[connection(1)], &link, Duration::from_secs(1));
-        let enough = figures(waited(300));
-        assert_eq!(enough[&Figure::QueueP99].value, Some(0.048));
-        assert_eq!(enough[&Figure::QueueP99].provenance, Provenance::Simulated);
-        let few = figures(waited(299));
-        assert_eq!((few[&Figure::QueueP50].value, few[&Figure::QueueP99].value), (Some(0.010), None));
-        assert_eq!(few[&Figure::QueueP99].provenance, Provenance::Refused);
-        assert_eq!(figures(LinkWindow::default())[&Figure::QueueP50].provenance, Provenance::Empty);
-        let link = waited(300);
-        let text = serde_json::to_string(&link).unwrap();
-        assert!(text.contains("\"queue_p99\":48000000"), "{text}");
-        assert_eq!(serde_json::from_str::<LinkWindow>(&text).unwrap(), link);
-    }
-
     #[test]
     fn definitions() {
-        let link = LinkWindow { offered: 1_000, dropped_loss: 30, dropped_queue: 20, ..waited(950) };
+        let link = LinkWindow { offered: 1_000, dropped_loss: 30, dropped_queue: 20, ..LinkWindow::default() };
+        let mut queue = Histogram::new();
+        (1..=1_000).for_each(|millis| queue.record_duration(Duration::from_millis(millis)));
         let connections: Vec<_> = [500_000, 500_000, 500_000, 1_000_000].map(connection).into();
-        let figures = figures(&connections, &link, Duration::from_secs(2));
+        let figures = figures(&connections, &link, &queue, Duration::from_secs(2));
         let value = |figure| figures[&figure].value.unwrap();
         let close =
             |figure, expected: f64| assert!((value(figure) - expected).abs() < 1e-9, "{figure:?} {}", value(figure));
@@ -296,6 +256,7 @@ mod tests {
         close(Figure::Retransmitted, 0.05);
         close(Figure::Jain, 6.25 / (4.0 * 1.75));
         close(Figure::Handshake, 0.055);
+        assert!((value(Figure::QueueDelayP99) - 0.99).abs() < 0.004);
         assert_eq!(figures[&Figure::LinkLoss].provenance, Provenance::Simulated);
         assert_eq!(figures[&Figure::RttP99].samples, Some(400));
         assert!(!figures.contains_key(&Figure::RequestP50));
@@ -306,12 +267,12 @@ mod tests {
         let mut silent = connection(1);
         (silent.rtt, silent.stream_bytes_resent) = (None, None);
         let link = LinkWindow::default();
-        let known = figures(&[connection(1), silent], &link, Duration::from_secs(1));
+        let known = figures(&[connection(1), silent], &link, &Histogram::new(), Duration::from_secs(1));
         for figure in [Figure::RttP50, Figure::RttP99, Figure::Jitter, Figure::Bufferbloat, Figure::Retransmitted] {
             assert_eq!(known[&figure], Reading::none(Provenance::Unsupported), "{figure:?}");
         }
         assert_eq!(known[&Figure::LinkLoss].provenance, Provenance::Empty);
-        let one = figures(&[connection(0)], &link, Duration::from_secs(1));
+        let one = figures(&[connection(0)], &link, &Histogram::new(), Duration::from_secs(1));
         assert_eq!(one[&Figure::RttP99].provenance, Provenance::Refused);
         assert_eq!(one[&Figure::RttP99].reason.as_deref(), Some("needs 300 samples, there are 100"));
         assert_eq!(one[&Figure::Goodput].value, Some(0.0));
@@ -322,7 +283,7 @@ mod tests {
     fn residual_loss() {
         let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap() };
         let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
-        let figures = figures(&[connection], &LinkWindow::default(), Duration::from_secs(1));
+        let figures = figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1));
         assert_eq!(figures[&Figure::ResidualLoss].value, Some(0.025));
         assert_eq!(figures[&Figure::DelayP50].value, Some(0.195));
     }

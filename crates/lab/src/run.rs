@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use netem::{DropReason, Histogram, Link, LinkCounters, Queue};
+use netem::{DropReason, LinkCounters, Queue};
 use rand_core::RngCore;
 use sim::{Access, Dumbbell, Host, Node, Simulation, client_address, server_address};
 use units::{DataSize, Duration, Instant, Seed};
@@ -121,19 +121,21 @@ fn simulate(
     };
     let fault = |error: sim::SimError| error.to_string();
     let _warm = simulation.run_until(spec.measure_from).map_err(fault)?;
-    let before = LinkState::of(simulation.network().link(link));
+    let before = *simulation.counters(link);
+    simulation.network_mut().link_mut(link).take_queueing();
     let outcome = simulation.run_until(spec.end).map_err(fault)?;
-    record.link = before.window(&LinkState::of(simulation.network().link(link)));
+    record.link = window(&before, simulation.counters(link));
     record.virtual_seconds = simulation.now().max(spec.end).as_secs_f64();
     record.events = simulation.events();
     let trace = simulation.trace();
     record.trace = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
+    let queueing = simulation.network_mut().link_mut(link).take_queueing();
     drop(simulation);
     let measured = (nodes.measured)();
     if measured.len() != connections.len() {
         return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
     }
-    record.figures = figures(&measured, &record.link, scenario.run.duration);
+    record.figures = figures(&measured, &record.link, &queueing, scenario.run.duration);
     record.connections = measured.iter().map(|one| connection_record(one, scenario.run.duration)).collect();
     if outcome.ended == sim::Ended::Stalled {
         return Err(outcome.to_string());
@@ -194,32 +196,15 @@ pub fn phase_jitter(link: &netem::LinkConfig, connections: &[ConnectionSpec]) ->
     }
 }
 
-/// What a link had done at some moment.
-struct LinkState {
-    counters: LinkCounters,
-    queueing: Histogram,
-}
-
-impl LinkState {
-    fn of(link: &Link) -> Self {
-        Self { counters: *link.counters(), queueing: link.queueing().clone() }
-    }
-
-    /// What the link did between this moment and a later one.
-    fn window(&self, later: &Self) -> LinkWindow {
-        let (before, after) = (&self.counters, &later.counters);
-        let dropped = |reason| after.dropped(reason).packets - before.dropped(reason).packets;
-        let queueing = later.queueing.since(&self.queueing);
-        LinkWindow {
-            offered: after.offered.packets - before.offered.packets,
-            offered_bytes: after.offered.bytes - before.offered.bytes,
-            dropped_queue: dropped(DropReason::Queue),
-            dropped_loss: dropped(DropReason::Loss),
-            dropped_other: dropped(DropReason::Mtu) + dropped(DropReason::Script),
-            queued: queueing.count(),
-            queue_p50: queueing.quantile_duration(0.5),
-            queue_p99: queueing.quantile_duration(0.99),
-        }
+/// What the link did between two moments.
+fn window(before: &LinkCounters, after: &LinkCounters) -> LinkWindow {
+    let dropped = |reason| after.dropped(reason).packets - before.dropped(reason).packets;
+    LinkWindow {
+        offered: after.offered.packets - before.offered.packets,
+        offered_bytes: after.offered.bytes - before.offered.bytes,
+        dropped_queue: dropped(DropReason::Queue),
+        dropped_loss: dropped(DropReason::Loss),
+        dropped_other: dropped(DropReason::Mtu) + dropped(DropReason::Script),
     }
 }
 

@@ -3,14 +3,21 @@
 //! Each end is an endpoint with one connection. TLS is real (rustls), with certificates and a clock that never change:
 //! only keys differ from run to run, and no length depends on them.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::{
+    fs::File,
+    io::BufWriter,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
 
 use bytes::{Bytes, BytesMut};
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
-    ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
+    ClientConfig, CloseReason, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
+    Timer,
     congestion::Algorithm,
-    observe::Observer,
+    observe::{Observer, PacketEvent, PacketSpace, RecoveryMetrics},
+    qlog::Qlog,
+    sent::SentFrame,
     streams::{Order, ReadError, StreamEvent, WriteError},
     tls::{
         ClientTls, ServerTls,
@@ -18,7 +25,7 @@ use transport::{
     },
 };
 use units::{Duration, Instant};
-use wire::{Dir, StreamId};
+use wire::{Dir, Side, StreamId};
 
 use crate::{
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RunSpec},
@@ -91,10 +98,28 @@ impl Tiderace {
             local,
             remote,
             buffer: vec![0; BATCH],
-            samples: Samples::default(),
+            watch: Watch { samples: Samples::default(), qlog: self.qlog(spec, connection, client)? },
             failed: None,
             last: Last::default(),
         })
+    }
+}
+
+impl Tiderace {
+    /// The file for this end, when qlog is wanted.
+    fn qlog(
+        &self,
+        spec: &RunSpec<'_>,
+        connection: &ConnectionSpec,
+        client: bool,
+    ) -> Result<Option<Qlog<BufWriter<File>>>, BuildError> {
+        let Some(directory) = spec.qlog else { return Ok(None) };
+        let (side, name) = if client { (Side::Client, "client") } else { (Side::Server, "server") };
+        let file = directory.file(connection.index, name);
+        let file = file.map_err(|error| BuildError(format!("cannot create a qlog file: {error}")))?;
+        let (scenario, profile) = (&spec.scenario.name, &self.profile.name);
+        let title = format!("{scenario}, {profile}, seed {}, connection {}", spec.seed_number, connection.index);
+        Ok(Some(Qlog::new(file, side, &title)))
     }
 }
 
@@ -134,7 +159,7 @@ struct End {
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
     buffer: Vec<u8>,
-    samples: Samples,
+    watch: Watch,
     /// The connection could not even be started.
     failed: Option<String>,
     last: Last,
@@ -148,13 +173,65 @@ struct Last {
     acknowledged: u64,
 }
 
+/// What watches the connection, once there is one.
+struct Watch {
+    samples: Samples,
+    /// Handed over to the connection.
+    qlog: Option<Qlog<BufWriter<File>>>,
+}
+
 /// RTT samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
 #[derive(Clone, Debug, Default)]
 struct Samples(Arc<Mutex<Vec<Duration>>>);
 
+impl Samples {
+    fn push(&self, sample: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    }
+}
+
 impl Observer for Samples {
     fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(adjusted);
+        self.push(adjusted);
+    }
+}
+
+/// RTT samples, and the log of everything.
+struct Logged {
+    samples: Samples,
+    log: Qlog<BufWriter<File>>,
+}
+
+impl Observer for Logged {
+    fn packet_sent(&mut self, now: Instant, packet: &PacketEvent<'_>) {
+        self.log.packet_sent(now, packet);
+    }
+    fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
+        self.log.packet_received(now, packet);
+    }
+    fn packet_lost(&mut self, now: Instant, space: PacketSpace, pn: u64) {
+        self.log.packet_lost(now, space, pn);
+    }
+    fn frame_lost(&mut self, now: Instant, frame: &SentFrame) {
+        self.log.frame_lost(now, frame);
+    }
+    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
+        self.samples.push(adjusted);
+    }
+    fn metrics(&mut self, now: Instant, metrics: &RecoveryMetrics) {
+        self.log.metrics(now, metrics);
+    }
+    fn timer_expired(&mut self, now: Instant, timer: Timer) {
+        self.log.timer_expired(now, timer);
+    }
+    fn connected(&mut self, now: Instant, alpn: &[u8]) {
+        self.log.connected(now, alpn);
+    }
+    fn keys_updated(&mut self, now: Instant) {
+        self.log.keys_updated(now);
+    }
+    fn closed(&mut self, now: Instant, reason: &CloseReason) {
+        self.log.closed(now, reason);
     }
 }
 
@@ -165,9 +242,13 @@ impl End {
 
     fn adopt(&mut self, handle: Handle) {
         self.handle = Some(handle);
-        let samples = self.samples.clone();
+        let samples = self.watch.samples.clone();
+        let observer: Box<dyn Observer> = match self.watch.qlog.take() {
+            Some(log) => Box::new(Logged { samples, log }),
+            None => Box::new(samples),
+        };
         if let Some(connection) = self.connection() {
-            connection.set_observer(Box::new(samples));
+            connection.set_observer(observer);
         }
     }
 
@@ -254,7 +335,7 @@ impl Stack for End {
     }
 
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool {
-        self.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
+        self.watch.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
         true
     }
 

@@ -89,22 +89,6 @@ impl Histogram {
         self.quantile(q).map(Duration::from_nanos)
     }
 
-    /// The values recorded since `earlier`, a copy of this histogram made before. Its smallest and largest values are
-    /// those of their buckets, because buckets are all that is known of single values.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        let before = earlier.buckets.iter().copied().chain(core::iter::repeat(0));
-        let buckets: Vec<u64> = self.buckets.iter().zip(before).map(|(now, then)| now.saturating_sub(then)).collect();
-        let bound = |index: Option<usize>| index.map(|index| middle(index).clamp(self.min, self.max));
-        Self {
-            count: self.count.saturating_sub(earlier.count),
-            sum: self.sum.saturating_sub(earlier.sum),
-            min: bound(buckets.iter().position(|&count| count > 0)).unwrap_or(u64::MAX),
-            max: bound(buckets.iter().rposition(|&count| count > 0)).unwrap_or(0),
-            buckets,
-        }
-    }
-
     /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
@@ -168,24 +152,6 @@ mod tests {
     fn an_empty_one_has_no_figures() {
         let empty = Histogram::new();
         assert_eq!((empty.min(), empty.max(), empty.mean(), empty.quantile(0.5)), (None, None, None, None));
-    }
-
-    #[test]
-    fn what_came_since_then() {
-        let mut histogram = Histogram::new();
-        histogram.record(7);
-        histogram.record(1_000_000);
-        let earlier = histogram.clone();
-        assert_eq!(histogram.since(&earlier).quantile(0.5), None);
-        assert_eq!(histogram.since(&earlier).min(), None);
-        for value in [3, 200, 5_000_000] {
-            histogram.record(value);
-        }
-        let later = histogram.since(&earlier);
-        assert_eq!((later.count(), later.min(), later.quantile(0.5)), (3, Some(3), Some(200)));
-        assert!(later.quantile(1.0).unwrap().abs_diff(5_000_000) < 20_000);
-        assert_eq!(later.mean(), Some(f64::from(5_000_203) / 3.0));
-        assert_eq!(histogram.since(&Histogram::new()).count(), 5);
     }
 
     proptest! {

@@ -23,6 +23,7 @@ pub mod observe;
 pub mod pacing;
 mod path;
 pub mod profile;
+pub mod qlog;
 pub mod range_set;
 pub mod recovery;
 pub mod sent;

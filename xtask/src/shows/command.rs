@@ -38,7 +38,7 @@ impl Ended {
     /// The program's own words for what went wrong.
     pub(crate) fn reason(&self) -> String {
         let lines = || self.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-        let telling = lines().find(|line| line.starts_with("error")).or_else(|| lines().last());
+        let telling = lines().find(|line| line.starts_with("error")).or_else(|| lines().next_back());
         let code = self.code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
         format!("{} ({code}; {})", telling.unwrap_or("it said nothing"), self.log.display())
     }

@@ -39,8 +39,7 @@ impl Default for Effort {
 pub fn measure(buffer_bdp: f64, effort: Effort) -> Result<Finding, Failed> {
     let records = runs(&path(buffer_bdp, effort)?, "cubic")?;
     let full = buffer_bdp * BDP_SECONDS;
-    let p99 = records.iter().map(|record| figure(record, Figure::QueueP99)).collect::<Result<Vec<f64>, _>>()?;
-    let p50 = records.iter().map(|record| figure(record, Figure::QueueP50)).collect::<Result<Vec<f64>, _>>()?;
+    let p99 = records.iter().map(|record| figure(record, Figure::QueueDelayP99)).collect::<Result<Vec<f64>, _>>()?;
     let goodputs = records.iter().map(|record| figure(record, Figure::Goodput)).collect::<Result<Vec<f64>, _>>()?;
     let shares: Vec<f64> = p99.iter().map(|p99| p99 / full).collect();
     let (value, interval) = centre(&shares)?;
@@ -51,10 +50,9 @@ pub fn measure(buffer_bdp: f64, effort: Effort) -> Result<Finding, Failed> {
         target: 1.0 - TOLERANCE..=1.0,
         unit: "",
         detail: format!(
-            "p99 {:.2} ms of {:.0} ms, p50 {:.1} ms, {:.2} Mbit/s; {} seeds x {} s",
+            "p99 {:.2} ms of {:.0} ms, {:.2} Mbit/s; {} seeds x {} s",
             centre(&p99)?.0 * 1e3,
             full * 1e3,
-            centre(&p50)?.0 * 1e3,
             centre(&goodputs)?.0 / 1e6,
             effort.seeds,
             effort.seconds

@@ -4,9 +4,7 @@
 //! predicts 1.4 to 4.4), the loss at most 1 %, and the start is not measured.
 
 use super::{Failed, Finding, centre, figure, runs, scenario};
-use crate::{
-    figure::Figure, measure::LinkWindow, record::Record, scenario::Scenario, stats::distribution::to_f64,
-};
+use crate::{figure::Figure, measure::LinkWindow, record::Record, scenario::Scenario, stats::distribution::to_f64};
 
 /// How far the median may be from the model.
 pub const TOLERANCE: f64 = 0.25;

@@ -187,7 +187,11 @@ impl Connection {
                 let seen = PacketSeen { space, kind, pn: opened.pn, dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(level, &buffer[start..end], arrival),
+            Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
+                self.keep_unopened(level, &buffer[start..end], arrival);
+            }
+            // The level is done with.
+            Err(OpenError::NoKeys) => {}
             Err(error) => self.on_unopenable(now, error),
         }
     }
