@@ -139,8 +139,8 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     let contenders = contenders(&scenario)?;
     let experiment = Experiment::new(scenario, contenders);
     let manifest = experiment.manifest(LAB);
-    writable(&args.out, "--out")?;
     let qlog = args.qlog.as_deref().map(|root| Staged::new(root, &qlog_path(root, &manifest))).transpose()?;
+    writable(&args.out, "--out")?;
     let execution = Execution { threads: args.threads, qlog: qlog.as_ref().map(|staged| staged.partial.clone()) };
 
     let bar = progress(experiment.cells().len());

@@ -145,7 +145,7 @@ pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> i
 /// Reads an experiment back.
 ///
 /// # Errors
-/// When a line is not what [`write`] writes.
+/// When a line is not what [`write()`] writes.
 pub fn read(input: impl BufRead) -> Result<(Manifest, Vec<Record>), ReadError> {
     let mut lines = input.lines().enumerate();
     let (_, first) = lines.next().ok_or(ReadError::Empty)?;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use virtual_interop::{
     report::{failed, run_all},
-    run::{Identities, Pair},
+    run::{Identities, Pair, TRACE},
     stacks::Stack,
 };
 
@@ -33,6 +33,9 @@ struct Arguments {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print every datagram, and what the stacks log, for one seed and one pair.
+    #[arg(long)]
+    trace: bool,
     /// Print each run's figures to standard error.
     #[arg(long)]
     verbose: bool,
@@ -57,6 +60,10 @@ fn run(arguments: Arguments) -> Result<bool> {
     #[cfg(feature = "quiche")]
     anyhow::ensure!(virtual_interop::clock::works(), "this platform does not let a program stand in for its clock");
     let pairs = pairs(&arguments.pairs)?;
+    TRACE.store(arguments.trace, Ordering::Relaxed);
+    if arguments.trace {
+        tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE).without_time().with_writer(std::io::stderr).with_ansi(false).init();
+    }
     let identities = Identities::new()?;
     // A panic is caught and reported with its seed; its backtrace would only hide the report.
     std::panic::set_hook(Box::new(|info| eprintln!("{info}")));

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::Result;
@@ -28,6 +29,23 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(1_800);
 pub const EVENT_LIMIT: u64 = 2_000_000;
 /// How long a run goes on without a look at whether an end has failed.
 const STEP: Duration = Duration::from_secs(5);
+
+/// Print every datagram that an end sends or receives to standard error.
+pub static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// One line per datagram: when, which end, which way, the type of its first packet, and its size.
+fn trace(now: Instant, side: Side, way: &str, datagram: &[u8]) {
+    if TRACE.load(Ordering::Relaxed) {
+        // RFC 9000 §17: the type is in the upper bits, which are not encrypted.
+        let kind = match datagram.first() {
+            Some(first) if first & 0x80 == 0 => "1-RTT",
+            Some(_) if datagram.get(1..5) == Some(&[0; 4]) => "Version Negotiation",
+            Some(first) => ["Initial", "0-RTT", "Handshake", "Retry"][usize::from(first >> 4 & 3)],
+            None => "empty",
+        };
+        eprintln!("{now:?} {side:?} {way} {kind} {}", datagram.len());
+    }
+}
 
 /// The certificates of all runs, made once.
 #[derive(Clone, Debug)]
@@ -153,10 +171,14 @@ impl Node for End {
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
         match datagram {
             Some(datagram) => {
+                trace(now, self.side, "<-", &datagram.payload);
                 self.heard = now;
                 self.peer.receive(now, datagram.payload);
             }
-            None if self.deadline.is_some_and(|(at, _)| at <= now) => self.peer.expire(now),
+            None if self.deadline.is_some_and(|(at, _)| at <= now) => {
+                trace(now, self.side, "timer", &[]);
+                self.peer.expire(now);
+            }
             None => {}
         }
         self.script.advance(now, &mut *self.peer);
@@ -169,6 +191,7 @@ impl Node for End {
             Side::Server => (server_address(0), client_address(0)),
         };
         for payload in self.out.drain(..) {
+            trace(now, self.side, "->", &payload);
             out.send(Datagram::new(here, there, payload));
             self.sent.push_back(now);
         }

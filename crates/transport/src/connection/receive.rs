@@ -37,11 +37,12 @@ pub(super) struct Arrival {
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
-pub(super) struct PacketSeen {
+pub(super) struct PacketSeen<'a> {
     pub(super) space: SpaceId,
     pub(super) kind: PacketKind,
     pub(super) pn: u64,
-    pub(super) dcid: ConnectionId,
+    /// The ID that it was sent to.
+    pub(super) dcid: &'a [u8],
     pub(super) arrival: Arrival,
     /// It was sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
@@ -65,6 +66,7 @@ impl Connection {
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn };
+        let processed = self.stats.packets_received;
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
             let end = (start + segment_size.max(1)).min(payload.len());
@@ -74,6 +76,9 @@ impl Connection {
         self.finish_batch(now, payload);
         if !self.unopened.is_empty() {
             self.retry_unopened(now);
+        }
+        if self.stats.packets_received > processed && self.lifecycle.is_open() {
+            self.restart_idle(now);
         }
     }
 
@@ -113,18 +118,24 @@ impl Connection {
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
+            if !wire::is_long(&buffer[at..end]) {
+                // It fills the datagram.
+                let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
+                    self.stats.packets_undecryptable += 1;
+                    break;
+                };
+                if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+                    self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
+                }
+                break;
+            }
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
                 self.stats.packets_undecryptable += 1;
                 break;
             };
             let packet_end = at + header.packet_len();
             match header {
-                Header::Short { dcid, pn_offset, .. } => {
-                    if first_dcid.is_some_and(|first| first != dcid) {
-                        break;
-                    }
-                    self.handle_short(now, buffer, at, packet_end, pn_offset, dcid, arrival);
-                }
+                Header::Short { .. } => unreachable!("a packet with a long header has none"),
                 Header::Long { ty, version, dcid, scid, pn_offset, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
@@ -184,7 +195,7 @@ impl Connection {
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen = PacketSeen { space, kind, pn: opened.pn, dcid, arrival, old_keys: false };
+                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
@@ -196,7 +207,6 @@ impl Connection {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     #[inline]
     fn handle_short(
         &mut self,
@@ -205,7 +215,6 @@ impl Connection {
         start: usize,
         end: usize,
         pn_offset: usize,
-        dcid: ConnectionId,
         arrival: Arrival,
     ) {
         let expected = self.spaces.expected_pn(SpaceId::DATA);
@@ -217,14 +226,13 @@ impl Connection {
                     self.stats.key_updates += 1;
                     self.observe(now, |observer, at| observer.keys_updated(at));
                 }
-                let old_keys = opened.old_keys;
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
                     kind: PacketKind::OneRtt,
                     pn: opened.pn,
-                    dcid,
+                    dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
-                    old_keys,
+                    old_keys: opened.old_keys,
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
@@ -247,7 +255,7 @@ impl Connection {
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
-    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen) {
+    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             self.stats.packets_duplicate += 1;
@@ -266,13 +274,12 @@ impl Connection {
         }
     }
 
-    /// Restarts the idle timer, and lets the handshake use what the packet brought.
-    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen) {
+    /// Lets the handshake use what the packet brought. The idle timer restarts once for the whole batch.
+    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen<'_>) {
         if !self.lifecycle.is_open() {
             return;
         }
         self.sent_since_received = false;
-        self.restart_idle(now);
         if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() {
             self.progress_handshake(now);
         }

@@ -16,6 +16,9 @@ use crate::peer::{Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side,
 /// The address of the other end. The simulation knows who is meant; the stack needs one that stays the same.
 pub(super) const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
 
+/// Initial congestion window in bytes.
+const INITIAL_WINDOW: u64 = 100_000;
+
 /// The system's instant that stands for the origin of virtual time.
 static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
@@ -67,6 +70,12 @@ impl Family {
             .receive_window(varint(settings.connection_window))
             .max_idle_timeout(Some(settings.idle_timeout.try_into()?))
             .datagram_receive_buffer_size(None);
+        // With the usual window of ten packets a server of this family can wait for ever: when a part of its ServerHello
+        // is lost while Handshake packets fill the window, it probes with Handshake packets only, which the client cannot
+        // read and so never acknowledges, and "blocked by congestion control" keeps the lost part back.
+        let mut congestion = proto::congestion::CubicConfig::default();
+        congestion.initial_window(INITIAL_WINDOW);
+        transport.congestion_controller_factory(Arc::new(congestion));
         let transport = Arc::new(transport);
 
         let mut server_config = None;
