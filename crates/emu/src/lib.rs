@@ -1,1 +1,38 @@
-//! The links of netem in real time.
+//! The links of `netem` in real time.
+//!
+//! A [`Relay`] stands between a client and a server that talk UDP: it listens on one address, forwards to another, and
+//! sends each direction through a link with rate, queue, delay, loss and so on. It needs no privileges and works with
+//! any program that speaks UDP. The links are the very same objects that the simulator drives in virtual time.
+//!
+//! How times stay accurate: a packet's whole fate is computed from the time at which the *kernel* received it; then the
+//! packet waits for its time in a queue. A thread that wakes up late moves single packets by microseconds, but nothing
+//! adds up: the rate is exact. How late packets were is measured and reported ([`Statistics::lateness`]).
+//!
+//! Linux only: kernel receive times, nanosecond timers and batched system calls.
+
+mod config;
+mod error;
+mod statistics;
+
+#[cfg(target_os = "linux")]
+mod clients;
+#[cfg(target_os = "linux")]
+mod pending;
+#[cfg(target_os = "linux")]
+mod relay;
+#[cfg(target_os = "linux")]
+mod socket;
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "timerfd, epoll, recvmmsg and sendmmsg have no safe interface in std or socket2")]
+mod sys;
+#[cfg(target_os = "linux")]
+mod worker;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "unsupported.rs"]
+mod relay;
+
+pub use config::RelayConfig;
+pub use error::RelayError;
+pub use relay::Relay;
+pub use statistics::Statistics;

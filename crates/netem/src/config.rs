@@ -165,7 +165,7 @@ impl Loss {
     /// When no chain has this mean and length.
     pub fn from_bursts(mean: Probability, length: f64) -> Result<Self, ConfigError> {
         let impossible = || ConfigError::ImpossibleBurst { mean, length };
-        if length.is_nan() || length < 1.0 || mean.get() >= 1.0 {
+        if !length.is_finite() || length < 1.0 || mean.get() >= 1.0 {
             return Err(impossible());
         }
         let r = 1.0 / length;

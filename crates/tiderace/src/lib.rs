@@ -1,1 +1,33 @@
 //! QUIC over real UDP sockets: async endpoints, connections, streams and datagrams.
+//!
+//! An [`Endpoint`] owns one socket and drives the [`transport`] state machine on it: datagrams are read and written in
+//! batches (GSO, GRO, ECN), and one task per endpoint does it all. Handles ([`Connection`], [`SendStream`],
+//! [`RecvStream`]) may be used from any task.
+//!
+//! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
+//! resets it, dropping a [`RecvStream`] asks the peer to stop.
+
+mod buffers;
+mod clock;
+mod connection;
+mod driver;
+mod endpoint;
+mod error;
+mod shared;
+mod socket;
+mod stream;
+
+pub use connection::{Connecting, Connection};
+pub use endpoint::{Endpoint, EndpointOptions};
+pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use socket::SocketStats;
+pub use stream::{RecvStream, SendStream};
+/// The state machine and its settings.
+pub use transport;
+pub use transport::{
+    ClientConfig, CloseReason, Profile, RetryPolicy, ServerConfig, Stats,
+    streams::Priority,
+    tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
+};
+pub use units;
+pub use wire::{Dir, StreamId};

@@ -2,9 +2,49 @@
 //!
 //! Time, datagrams and seeds are arguments; what has to happen next is a result. Nothing in this crate reads a clock,
 //! opens a socket, spawns a task or draws a random number that its seed did not give.
+//!
+//! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
+//! `handshake`, [`keys`], [`acks`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
+//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report.
 
+pub mod acks;
+mod cid;
+pub mod congestion;
+mod connection;
+pub mod crypto;
+pub mod crypto_stream;
+pub mod datagrams;
+mod endpoint;
 pub mod error;
+mod events;
+mod handshake;
+pub mod keys;
+pub mod observe;
+pub mod pacing;
+mod path;
+pub mod profile;
+pub mod qlog;
+pub mod range_set;
+pub mod recovery;
 pub mod sent;
+pub mod stats;
+pub mod streams;
+mod timers;
+pub mod tls;
+mod token;
+
+pub use acks::Ecn;
+pub use cid::{ConnectionIdGenerator, ShardedIds};
+pub use connection::Connection;
+pub use endpoint::{
+    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig,
+    Transmit,
+};
+pub use error::{Code, TransportError};
+pub use events::{CloseReason, Event};
+pub use profile::Profile;
+pub use stats::Stats;
+pub use timers::Timer;
 
 /// Which path a packet number belongs to (multipath draft: the path identifier; without multipath always 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,6 +1,19 @@
 //! The ledger of packets in flight: what was sent in which packet, and what became of it.
+//!
+//! A packet's entry stays in a ring until the packet and all before it have a verdict; the records of its frames stay in
+//! a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
 
+mod late;
+mod ledger;
+
+use units::Instant;
 use wire::{Dir, StreamId};
+
+use crate::congestion::rate::Snapshot;
+
+pub(crate) use late::LatePacket;
+pub(crate) use ledger::Found;
+pub use ledger::Ledger;
 
 /// What a packet carried that matters once it is acknowledged or lost.
 ///
@@ -59,4 +72,132 @@ pub enum SentFrame {
     Datagram(u64),
     /// A PING that has to be sent again when lost (keep-alive, liveness); others are not recorded.
     Ping,
+}
+
+/// Which of a connection's paths carried a packet, by its place in the list of paths; below 64.
+pub type PathIndex = u8;
+
+/// A packet that has just been built, as the ledger and the recovery of its path need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentPacket {
+    /// When it leaves: the time of the batch, or the departure time that pacing gave it.
+    pub sent_at: Instant,
+    /// Bytes from the first byte of the packet's header to the end of its tag, without UDP and IP.
+    pub size: u16,
+    /// The path that carries it.
+    pub path: PathIndex,
+    /// The peer has to acknowledge it (RFC 9002 §2).
+    pub ack_eliciting: bool,
+    /// It counts towards the bytes in flight: it is ack-eliciting or has PADDING (RFC 9002 §2).
+    pub in_flight: bool,
+    /// It tries out a larger datagram size; its loss says nothing about congestion (RFC 9000 §14.4).
+    pub mtu_probe: bool,
+    /// It was sent because a probe timeout expired.
+    pub pto_probe: bool,
+    /// Its datagram carries an ECT codepoint.
+    pub ecn: bool,
+}
+
+impl SentPacket {
+    /// An ordinary ack-eliciting packet on path 0.
+    pub const fn new(sent_at: Instant, size: u16) -> Self {
+        Self {
+            sent_at,
+            size,
+            path: 0,
+            ack_eliciting: true,
+            in_flight: true,
+            mtu_probe: false,
+            pto_probe: false,
+            ecn: false,
+        }
+    }
+}
+
+/// What became of a packet, and so of each frame in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The peer has it.
+    Acked,
+    /// It counts as lost: what it carried is sent again where that still matters.
+    Lost,
+    /// It counted as lost, and the peer has it after all.
+    AckedLate,
+    /// The packet was lost, and the peer has rebuilt its content from repair symbols.
+    Recovered,
+    /// Its keys are gone (or a Retry or the rejection of 0-RTT voids it): nobody will ever hear of it.
+    Discarded,
+}
+
+/// The state of a packet number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Outstanding,
+    Acked,
+    Lost,
+    Recovered,
+    Skipped,
+    /// An acknowledgement-only packet that is no longer waited for.
+    Forgotten,
+}
+
+/// One packet number, in one cache line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) sent_at: Instant,
+    /// The connection's delivery when the packet left, see [`crate::congestion::rate`].
+    pub(crate) snapshot: Snapshot,
+    /// Index of the first of its frame records; indices wrap.
+    frames_start: u32,
+    frames: u16,
+    pub(crate) size: u16,
+    pub(crate) path: PathIndex,
+    flags: u8,
+    pub(crate) state: State,
+}
+
+const ACK_ELICITING: u8 = 1;
+const IN_FLIGHT: u8 = 2;
+const MTU_PROBE: u8 = 4;
+const PTO_PROBE: u8 = 8;
+const ECN: u8 = 16;
+
+impl Entry {
+    fn new(packet: &SentPacket, snapshot: Snapshot) -> Self {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        Self {
+            sent_at: packet.sent_at,
+            snapshot,
+            frames_start: 0,
+            frames: 0,
+            size: packet.size,
+            path: packet.path,
+            flags: flag(packet.ack_eliciting, ACK_ELICITING)
+                | flag(packet.in_flight, IN_FLIGHT)
+                | flag(packet.mtu_probe, MTU_PROBE)
+                | flag(packet.pto_probe, PTO_PROBE)
+                | flag(packet.ecn, ECN),
+            state: State::Outstanding,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_ack_eliciting(&self) -> bool {
+        self.flags & ACK_ELICITING != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.flags & IN_FLIGHT != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_mtu_probe(&self) -> bool {
+        self.flags & MTU_PROBE != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_ecn_marked(&self) -> bool {
+        self.flags & ECN != 0
+    }
 }

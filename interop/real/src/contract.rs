@@ -135,7 +135,12 @@ impl Pattern {
             let expected = self.at(offset, data.len() as u64);
             let (now, rest) = data.split_at(expected.len());
             if let Some(place) = now.iter().zip(expected).position(|(a, b)| a != b) {
-                bail!("wrong byte at {}: {:#04x} instead of {:#04x}", offset + place as u64, now[place], expected[place]);
+                bail!(
+                    "wrong byte at {}: {:#04x} instead of {:#04x}",
+                    offset + place as u64,
+                    now[place],
+                    expected[place]
+                );
             }
             offset += now.len() as u64;
             data = rest;
@@ -230,7 +235,8 @@ impl Request {
 
 /// Prints a result and gives the exit code that belongs to it.
 pub fn conclude(result: Result<Figures>, version: &str) -> std::process::ExitCode {
-    let mut figures = result.unwrap_or_else(|error| Figures { error: Some(format!("{error:#}")), ..Figures::default() });
+    let mut figures =
+        result.unwrap_or_else(|error| Figures { error: Some(format!("{error:#}")), ..Figures::default() });
     figures.ok = figures.error.is_none();
     version.clone_into(&mut figures.version);
     println!("{}", serde_json::to_string(&figures).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}")));

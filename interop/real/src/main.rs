@@ -44,7 +44,8 @@ async fn matrix(arguments: Arguments) -> Result<bool> {
     let cache = sources.join("../target/peers");
     let pairs = pairs(&arguments)?;
     let mut installed: Vec<Installed> = vec![];
-    for peer in Peer::ALL.iter().filter(|peer| pairs.iter().any(|(client, server)| client == *peer || server == *peer)) {
+    for peer in Peer::ALL.iter().filter(|peer| pairs.iter().any(|(client, server)| client == *peer || server == *peer))
+    {
         eprintln!("preparing {peer}");
         installed.push(peer.install(&sources, &cache).await.with_context(|| format!("install {peer}"))?);
     }
@@ -75,8 +76,9 @@ async fn matrix(arguments: Arguments) -> Result<bool> {
 fn pairs(arguments: &Arguments) -> Result<Vec<(Peer, Peer)>> {
     if !arguments.pairs.is_empty() {
         let read = |text: &String| {
-            let (client, server) =
-                text.split_once(':').with_context(|| format!("`{text}` is no pair\nhint: write --pair quinn:quic-go"))?;
+            let (client, server) = text
+                .split_once(':')
+                .with_context(|| format!("`{text}` is no pair\nhint: write --pair quinn:quic-go"))?;
             anyhow::Ok((client.parse()?, server.parse()?))
         };
         return arguments.pairs.iter().map(read).collect();

@@ -102,11 +102,9 @@ mod tests {
 
     #[test]
     fn chains_have_the_stated_sizes_and_the_same_bytes_each_time() {
-        for (size, range) in [
-            (ChainSize::Small, 300..900),
-            (ChainSize::Medium, 2_000..3_000),
-            (ChainSize::Large, 7_000..9_000),
-        ] {
+        for (size, range) in
+            [(ChainSize::Small, 300..900), (ChainSize::Medium, 2_000..3_000), (ChainSize::Large, 7_000..9_000)]
+        {
             let identity = Identity::new(size).unwrap();
             let bytes: usize = identity.chain.iter().map(Vec::len).sum();
             assert!(range.contains(&bytes), "{size:?}: {bytes}");

@@ -57,8 +57,13 @@ fn link(random: &mut RandomStream, delay: Duration, mtu: u32, clean: bool) -> Li
     // Half a round trip to four, and never less than a burst of ten packets.
     let bdp = rate.in_time(delay * 2).as_bytes().max(30_000);
     let bytes = DataSize::from_bytes(bdp / 2 + below(random, bdp * 4));
-    let mut config =
-        LinkConfig { rate: Some(rate), queue: Queue::DropTail { bytes }, delay, mtu: Some(mtu), ..LinkConfig::default() };
+    let mut config = LinkConfig {
+        rate: Some(rate),
+        queue: Queue::DropTail { bytes },
+        delay,
+        mtu: Some(mtu),
+        ..LinkConfig::default()
+    };
     if clean {
         return config;
     }

@@ -31,6 +31,8 @@ pub struct Summary {
     pub failed: u64,
     /// Runs that ended by a known defect of a peer. They count as neither.
     pub excused: BTreeMap<String, u64>,
+    /// Runs that the network ended: it let nothing through to one end for the whole idle timeout.
+    pub starved: u64,
     /// Application bytes compared.
     pub bytes_compared: u64,
     /// Packets offered to the links.
@@ -122,7 +124,8 @@ fn summarize(from: u64, seeds: u64, pairs: &[Pair], results: Vec<(u64, Pair, Res
         let sum = sums.entry(pair).or_insert_with(|| empty(pair));
         match result {
             Ok(figures) => {
-                sum.good += 1;
+                sum.good += u64::from(!figures.starved);
+                sum.starved += u64::from(figures.starved);
                 sum.bytes_compared += figures.bytes_compared;
                 sum.packets += figures.packets;
                 sum.dropped += figures.dropped;
@@ -187,10 +190,11 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{:<16} {:>7} {:>7} {:>9} {:>9} {:>7} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8}",
+            "{:<18} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8}",
             "client:server",
             "good",
             "failed",
+            "starved",
             "MB read",
             "packets",
             "lost",
@@ -204,10 +208,11 @@ impl std::fmt::Display for Report {
         for pair in &self.pairs {
             writeln!(
                 f,
-                "{:<16} {:>7} {:>7} {:>9.1} {:>9} {:>7} {:>8} {:>8} {:>7} {:>7} {:>9.1} {:>8}",
+                "{:<18} {:>7} {:>7} {:>7} {:>9.1} {:>9} {:>7} {:>8} {:>8} {:>7} {:>7} {:>9.1} {:>8}",
                 format!("{}:{}", pair.client, pair.server),
                 pair.good,
                 pair.failed,
+                pair.starved,
                 pair.bytes_compared as f64 / 1e6,
                 pair.packets,
                 pair.dropped,
@@ -221,7 +226,8 @@ impl std::fmt::Display for Report {
         }
         writeln!(
             f,
-            "\nMB read: every byte was compared. lost, corrupt, twice: packets, by the links. keys: key updates asked for. \
+            "\nstarved: the network let nothing through to one end for its whole idle timeout, while the other kept sending; what \
+             was read until\nthen was compared. MB read: every byte was compared. lost, corrupt, twice: packets, by the links. keys: key updates asked for. \
              closes: those that got lost\non the way, so that the other end learned of them by idle timeout or stateless \
              reset. longest, events: of one good run; bounds {} s, {}.",
             self.time_limit_seconds, self.event_limit

@@ -1,6 +1,7 @@
 //! One seed, one pair of stacks: builds the two ends and the path, lets time pass, and gives the verdict.
 
 use std::{
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -101,6 +102,9 @@ pub struct Figures {
     pub key_updates: u64,
     /// The end that was to learn of the close learned of it by timeout or stateless reset, because the close got lost.
     pub close_lost: bool,
+    /// The network let nothing through to one end for its whole idle timeout although the other end kept sending: the
+    /// connection ended as it must. What was read until then was compared.
+    pub starved: bool,
     /// Hash of times, sizes and fates of all packets: equal in two runs that went the same way.
     pub trace: String,
 }
@@ -132,12 +136,31 @@ struct End {
     script: Script,
     deadline: Option<(Instant, &'static str)>,
     out: Vec<BytesMut>,
+    /// When a datagram last arrived here.
+    heard: Instant,
+    /// When the last datagrams left from here, [`SENDS`] at most.
+    sent: VecDeque<Instant>,
+    /// When the connection was over for this end.
+    ended: Option<Instant>,
 }
+
+/// So many datagrams have to get lost before the network is held responsible for an end that hears nothing: an end that has
+/// nothing to say but acknowledgements sends no more.
+const SENDS: usize = 1;
 
 impl End {
     fn new(side: Side, stack: Stack, other: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
         let peer = stack.peer(side, settings)?;
-        Ok(Self { side, peer, script: Script::new(side, plan, other.resets_may_finish()), deadline: None, out: vec![] })
+        Ok(Self {
+            side,
+            peer,
+            script: Script::new(side, plan, other.resets_may_finish()),
+            deadline: None,
+            out: vec![],
+            heard: Instant::ZERO,
+            sent: VecDeque::new(),
+            ended: None,
+        })
     }
 
     fn explain(&self) -> String {
@@ -160,6 +183,7 @@ impl Node for End {
         match datagram {
             Some(datagram) => {
                 trace(now, self.side, "<-", &datagram.payload);
+                self.heard = now;
                 self.peer.receive(now, datagram.payload);
             }
             None if self.deadline.is_some_and(|(at, _)| at <= now) => {
@@ -180,6 +204,13 @@ impl Node for End {
         for payload in self.out.drain(..) {
             trace(now, self.side, "->", &payload);
             out.send(Datagram::new(here, there, payload));
+            self.sent.push_back(now);
+        }
+        while self.sent.len() > SENDS {
+            self.sent.pop_front();
+        }
+        if self.script.closed().is_some() {
+            self.ended.get_or_insert(now);
         }
         self.deadline = self.peer.deadline();
     }
@@ -221,7 +252,11 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
             Ok(outcome) => break Some(outcome.to_string()),
         }
     };
-    let figures = figures(&simulation, pair, &plan);
+    let mut figures = figures(&simulation, pair, &plan);
+    if verdict.is_some() && starved(&simulation, &plan) {
+        figures.starved = true;
+        return Ok(figures);
+    }
     match verdict.or_else(|| lost_close_without_reason(&figures, &network)) {
         None => Ok(figures),
         Some(verdict) => {
@@ -233,13 +268,7 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
     }
 }
 
-fn build(
-    seed: &Seed,
-    pair: Pair,
-    plan: &Plan,
-    network: &Network,
-    identities: &Identities,
-) -> Result<Simulation<End>> {
+fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &Identities) -> Result<Simulation<End>> {
     let end = |side: Side, stack: Stack, other: Stack| {
         let mut bytes = [0; 32];
         rand_core::RngCore::fill_bytes(&mut seed.child("stack", side as u64).stream("seed"), &mut bytes);
@@ -278,8 +307,23 @@ fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
             matches!(plan.ending, crate::plan::Ending::Close { .. })
                 && matches!(end.script.closed(), Some(Closed::Idle | Closed::Reset))
         }),
+        starved: false,
         trace: simulation.trace().hash().to_string(),
     }
+}
+
+/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
+/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word
+/// either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
+fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
+    let gave_up = |end: &End, other: &End| {
+        let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };
+        let lost_on_the_way = |sender: &End, since: Instant| sender.sent.len() == SENDS && sender.sent[0] > since;
+        let deaf_too = other.heard <= end.heard && lost_on_the_way(end, other.heard);
+        ended - end.heard >= plan.idle_timeout && (lost_on_the_way(other, end.heard) || deaf_too)
+    };
+    let (client, server) = (simulation.node(0), simulation.node(1));
+    gave_up(client, server) || gave_up(server, client)
 }
 
 /// On a path that drops nothing a close arrives.

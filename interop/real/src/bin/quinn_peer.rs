@@ -168,6 +168,10 @@ async fn put(connection: &quinn::Connection, len: u64) -> Result<()> {
     send.finish()?;
     let answer = receive.read_to_end(200).await?;
     let expected = Pattern::default().digest(len).answer();
-    ensure!(answer == expected.as_bytes(), "the server got something else: {}", String::from_utf8_lossy(&answer).trim());
+    ensure!(
+        answer == expected.as_bytes(),
+        "the server got something else: {}",
+        String::from_utf8_lossy(&answer).trim()
+    );
     Ok(())
 }

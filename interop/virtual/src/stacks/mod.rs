@@ -4,6 +4,7 @@ mod noq;
 #[cfg(feature = "quiche")]
 mod quiche;
 mod quinn;
+mod tiderace;
 mod tls;
 
 use std::{fmt, str::FromStr};
@@ -18,6 +19,8 @@ use crate::{
 /// A QUIC stack that can be either end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stack {
+    /// Our own.
+    Tiderace,
     /// quinn-proto.
     Quinn,
     /// noq-proto.
@@ -29,21 +32,25 @@ pub enum Stack {
 impl Stack {
     /// Every stack this build has.
     pub const ALL: &[Self] = &[
+        Self::Tiderace,
         Self::Quinn,
         Self::Noq,
         #[cfg(feature = "quiche")]
         Self::Quiche,
     ];
 
-    /// The pairs that are run when none is asked for: every stack with every other, in both roles.
+    /// The pairs that are run when none is asked for: ours with itself and with every other, in both roles.
     pub fn pairs() -> Vec<Pair> {
         let all = Self::ALL.iter().flat_map(|client| Self::ALL.iter().map(|server| (*client, *server)));
-        all.filter(|(client, server)| client != server).map(|(client, server)| Pair { client, server }).collect()
+        all.filter(|(client, server)| [client, server].contains(&&Self::Tiderace))
+            .map(|(client, server)| Pair { client, server })
+            .collect()
     }
 
     /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Tiderace => "tiderace",
             Self::Quinn => "quinn",
             Self::Noq => "noq",
             Self::Quiche => "quiche",
@@ -53,7 +60,7 @@ impl Stack {
     /// What of the script this stack cannot do by its nature, in words for the report.
     pub fn leaves_out(self) -> &'static [&'static str] {
         match self {
-            Self::Quinn | Self::Noq => &[],
+            Self::Tiderace | Self::Quinn | Self::Noq => &[],
             Self::Quiche => &[
                 "never starts a key update (it follows the other end's)",
                 "as a client is not sent key updates (it cannot read one that comes before HANDSHAKE_DONE)",
@@ -87,6 +94,7 @@ impl Stack {
     /// When the stack refuses the configuration, or is not in this build.
     pub fn peer(self, side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         match self {
+            Self::Tiderace => tiderace::peer(side, settings),
             Self::Quinn => quinn::peer(side, settings),
             Self::Noq => noq::peer(side, settings),
             #[cfg(feature = "quiche")]
@@ -107,6 +115,7 @@ impl FromStr for Stack {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Self> {
         match text {
+            "tiderace" => Ok(Self::Tiderace),
             "quinn" => Ok(Self::Quinn),
             "noq" => Ok(Self::Noq),
             "quiche" if cfg!(feature = "quiche") => Ok(Self::Quiche),

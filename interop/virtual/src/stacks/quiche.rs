@@ -20,7 +20,9 @@ use units::Instant;
 
 use crate::{
     clock,
-    peer::{ALPN, Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id, stream_kind},
+    peer::{
+        ALPN, Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id, stream_kind,
+    },
 };
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 4433);

@@ -1,0 +1,159 @@
+//! The floor: what kernel UDP and AES-GCM alone cost.
+//!
+//! The sender copies payload into a packet, seals and masks it, and sends 44 packets per system call. The receiver takes
+//! what is there with one `recvmmsg`, opens each packet in place, and acknowledges once per MiB. There are no frames, no
+//! handshake (both sides hold a fixed key), no recovery and no congestion control: the acknowledgements only keep the
+//! sender from overrunning the socket buffer. A lost packet voids the run.
+
+mod packet;
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::packet::{Keys, PACKET, PAYLOAD};
+use super::{ANSWER, Announcement, SOCKET_BUFFER, UDP_PAYLOAD};
+use crate::{
+    content::{Check, Source},
+    meter::{Datagrams, Meter, Role, SideReport},
+    sys::{self, BATCH, BUFFER, Received},
+};
+
+/// Packets per send: as many full ones as fit the 64 KiB that the kernel takes at once.
+const SEGMENTS: usize = 44;
+/// One acknowledgement per this many bytes of payload.
+const ACK_EVERY: u64 = 1 << 20;
+/// Unacknowledged payload allowed, in bytes, when the socket buffer is as large as asked for.
+const WINDOW: u64 = 4 << 20;
+/// Longest silence: on loopback it means that a packet was lost.
+const SILENCE: Duration = Duration::from_secs(5);
+
+fn socket(address: SocketAddr) -> Result<(UdpSocket, u64)> {
+    let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    let granted = sys::set_socket_buffers(socket.as_fd(), SOCKET_BUFFER)?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    Ok((socket, granted))
+}
+
+/// Receives a stream.
+pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
+    let (socket, socket_buffer) = socket(listen)?;
+    sys::coalesce_receives(socket.as_fd()).context("the kernel does not offer GRO for UDP")?;
+    // The client comes when the driver has started it, which may take longer than a silence within the transfer.
+    socket.set_read_timeout(None)?;
+    announce(&Announcement::new(socket.local_addr()?, &[]))?;
+    let mut hello = [0; 1];
+    let (_, client) = socket.recv_from(&mut hello)?;
+    socket.connect(client)?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    socket.send(&hello)?;
+
+    let keys = Keys::fixed();
+    let mut check = Check::new();
+    let mut counts = Datagrams::default();
+    let mut receive_calls = 0;
+    let mut storage = vec![0; BATCH * BUFFER];
+    let mut received = [Received::default(); BATCH];
+    let mut meter = None;
+    let mut next_ack = ACK_EVERY;
+    while check.bytes() < bytes {
+        let filled = sys::receive_batch(&socket, &mut storage, &mut received)
+            .with_context(|| format!("no packet for {SILENCE:?} at byte {} of {bytes}", check.bytes()))?;
+        meter.get_or_insert_with(Meter::first_byte);
+        receive_calls += 1;
+        for (buffer, received) in storage.chunks_exact_mut(BUFFER).zip(&received[..filled]) {
+            for packet in buffer[..received.len].chunks_mut(received.segment) {
+                let (number, payload) = keys.open(packet, counts.received)?;
+                ensure!(number == counts.received, "packet {} is missing: {number} came in its place", counts.received);
+                check.take(payload)?;
+                counts.received += 1;
+            }
+        }
+        if check.bytes() >= next_ack || check.bytes() >= bytes {
+            next_ack = check.bytes() + ACK_EVERY;
+            send_ack(&socket, check.bytes())?;
+            counts.sent += 1;
+            counts.send_calls += 1;
+        }
+    }
+    let mut meter = meter.context("nothing to receive")?;
+    meter.last_byte();
+    let bytes = check.bytes();
+    Ok(SideReport {
+        content_samples: check.finish(bytes)?,
+        socket_buffer: Some(socket_buffer),
+        datagrams: Some(Datagrams { receive_calls: Some(receive_calls), ..counts }),
+        ..meter.report(Role::Receiver, bytes)
+    })
+}
+
+/// An acknowledgement: how many bytes of payload have arrived. The last one is the answer to the stream.
+fn send_ack(socket: &UdpSocket, bytes: u64) -> Result<()> {
+    let mut ack = [0; 16];
+    ack[..8].copy_from_slice(ANSWER);
+    ack[8..].copy_from_slice(&bytes.to_be_bytes());
+    socket.send(&ack)?;
+    Ok(())
+}
+
+fn receive_ack(socket: &UdpSocket) -> Result<u64> {
+    let mut ack = [0; 16];
+    let len = socket.recv(&mut ack).with_context(|| format!("no acknowledgement for {SILENCE:?}"))?;
+    let (answer, bytes) = ack.split_at(8);
+    if len != ack.len() || answer != ANSWER {
+        bail!("the server sent something that is no acknowledgement");
+    }
+    Ok(u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+/// Sends a stream.
+pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
+    ensure!(bytes > 0, "nothing to send");
+    let (socket, socket_buffer) = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    socket.connect(to)?;
+    socket.send(&[0])?;
+    socket.recv(&mut [0; 1]).context("the server does not answer")?;
+    sys::segment_sends(socket.as_fd(), UDP_PAYLOAD).context("the kernel does not offer GSO for UDP")?;
+    // Both sides run under the same limits, so this side's grant tells what the receiver's buffer holds.
+    let window = WINDOW.min(socket_buffer / 4);
+
+    let keys = Keys::fixed();
+    let source = Source::new();
+    let mut counts = Datagrams::default();
+    let mut batch = vec![0; SEGMENTS * PACKET];
+    let (mut sent, mut acknowledged) = (0_u64, 0_u64);
+    let mut meter = Meter::first_byte();
+    while sent < bytes {
+        while sent - acknowledged > window {
+            acknowledged = receive_ack(&socket)?;
+            counts.received += 1;
+        }
+        let mut len = 0;
+        for packet in batch.chunks_exact_mut(PACKET) {
+            let payload = usize::try_from(bytes - sent).map_or(PAYLOAD, |rest| rest.min(PAYLOAD));
+            if payload == 0 {
+                break;
+            }
+            len += keys.seal(packet, counts.sent, source.at(sent, payload))?;
+            sent += payload as u64;
+            counts.sent += 1;
+        }
+        socket.send(&batch[..len])?;
+        counts.send_calls += 1;
+    }
+    while acknowledged < bytes {
+        acknowledged = receive_ack(&socket)?;
+        counts.received += 1;
+    }
+    meter.last_byte();
+    Ok(SideReport {
+        socket_buffer: Some(socket_buffer),
+        // One acknowledgement per call.
+        datagrams: Some(Datagrams { receive_calls: Some(counts.received), ..counts }),
+        ..meter.report(Role::Sender, bytes)
+    })
+}

@@ -1,0 +1,65 @@
+//! Why a relay could not start or had to stop.
+
+use std::{io, net::SocketAddr};
+
+/// A relay that could not start or had to stop. Prints what was tried; [`Self::hint`] says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The address to listen on cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no way to the server.
+    #[error("cannot send to {address}: {source}")]
+    Target {
+        /// The server.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The settings of a link contradict themselves.
+    #[error("{direction}: {source}")]
+    Link {
+        /// `up` or `down`.
+        direction: &'static str,
+        /// What is wrong.
+        source: netem::ConfigError,
+    },
+    /// The system refuses something else that a relay needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The relay's thread has panicked. A fault of this program.
+    #[error("the relay has stopped because of a fault of its own")]
+    Fault,
+    /// Another system than Linux.
+    #[error("the relay needs Linux")]
+    Unsupported,
+}
+
+impl RelayError {
+    /// What the person at the keyboard can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        let (Self::Listen { source, .. } | Self::Target { source, .. } | Self::System { source, .. }) = self else {
+            return None;
+        };
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Some("another program has this port; choose another one, or port 0 for any"),
+            io::ErrorKind::AddrNotAvailable => Some("no network interface of this machine has this address"),
+            io::ErrorKind::PermissionDenied => Some("ports below 1024 are reserved; choose a higher one"),
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                Some("this machine has no route to the address")
+            }
+            io::ErrorKind::InvalidInput => Some("give an address and a port that is not 0"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Starting, watching and stopping a relay.
+
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    sync::mpsc,
+    thread::JoinHandle,
+};
+
+use netem::Link;
+
+use crate::{
+    RelayConfig, RelayError, Statistics,
+    socket::UdpSocket,
+    worker::{Command, Worker},
+};
+
+/// A relay at work, on a thread of its own. Stops when dropped.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    commands: mpsc::Sender<Command>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<io::Result<Statistics>>>,
+}
+
+impl Relay {
+    /// Starts a relay. When this returns, packets are relayed.
+    ///
+    /// # Errors
+    /// When the address to listen on cannot be had, there is no way to the server, the settings of a link contradict
+    /// themselves, or the system refuses a resource. Whether anybody listens at the server's address is not known.
+    pub fn start(config: &RelayConfig) -> Result<Self, RelayError> {
+        let link = |direction, settings, index| {
+            Link::new(settings, config.seed.child("relay", index))
+                .map_err(|source| RelayError::Link { direction, source })
+        };
+        let links = [link("up", &config.up, 0)?, link("down", &config.down, 1)?];
+        // Only to find out whether there is a way.
+        UdpSocket::connect(config.to).map_err(|source| RelayError::Target { address: config.to, source })?;
+        let listen = |source| RelayError::Listen { address: config.listen, source };
+        let listener = UdpSocket::listen(config.listen).map_err(listen)?;
+        let address = listener.address().map_err(listen)?;
+        let system = |what| move |source| RelayError::System { what, source };
+        let (wake, woken) = UnixStream::pair().map_err(system("make a pair of sockets"))?;
+        woken.set_nonblocking(true).map_err(system("make a pair of sockets"))?;
+        let (commands, orders) = mpsc::channel();
+        let worker = Worker::new(config.clone(), links, listener, orders, woken).map_err(system("make a timer"))?;
+        let thread = std::thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(move || worker.run())
+            .map_err(system("start a thread"))?;
+        tracing::debug!(%address, to = %config.to, "relay started");
+        Ok(Self { address, commands, wake, thread: Some(thread) })
+    }
+
+    /// Where clients send to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What the relay has done so far.
+    ///
+    /// # Errors
+    /// When the relay has stopped because of an error; [`Self::stop`] says which.
+    pub fn statistics(&self) -> Result<Statistics, RelayError> {
+        let (to, from) = mpsc::channel();
+        self.command(Command::Report(to));
+        from.recv().map_err(|_| RelayError::Fault)
+    }
+
+    /// Stops the relay; packets on their way are dropped. Returns what it has done.
+    ///
+    /// # Errors
+    /// When it had stopped before, because of an error.
+    pub fn stop(mut self) -> Result<Statistics, RelayError> {
+        self.command(Command::Stop);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(Ok(statistics))) => Ok(statistics),
+            Some(Ok(Err(source))) => Err(RelayError::System { what: "keep the relay running", source }),
+            Some(Err(_)) | None => Err(RelayError::Fault),
+        }
+    }
+
+    /// Sends a command and wakes the thread. If it has ended, nobody listens, which is found out by who waits for it.
+    fn command(&self, command: Command) {
+        let _ = self.commands.send(command);
+        let _ = (&self.wake).write_all(&[1]);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.command(Command::Stop);
+            let _ = thread.join();
+        }
+    }
+}

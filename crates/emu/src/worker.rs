@@ -1,0 +1,388 @@
+//! The relay's thread, in the order in which a packet meets it: received in batches, judged by its link, held until its
+//! time, sent in batches.
+
+use std::{
+    io,
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::mpsc,
+};
+
+use netem::{Histogram, Link, PacketMeta, flip_bits, overhead};
+use units::{Duration, Instant};
+
+use crate::{
+    RelayConfig, Statistics,
+    clients::{Clients, Found, Place},
+    pending::{Direction, Packet, Pending},
+    socket::UdpSocket,
+    sys::{self, BATCH, Inbox, Outgoing, Poll, Timer},
+};
+
+/// What the owner of a relay wants.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Answer with the figures.
+    Report(mpsc::Sender<Statistics>),
+    /// End.
+    Stop,
+}
+
+/// Numbers in the poll: the client with index `i` has `CLIENTS + i`.
+const TIMER: u64 = 0;
+const COMMAND: u64 = 1;
+const LISTENER: u64 = 2;
+const CLIENTS: u64 = 3;
+
+/// Everything that the thread owns.
+pub(crate) struct Worker {
+    config: RelayConfig,
+    poll: Poll,
+    timer: Timer,
+    commands: mpsc::Receiver<Command>,
+    wake: UnixStream,
+    listener: UdpSocket,
+    clients: Clients,
+    up: OneWay,
+    down: OneWay,
+    pending: Pending,
+    inbox: Inbox,
+    /// Packets whose time has come, on their way into one send call.
+    outgoing: Vec<Packet>,
+    statistics: Statistics,
+}
+
+/// A link and the time of the last packet offered to it, before which the next one cannot be.
+struct OneWay {
+    link: Link,
+    latest: Instant,
+}
+
+impl Worker {
+    /// Puts the parts together. The sockets are bound already, so that errors come out where the relay is started.
+    pub(crate) fn new(
+        config: RelayConfig,
+        [up, down]: [Link; 2],
+        listener: UdpSocket,
+        commands: mpsc::Receiver<Command>,
+        wake: UnixStream,
+    ) -> io::Result<Self> {
+        let (poll, timer) = (Poll::new()?, Timer::new()?);
+        poll.add(timer.fd(), TIMER)?;
+        poll.add(wake.as_fd(), COMMAND)?;
+        poll.add(listener.fd(), LISTENER)?;
+        Ok(Self {
+            poll,
+            timer,
+            commands,
+            wake,
+            listener,
+            clients: Clients::new(config.max_clients, config.client_idle),
+            up: OneWay { link: up, latest: Instant::ZERO },
+            down: OneWay { link: down, latest: Instant::ZERO },
+            pending: Pending::new(config.max_held.as_bytes()),
+            inbox: Inbox::new(),
+            outgoing: Vec::with_capacity(BATCH),
+            statistics: Statistics { lateness: Histogram::new(), ..Statistics::default() },
+            config,
+        })
+    }
+
+    /// Runs until told to stop, and returns the figures.
+    pub(crate) fn run(mut self) -> io::Result<Statistics> {
+        // Never together with spinning: the system stops a spinning thread of this kind for 50 ms in every second.
+        self.statistics.preferred = self.config.spin.is_zero() && sys::prefer_this_thread();
+        loop {
+            self.deliver();
+            let awake_from = self.pending.next_due().map(|due| due.saturating_sub(self.config.spin));
+            let spinning = awake_from.is_some_and(|from| from <= sys::now());
+            if !spinning {
+                self.timer.arm(awake_from)?;
+            }
+            self.poll.wait(!spinning)?;
+            let mut index = 0;
+            while let Some(number) = self.poll.ready(index) {
+                index += 1;
+                match number {
+                    TIMER => self.timer.fired(),
+                    COMMAND => {
+                        if self.obey() {
+                            return Ok(self.report());
+                        }
+                    }
+                    LISTENER => self.receive_from_clients()?,
+                    number => self.receive_from_server(number - CLIENTS),
+                }
+                // Packets that are due do not wait for the rest of what has come in.
+                self.deliver();
+            }
+        }
+    }
+
+    /// Carries out what the owner wants; true to end.
+    fn obey(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        // The bytes mean nothing; a closed stream means that the owner is gone.
+        if matches!(io::Read::read(&mut self.wake, &mut bytes), Ok(0)) {
+            return true;
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Report(to) => drop(to.send(self.report())),
+                Command::Stop => return true,
+            }
+        }
+        false
+    }
+
+    fn report(&self) -> Statistics {
+        Statistics {
+            up: *self.up.link.counters(),
+            down: *self.down.link.counters(),
+            held: self.pending.len() as u64,
+            ..self.statistics.clone()
+        }
+    }
+
+    fn receive_from_clients(&mut self) -> io::Result<()> {
+        let Some(count) = received(self.inbox.receive(self.listener.fd()), &mut self.statistics) else { return Ok(()) };
+        let clocks = Clocks::read();
+        for index in 0..count {
+            let packet = self.inbox.packet(index);
+            self.statistics.kernel_dropped += self.listener.dropped_since(packet.kernel_drops);
+            let Some(from) = packet.from else { continue };
+            let to = self.config.to;
+            let place = match self.clients.find(from, clocks.monotonic, || UdpSocket::connect(to)) {
+                Ok(Found::Known(place)) => place,
+                Ok(Found::New(place)) => {
+                    self.statistics.clients += 1;
+                    if let Some(client) = self.clients.get(place) {
+                        self.poll.add(client.socket.fd(), CLIENTS + u64::from(place.index))?;
+                    }
+                    place
+                }
+                // No place, or no socket (too many open files): the network drops the packet, the relay goes on.
+                Ok(Found::Full) | Err(_) => {
+                    self.statistics.refused += 1;
+                    continue;
+                }
+            };
+            let number = self.clients.get(place).map_or(0, |client| count_up(&mut client.numbers[0]));
+            let meta = PacketMeta {
+                size: size(packet.payload, self.listener.ipv6),
+                flow: place.index,
+                number,
+                ecn: packet.ecn,
+                tag: 0,
+            };
+            let arrived = clocks.arrival(packet.stamp, self.up.latest);
+            self.up.judge(
+                Direction::Up,
+                place,
+                arrived,
+                &meta,
+                packet.payload,
+                &mut self.pending,
+                &mut self.statistics,
+            );
+        }
+        Ok(())
+    }
+
+    fn receive_from_server(&mut self, index: u64) {
+        let Some(place) = u32::try_from(index).ok().and_then(|index| self.clients.at(index)) else { return };
+        let Some(client) = self.clients.get(place) else { return };
+        let Some(count) = received(self.inbox.receive(client.socket.fd()), &mut self.statistics) else { return };
+        let clocks = Clocks::read();
+        client.heard = clocks.monotonic;
+        for index in 0..count {
+            let packet = self.inbox.packet(index);
+            self.statistics.kernel_dropped += client.socket.dropped_since(packet.kernel_drops);
+            let meta = PacketMeta {
+                size: size(packet.payload, self.listener.ipv6),
+                flow: place.index,
+                number: count_up(&mut client.numbers[1]),
+                ecn: packet.ecn,
+                tag: 0,
+            };
+            let arrived = clocks.arrival(packet.stamp, self.down.latest);
+            let (pending, statistics) = (&mut self.pending, &mut self.statistics);
+            self.down.judge(Direction::Down, place, arrived, &meta, packet.payload, pending, statistics);
+        }
+    }
+
+    /// Sends every packet whose time has come.
+    fn deliver(&mut self) {
+        let now = sys::now();
+        while let Some(packet) = self.pending.pop_due(now) {
+            // One call sends through one socket: the listener, or that of one client.
+            let same = self.outgoing.last().is_none_or(|last| {
+                last.direction == packet.direction
+                    && (packet.direction == Direction::Down || last.client == packet.client)
+            });
+            if !same || self.outgoing.len() == BATCH {
+                self.flush();
+            }
+            self.outgoing.push(packet);
+        }
+        self.flush();
+    }
+
+    /// Sends the batch, whose packets all go through one socket.
+    fn flush(&mut self) {
+        let Some(head) = self.outgoing.first() else { return };
+        match head.direction {
+            Direction::Up => {
+                let place = head.client;
+                if let Some(client) = self.clients.get(place) {
+                    let mut batch = [EMPTY; BATCH];
+                    for (slot, packet) in batch.iter_mut().zip(&self.outgoing) {
+                        *slot =
+                            Outgoing { payload: &packet.payload, to: None, ecn: packet.ecn, ipv6: client.socket.ipv6 };
+                    }
+                    send(&client.socket, &batch[..self.outgoing.len()], &mut self.statistics);
+                } else {
+                    self.statistics.orphaned += self.outgoing.len() as u64;
+                }
+            }
+            Direction::Down => {
+                let mut batch = [EMPTY; BATCH];
+                let mut count = 0;
+                for packet in &self.outgoing {
+                    let Some(name) = self.clients.name(packet.client) else {
+                        self.statistics.orphaned += 1;
+                        continue;
+                    };
+                    batch[count] = Outgoing {
+                        payload: &packet.payload,
+                        to: Some(name),
+                        ecn: packet.ecn,
+                        ipv6: self.listener.ipv6,
+                    };
+                    count += 1;
+                }
+                send(&self.listener, &batch[..count], &mut self.statistics);
+            }
+        }
+        let sent_at = sys::now();
+        for packet in self.outgoing.drain(..) {
+            self.statistics.lateness.record_duration(sent_at - packet.due);
+            self.pending.recycle(packet.payload);
+        }
+    }
+}
+
+const EMPTY: Outgoing<'static> = Outgoing { payload: &[], to: None, ecn: netem::Ecn::NotEct, ipv6: false };
+
+impl OneWay {
+    /// Offers a packet to the link and holds what will arrive until its time.
+    #[expect(clippy::too_many_arguments, reason = "parts of the worker that are borrowed apart")]
+    fn judge(
+        &mut self,
+        direction: Direction,
+        client: Place,
+        arrived: Instant,
+        meta: &PacketMeta,
+        payload: &[u8],
+        pending: &mut Pending,
+        statistics: &mut Statistics,
+    ) {
+        self.latest = arrived;
+        for delivery in self.link.offer(arrived, meta).verdict.deliveries() {
+            let Some(mut payload) = pending.copy(payload) else {
+                statistics.overflowed += 1;
+                continue;
+            };
+            if let Some(random) = delivery.corrupt {
+                flip_bits(&mut payload, random);
+            }
+            pending.push(Packet { due: delivery.at, direction, client, ecn: delivery.ecn, payload });
+        }
+    }
+}
+
+/// Both clocks at one moment: the kernel stamps packets by the wall clock, links and timers run by the monotonic one.
+struct Clocks {
+    monotonic: Instant,
+    wall: u64,
+}
+
+impl Clocks {
+    fn read() -> Self {
+        Self { monotonic: sys::now(), wall: sys::wall_clock() }
+    }
+
+    /// When a packet with this stamp arrived, by the monotonic clock: not in the future, not before the packet before it,
+    /// and never a second or more ago (then the wall clock was set).
+    fn arrival(&self, stamp: Option<u64>, latest: Instant) -> Instant {
+        const SANE: u64 = 1_000_000_000;
+        let age = stamp.map_or(0, |stamp| self.wall.saturating_sub(stamp));
+        let age = if age < SANE { age } else { 0 };
+        self.monotonic.saturating_sub(Duration::from_nanos(age)).max(latest)
+    }
+}
+
+/// Bytes of the whole IP packet.
+fn size(payload: &[u8], ipv6: bool) -> u32 {
+    let address = if ipv6 { std::net::Ipv6Addr::LOCALHOST.into() } else { std::net::Ipv4Addr::LOCALHOST.into() };
+    u32::try_from(payload.len()).unwrap_or(u32::MAX) + overhead(address)
+}
+
+/// The number of this packet; the next one has the next.
+fn count_up(number: &mut u64) -> u64 {
+    *number += 1;
+    *number - 1
+}
+
+/// Packets received, or nothing. An error of a UDP socket is news about an earlier packet (nobody listens there, no way
+/// there), not the end of the socket.
+fn received(result: io::Result<usize>, statistics: &mut Statistics) -> Option<usize> {
+    match result {
+        Ok(count) => Some(count),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
+        Err(_) => {
+            statistics.unreachable += 1;
+            None
+        }
+    }
+}
+
+/// Sends a batch. What the system refuses is dropped and counted: waiting would make everything behind it late.
+fn send(socket: &UdpSocket, packets: &[Outgoing<'_>], statistics: &mut Statistics) {
+    let mut rest = packets;
+    let mut news = 0;
+    while !rest.is_empty() {
+        match sys::send(socket.fd(), rest) {
+            Ok(count) => {
+                statistics.sent += count as u64;
+                rest = &rest[count.clamp(1, rest.len())..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // News about an earlier packet, once; this one has not been tried.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && news < 3 => {
+                statistics.unreachable += 1;
+                news += 1;
+            }
+            Err(_) => {
+                statistics.send_failed += 1;
+                rest = &rest[1..];
+                news = 0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_are_in_order_and_believable() {
+        let clocks = Clocks { monotonic: Instant::from_millis(10_000), wall: 5_000_000_000_000 };
+        let arrival = |age: i64, latest| clocks.arrival(Some(clocks.wall.saturating_add_signed(-age)), latest);
+        assert_eq!(arrival(1_000_000, Instant::ZERO), Instant::from_millis(9_999));
+        assert_eq!(arrival(1_000_000, Instant::from_micros(9_999_500)), Instant::from_micros(9_999_500));
+        assert_eq!(arrival(-1_000_000, Instant::ZERO), clocks.monotonic, "a stamp in the future");
+        assert_eq!(arrival(3_600_000_000_000, Instant::ZERO), clocks.monotonic, "the wall clock was set");
+        assert_eq!(clocks.arrival(None, Instant::ZERO), clocks.monotonic);
+    }
+}

@@ -1,0 +1,338 @@
+//! A relay on loopback: does what passes through it look like what was configured?
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+
+use std::{
+    net::UdpSocket,
+    time::{Duration, Instant},
+};
+
+use emu::{Relay, RelayConfig, RelayError, Statistics};
+use netem::{DropReason, Loss, Queue};
+use tiderace_emu as emu;
+use units::{Bitrate, DataSize, Probability};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn loopback() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// A client connected to a relay, and the server behind it.
+fn path(change: impl FnOnce(&mut RelayConfig)) -> (Relay, UdpSocket, UdpSocket) {
+    let (client, server) = (loopback(), loopback());
+    let mut config = RelayConfig::new("127.0.0.1:0".parse().unwrap(), server.local_addr().unwrap());
+    change(&mut config);
+    let relay = Relay::start(&config).unwrap();
+    client.connect(relay.address()).unwrap();
+    (relay, client, server)
+}
+
+/// Waits until the figures satisfy a condition.
+fn wait(relay: &Relay, what: &str, condition: impl Fn(&Statistics) -> bool) -> Statistics {
+    let started = Instant::now();
+    loop {
+        let statistics = relay.statistics().unwrap();
+        if condition(&statistics) {
+            return statistics;
+        }
+        assert!(started.elapsed() < PATIENCE, "{what}: {statistics:?}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn probability(value: f64) -> Probability {
+    Probability::new(value).unwrap()
+}
+
+#[test]
+fn datagrams_pass_both_ways_unchanged_and_apart() {
+    let (relay, one, server) = path(|_| {});
+    let other = loopback();
+    other.connect(relay.address()).unwrap();
+    let mut buffer = [0; 65_536];
+    let sizes = [0, 1, 1200, 1472, 9000, 65_507];
+    for (client, mark) in [(&one, 1u8), (&other, 2)] {
+        for size in sizes {
+            client.send(&vec![mark; size]).unwrap();
+            let (len, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], vec![mark; size]);
+            server.send_to(&buffer[..len], from).unwrap();
+            let len = client.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], vec![mark; size]);
+        }
+    }
+    let statistics = relay.stop().unwrap();
+    assert_eq!(statistics.clients, 2);
+    assert_eq!(statistics.sent, 4 * sizes.len() as u64);
+    assert_eq!(statistics.up, statistics.down);
+    assert_eq!(statistics.lateness.count(), statistics.sent);
+}
+
+/// The loss through real sockets lies within the 99 % interval of what was asked for, and the relay's own count is what
+/// the receiver misses, packet for packet.
+#[test]
+fn loss_is_as_configured() {
+    const PACKETS: u32 = 30_000;
+    const LOSS: f64 = 0.05;
+    let (relay, client, server) = path(|config| config.up.loss = Loss::Iid { p: probability(LOSS) });
+    server.set_nonblocking(true).unwrap();
+    let mut seen = vec![false; PACKETS as usize];
+    let mut payload = [0; 200];
+    // In steps small enough for any socket buffer: a packet lost there would not be the link's.
+    for step in 0..PACKETS / 100 {
+        for number in step * 100..(step + 1) * 100 {
+            payload[..4].copy_from_slice(&number.to_be_bytes());
+            client.send(&payload).unwrap();
+        }
+        let sent = u64::from(step + 1) * 100;
+        let statistics = wait(&relay, "all packets pass", |now| now.up.offered.packets == sent && now.held == 0);
+        let delivered = statistics.up.delivered.packets;
+        let started = Instant::now();
+        while (seen.iter().filter(|seen| **seen).count() as u64) < delivered {
+            assert!(started.elapsed() < PATIENCE, "packets are missing that the relay has sent");
+            while let Ok(len) = server.recv(&mut payload) {
+                assert_eq!(len, 200);
+                let number = u32::from_be_bytes(*payload.first_chunk().unwrap()) as usize;
+                assert!(!std::mem::replace(&mut seen[number], true), "twice");
+            }
+        }
+    }
+    let statistics = relay.stop().unwrap();
+    assert_eq!(statistics.kernel_dropped, 0);
+    let lost = seen.iter().filter(|seen| !**seen).count();
+    assert_eq!(lost as u64, statistics.up.dropped(DropReason::Loss).packets);
+    // 2.576 standard deviations of a binomial distribution.
+    let expected = f64::from(PACKETS) * LOSS;
+    let interval = 2.576 * (expected * (1.0 - LOSS)).sqrt();
+    assert!((lost as f64 - expected).abs() <= interval, "{lost} lost; expected {expected} ± {interval}");
+}
+
+/// The median time of a round trip, in seconds.
+fn round_trip(client: &UdpSocket, server: &UdpSocket, count: usize) -> f64 {
+    let mut buffer = [0; 100];
+    let mut times: Vec<f64> = (0..count)
+        .map(|_| {
+            let started = Instant::now();
+            client.send(&[7; 100]).unwrap();
+            let (len, from) = server.recv_from(&mut buffer).unwrap();
+            server.send_to(&buffer[..len], from).unwrap();
+            client.recv(&mut buffer).unwrap();
+            started.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_unstable_by(f64::total_cmp);
+    times[count / 2]
+}
+
+/// Compared with a relay that adds nothing, the median round trip grows by the configured delay within half a
+/// millisecond. Other programs on the machine can only add to the error, so the best of a few attempts counts.
+#[test]
+fn delay_is_as_configured() {
+    let delay = Duration::from_millis(20);
+    let (_bare_relay, bare_client, bare_server) = path(|_| {});
+    for spin in [Duration::ZERO, Duration::from_micros(200)] {
+        let (relay, client, server) = path(|config| {
+            config.up.delay = delay;
+            config.down.delay = delay / 2;
+            config.spin = spin;
+        });
+        best_of_some(&relay, [&bare_client, &bare_server], [&client, &server], delay.as_secs_f64() * 1.5);
+    }
+}
+
+fn best_of_some(
+    relay: &Relay,
+    [bare_client, bare_server]: [&UdpSocket; 2],
+    [client, server]: [&UdpSocket; 2],
+    expected: f64,
+) {
+    let mut errors = Vec::new();
+    for _ in 0..8 {
+        let bare = round_trip(bare_client, bare_server, 41);
+        let added = round_trip(client, server, 41) - bare;
+        errors.push((added - expected) * 1000.0);
+        if errors.last().is_some_and(|error| error.abs() <= 0.5) {
+            return;
+        }
+    }
+    panic!("added delay is off by {errors:?} ms; {}", relay.statistics().unwrap());
+}
+
+/// At 80 kbit/s a packet takes 123 ms: the first one is being sent while the queue fills and the rest is dropped.
+#[test]
+fn the_queue_holds_its_bytes() {
+    let (relay, client, _server) = path(|config| {
+        config.up.rate = Some(Bitrate::from_bps(80_000));
+        config.up.queue = Queue::DropTail { bytes: DataSize::from_bytes(100 * 1228) };
+    });
+    for _ in 0..150 {
+        client.send(&[0; 1200]).unwrap();
+    }
+    let statistics = wait(&relay, "all packets arrive", |now| now.up.offered.packets == 150);
+    let dropped = statistics.up.dropped(DropReason::Queue).packets;
+    // A sender that was interrupted for a second has let eight more packets in.
+    assert!((41..=49).contains(&dropped), "{statistics}");
+    assert_eq!(statistics.up.queue_peak_bytes, 100 * 1228);
+}
+
+/// The rate is that of the packets' bits whatever the thread's lateness: from the first to the last of 400 packets of
+/// 1228 bytes at 8 Mbit/s it is 490 ms.
+#[test]
+fn the_rate_is_exact() {
+    let (relay, client, server) = path(|config| {
+        config.up.rate = Some(Bitrate::from_mbps(8));
+        config.up.queue = Queue::DropTail { bytes: DataSize::from_bytes(1_000_000) };
+    });
+    for _ in 0..4 {
+        for _ in 0..100 {
+            client.send(&[0; 1200]).unwrap();
+        }
+    }
+    let mut buffer = [0; 2000];
+    let mut times = Vec::new();
+    for _ in 0..400 {
+        server.recv(&mut buffer).unwrap();
+        times.push(Instant::now());
+    }
+    let took = (times[399] - times[0]).as_secs_f64();
+    let exact = 399.0 * 1228.0 * 8.0 / 8e6;
+    // The receiver may be late at either end; a drift of the relay would be many times this.
+    assert!((took - exact).abs() < 0.05, "took {took} s instead of {exact} s; {}", relay.statistics().unwrap());
+}
+
+#[test]
+fn ecn_marks_pass_both_ways() {
+    let (_relay, client, server) = path(|_| {});
+    ecn_exchange(&client, &server);
+}
+
+/// The same over IPv6, where the bits travel in another way.
+#[test]
+fn ipv6_passes_with_its_marks() {
+    let Ok(server) = UdpSocket::bind("[::1]:0") else {
+        eprintln!("no IPv6 on this machine: nothing tested");
+        return;
+    };
+    let client = UdpSocket::bind("[::1]:0").unwrap();
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut config = RelayConfig::new("[::1]:0".parse().unwrap(), server.local_addr().unwrap());
+    config.up.mtu = Some(1300);
+    let relay = Relay::start(&config).unwrap();
+    client.connect(relay.address()).unwrap();
+    // 40 + 8 bytes of headers: 1252 bytes just fit, 1253 do not.
+    client.send(&[0; 1253]).unwrap();
+    client.send(&[0; 1252]).unwrap();
+    let mut buffer = [0; 2000];
+    assert_eq!(server.recv(&mut buffer).unwrap(), 1252);
+    ecn_exchange(&client, &server);
+    assert_eq!(relay.stop().unwrap().up.dropped(DropReason::Mtu).packets, 1);
+}
+
+fn ecn_exchange(client: &UdpSocket, server: &UdpSocket) {
+    for (there, back) in [(1, 2), (2, 3), (3, 1), (0, 0)] {
+        marks::set(client, there);
+        // Asking for the marks of later packets comes before they are sent.
+        marks::ask(server);
+        marks::ask(client);
+        client.send(&[0; 10]).unwrap();
+        let (found, from) = marks::receive(server);
+        assert_eq!(found, there);
+        marks::set(server, back);
+        server.send_to(&[0; 10], from).unwrap();
+        assert_eq!(marks::receive(client).0, back);
+    }
+}
+
+/// Setting and reading ECN bits with what socket2 offers.
+mod marks {
+    use std::{
+        mem::MaybeUninit,
+        net::{SocketAddr, UdpSocket},
+    };
+
+    use socket2::{MaybeUninitSlice, MsgHdrMut, SockAddr, SockRef};
+
+    pub(super) fn set(socket: &UdpSocket, bits: u32) {
+        let ipv6 = socket.local_addr().unwrap().is_ipv6();
+        let socket = SockRef::from(socket);
+        if ipv6 { socket.set_tclass_v6(bits).unwrap() } else { socket.set_tos_v4(bits).unwrap() }
+    }
+
+    pub(super) fn ask(socket: &UdpSocket) {
+        let ipv6 = socket.local_addr().unwrap().is_ipv6();
+        let socket = SockRef::from(socket);
+        if ipv6 { socket.set_recv_tclass_v6(true).unwrap() } else { socket.set_recv_tos_v4(true).unwrap() }
+    }
+
+    /// The bits of the next packet and its sender.
+    #[expect(unsafe_code, reason = "socket2 hands out control bytes as possibly uninitialised")]
+    pub(super) fn receive(socket: &UdpSocket) -> (u32, SocketAddr) {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 100];
+        let mut control = [MaybeUninit::<u8>::uninit(); 64];
+        let mut parts = [MaybeUninitSlice::new(&mut buffer)];
+        let mut from = SockAddr::from(socket.local_addr().unwrap());
+        let mut message = MsgHdrMut::new().with_addr(&mut from).with_buffers(&mut parts).with_control(&mut control);
+        SockRef::from(socket).recvmsg(&mut message, 0).unwrap();
+        let length = message.control_len();
+        assert!(length >= 17, "a control message");
+        // The header is 16 bytes (length, level, type), then comes the traffic class, its lowest byte first.
+        // SAFETY: the call has just said that it wrote at least 17 bytes.
+        let class = unsafe { control[16].assume_init() };
+        (u32::from(class) & 3, from.as_socket().unwrap())
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_clear_message() {
+    let taken = loopback();
+    let address = taken.local_addr().unwrap();
+    let error = Relay::start(&RelayConfig::new(address, "127.0.0.1:9".parse().unwrap())).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot listen on {address}: Address already in use (os error 98)"));
+    assert!(error.hint().unwrap().contains("another program has this port"));
+}
+
+#[test]
+fn other_mistakes_are_told_apart() {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let error = Relay::start(&RelayConfig::new("192.0.2.1:1".parse().unwrap(), listen)).unwrap_err();
+    assert!(matches!(error, RelayError::Target { .. }), "{error}");
+    assert!(error.hint().is_some());
+    let to = "127.0.0.1:9".parse().unwrap();
+    let error = Relay::start(&RelayConfig::new("192.0.2.1:1".parse().unwrap(), to)).unwrap_err();
+    assert!(matches!(error, RelayError::Listen { .. }) && error.hint().is_some(), "{error}");
+    let mut config = RelayConfig::new(listen, to);
+    config.down.rate = Some(Bitrate::from_mbps(1));
+    let error = Relay::start(&config).unwrap_err();
+    assert!(error.to_string().starts_with("down: a link with a rate needs a queue"), "{error}");
+}
+
+#[test]
+fn clients_and_memory_are_bounded_and_a_dead_server_is_no_end() {
+    let (relay, client, server) = path(|config| {
+        config.max_clients = 1;
+        config.up.delay = Duration::from_millis(500);
+        config.max_held = DataSize::from_bytes(5000);
+    });
+    for _ in 0..10 {
+        client.send(&[0; 1000]).unwrap();
+    }
+    let stranger = loopback();
+    stranger.connect(relay.address()).unwrap();
+    stranger.send(&[0; 100]).unwrap();
+    let statistics = wait(&relay, "all arrive", |now| now.up.offered.packets == 10 && now.refused == 1);
+    assert_eq!((statistics.overflowed, statistics.held), (5, 5));
+    assert!(statistics.doubt().unwrap().contains("held too many bytes"));
+    drop(server);
+    wait(&relay, "all leave", |now| now.held == 0);
+    // Nobody listens any more; the news comes back and the relay goes on.
+    client.send(&[0; 1000]).unwrap();
+    let statistics = wait(&relay, "the last one leaves", |now| now.up.offered.packets == 11 && now.held == 0);
+    assert!(statistics.unreachable > 0, "{statistics:?}");
+    drop(relay);
+}

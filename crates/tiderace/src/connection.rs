@@ -1,0 +1,266 @@
+//! A handle to a connection.
+
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use transport::{CloseReason, Handle, Stats};
+use units::Duration;
+use wire::{Dir, StreamId};
+
+use crate::{
+    error::{ConnectError, DatagramError},
+    shared::{Shared, State},
+    stream::{RecvStream, SendStream},
+};
+
+/// A connection whose handshake is under way. Dropping it gives the connection up.
+#[derive(Debug)]
+pub struct Connecting(Option<Connection>);
+
+impl Connecting {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self(Some(connection))
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Connection, ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let connection = self.0.as_ref().expect("not polled after it was ready");
+        let mut state = connection.shared.lock();
+        let waiters = state.connections.get_mut(&connection.handle).expect("kept while there are handles");
+        if let Some(reason) = &waiters.closed {
+            return Poll::Ready(Err(reason.clone().into()));
+        }
+        if !waiters.connected {
+            waiters.state.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        drop(state);
+        Poll::Ready(Ok(self.0.take().expect("taken once")))
+    }
+}
+
+/// A connection. Clones refer to the same one; with the last handle, streams included, it is closed.
+pub struct Connection {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: Handle,
+}
+
+impl Connection {
+    /// Takes over a handle that was counted already.
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle) -> Self {
+        Self { shared, handle }
+    }
+
+    /// Opens a bidirectional stream, as soon as the peer's limit allows. The peer hears of it with the first data.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
+        let id = self.open(Dir::Bi).await?;
+        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+    }
+
+    /// Opens a unidirectional stream, as soon as the peer's limit allows.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
+        let id = self.open(Dir::Uni).await?;
+        Ok(SendStream::new(self.clone(), id))
+    }
+
+    async fn open(&self, dir: Dir) -> Result<StreamId, CloseReason> {
+        poll_fn(|cx| {
+            self.with(|state, connection| {
+                if let Some(id) = connection.open(dir) {
+                    return Poll::Ready(Ok(id));
+                }
+                state.wait_open(dir, cx.waker());
+                Poll::Pending
+            })
+            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        })
+        .await
+    }
+
+    /// The next bidirectional stream that the peer opened.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
+        let id = self.accept(Dir::Bi).await?;
+        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+    }
+
+    /// The next unidirectional stream that the peer opened.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
+        let id = self.accept(Dir::Uni).await?;
+        Ok(RecvStream::new(self.clone(), id))
+    }
+
+    async fn accept(&self, dir: Dir) -> Result<StreamId, CloseReason> {
+        poll_fn(|cx| {
+            self.with(|waiters, connection| {
+                if let Some(id) = connection.accept(dir) {
+                    return Poll::Ready(Ok(id));
+                }
+                waiters.wait_accept(dir, cx.waker());
+                Poll::Pending
+            })
+            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        })
+        .await
+    }
+
+    /// Queues an unreliable datagram. When the queue is full its oldest entry is dropped: see
+    /// [`Stats::datagram_frames_dropped`].
+    ///
+    /// # Errors
+    /// When the peer takes none, or none of this size, or the connection is over.
+    pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
+        let mut state = self.shared.lock();
+        let sent = self.act(&mut state, |_, connection| connection.send_datagram(data))?;
+        state.wake_driver();
+        Ok(sent?)
+    }
+
+    /// The next datagram from the peer.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
+        poll_fn(|cx| {
+            self.with(|waiters, connection| {
+                if let Some(data) = connection.recv_datagram() {
+                    return Poll::Ready(Ok(data));
+                }
+                waiters.datagrams.push(cx.waker().clone());
+                Poll::Pending
+            })
+            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        })
+        .await
+    }
+
+    /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
+    pub fn max_datagram_size(&self) -> Option<usize> {
+        self.shared.lock().endpoint.connection(self.handle)?.max_datagram_size()
+    }
+
+    /// Closes the connection at once. Streams that are not yet delivered are lost.
+    pub fn close(&self, code: u64, reason: &[u8]) {
+        let mut state = self.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.handle) {
+            connection.close(self.shared.clock.now(), code, reason);
+            state.wake_driver();
+        }
+    }
+
+    /// Waits until the connection is over, and says why.
+    pub async fn closed(&self) -> CloseReason {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+            if let Some(reason) = &waiters.closed {
+                return Poll::Ready(reason.clone());
+            }
+            waiters.state.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Why the connection is over, if it is.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.shared.lock().connections.get(&self.handle)?.closed.clone()
+    }
+
+    /// Replaces the keys of both directions as soon as that is allowed.
+    pub fn update_keys(&self) {
+        let mut state = self.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.handle) {
+            connection.update_keys();
+            state.wake_driver();
+        }
+    }
+
+    /// All figures at this moment; `None` once the connection is forgotten.
+    pub fn stats(&self) -> Option<Stats> {
+        Some(self.shared.lock().endpoint.connection(self.handle)?.stats())
+    }
+
+    /// Smoothed RTT; zero once the connection is forgotten.
+    pub fn rtt(&self) -> Duration {
+        self.shared.lock().endpoint.connection(self.handle).map_or(Duration::ZERO, transport::Connection::rtt)
+    }
+
+    /// The address of the peer; `None` once the connection is forgotten.
+    pub fn remote_addr(&self) -> Option<SocketAddr> {
+        Some(self.shared.lock().endpoint.connection(self.handle)?.remote())
+    }
+
+    /// The application protocol that was agreed.
+    pub fn alpn(&self) -> Option<Vec<u8>> {
+        Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.alpn()?.to_vec())
+    }
+
+    /// Watches the connection from here on, for example to write qlog.
+    pub fn set_observer(&self, observer: Box<dyn transport::observe::Observer>) {
+        if let Some(connection) = self.shared.lock().endpoint.connection_mut(self.handle) {
+            connection.set_observer(observer);
+        }
+    }
+
+    /// Asks the connection for something that needs no datagram to be sent.
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
+    ) -> Result<T, CloseReason> {
+        self.act(&mut self.shared.lock(), act)
+    }
+
+    /// Acts on the connection and its waiters while it is open.
+    pub(crate) fn act<T>(
+        &self,
+        state: &mut State,
+        act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
+    ) -> Result<T, CloseReason> {
+        let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+        if let Some(reason) = &waiters.closed {
+            return Err(reason.clone());
+        }
+        let connection = state.endpoint.connection_mut(self.handle).expect("open until its end is reported");
+        Ok(act(waiters, connection))
+    }
+}
+
+impl Clone for Connection {
+    fn clone(&self) -> Self {
+        self.shared.lock().add_handle(self.handle);
+        Self { shared: self.shared.clone(), handle: self.handle }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.lock().drop_handle(self.handle, self.shared.clock.now());
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({:?})", self.handle)
+    }
+}

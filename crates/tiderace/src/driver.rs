@@ -1,0 +1,166 @@
+//! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
+//!
+//! One pass: everything that the socket has (within a bound), the deadlines that have passed, everything that wants to
+//! leave; then events are handed out and the task sleeps until the socket, a deadline or a handle wakes it.
+
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use tokio::time::Sleep;
+use transport::Transmit;
+use units::Instant;
+
+use crate::{
+    shared::{Shared, State},
+    socket::{SEND_BUFFER, Socket},
+};
+
+/// System calls for reading, and for writing, before other tasks of the runtime get their turn.
+const READS_PER_PASS: usize = 16;
+/// Bytes read before others get their turn: what was read is still in the processor's cache when the application looks at
+/// it, and its buffer is free again for the next read.
+const BYTES_PER_PASS: usize = 256 * 1024;
+const WRITES_PER_PASS: usize = 16;
+
+/// Owns the socket of an endpoint; a future that ends when the endpoint is closed and drained.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    socket: Socket,
+    send_buffer: Vec<u8>,
+    /// What the socket would not take; it waits in `send_buffer`.
+    unsent: Option<Transmit>,
+    sleep: Pin<Box<Sleep>>,
+    sleeps_until: Option<Instant>,
+    wake: Vec<Waker>,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, socket: Socket) -> Self {
+        let segments = socket.max_segments();
+        // Without GSO each send carries one payload.
+        let size = if segments > 1 { SEND_BUFFER } else { 2048 };
+        Self {
+            shared,
+            socket,
+            send_buffer: vec![0; size],
+            unsent: None,
+            sleep: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
+            sleeps_until: None,
+            wake: Vec::new(),
+        }
+    }
+
+    /// Reads what is there. `true` when there may be more.
+    fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        let mut bytes = 0;
+        for _ in 0..READS_PER_PASS {
+            if bytes >= BYTES_PER_PASS {
+                break;
+            }
+            if self.socket.poll_recv_ready(cx).is_pending() {
+                return false;
+            }
+            let now = self.shared.clock.now();
+            match self.socket.try_recv(now, |datagram| state.endpoint.handle_datagram(now, datagram)) {
+                Ok(more) => bytes += more,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // An ICMP message about an earlier datagram: the state machine finds out by itself.
+                Err(e) if is_transient(&e) => {}
+                Err(e) => {
+                    tracing::error!("cannot read from the socket: {e}");
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Writes what wants to leave. `true` when there may be more.
+    fn transmit(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        for _ in 0..WRITES_PER_PASS {
+            let transmit = match self.unsent.take() {
+                Some(transmit) => transmit,
+                None => {
+                    let now = self.shared.clock.now();
+                    let Some(transmit) = state.endpoint.poll_transmit(now, &mut self.send_buffer) else {
+                        return false;
+                    };
+                    transmit
+                }
+            };
+            match self.socket.try_send(&transmit, &self.send_buffer) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.unsent = Some(transmit);
+                    if self.socket.poll_send_ready(cx).is_pending() {
+                        return false;
+                    }
+                }
+                // To the state machine it is a lost datagram, and that is what it is.
+                Err(e) => tracing::debug!("cannot send {} bytes to {}: {e}", transmit.len, transmit.remote),
+            }
+        }
+        true
+    }
+
+    /// Sleeps until the next deadline. `true` when it has passed already.
+    fn arm(&mut self, cx: &mut Context<'_>, state: &State) -> bool {
+        let Some((at, ..)) = state.endpoint.poll_timeout() else {
+            self.sleeps_until = None;
+            return false;
+        };
+        if self.sleeps_until != Some(at) {
+            self.sleep.as_mut().reset(self.shared.clock.to_system(at).into());
+            self.sleeps_until = Some(at);
+        }
+        let due = self.sleep.as_mut().poll(cx).is_ready();
+        if due {
+            self.sleeps_until = None;
+        }
+        due
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let shared = this.shared.clone();
+        let mut state = shared.lock();
+        let mut again = this.receive(cx, &mut state);
+        state.endpoint.handle_timeout(shared.clock.now());
+        again |= this.transmit(cx, &mut state);
+        state.socket = this.socket.stats;
+        state.collect_events(&mut this.wake);
+        again |= this.arm(cx, &state);
+        let ended = state.orphaned && state.endpoint.open_connections() == 0;
+        if state.endpoint.open_connections() == 0 {
+            this.wake.append(&mut state.idle_waiters);
+        }
+        if again {
+            // After the others, the task that runs the runtime included: a task that wakes itself comes before that.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            state.driver = None;
+        } else {
+            state.driver = Some(cx.waker().clone());
+        }
+        drop(state);
+        for waker in this.wake.drain(..) {
+            waker.wake();
+        }
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted
+    )
+}

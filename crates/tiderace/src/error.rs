@@ -1,0 +1,99 @@
+//! Errors of the async API: whose fault it is, and what to do about it.
+
+use std::io;
+
+use transport::CloseReason;
+
+/// A connection could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The connection ended before it was complete.
+    #[error("{0}")]
+    Closed(#[from] CloseReason),
+    /// TLS refuses the server name or the configuration.
+    #[error("{0}")]
+    Config(#[from] transport::ConnectError),
+    /// The endpoint was closed.
+    #[error("the endpoint is closed")]
+    EndpointClosed,
+}
+
+/// Why nothing more can be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The peer does not want more of this stream.
+    #[error("the peer asked to stop (code {0})")]
+    Stopped(u64),
+    /// The stream was finished or reset before.
+    #[error("the stream is finished or reset")]
+    StreamClosed,
+    /// The connection is over.
+    #[error("the connection is over: {0}")]
+    ConnectionClosed(#[from] CloseReason),
+}
+
+/// Why nothing more can be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The peer gave the stream up.
+    #[error("the peer reset the stream (code {0})")]
+    Reset(u64),
+    /// The stream was stopped or read to its end before.
+    #[error("the stream is read to its end or stopped")]
+    StreamClosed,
+    /// The connection is over.
+    #[error("the connection is over: {0}")]
+    ConnectionClosed(#[from] CloseReason),
+}
+
+/// Why a stream could not be read as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadToEndError {
+    /// Reading failed.
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    /// The stream is longer than the caller takes.
+    #[error("the stream is longer than {limit} bytes")]
+    TooLong {
+        /// The caller's limit, in bytes.
+        limit: usize,
+    },
+}
+
+/// Why a datagram could not be sent or received.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramError {
+    /// The peer takes no datagrams, or not of this size.
+    #[error("{0}")]
+    Refused(#[from] transport::datagrams::SendDatagramError),
+    /// The connection is over.
+    #[error("the connection is over: {0}")]
+    ConnectionClosed(#[from] CloseReason),
+}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        let kind = match &error {
+            WriteError::Stopped(_) => io::ErrorKind::ConnectionReset,
+            WriteError::StreamClosed => io::ErrorKind::BrokenPipe,
+            WriteError::ConnectionClosed(_) => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        let kind = match &error {
+            ReadError::Reset(_) => io::ErrorKind::ConnectionReset,
+            ReadError::StreamClosed => io::ErrorKind::NotConnected,
+            ReadError::ConnectionClosed(_) => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
+    }
+}

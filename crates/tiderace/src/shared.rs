@@ -1,0 +1,220 @@
+//! What the driver and the handles share: the state machine, and who waits for what.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    task::Waker,
+};
+
+use transport::{CloseReason, Event, Handle, streams::StreamEvent};
+use wire::{Dir, StreamId};
+
+use crate::{clock::Clock, socket::SocketStats};
+
+/// Shared by the driver and all handles of an endpoint.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    pub(crate) clock: Clock,
+}
+
+/// Everything behind the lock.
+pub(crate) struct State {
+    pub(crate) endpoint: transport::Endpoint,
+    pub(crate) connections: HashMap<Handle, Waiters>,
+    pub(crate) incoming: VecDeque<Handle>,
+    pub(crate) incoming_waiters: Vec<Waker>,
+    /// The driver, while it sleeps.
+    pub(crate) driver: Option<Waker>,
+    pub(crate) idle_waiters: Vec<Waker>,
+    /// What the socket had done when the driver last ran.
+    pub(crate) socket: SocketStats,
+    /// No connection is accepted or opened any more.
+    pub(crate) closed: bool,
+    /// The last handle of the endpoint is gone: the driver ends with the last connection.
+    pub(crate) orphaned: bool,
+}
+
+/// What became of a finished stream.
+pub(crate) enum End {
+    Pending(Option<Waker>),
+    Delivered,
+    Stopped(u64),
+}
+
+/// Who waits for what on one connection.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    pub(crate) connected: bool,
+    pub(crate) closed: Option<CloseReason>,
+    /// Handles of the connection and of its streams.
+    pub(crate) handles: usize,
+    pub(crate) state: Vec<Waker>,
+    accept: [Vec<Waker>; 2],
+    open: [Vec<Waker>; 2],
+    readers: HashMap<StreamId, Waker>,
+    writers: HashMap<StreamId, Waker>,
+    /// Finished streams whose handles exist: what became of them.
+    ends: HashMap<StreamId, End>,
+    pub(crate) datagrams: Vec<Waker>,
+}
+
+fn place(dir: Dir) -> usize {
+    match dir {
+        Dir::Bi => 0,
+        Dir::Uni => 1,
+    }
+}
+
+impl Waiters {
+    pub(crate) fn wait_accept(&mut self, dir: Dir, waker: &Waker) {
+        self.accept[place(dir)].push(waker.clone());
+    }
+
+    pub(crate) fn wait_open(&mut self, dir: Dir, waker: &Waker) {
+        self.open[place(dir)].push(waker.clone());
+    }
+
+    pub(crate) fn wait_read(&mut self, id: StreamId, waker: &Waker) {
+        self.readers.insert(id, waker.clone());
+    }
+
+    pub(crate) fn wait_write(&mut self, id: StreamId, waker: &Waker) {
+        self.writers.insert(id, waker.clone());
+    }
+
+    /// From here on the end of the stream is of interest.
+    pub(crate) fn follow_end(&mut self, id: StreamId) {
+        self.ends.insert(id, End::Pending(None));
+    }
+
+    pub(crate) fn end_of(&mut self, id: StreamId) -> Option<&mut End> {
+        self.ends.get_mut(&id)
+    }
+
+    pub(crate) fn forget_end(&mut self, id: StreamId) {
+        self.ends.remove(&id);
+    }
+
+    fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
+        if let Some(place) = self.ends.get_mut(&id)
+            && let End::Pending(waker) = std::mem::replace(place, end)
+        {
+            wake.extend(waker);
+        }
+    }
+
+    fn on_event(&mut self, event: Event, wake: &mut Vec<Waker>) {
+        match event {
+            Event::Connected => {
+                self.connected = true;
+                wake.append(&mut self.state);
+                wake.append(&mut self.datagrams);
+            }
+            Event::Stream(event) => match event {
+                StreamEvent::Opened { dir } => wake.append(&mut self.accept[place(dir)]),
+                StreamEvent::StreamsAvailable { dir } => wake.append(&mut self.open[place(dir)]),
+                StreamEvent::Readable { id } => wake.extend(self.readers.remove(&id)),
+                StreamEvent::Writable { id } => wake.extend(self.writers.remove(&id)),
+                StreamEvent::Finished { id } => self.on_end(id, End::Delivered, wake),
+                StreamEvent::Stopped { id, code } => {
+                    wake.extend(self.writers.remove(&id));
+                    self.on_end(id, End::Stopped(code), wake);
+                }
+            },
+            Event::DatagramsReadable => wake.append(&mut self.datagrams),
+            Event::Closed(reason) => {
+                self.closed = Some(reason);
+                self.wake_all(wake);
+            }
+            _ => {}
+        }
+    }
+
+    fn wake_all(&mut self, wake: &mut Vec<Waker>) {
+        wake.append(&mut self.state);
+        wake.append(&mut self.datagrams);
+        for list in self.accept.iter_mut().chain(&mut self.open) {
+            wake.append(list);
+        }
+        for map in [&mut self.readers, &mut self.writers] {
+            wake.extend(map.drain().map(|(_, waker)| waker));
+        }
+        for end in self.ends.values_mut() {
+            if let End::Pending(waker) = end {
+                wake.extend(waker.take());
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(endpoint: transport::Endpoint) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                endpoint,
+                connections: HashMap::new(),
+                incoming: VecDeque::new(),
+                incoming_waiters: Vec::new(),
+                driver: None,
+                idle_waiters: Vec::new(),
+                socket: SocketStats::default(),
+                closed: false,
+                orphaned: false,
+            }),
+            clock: Clock::start(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held leaves the state machine between two steps: nothing may use it any more.
+        self.state.lock().expect("no task panicked while it held the endpoint")
+    }
+}
+
+impl State {
+    /// The driver has something to send.
+    pub(crate) fn wake_driver(&mut self) {
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+
+    /// Takes the events of all connections and collects whom to wake.
+    pub(crate) fn collect_events(&mut self, wake: &mut Vec<Waker>) {
+        while let Some(handle) = self.endpoint.poll_accept() {
+            self.connections.entry(handle).or_default();
+        }
+        while let Some((handle, event)) = self.endpoint.poll_event() {
+            let Some(waiters) = self.connections.get_mut(&handle) else { continue };
+            let arrived = matches!(event, Event::Connected) && waiters.handles == 0;
+            waiters.on_event(event, wake);
+            if arrived {
+                self.incoming.push_back(handle);
+                wake.append(&mut self.incoming_waiters);
+            } else if waiters.closed.is_some() && waiters.handles == 0 {
+                self.connections.remove(&handle);
+            }
+        }
+    }
+
+    /// Another handle refers to the connection.
+    pub(crate) fn add_handle(&mut self, handle: Handle) {
+        if let Some(waiters) = self.connections.get_mut(&handle) {
+            waiters.handles += 1;
+        }
+    }
+
+    /// A handle is gone; with the last one the connection closes.
+    pub(crate) fn drop_handle(&mut self, handle: Handle, now: units::Instant) {
+        let Some(waiters) = self.connections.get_mut(&handle) else { return };
+        waiters.handles -= 1;
+        if waiters.handles > 0 {
+            return;
+        }
+        self.connections.remove(&handle);
+        if let Some(connection) = self.endpoint.connection_mut(handle) {
+            connection.close(now, 0, b"");
+            self.wake_driver();
+        }
+    }
+}

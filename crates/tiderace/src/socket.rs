@@ -1,0 +1,168 @@
+//! A UDP socket that reads and writes batches.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
+use tokio::io::Interest;
+use transport::{Datagram, Ecn, Transmit};
+use units::Instant;
+
+use crate::buffers::ReceiveBuffers;
+
+/// Reads per system call at most.
+const BATCH: usize = 4;
+/// The largest payload that UDP carries, so the largest GSO batch.
+pub(crate) const SEND_BUFFER: usize = 65_507;
+/// What the kernel is asked to keep for us while we do not run.
+const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
+
+/// What a socket did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// System calls that sent something.
+    pub send_calls: u64,
+    /// System calls that received something.
+    pub receive_calls: u64,
+    /// Times that the socket had no room for what was to be sent.
+    pub send_blocked: u64,
+}
+
+/// Owns the socket and its buffers.
+pub(crate) struct Socket {
+    io: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    buffers: ReceiveBuffers,
+    pub(crate) stats: SocketStats,
+}
+
+impl Socket {
+    /// Takes a bound socket; must be called within a tokio runtime.
+    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let sock = socket2::SockRef::from(&socket);
+        grow_buffers(&sock);
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let io = tokio::net::UdpSocket::from_std(socket)?;
+        Ok(Self { io, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.local_addr()
+    }
+
+    /// How many payloads one send may carry.
+    pub(crate) fn max_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    pub(crate) fn poll_recv_ready(&self, cx: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
+        self.io.poll_recv_ready(cx)
+    }
+
+    pub(crate) fn poll_send_ready(&self, cx: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
+        self.io.poll_send_ready(cx)
+    }
+
+    /// One system call; hands each read to `take`. Returns the number of bytes.
+    pub(crate) fn try_recv(&mut self, now: Instant, mut take: impl FnMut(Datagram)) -> io::Result<usize> {
+        let mut metas = [RecvMeta::default(); BATCH];
+        let (io, state, buffers) = (&self.io, &self.state, &mut self.buffers);
+        let count = io.try_io(Interest::READABLE, || {
+            let mut free = buffers.ready(BATCH).iter_mut();
+            let mut slices: [IoSliceMut<'_>; BATCH] =
+                std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as were asked for")));
+            state.recv(UdpSockRef::from(io), &mut slices, &mut metas)
+        })?;
+        self.stats.receive_calls += 1;
+        let metas = &metas[..count];
+        let mut bytes = 0;
+        for (payload, meta) in self.buffers.take(metas.iter().map(|meta| meta.len)).zip(metas) {
+            bytes += meta.len;
+            if meta.len == 0 {
+                continue;
+            }
+            take(Datagram {
+                remote: meta.addr,
+                local: meta.dst_ip,
+                ecn: meta.ecn.map(from_codepoint),
+                received_at: now,
+                segment_size: meta.stride,
+                payload,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// One system call.
+    pub(crate) fn try_send(&mut self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
+        let out = quinn_udp::Transmit {
+            destination: transmit.remote,
+            ecn: transmit.ecn.map(to_codepoint),
+            contents: &payload[..transmit.len],
+            segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
+            src_ip: transmit.local,
+        };
+        let result = self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out));
+        match &result {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.stats.send_blocked += 1,
+            _ => self.stats.send_calls += 1,
+        }
+        result
+    }
+}
+
+/// Asks for large buffers: first without the administrator's limit, which needs a privilege, then within it.
+fn grow_buffers(socket: &socket2::SockRef<'_>) {
+    if force_buffers(socket).is_err() {
+        // Within the limit the kernel grants what it can; that it grants less is no error.
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "SO_RCVBUFFORCE and SO_SNDBUFFORCE have no safe wrapper")]
+fn force_buffers(socket: &socket2::SockRef<'_>) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let size = i32::try_from(SOCKET_BUFFER).expect("8 MiB fits");
+    for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
+        // SAFETY: the descriptor is open for the life of `socket`, and the option takes a pointer to a C int.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const size).cast(),
+                size_of::<i32>() as libc::socklen_t,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn force_buffers(_: &socket2::SockRef<'_>) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+fn from_codepoint(ecn: EcnCodepoint) -> Ecn {
+    match ecn {
+        EcnCodepoint::Ect0 => Ecn::Ect0,
+        EcnCodepoint::Ect1 => Ecn::Ect1,
+        EcnCodepoint::Ce => Ecn::Ce,
+    }
+}
+
+fn to_codepoint(ecn: Ecn) -> EcnCodepoint {
+    match ecn {
+        Ecn::Ect0 => EcnCodepoint::Ect0,
+        Ecn::Ect1 => EcnCodepoint::Ect1,
+        Ecn::Ce => EcnCodepoint::Ce,
+    }
+}

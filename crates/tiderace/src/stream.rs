@@ -1,0 +1,335 @@
+//! The two halves of a stream.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use transport::streams::{self, Chunk, Order, Priority};
+use wire::StreamId;
+
+use crate::{
+    connection::Connection,
+    error::{ReadError, ReadToEndError, WriteError},
+    shared::End,
+};
+
+/// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
+pub struct SendStream {
+    connection: Connection,
+    id: StreamId,
+    ended: bool,
+}
+
+impl SendStream {
+    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+        Self { connection, id, ended: false }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Queues all of `data` without copying it, as the send buffer has room.
+    ///
+    /// # Errors
+    /// When the peer asked to stop, or the stream or the connection is over.
+    pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), WriteError> {
+        while !data.is_empty() {
+            poll_fn(|cx| self.poll_write_bytes(cx, &mut data)).await?;
+        }
+        Ok(())
+    }
+
+    /// Queues a copy of all of `data`, as the send buffer has room.
+    ///
+    /// # Errors
+    /// As [`write_chunk`](Self::write_chunk).
+    pub async fn write_all(&mut self, data: &[u8]) -> Result<(), WriteError> {
+        self.write_chunk(Bytes::copy_from_slice(data)).await
+    }
+
+    fn poll_write_bytes(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |waiters, connection| match connection.write(self.id, data) {
+            Err(streams::WriteError::Blocked) => {
+                waiters.wait_write(self.id, cx.waker());
+                None
+            }
+            other => Some(other),
+        })?;
+        let Some(result) = result else { return Poll::Pending };
+        state.wake_driver();
+        Poll::Ready(result.map_err(from_write))
+    }
+
+    /// Ends the stream after what was written. Delivery goes on in the background.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            waiters.follow_end(self.id);
+            connection.finish(self.id)
+        })?;
+        state.wake_driver();
+        self.ended = true;
+        result.map_err(from_write)
+    }
+
+    /// Waits until the peer has acknowledged everything up to the end; only after [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// When the stream was not finished, the peer asked to stop, or the connection is over before.
+    pub async fn finished(&mut self) -> Result<(), WriteError> {
+        poll_fn(|cx| {
+            let mut state = self.connection.shared.lock();
+            // Delivery counts even if the connection has ended since.
+            let waiters = state.connections.get_mut(&self.connection.handle).expect("kept while there are handles");
+            let closed = waiters.closed.clone();
+            match (waiters.end_of(self.id), closed) {
+                (None, _) => Poll::Ready(Err(WriteError::StreamClosed)),
+                (Some(End::Delivered), _) => Poll::Ready(Ok(())),
+                (Some(End::Stopped(code)), _) => Poll::Ready(Err(WriteError::Stopped(*code))),
+                (Some(End::Pending(_)), Some(reason)) => Poll::Ready(Err(reason.into())),
+                (Some(End::Pending(waker)), None) => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Gives the stream up: what is not delivered yet is not sent any more.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        self.ended = true;
+        let result = self.connection.act(&mut state, |_, connection| connection.reset(self.id, code))?;
+        state.wake_driver();
+        result.map_err(from_write)
+    }
+
+    /// Which streams go first when not all can go.
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
+        let mut state = self.connection.shared.lock();
+        self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
+    }
+}
+
+fn from_write(error: streams::WriteError) -> WriteError {
+    match error {
+        streams::WriteError::Stopped(code) => WriteError::Stopped(code),
+        _ => WriteError::StreamClosed,
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The stream may be over already; then there is nothing to give up.
+            let _ = self.reset(0);
+        }
+        let mut state = self.connection.shared.lock();
+        if let Some(waiters) = state.connections.get_mut(&self.connection.handle) {
+            waiters.forget_end(self.id);
+        }
+    }
+}
+
+impl AsyncWrite for SendStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        // One copy of at most this much is made even if the send buffer then takes less of it.
+        const CHUNK: usize = 64 * 1024;
+        let mut data = Bytes::copy_from_slice(&buf[..buf.len().min(CHUNK)]);
+        self.get_mut().poll_write_bytes(cx, &mut data).map_err(Into::into)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().finish().map_err(Into::into))
+    }
+}
+
+/// Bytes of a stream that are fetched at once: taking the lock for each part, of a packet's size, would cost as much as
+/// the rest of the way.
+const FETCH: usize = 64 * 1024;
+
+/// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
+pub struct RecvStream {
+    connection: Connection,
+    id: StreamId,
+    /// Fetched and not handed out yet, about `FETCH` bytes. To flow control they count as read.
+    fetched: VecDeque<Chunk>,
+    /// What comes after the fetched parts, when that is known.
+    end: Option<RecvEnd>,
+    ended: bool,
+}
+
+/// How a stream ends.
+#[derive(Clone, Copy)]
+enum RecvEnd {
+    Complete,
+    Reset(u64),
+}
+
+impl RecvStream {
+    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+        Self { connection, id, fetched: VecDeque::new(), end: None, ended: false }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The next bytes in order, at most `max`. `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// When the peer reset the stream, or the connection is over.
+    pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        Ok(poll_fn(|cx| self.poll_chunk(cx, max, Order::Ordered)).await?.map(|chunk| chunk.data))
+    }
+
+    /// Bytes from anywhere in the stream as they arrive, with their offset. `None` when all were read.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read_unordered(&mut self, max: usize) -> Result<Option<(u64, Bytes)>, ReadError> {
+        let chunk = poll_fn(|cx| self.poll_chunk(cx, max, Order::Unordered)).await?;
+        Ok(chunk.map(|chunk| (chunk.offset, chunk.data)))
+    }
+
+    /// Everything up to the end of the stream, if that is not more than `limit` bytes.
+    ///
+    /// # Errors
+    /// When the stream is longer or cannot be read.
+    pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadToEndError> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.read_chunk(usize::MAX).await? {
+            if all.len() + chunk.len() > limit {
+                return Err(ReadToEndError::TooLong { limit });
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>, max: usize, order: Order) -> Poll<Result<Option<Chunk>, ReadError>> {
+        if self.ended {
+            return Poll::Ready(Err(ReadError::StreamClosed));
+        }
+        if self.fetched.is_empty() && self.end.is_none() {
+            ready!(self.poll_fetch(cx, order))?;
+        }
+        if let Some(chunk) = self.fetched.front_mut() {
+            if chunk.data.len() <= max.max(1) {
+                return Poll::Ready(Ok(self.fetched.pop_front()));
+            }
+            let offset = chunk.offset;
+            let data = chunk.data.split_to(max.max(1));
+            chunk.offset += data.len() as u64;
+            return Poll::Ready(Ok(Some(Chunk { offset, data })));
+        }
+        self.ended = true;
+        Poll::Ready(match self.end {
+            Some(RecvEnd::Reset(code)) => Err(ReadError::Reset(code)),
+            Some(RecvEnd::Complete) | None => Ok(None),
+        })
+    }
+
+    /// Takes what has arrived; ready when that is something, or the end.
+    fn poll_fetch(&mut self, cx: &mut Context<'_>, order: Order) -> Poll<Result<(), ReadError>> {
+        let Self { connection, id, fetched, end, .. } = self;
+        let mut state = connection.shared.lock();
+        let (outcome, credit) = connection.act(&mut state, |waiters, connection| {
+            let mut bytes = 0;
+            let outcome = loop {
+                if bytes >= FETCH {
+                    break Poll::Ready(Ok(()));
+                }
+                match connection.read(*id, usize::MAX, order) {
+                    Ok(Some(chunk)) => {
+                        bytes += chunk.data.len();
+                        fetched.push_back(chunk);
+                        continue;
+                    }
+                    Ok(None) => *end = Some(RecvEnd::Complete),
+                    Err(streams::ReadError::Reset(code)) => *end = Some(RecvEnd::Reset(code)),
+                    Err(streams::ReadError::Blocked) if fetched.is_empty() => {
+                        waiters.wait_read(*id, cx.waker());
+                        break Poll::Pending;
+                    }
+                    Err(streams::ReadError::Blocked) => {}
+                    Err(_) => break Poll::Ready(Err(ReadError::StreamClosed)),
+                }
+                break Poll::Ready(Ok(()));
+            };
+            (outcome, connection.wants_to_send_credit())
+        })?;
+        if credit {
+            state.wake_driver();
+        }
+        outcome
+    }
+
+    /// Asks the peer not to send more.
+    ///
+    /// # Errors
+    /// When the stream was read to its end, or the connection is over.
+    pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
+        self.ended = true;
+        self.fetched.clear();
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |_, connection| connection.stop_sending(self.id, code))?;
+        state.wake_driver();
+        result.map_err(|_| ReadError::StreamClosed)
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The stream may be over already; then there is nothing to stop.
+            let _ = self.stop(0);
+        }
+    }
+}
+
+impl AsyncRead for RecvStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ended || buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        match this.poll_chunk(cx, buf.remaining(), Order::Ordered) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(chunk)) => {
+                if let Some(chunk) = chunk {
+                    buf.put_slice(&chunk.data);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Real sockets on loopback: what is sent arrives, and errors say whose fault they are.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use tiderace::{
+    ClientConfig, CloseReason, Connection, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig,
+};
+
+fn configs(profile: &Profile) -> (ServerConfig, ClientConfig) {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let cert = certified.cert.der().to_vec();
+    let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der()).unwrap();
+    let server = RustlsServer::builder().identity(identity).alpn("test").build().unwrap();
+    let client = RustlsClient::builder().roots([cert]).alpn("test").build().unwrap();
+    let profile = Arc::new(profile.clone());
+    (ServerConfig::new(Arc::new(server), profile.clone()), ClientConfig::new(Arc::new(client), profile))
+}
+
+async fn pair(profile: &Profile) -> (Endpoint, Connection, Endpoint, Connection) {
+    let (server_config, client_config) = configs(profile);
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let server = Endpoint::server(any, server_config).unwrap();
+    let client = Endpoint::client_for(server.local_addr()).unwrap();
+    let connecting = client.connect(&client_config, server.local_addr(), "localhost").unwrap();
+    let (accepted, connected) = tokio::join!(server.accept(), connecting);
+    (server, accepted.unwrap(), client, connected.unwrap())
+}
+
+#[tokio::test]
+async fn a_stream_is_echoed() {
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    assert_eq!(connected.alpn().unwrap(), b"test");
+    let echo = tokio::spawn(async move {
+        let (mut send, mut recv) = accepted.accept_bi().await.unwrap();
+        while let Some(chunk) = recv.read_chunk(usize::MAX).await.unwrap() {
+            send.write_chunk(chunk).await.unwrap();
+        }
+        send.finish().unwrap();
+        send.finished().await.unwrap();
+        accepted.closed().await
+    });
+    let data: Bytes = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (mut send, mut recv) = connected.open_bi().await.unwrap();
+    let expected = data.clone();
+    let reader = tokio::spawn(async move {
+        let back = recv.read_to_end(10_000_000).await.unwrap();
+        assert!(back == expected, "what came back differs");
+    });
+    send.write_chunk(data).await.unwrap();
+    send.finish().unwrap();
+    send.finished().await.unwrap();
+    reader.await.unwrap();
+    connected.close(3, b"enough");
+    let reason = echo.await.unwrap();
+    assert_eq!(reason, CloseReason::PeerApplication { code: 3, reason: Bytes::from_static(b"enough") });
+}
+
+#[tokio::test]
+async fn datagrams_arrive() {
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    connected.send_datagram(Bytes::from_static(b"ping")).unwrap();
+    assert_eq!(accepted.read_datagram().await.unwrap(), "ping");
+    let max = connected.max_datagram_size().unwrap();
+    assert!(connected.send_datagram(vec![0; max + 1].into()).is_err());
+    connected.send_datagram(vec![7; max].into()).unwrap();
+    assert_eq!(accepted.read_datagram().await.unwrap().len(), max);
+}
+
+#[tokio::test]
+async fn a_dropped_stream_is_reset_and_stopped() {
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    let (mut send, recv) = connected.open_bi().await.unwrap();
+    send.write_all(b"half").await.unwrap();
+    let (mut back, mut forth) = accepted.accept_bi().await.unwrap();
+    assert_eq!(forth.read_chunk(100).await.unwrap().unwrap(), "half");
+    drop(send);
+    drop(recv);
+    assert_eq!(forth.read_chunk(100).await, Err(tiderace::ReadError::Reset(0)));
+    let stopped = loop {
+        match back.write_all(&[0; 1000]).await {
+            Ok(()) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(stopped, tiderace::WriteError::Stopped(0));
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_after_the_timeout() {
+    let profile = Profile { handshake_timeout: std::time::Duration::from_millis(300), ..Profile::default() };
+    let (_, client_config) = configs(&profile);
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = Endpoint::client_for(silent.local_addr().unwrap()).unwrap();
+    let error = client.connect(&client_config, silent.local_addr().unwrap(), "localhost").unwrap().await.unwrap_err();
+    assert!(matches!(error, tiderace::ConnectError::Closed(CloseReason::HandshakeTimeout)), "{error}");
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_refused() {
+    let (server_config, client_config) = configs(&Profile::default());
+    let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), server_config).unwrap();
+    let client = Endpoint::client_for(server.local_addr()).unwrap();
+    let error = client.connect(&client_config, server.local_addr(), "other.test").unwrap().await.unwrap_err();
+    assert!(matches!(error, tiderace::ConnectError::Closed(CloseReason::HandshakeFailed(_))), "{error}");
+}

@@ -1,0 +1,398 @@
+//! What has to be acknowledged, and when (RFC 9000 §13.2).
+//!
+//! Packets are noted one by one, the decision is taken once per batch of datagrams: a receive call that delivers 44 packets
+//! at once leads to one acknowledgement.
+
+use units::{Duration, Instant};
+use wire::{Ack, EcnCounts, Writer};
+
+use crate::range_set::RangeSet;
+
+/// An ECN codepoint that says more than "not capable" (RFC 3168 §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// Capable: ECT(0).
+    Ect0,
+    /// Capable: ECT(1).
+    Ect1,
+    /// Congestion was met on the way.
+    Ce,
+}
+
+/// Ranges that are remembered and reported at most. RFC 9000 §13.2.3: a receiver limits them.
+const MAX_RANGES: usize = 64;
+
+/// When ack-eliciting packets are acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckPolicy {
+    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2: 2).
+    pub ack_eliciting_threshold: u32,
+    /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
+    pub max_ack_delay: Duration,
+    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-11 §6.2):
+    /// 1 for any gap, as RFC 9000 §13.2.1 wants it; 0 for never.
+    pub reordering_threshold: u64,
+}
+
+impl Default for AckPolicy {
+    fn default() -> Self {
+        Self { ack_eliciting_threshold: 2, max_ack_delay: Duration::from_millis(25), reordering_threshold: 1 }
+    }
+}
+
+impl AckPolicy {
+    /// Every packet at once, as Initial and Handshake packets are acknowledged.
+    pub const IMMEDIATE: Self =
+        Self { ack_eliciting_threshold: 1, max_ack_delay: Duration::ZERO, reordering_threshold: 1 };
+}
+
+/// Owns what was received in one packet number space.
+#[derive(Clone, Debug)]
+pub struct AckState {
+    received: RangeSet,
+    /// Packets below have been forgotten, and count as duplicates.
+    floor: u64,
+    largest_received_at: Instant,
+    /// The largest ack-eliciting packet number.
+    largest_eliciting: Option<u64>,
+    /// The largest packet number reported in an ACK frame.
+    largest_reported: Option<u64>,
+    /// Ack-eliciting packets since the last ACK frame was written.
+    unacked_eliciting: u32,
+    /// Something arrived since the last ACK frame was written.
+    unreported: bool,
+    /// Do not wait for the threshold.
+    at_once: bool,
+    deadline: Option<Instant>,
+    ecn: EcnCounts,
+    policy: AckPolicy,
+}
+
+impl AckState {
+    /// Nothing received.
+    pub fn new(policy: AckPolicy) -> Self {
+        Self {
+            received: RangeSet::new(),
+            floor: 0,
+            largest_received_at: Instant::ZERO,
+            largest_eliciting: None,
+            largest_reported: None,
+            unacked_eliciting: 0,
+            unreported: false,
+            at_once: false,
+            deadline: None,
+            ecn: EcnCounts::default(),
+            policy,
+        }
+    }
+
+    /// For Initial and Handshake packets. RFC 9000 §13.2.1: they are acknowledged at once.
+    pub fn handshake() -> Self {
+        Self::new(AckPolicy::IMMEDIATE)
+    }
+
+    /// Changes when acknowledgements are due.
+    pub fn set_policy(&mut self, policy: AckPolicy) {
+        self.policy = policy;
+    }
+
+    /// Whether the packet was received before, or is so old that this is no longer known.
+    #[inline]
+    pub fn is_duplicate(&self, pn: u64) -> bool {
+        pn < self.floor || (self.largest().is_some_and(|largest| pn <= largest) && self.received.contains(pn))
+    }
+
+    /// Notes a packet that was authenticated and is no duplicate, with the time its datagram arrived. True when its number
+    /// is the highest so far.
+    #[inline]
+    pub fn on_packet(&mut self, pn: u64, received_at: Instant, ack_eliciting: bool, ecn: Option<Ecn>) -> bool {
+        let newest = self.largest().is_none_or(|largest| pn > largest);
+        self.received.insert(pn);
+        if self.received.range_count() > MAX_RANGES
+            && let Some(lowest) = self.received.pop_lowest()
+        {
+            self.floor = lowest.end() + 1;
+        }
+        if newest {
+            self.largest_received_at = received_at;
+        }
+        match ecn {
+            None => {}
+            Some(Ecn::Ect0) => self.ecn.ect0 += 1,
+            Some(Ecn::Ect1) => self.ecn.ect1 += 1,
+            Some(Ecn::Ce) => {
+                self.ecn.ce += 1;
+                // RFC 9000 §13.2.1: congestion is reported at once.
+                self.at_once |= ack_eliciting;
+            }
+        }
+        self.unreported = true;
+        if ack_eliciting {
+            self.on_ack_eliciting(pn, received_at);
+        }
+        newest
+    }
+
+    #[inline]
+    fn on_ack_eliciting(&mut self, pn: u64, received_at: Instant) {
+        self.unacked_eliciting += 1;
+        if self.deadline.is_none() {
+            self.deadline = Some(received_at + self.policy.max_ack_delay);
+        }
+        let in_order = match self.largest_eliciting {
+            // RFC 9000 §13.2.1: nothing is missing between the last and this one.
+            Some(largest) => pn == largest + 1 || (pn > largest && self.received.contains_all(largest, pn)),
+            None => pn == 0 || self.received.contains_all(0, pn),
+        };
+        self.largest_eliciting = self.largest_eliciting.max(Some(pn));
+        if !in_order || self.policy.reordering_threshold > 1 {
+            self.at_once |= self.exceeds_reordering(pn);
+        }
+    }
+
+    /// Whether the peer should hear of missing packets at once.
+    fn exceeds_reordering(&self, pn: u64) -> bool {
+        let threshold = self.policy.reordering_threshold;
+        match threshold {
+            0 => return false,
+            // RFC 9000 §13.2.1: a packet out of order, or one that leaves a gap.
+            1 => return true,
+            _ => {}
+        }
+        let Some(largest) = self.largest_eliciting else { return false };
+        // draft-ietf-quic-ack-frequency-11 §6.2: what the peer has already declared lost arrives.
+        let reported = self.largest_reported.and_then(|acked| acked.checked_sub(threshold));
+        if reported.is_some_and(|reported| pn <= reported) {
+            return true;
+        }
+        // … or a missing packet that has not been reported becomes old enough to be declared lost.
+        let from = reported.map_or(0, |reported| reported + 1).max(self.floor);
+        self.received.first_missing(from).is_some_and(|missing| missing < largest && largest - missing >= threshold)
+    }
+
+    /// Whether an ACK frame is due. To be asked once per batch of datagrams.
+    #[inline]
+    pub fn wants_ack(&self, now: Instant) -> bool {
+        self.unacked_eliciting > 0
+            && (self.at_once
+                || self.unacked_eliciting >= self.policy.ack_eliciting_threshold
+                || self.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    /// When an ACK frame will be due if nothing more arrives.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether an ACK frame would say something new: worth its bytes in a packet that is sent anyway.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.unreported
+    }
+
+    /// Writes an ACK frame; returns the largest packet number it acknowledges, to be recorded as
+    /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
+    pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
+        let largest = self.largest()?;
+        let delay = (now - self.largest_received_at).as_micros() >> ack_delay_exponent;
+        let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
+        // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
+        let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
+        let room = w.remaining();
+        if Ack::encode(w, delay, self.received.descending(), self.received.range_count(), ecn, room) == 0 {
+            return None;
+        }
+        self.largest_reported = Some(largest);
+        self.unacked_eliciting = 0;
+        self.unreported = false;
+        self.at_once = false;
+        self.deadline = None;
+        Some(largest)
+    }
+
+    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.4: the peer knows of everything
+    /// up to there, and need not be told again.
+    pub fn on_ack_acked(&mut self, largest: u64) {
+        // The newest range stays: the next ACK frame needs a largest packet number.
+        let keep_from = self.received.max().map_or(0, |max| max.min(largest + 1));
+        if keep_from > self.floor {
+            self.received.remove_below(keep_from);
+            self.floor = keep_from;
+        }
+    }
+
+    /// The largest packet number received.
+    #[inline]
+    pub fn largest(&self) -> Option<u64> {
+        self.received.max()
+    }
+
+    /// Counts of received ECN marks.
+    pub fn ecn_counts(&self) -> EcnCounts {
+        self.ecn
+    }
+
+    /// Returns memory that a busy phase left behind.
+    pub fn shrink(&mut self) {
+        self.received.shrink();
+    }
+
+    /// Bytes of memory held beside the struct itself.
+    pub fn memory(&self) -> usize {
+        self.received.memory()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use wire::{Frame, Frames};
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn state() -> AckState {
+        AckState::new(AckPolicy::default())
+    }
+
+    /// What an ACK frame says: ranges, raw delay, counts.
+    fn written(acks: &mut AckState, now: Instant) -> (Vec<std::ops::RangeInclusive<u64>>, u64, Option<EcnCounts>) {
+        let mut buffer = [0; 1000];
+        let mut w = Writer::new(&mut buffer);
+        acks.write(&mut w, now, 3).expect("something to acknowledge");
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(w.written()).next() else { panic!("no ACK frame") };
+        (ack.ranges().collect(), ack.delay, ack.ecn)
+    }
+
+    #[test]
+    fn every_second_or_after_the_delay() {
+        let mut acks = state();
+        acks.on_packet(0, at(0), true, None);
+        assert!(!acks.wants_ack(at(24)));
+        assert_eq!(acks.deadline(), Some(at(25)));
+        assert!(acks.wants_ack(at(25)));
+        acks.on_packet(1, at(2), true, None);
+        assert!(acks.wants_ack(at(2)));
+        assert_eq!(written(&mut acks, at(10)), (vec![0..=1], 1000, None), "8 ms in units of 8 us");
+        assert_eq!((acks.wants_ack(at(1000)), acks.deadline()), (false, None));
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_not_acknowledged_by_itself() {
+        let mut acks = state();
+        for pn in 0..10 {
+            acks.on_packet(pn, at(pn), false, None);
+        }
+        assert_eq!((acks.wants_ack(at(1000)), acks.deadline(), acks.has_news()), (false, None, true));
+        // Nor does it make a gap of those that ask.
+        acks.on_packet(10, at(10), true, None);
+        assert!(!acks.wants_ack(at(10)));
+    }
+
+    #[test]
+    fn gaps_and_late_packets_are_reported_at_once() {
+        let mut acks = state();
+        acks.on_packet(0, at(0), true, None);
+        acks.on_packet(2, at(0), true, None);
+        assert!(acks.at_once);
+        written(&mut acks, at(0));
+        acks.on_packet(3, at(1), true, None);
+        assert!(!acks.wants_ack(at(1)), "the gap has been reported");
+        acks.on_packet(1, at(1), true, None);
+        assert!(acks.at_once);
+    }
+
+    #[test]
+    fn handshake_packets_and_congestion_marks_are_reported_at_once() {
+        let mut acks = AckState::handshake();
+        acks.on_packet(0, at(0), true, None);
+        assert!(acks.wants_ack(at(0)));
+        let mut acks = state();
+        acks.on_packet(0, at(0), true, Some(Ecn::Ce));
+        assert!(acks.wants_ack(at(0)));
+        assert_eq!(written(&mut acks, at(0)).2, Some(EcnCounts { ect0: 0, ect1: 0, ce: 1 }));
+    }
+
+    /// The table of draft-ietf-quic-ack-frequency §6.2.1 for a threshold of 3.
+    #[test]
+    fn reordering_threshold_of_three() {
+        let mut acks =
+            AckState::new(AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 3, ..AckPolicy::default() });
+        for (pn, expected) in
+            [(0, false), (1, false), (3, false), (4, false), (5, true), (8, false), (9, true), (10, true)]
+        {
+            acks.on_packet(pn, at(0), true, None);
+            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
+            if expected {
+                written(&mut acks, at(0));
+            }
+        }
+    }
+
+    #[test]
+    fn arrival_of_the_largest_gives_the_delay() {
+        let mut acks = state();
+        acks.on_packet(5, at(10), true, None);
+        acks.on_packet(4, at(17), true, None);
+        assert_eq!(written(&mut acks, at(18)), (vec![4..=5], 1000, None));
+    }
+
+    #[test]
+    fn forgets_what_the_peer_knows() {
+        let mut acks = state();
+        for pn in [0, 1, 3, 4, 8] {
+            acks.on_packet(pn, at(0), true, None);
+        }
+        acks.on_ack_acked(3);
+        assert_eq!(written(&mut acks, at(0)).0, [8..=8, 4..=4]);
+        assert!(acks.is_duplicate(2), "unknown whether it is one: treated as such");
+        assert!(!acks.is_duplicate(5));
+        acks.on_ack_acked(100);
+        assert_eq!(written(&mut acks, at(0)).0, [8..=8]);
+        assert!(acks.is_duplicate(8) && acks.is_duplicate(7) && !acks.is_duplicate(9));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut acks = state();
+        for pn in 0..100_000 {
+            if !acks.is_duplicate(pn * 2) {
+                acks.on_packet(pn * 2, at(0), true, None);
+            }
+        }
+        assert_eq!(acks.received.range_count(), MAX_RANGES);
+        assert!(acks.memory() <= 2048);
+        assert!(acks.is_duplicate(3));
+        let mut small = [0; 20];
+        let mut w = Writer::new(&mut small);
+        assert_eq!(acks.write(&mut w, at(0), 3), Some(199_998), "as many ranges as fit");
+    }
+
+    proptest! {
+        /// No packet is taken twice, and all that is reported was received.
+        #[test]
+        fn reports_only_what_arrived(pns in proptest::collection::vec(0u64..300, 1..400), acked in 0u64..300) {
+            let mut acks = state();
+            let mut model = BTreeSet::new();
+            for (i, pn) in pns.into_iter().enumerate() {
+                if !acks.is_duplicate(pn) {
+                    acks.on_packet(pn, at(0), true, None);
+                    prop_assert!(model.insert(pn), "{} twice", pn);
+                }
+                if i == 100 {
+                    acks.on_ack_acked(acked);
+                }
+            }
+            prop_assert_eq!(acks.largest(), model.last().copied());
+            for pn in written(&mut acks, at(0)).0.into_iter().flatten() {
+                prop_assert!(model.contains(&pn));
+            }
+        }
+    }
+}

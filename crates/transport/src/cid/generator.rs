@@ -1,0 +1,114 @@
+//! How an endpoint makes its connection IDs.
+
+use rand_core::RngCore;
+use units::{RandomStream, Seed};
+use wire::ConnectionId;
+
+/// Makes connection IDs and reads back which shard of the endpoint an ID belongs to.
+///
+/// The shard stands in the clear beside the part that may be encrypted: the kernel's classic packet filter, which picks
+/// the socket of a shard, can compare bytes but cannot decrypt.
+pub trait ConnectionIdGenerator: Send {
+    /// A fresh ID. Never repeats within the life of the endpoint, and tells an observer nothing about another ID of the
+    /// same connection (RFC 9000 §5.1).
+    fn generate(&mut self) -> ConnectionId;
+
+    /// Length of every ID it makes, in bytes: short headers do not carry one.
+    fn len(&self) -> usize;
+
+    /// Whether IDs are empty, so that datagrams can only be told apart by address.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The shard that made `id`; `None` when this generator's layout cannot have made it.
+    fn shard_of(&self, id: &[u8]) -> Option<u8>;
+}
+
+/// The default layout: one byte of shard, seven random bytes.
+pub struct ShardedIds {
+    shard: u8,
+    random: RandomStream,
+}
+
+impl ShardedIds {
+    const LEN: usize = 8;
+
+    /// IDs for the shard with this number.
+    pub fn new(shard: u8, seed: &Seed) -> Self {
+        Self { shard, random: seed.stream("connection ids") }
+    }
+}
+
+impl ConnectionIdGenerator for ShardedIds {
+    fn generate(&mut self) -> ConnectionId {
+        let mut bytes = [0; Self::LEN];
+        self.random.fill_bytes(&mut bytes);
+        bytes[0] = self.shard;
+        ConnectionId::new(&bytes).expect("eight bytes fit")
+    }
+
+    fn len(&self) -> usize {
+        Self::LEN
+    }
+
+    fn shard_of(&self, id: &[u8]) -> Option<u8> {
+        (id.len() == Self::LEN).then(|| id[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second layout, as a load balancer would want it: the shard in the clear, then a block that looks random and
+    /// holds a server number for whoever has the key.
+    struct Masked {
+        shard: u8,
+        server: u16,
+        key: u64,
+        random: RandomStream,
+    }
+
+    impl Masked {
+        fn server_of(&self, id: &[u8]) -> u16 {
+            let nonce = u64::from_le_bytes(id[3..11].try_into().unwrap());
+            let mask = nonce.wrapping_mul(self.key).to_le_bytes();
+            u16::from_le_bytes([id[1] ^ mask[7], id[2] ^ mask[6]])
+        }
+    }
+
+    impl ConnectionIdGenerator for Masked {
+        fn generate(&mut self) -> ConnectionId {
+            let nonce = self.random.next_u64();
+            let mask = nonce.wrapping_mul(self.key).to_le_bytes();
+            let server = self.server.to_le_bytes();
+            let mut id = vec![self.shard, server[0] ^ mask[7], server[1] ^ mask[6]];
+            id.extend_from_slice(&nonce.to_le_bytes());
+            ConnectionId::new(&id).unwrap()
+        }
+        fn len(&self) -> usize {
+            11
+        }
+        fn shard_of(&self, id: &[u8]) -> Option<u8> {
+            (id.len() == 11).then(|| id[0])
+        }
+    }
+
+    #[test]
+    fn the_shard_is_readable_in_every_layout() {
+        let seed = Seed::from_number(7);
+        let masked = Masked { shard: 3, server: 0xbeef, key: 0x9e37_79b9_7f4a_7c15, random: seed.stream("x") };
+        let mut layouts: [Box<dyn ConnectionIdGenerator>; 2] = [Box::new(ShardedIds::new(3, &seed)), Box::new(masked)];
+        for layout in &mut layouts {
+            let (one, other) = (layout.generate(), layout.generate());
+            assert_ne!(one, other);
+            assert_eq!(one.as_slice().len(), layout.len());
+            assert_eq!(layout.shard_of(one.as_slice()), Some(3));
+            assert_eq!(layout.shard_of(&[0; 5]), None);
+        }
+        let mut masked = Masked { shard: 3, server: 0xbeef, key: 0x9e37_79b9_7f4a_7c15, random: seed.stream("y") };
+        let id = masked.generate();
+        assert_eq!(masked.server_of(id.as_slice()), 0xbeef);
+    }
+}

@@ -1,0 +1,179 @@
+//! The connection IDs that this endpoint gave to its peer.
+
+use std::collections::VecDeque;
+
+use wire::{ConnectionId, ResetToken};
+
+use crate::error::{Code, TransportError};
+
+/// How many of our IDs the peer may hold at a time, whatever larger number it offers to keep. One in use, one for a
+/// change of address at either end, and one in reserve while a replacement is on its way.
+const ISSUED_AT_ONCE: u64 = 3;
+
+/// An ID with what the peer has to know about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IssuedId {
+    pub(crate) sequence: u64,
+    pub(crate) id: ConnectionId,
+    pub(crate) reset_token: ResetToken,
+}
+
+/// Owns the IDs that route to this connection.
+pub(crate) struct LocalIds {
+    first: ConnectionId,
+    issued: Vec<IssuedId>,
+    /// Sequence numbers that the peer has to be told about (again).
+    to_announce: VecDeque<u64>,
+    /// IDs that the peer retired and the endpoint has to forget.
+    retired: Vec<ConnectionId>,
+    next_sequence: u64,
+    /// The peer's `active_connection_id_limit`.
+    peer_limit: u64,
+    /// New IDs are asked for once the handshake is complete.
+    wanted: bool,
+}
+
+impl LocalIds {
+    /// Starts with the ID of the handshake, sequence number 0.
+    pub(crate) fn new(first: ConnectionId, reset_token: ResetToken) -> Self {
+        Self {
+            first,
+            issued: vec![IssuedId { sequence: 0, id: first, reset_token }],
+            to_announce: VecDeque::new(),
+            retired: Vec::new(),
+            next_sequence: 1,
+            peer_limit: 2,
+            wanted: false,
+        }
+    }
+
+    /// The peer's limit is known and IDs may be issued.
+    pub(crate) fn start(&mut self, peer_limit: u64) {
+        self.peer_limit = peer_limit;
+        // An empty ID cannot be joined by others (RFC 9000 §5.1.1).
+        self.wanted = !self.issued[0].id.as_slice().is_empty();
+    }
+
+    /// How many more IDs the endpoint should make.
+    // RFC 9000 §5.1.1 MUST NOT: never have more IDs outstanding than the peer's limit.
+    pub(crate) fn wanted(&self) -> usize {
+        if !self.wanted {
+            return 0;
+        }
+        let target = self.peer_limit.min(ISSUED_AT_ONCE);
+        usize::try_from(target.saturating_sub(self.issued.len() as u64)).unwrap_or(0)
+    }
+
+    /// The endpoint made another ID.
+    pub(crate) fn issue(&mut self, id: ConnectionId, reset_token: ResetToken) {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.issued.push(IssuedId { sequence, id, reset_token });
+        self.to_announce.push_back(sequence);
+    }
+
+    /// The next ID for a NEW_CONNECTION_ID frame.
+    pub(crate) fn next_announcement(&self) -> Option<IssuedId> {
+        let sequence = *self.to_announce.front()?;
+        self.issued.iter().find(|i| i.sequence == sequence).copied()
+    }
+
+    /// The announcement was written into a packet.
+    pub(crate) fn announced(&mut self) {
+        self.to_announce.pop_front();
+    }
+
+    /// Whether a NEW_CONNECTION_ID frame waits.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        !self.to_announce.is_empty()
+    }
+
+    /// The packet with the announcement was lost.
+    pub(crate) fn on_lost(&mut self, sequence: u64) {
+        if self.issued.iter().any(|i| i.sequence == sequence) && !self.to_announce.contains(&sequence) {
+            self.to_announce.push_back(sequence);
+        }
+    }
+
+    /// RETIRE_CONNECTION_ID from the peer, in a packet addressed to `used`.
+    pub(crate) fn on_retire(&mut self, sequence: u64, used: &[u8]) -> Result<(), TransportError> {
+        // RFC 9000 §19.16 MUST: a sequence number that was never sent is an error.
+        if sequence >= self.next_sequence {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "retires a connection ID that was never issued"));
+        }
+        let Some(position) = self.issued.iter().position(|i| i.sequence == sequence) else { return Ok(()) };
+        // RFC 9000 §19.16 MUST NOT: the ID that the packet itself was sent to cannot be retired by it.
+        if self.issued[position].id.as_slice() == used {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "retires the connection ID that it is sent to"));
+        }
+        let gone = self.issued.swap_remove(position);
+        self.to_announce.retain(|&s| s != sequence);
+        self.retired.push(gone.id);
+        Ok(())
+    }
+
+    /// The next ID that no longer routes to this connection.
+    pub(crate) fn poll_retired(&mut self) -> Option<ConnectionId> {
+        self.retired.pop()
+    }
+
+    /// The ID of the handshake: the source of long packets.
+    pub(crate) fn first(&self) -> ConnectionId {
+        self.first
+    }
+
+    /// Length of every ID of ours, in bytes.
+    pub(crate) fn id_len(&self) -> usize {
+        self.first.len()
+    }
+
+    /// All IDs that route to this connection.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.issued.iter().map(|i| i.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> ConnectionId {
+        ConnectionId::new(&[n; 8]).unwrap()
+    }
+
+    #[test]
+    fn never_more_than_the_peer_keeps() {
+        let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));
+        assert_eq!(ids.wanted(), 0, "before the handshake the limit is not known");
+        ids.start(2);
+        assert_eq!(ids.wanted(), 1);
+        ids.issue(id(1), ResetToken([1; 16]));
+        assert_eq!(ids.wanted(), 0);
+        assert_eq!(ids.next_announcement().unwrap().sequence, 1);
+        ids.announced();
+        ids.on_retire(0, &id(1)).unwrap();
+        assert_eq!(ids.poll_retired(), Some(id(0)));
+        assert_eq!(ids.wanted(), 1);
+    }
+
+    #[test]
+    fn refuses_to_retire_what_was_not_issued_or_is_in_use() {
+        let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));
+        assert_eq!(ids.on_retire(1, &id(0)).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+        assert_eq!(ids.on_retire(0, &id(0)).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+    }
+
+    #[test]
+    fn a_lost_announcement_goes_out_again_unless_retired() {
+        let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));
+        ids.start(4);
+        ids.issue(id(1), ResetToken([1; 16]));
+        ids.announced();
+        ids.on_lost(1);
+        assert!(ids.wants_to_send());
+        ids.on_retire(1, &id(0)).unwrap();
+        assert!(!ids.wants_to_send());
+        ids.on_lost(1);
+        assert!(!ids.wants_to_send());
+    }
+}

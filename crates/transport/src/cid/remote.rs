@@ -1,0 +1,229 @@
+//! The connection IDs that the peer gave to this endpoint.
+
+use std::collections::VecDeque;
+
+use wire::{ConnectionId, ResetToken};
+
+use crate::error::{Code, TransportError};
+
+/// Our `active_connection_id_limit`: how many of the peer's IDs we keep.
+pub(crate) const ACTIVE_LIMIT: u64 = 4;
+
+/// How many retirements may wait for an acknowledgement. A peer that makes us retire faster than it acknowledges grows
+/// our memory (RFC 9000 §5.1.2 recommends at least twice the limit).
+const RETIREMENTS_LIMIT: usize = 4 * ACTIVE_LIMIT as usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Offered {
+    sequence: u64,
+    id: ConnectionId,
+    reset_token: Option<ResetToken>,
+}
+
+/// Owns the IDs that packets of ours may be addressed to.
+pub(crate) struct RemoteIds {
+    current: Offered,
+    spare: VecDeque<Offered>,
+    retire_prior_to: u64,
+    to_retire: VecDeque<u64>,
+    /// Retirements sent and not yet acknowledged.
+    unacknowledged: usize,
+}
+
+impl RemoteIds {
+    /// Starts with the ID of the handshake, sequence number 0.
+    pub(crate) fn new(first: ConnectionId) -> Self {
+        Self {
+            current: Offered { sequence: 0, id: first, reset_token: None },
+            spare: VecDeque::new(),
+            retire_prior_to: 0,
+            to_retire: VecDeque::new(),
+            unacknowledged: 0,
+        }
+    }
+
+    /// The ID that packets are addressed to.
+    #[inline]
+    pub(crate) fn current(&self) -> &ConnectionId {
+        &self.current.id
+    }
+
+    /// During the handshake the peer's first packet replaces the ID that the client made up (RFC 9000 §7.2).
+    pub(crate) fn replace_first(&mut self, id: ConnectionId) {
+        debug_assert_eq!(self.current.sequence, 0);
+        self.current.id = id;
+    }
+
+    /// The reset token of the first ID, from the transport parameters.
+    pub(crate) fn set_first_token(&mut self, token: ResetToken) {
+        if self.current.sequence == 0 {
+            self.current.reset_token = Some(token);
+        }
+    }
+
+    /// NEW_CONNECTION_ID from the peer.
+    pub(crate) fn on_new(
+        &mut self,
+        sequence: u64,
+        retire_prior_to: u64,
+        id: ConnectionId,
+        reset_token: ResetToken,
+    ) -> Result<(), TransportError> {
+        // RFC 9000 §19.15 MUST: with an empty ID in use the frame is an error.
+        if self.current.id.as_slice().is_empty() {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "new connection ID beside an empty one"));
+        }
+        let offered = Offered { sequence, id, reset_token: Some(reset_token) };
+        // RFC 9000 §19.15 MUST: the same sequence number always names the same ID, and the reverse.
+        for known in self.spare.iter().chain([&self.current]) {
+            let same = known.sequence == sequence || known.id == id;
+            let equal = known.sequence == sequence
+                && known.id == id
+                && (known.reset_token.is_none() || known.reset_token == offered.reset_token);
+            if same && !equal {
+                return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "connection ID issued twice, differently"));
+            }
+            if same {
+                return Ok(());
+            }
+        }
+        self.retire_prior_to = self.retire_prior_to.max(retire_prior_to);
+        // RFC 9000 §19.15 MUST: an ID that is already asked back is retired at once, unless that was done before.
+        if sequence < self.retire_prior_to {
+            self.retire(sequence)?;
+        } else {
+            let place = self.spare.partition_point(|s| s.sequence < sequence);
+            self.spare.insert(place, offered);
+        }
+        // RFC 9000 §5.1.2 MUST: first retire what the frame asks for, then count against the limit.
+        while let Some(oldest) = self.spare.front().filter(|s| s.sequence < self.retire_prior_to) {
+            let sequence = oldest.sequence;
+            self.spare.pop_front();
+            self.retire(sequence)?;
+        }
+        if self.current.sequence < self.retire_prior_to {
+            self.rotate()?;
+        }
+        if self.spare.len() as u64 + 1 > ACTIVE_LIMIT {
+            return Err(TransportError::new(Code::CONNECTION_ID_LIMIT_ERROR, "more connection IDs than the limit"));
+        }
+        Ok(())
+    }
+
+    /// Gives up the current ID for the next one, for example when the address changes. `false` when there is none.
+    pub(crate) fn rotate(&mut self) -> Result<bool, TransportError> {
+        let Some(next) = self.spare.pop_front() else { return Ok(false) };
+        let old = std::mem::replace(&mut self.current, next);
+        self.retire(old.sequence)?;
+        Ok(true)
+    }
+
+    fn retire(&mut self, sequence: u64) -> Result<(), TransportError> {
+        if self.to_retire.contains(&sequence) {
+            return Ok(());
+        }
+        if self.to_retire.len() + self.unacknowledged >= RETIREMENTS_LIMIT {
+            return Err(TransportError::new(
+                Code::CONNECTION_ID_LIMIT_ERROR,
+                "connection IDs are retired faster than acknowledged",
+            ));
+        }
+        self.to_retire.push_back(sequence);
+        Ok(())
+    }
+
+    /// The next RETIRE_CONNECTION_ID frame.
+    pub(crate) fn next_retirement(&self) -> Option<u64> {
+        self.to_retire.front().copied()
+    }
+
+    /// The frame was written into a packet.
+    pub(crate) fn retirement_sent(&mut self) {
+        self.to_retire.pop_front();
+        self.unacknowledged += 1;
+    }
+
+    /// The packet with the frame was acknowledged.
+    pub(crate) fn on_acked(&mut self) {
+        self.unacknowledged = self.unacknowledged.saturating_sub(1);
+    }
+
+    /// The packet with the frame was lost.
+    pub(crate) fn on_lost(&mut self, sequence: u64) {
+        self.unacknowledged = self.unacknowledged.saturating_sub(1);
+        if !self.to_retire.contains(&sequence) {
+            self.to_retire.push_back(sequence);
+        }
+    }
+
+    /// Whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).
+    pub(crate) fn is_reset(&self, token: &[u8; 16]) -> bool {
+        // Only the ID in use counts: tokens of unused IDs are not accepted either by the peer or by us.
+        self.current.reset_token.as_ref().is_some_and(|t| t.ct_eq(token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(ids: &mut RemoteIds, n: u8, retire: u64) -> Result<(), TransportError> {
+        ids.on_new(n.into(), retire, ConnectionId::new(&[n; 8]).unwrap(), ResetToken([n; 16]))
+    }
+
+    fn start() -> RemoteIds {
+        RemoteIds::new(ConnectionId::new(&[0; 8]).unwrap())
+    }
+
+    #[test]
+    fn the_limit_holds_after_retirement() {
+        let mut ids = start();
+        for n in 1..ACTIVE_LIMIT as u8 {
+            offer(&mut ids, n, 0).unwrap();
+        }
+        offer(&mut ids.clone_for_test(), 9, 0).unwrap_err();
+        offer(&mut ids, 4, 2).unwrap();
+        assert_eq!(ids.current().as_slice(), [2; 8]);
+        assert_eq!(ids.to_retire, [1, 0]);
+    }
+
+    impl RemoteIds {
+        fn clone_for_test(&self) -> Self {
+            Self {
+                current: self.current,
+                spare: self.spare.clone(),
+                retire_prior_to: self.retire_prior_to,
+                to_retire: self.to_retire.clone(),
+                unacknowledged: self.unacknowledged,
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_number_names_the_same_id() {
+        let mut ids = start();
+        offer(&mut ids, 1, 0).unwrap();
+        offer(&mut ids, 1, 0).unwrap();
+        let other = ConnectionId::new(&[7; 8]).unwrap();
+        assert_eq!(ids.on_new(1, 0, other, ResetToken([1; 16])).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+        let again = ConnectionId::new(&[1; 8]).unwrap();
+        assert_eq!(ids.on_new(2, 0, again, ResetToken([1; 16])).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+    }
+
+    #[test]
+    fn a_peer_that_makes_us_retire_without_end_is_stopped() {
+        let mut ids = start();
+        let failed = (1u8..=255).any(|n| offer(&mut ids, n, n.into()).is_err());
+        assert!(failed);
+        assert!(ids.to_retire.len() <= RETIREMENTS_LIMIT);
+    }
+
+    #[test]
+    fn an_id_that_arrives_after_it_was_asked_back_is_retired() {
+        let mut ids = start();
+        offer(&mut ids, 3, 3).unwrap();
+        offer(&mut ids, 2, 0).unwrap();
+        assert!(ids.to_retire.contains(&2));
+        assert_eq!(ids.current().as_slice(), [3; 8]);
+    }
+}

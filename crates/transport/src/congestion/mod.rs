@@ -1,0 +1,377 @@
+//! Congestion control: the trait that an algorithm implements, and the list of those there are.
+//!
+//! The contract: a path's recovery calls [`Controller::on_sent`] for each packet in flight, and for each acknowledgement
+//! in this order [`Controller::on_spurious_loss`] for each loss that was none, [`Controller::on_packet_lost`] for each lost
+//! packet, [`Controller::on_lost`] once when there was any, [`Controller::on_ecn_ce`] when congestion was marked, and then
+//! [`Controller::on_acked`] once when anything was newly acknowledged. The outputs [`Controller::window`],
+//! [`Controller::pacing_rate`] and [`Controller::send_quantum`] may be read at any time.
+
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use units::{Bitrate, Duration, Instant, Seed};
+
+pub mod cubic;
+pub mod episode;
+pub mod hystart;
+pub mod newreno;
+pub mod rate;
+
+pub use cubic::Cubic;
+pub use newreno::NewReno;
+pub use rate::{RateEstimator, RateSample, Snapshot};
+
+/// A packet in flight that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentSample {
+    /// Its number.
+    pub pn: u64,
+    /// Its size in bytes.
+    pub bytes: u16,
+    /// Bytes in flight before it.
+    pub in_flight_before: u64,
+    /// The sender had run out of data within the last round trip; together with nothing in flight: it restarts from idle.
+    pub app_limited: bool,
+    /// It was sent because a probe timeout expired.
+    pub pto_probe: bool,
+}
+
+/// What one acknowledgement brought.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AckSample {
+    /// Packets in flight newly acknowledged.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The bytes of those that were sent after [`Controller::recovery_started_at`].
+    pub bytes_after_recovery: u64,
+    /// Bytes newly declared lost by the same acknowledgement.
+    pub newly_lost: u64,
+    /// The RTT sample, when the acknowledgement gave one.
+    pub rtt: Option<Duration>,
+    /// The smallest RTT of the path so far; `None` before the first sample.
+    pub min_rtt: Option<Duration>,
+    /// The smoothed RTT of the path.
+    pub smoothed_rtt: Duration,
+    /// The delivery rate measured from the newest packet.
+    pub rate: Option<RateSample>,
+    /// Bytes in flight before the acknowledgement.
+    pub prior_in_flight: u64,
+    /// Bytes in flight after it, and after the losses it showed.
+    pub in_flight: u64,
+    /// The highest number newly acknowledged.
+    pub largest_acked: u64,
+    /// When that packet left.
+    pub largest_acked_sent_at: Instant,
+    /// Bytes that the path has delivered in total.
+    pub delivered: u64,
+    /// Bytes that the path has lost in total.
+    pub lost: u64,
+    /// RFC 9002 §7.8: within the flight that is being acknowledged, the window (or the pacing that follows from it) held
+    /// back data that was ready. A window that was not used says nothing about what the path can take.
+    pub window_limited: bool,
+    /// The sender has run out of data within the last round trip.
+    pub app_limited: bool,
+}
+
+/// One packet declared lost, with what it remembers of its departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostPacket {
+    /// Its number.
+    pub pn: u64,
+    /// Its size in bytes.
+    pub bytes: u16,
+    /// When it left.
+    pub sent_at: Instant,
+    /// The path's delivery when it left.
+    pub snapshot: Snapshot,
+    /// Bytes lost since it left, itself included.
+    pub lost_since_sent: u64,
+    /// Bytes that the path has delivered in total.
+    pub delivered: u64,
+}
+
+/// All packets that one acknowledgement or one timeout showed to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LossSample {
+    /// Number of packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The highest number among them.
+    pub largest_lost: u64,
+    /// When that packet left.
+    pub largest_lost_sent_at: Instant,
+    /// The losses span so much time that the path counts as persistently congested (RFC 9002 §7.6).
+    pub persistent: bool,
+    /// Bytes in flight afterwards.
+    pub in_flight: u64,
+}
+
+/// A packet that was declared lost was acknowledged after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpuriousSample {
+    /// Its number.
+    pub pn: u64,
+    /// Its size in bytes.
+    pub bytes: u16,
+    /// When it left.
+    pub sent_at: Instant,
+    /// When it was declared lost.
+    pub lost_at: Instant,
+}
+
+/// The peer saw packets marked with congestion experienced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CeSample {
+    /// Marks that were newly reported.
+    pub newly_marked: u64,
+    /// Marked-capable packets newly acknowledged: with `newly_marked`, the share of marks.
+    pub newly_acked: u64,
+    /// When the largest packet that the acknowledgement covers left.
+    pub largest_acked_sent_at: Instant,
+    /// Bytes in flight afterwards.
+    pub in_flight: u64,
+}
+
+/// A congestion controller: the state that decides how much may be in flight, and how fast it leaves.
+pub trait Controller: Send + Debug {
+    /// The algorithm, as users write it.
+    fn name(&self) -> &'static str;
+
+    /// A packet in flight leaves.
+    fn on_sent(&mut self, now: Instant, sent: &SentSample);
+
+    /// Packets were newly acknowledged.
+    fn on_acked(&mut self, now: Instant, ack: &AckSample);
+
+    /// One packet was declared lost; called before [`Controller::on_lost`].
+    fn on_packet_lost(&mut self, _now: Instant, _packet: &LostPacket) {}
+
+    /// Packets were declared lost.
+    fn on_lost(&mut self, now: Instant, loss: &LossSample);
+
+    /// A loss was none.
+    fn on_spurious_loss(&mut self, now: Instant, spurious: &SpuriousSample);
+
+    /// Congestion was marked.
+    fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample);
+
+    /// The sender ran out of data although it could have sent.
+    fn on_app_limited(&mut self, _now: Instant, _in_flight: u64) {}
+
+    /// Packets in flight vanished without verdict, with their keys.
+    fn on_discarded(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
+
+    /// The datagram size of the path changed.
+    fn on_mtu(&mut self, mtu: u16);
+
+    /// Bytes that may be in flight.
+    fn window(&self) -> u64;
+
+    /// The slow start threshold in bytes; `None` while it is infinite or where there is none.
+    fn ssthresh(&self) -> Option<u64> {
+        None
+    }
+
+    /// The rate at which packets shall leave; `None` leaves it to the pacer, which takes it from the window.
+    fn pacing_rate(&self) -> Option<Bitrate> {
+        None
+    }
+
+    /// Bytes that may leave together at most; `u64::MAX` leaves it to the pacer.
+    fn send_quantum(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// When the present or the last reaction to congestion began: packets sent before tell nothing about the window that
+    /// followed (RFC 9002 §7.3.2).
+    fn recovery_started_at(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether the window grows exponentially.
+    fn in_slow_start(&self) -> bool;
+
+    /// The state, as qlog names it.
+    fn state(&self) -> &'static str;
+
+    /// A copy, for a new path that starts from what an old one knew.
+    fn clone_box(&self) -> Box<dyn Controller>;
+}
+
+impl Clone for Box<dyn Controller> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// What a controller is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// The window at the start, in bytes; `None` gives [`initial_window`].
+    pub initial_window: Option<u64>,
+    /// Largest UDP payload of the path in bytes.
+    pub mtu: u16,
+    /// Source of the random numbers of algorithms that probe at random times.
+    pub seed: Seed,
+    /// When the path comes into use.
+    pub now: Instant,
+}
+
+impl Parameters {
+    /// Parameters of a path with this datagram size; nothing else is special about it.
+    pub fn for_mtu(mtu: u16) -> Self {
+        Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO }
+    }
+
+    /// The window to start with.
+    pub fn window(&self) -> u64 {
+        self.initial_window.unwrap_or_else(|| initial_window(self.mtu)).max(minimum_window(self.mtu))
+    }
+}
+
+/// RFC 9002 §7.2: ten datagrams, limited to the larger of 14,720 bytes and two datagrams.
+pub fn initial_window(mtu: u16) -> u64 {
+    let mtu = u64::from(mtu);
+    (10 * mtu).min(14_720.max(2 * mtu))
+}
+
+/// RFC 9002 §7.2: two datagrams.
+pub fn minimum_window(mtu: u16) -> u64 {
+    2 * u64::from(mtu)
+}
+
+/// The algorithms there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "&'static str")]
+pub enum Algorithm {
+    /// RFC 9002 §7.
+    NewReno,
+    /// RFC 9438 with HyStart++ (RFC 9406).
+    #[default]
+    Cubic,
+}
+
+/// The name belongs to no algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown congestion control `{name}`: there is {}", Algorithm::names())]
+pub struct UnknownAlgorithm {
+    name: String,
+}
+
+impl Algorithm {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+
+    /// The name that users write.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NewReno => "newreno",
+            Self::Cubic => "cubic",
+        }
+    }
+
+    fn names() -> String {
+        Self::ALL.map(|algorithm| format!("`{}`", algorithm.name())).join(", ")
+    }
+
+    /// A controller in its initial state.
+    pub fn build(self, parameters: &Parameters) -> Box<dyn Controller> {
+        match self {
+            Self::NewReno => Box::new(NewReno::new(parameters)),
+            Self::Cubic => Box::new(Cubic::new(parameters)),
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let wanted = name.to_ascii_lowercase();
+        let found = Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == wanted || wanted == "reno" && *algorithm == Self::NewReno);
+        found.ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Algorithm {
+    type Error = UnknownAlgorithm;
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl From<Algorithm> for &'static str {
+    fn from(algorithm: Algorithm) -> Self {
+        algorithm.name()
+    }
+}
+
+impl std::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An acknowledgement of `bytes` that were sent just before `now - rtt`, with a full window.
+    pub(crate) fn ack(bytes: u64, now: Instant, rtt: Duration) -> AckSample {
+        AckSample {
+            packets: 1,
+            bytes,
+            bytes_after_recovery: bytes,
+            newly_lost: 0,
+            rtt: Some(rtt),
+            min_rtt: Some(rtt),
+            smoothed_rtt: rtt,
+            rate: None,
+            prior_in_flight: bytes,
+            in_flight: 0,
+            largest_acked: 0,
+            largest_acked_sent_at: now.saturating_sub(rtt),
+            delivered: 0,
+            lost: 0,
+            window_limited: true,
+            app_limited: false,
+        }
+    }
+
+    /// The loss of one packet that left at `sent_at`.
+    pub(crate) fn loss(sent_at: Instant) -> LossSample {
+        LossSample {
+            packets: 1,
+            bytes: 1200,
+            largest_lost: 0,
+            largest_lost_sent_at: sent_at,
+            persistent: false,
+            in_flight: 0,
+        }
+    }
+
+    #[test]
+    fn windows_of_the_standard() {
+        assert_eq!(initial_window(1200), 12_000);
+        assert_eq!(initial_window(1472), 14_720);
+        assert_eq!(initial_window(1500), 14_720);
+        assert_eq!(initial_window(9000), 18_000);
+        assert_eq!(minimum_window(1200), 2400);
+    }
+
+    #[test]
+    fn names_read_back() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.name().parse(), Ok(algorithm));
+            assert_eq!(algorithm.build(&Parameters::for_mtu(1200)).name(), algorithm.name());
+        }
+        assert_eq!("Reno".parse(), Ok(Algorithm::NewReno));
+        let error = "vegas".parse::<Algorithm>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown congestion control `vegas`: there is `newreno`, `cubic`");
+    }
+}

@@ -1,0 +1,121 @@
+//! What the application asks of a connection.
+
+use bytes::Bytes;
+use units::Instant;
+use wire::{Dir, StreamId};
+
+use super::{Connection, lifecycle::CloseFrame};
+use crate::{
+    datagrams::SendDatagramError,
+    events::{CloseReason, Event},
+    streams::{Chunk, Order, Priority, ReadError, WriteError},
+};
+
+/// Commands. Drain `poll_transmit` afterwards.
+impl Connection {
+    /// Opens a stream. `None` while the peer's limit is reached; `StreamsAvailable` follows when it rises.
+    pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
+        if self.lifecycle.is_open() { self.streams.open(dir) } else { None }
+    }
+
+    /// The next stream that the peer opened, in the order of their numbers.
+    pub fn accept(&mut self, dir: Dir) -> Option<StreamId> {
+        self.streams.accept(dir)
+    }
+
+    /// Takes a prefix of `data` to send; returns its length. The rest stays in `data`.
+    ///
+    /// # Errors
+    /// [`WriteError::Blocked`] when the send buffer is full: `Writable` follows.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        if !self.lifecycle.is_open() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.write(id, data)
+    }
+
+    /// Ends the stream after what was written.
+    ///
+    /// # Errors
+    /// When the stream is not open for sending.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+        self.streams.finish(id)
+    }
+
+    /// Gives the sending side up: what the peer has not received is not sent any more (RFC 9000 §19.4).
+    ///
+    /// # Errors
+    /// When the stream is not open for sending.
+    pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+        self.streams.reset(id, code)
+    }
+
+    /// Asks the peer not to send more on the stream (RFC 9000 §19.5).
+    ///
+    /// # Errors
+    /// When the stream is not open for receiving.
+    pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+        self.streams.stop_sending(id, code)
+    }
+
+    /// Which streams go first when not all can go.
+    ///
+    /// # Errors
+    /// When the stream is not open for sending.
+    pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
+        self.streams.set_priority(id, priority)
+    }
+
+    /// Whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
+    pub fn wants_to_send_credit(&self) -> bool {
+        self.streams.wants_to_send()
+    }
+
+    /// At most `max` bytes of a stream. `None` when everything was read up to its end.
+    ///
+    /// # Errors
+    /// [`ReadError::Blocked`] when nothing is there: `Readable` follows.
+    pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
+        self.streams.read(id, max, order)
+    }
+
+    /// Queues an unreliable datagram (RFC 9221). When the queue is full, its oldest entry is dropped and reported.
+    ///
+    /// # Errors
+    /// When the peer takes none, or none of this size.
+    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
+        self.datagrams.send(data).map(|_| ())
+    }
+
+    /// The next datagram from the peer.
+    pub fn recv_datagram(&mut self) -> Option<Bytes> {
+        self.datagrams.recv()
+    }
+
+    /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
+    pub fn max_datagram_size(&self) -> Option<usize> {
+        self.datagrams.max_size()
+    }
+
+    /// Closes the connection: nothing more is sent but the goodbye.
+    pub fn close(&mut self, now: Instant, code: u64, reason: &[u8]) {
+        if self.lifecycle.is_open() {
+            let frame = CloseFrame::Application { code, reason: reason.to_vec() };
+            self.close_with(now, frame, CloseReason::ThisApplication { code });
+        }
+    }
+
+    /// Replaces the keys of both directions as soon as that is allowed (RFC 9001 §6.1).
+    pub fn update_keys(&mut self) {
+        self.key_update_wanted = true;
+    }
+
+    /// Sends a PING, to hear whether the peer is there.
+    pub fn ping(&mut self) {
+        self.control.ping = true;
+    }
+
+    pub(super) fn push(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}

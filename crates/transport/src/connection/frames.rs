@@ -1,0 +1,165 @@
+//! Which part a frame belongs to.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use units::Instant;
+use wire::{Frame, FrameErrorKind, Frames, PacketKind, Side, StreamFrame, StreamId};
+
+use super::{Connection, receive::PacketSeen, spaces::SpaceId};
+use crate::{
+    error::{Code, TransportError},
+    events::{CloseReason, Event},
+    tls::Level,
+};
+
+/// Payload that is handed up once the whole batch has been opened, as ranges of its buffer.
+pub(super) enum Deferred {
+    Stream { id: StreamId, offset: u64, range: Range<usize>, fin: bool },
+    Datagram { range: Range<usize> },
+}
+
+impl Connection {
+    /// Reads the frames of an opened packet. `base` is where `payload` starts in the batch's buffer.
+    pub(super) fn handle_frames(
+        &mut self,
+        now: Instant,
+        payload: &[u8],
+        base: usize,
+        seen: &PacketSeen<'_>,
+    ) -> Result<(), TransportError> {
+        // RFC 9000 §12.4 MUST: a packet without frames is an error.
+        if payload.is_empty() {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a packet without frames"));
+        }
+        let within = |data: &[u8]| {
+            let start = data.as_ptr() as usize - payload.as_ptr() as usize + base;
+            start..start + data.len()
+        };
+        let mut ack_eliciting = false;
+        let mut probing = true;
+        for frame in Frames::new(payload) {
+            let frame = frame.map_err(|error| {
+                // RFC 9000 §12.4 MUST: an unknown type is a FRAME_ENCODING_ERROR as well.
+                let what = match error.kind {
+                    FrameErrorKind::Malformed(what) => what,
+                    FrameErrorKind::Truncated => "the frame is cut off",
+                    FrameErrorKind::Unknown => "the frame type is unknown",
+                };
+                TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(error.frame_type)
+            })?;
+            if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
+                let what = "the frame is not permitted in this packet type";
+                return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
+            }
+            ack_eliciting |= frame.is_ack_eliciting();
+            probing &= frame.is_probing();
+            match frame {
+                Frame::Stream(StreamFrame { id, offset, fin, data }) => {
+                    self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
+                }
+                Frame::Datagram { data } => {
+                    self.deferred.push(Deferred::Datagram { range: within(data) });
+                }
+                Frame::Ack(ack) => self.on_ack(now, seen.space, &ack, seen.old_keys)?,
+                frame => {
+                    let ty = frame.ty();
+                    self.handle_rare_frame(now, seen, frame)
+                        .map_err(|e| if e.frame_type == 0 { e.in_frame(ty) } else { e })?;
+                }
+            }
+        }
+        if let Some(space) = self.spaces.get_mut(seen.space) {
+            let ecn = seen.arrival.ecn;
+            let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
+            if newest && !probing && seen.arrival.path != self.active {
+                self.migrate(now, seen.arrival.path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything but STREAM, DATAGRAM and ACK.
+    fn handle_rare_frame(
+        &mut self,
+        now: Instant,
+        seen: &PacketSeen<'_>,
+        frame: Frame<'_>,
+    ) -> Result<(), TransportError> {
+        match frame {
+            Frame::Padding { .. } | Frame::Ping => Ok(()),
+            Frame::Crypto { offset, data } => {
+                let level = match seen.space {
+                    SpaceId::Initial => Level::Initial,
+                    SpaceId::Handshake => Level::Handshake,
+                    SpaceId::Data(_) => Level::OneRtt,
+                };
+                self.handshake.on_crypto(level, offset, data)
+            }
+            Frame::ResetStream { id, code, final_size } => self.streams.on_reset_stream(id, code, final_size),
+            Frame::StopSending { id, code } => self.streams.on_stop_sending(id, code),
+            Frame::MaxData(limit) => {
+                self.streams.on_max_data(limit);
+                Ok(())
+            }
+            Frame::MaxStreamData { id, limit } => self.streams.on_max_stream_data(id, limit),
+            Frame::MaxStreams { dir, limit } => self.streams.on_max_streams(dir, limit),
+            Frame::DataBlocked(limit) => {
+                self.streams.on_data_blocked(limit);
+                Ok(())
+            }
+            Frame::StreamsBlocked { dir, limit } => {
+                self.streams.on_streams_blocked(dir, limit);
+                Ok(())
+            }
+            Frame::StreamDataBlocked { id, limit } => self.streams.on_stream_data_blocked(id, limit),
+            Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
+                self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)
+            }
+            Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
+            Frame::PathChallenge(data) => {
+                self.paths[seen.arrival.path].challenge.on_challenge(data);
+                Ok(())
+            }
+            Frame::PathResponse(data) => {
+                self.on_path_response(data);
+                Ok(())
+            }
+            Frame::NewToken { token } => self.on_new_token(token),
+            Frame::HandshakeDone => {
+                // RFC 9000 §19.20 MUST: only servers send it.
+                if self.side == Side::Server {
+                    return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "HANDSHAKE_DONE from a client"));
+                }
+                self.on_confirmed(now);
+                Ok(())
+            }
+            Frame::ConnectionClose { error, frame_type, reason } => {
+                let error = TransportError {
+                    code: Code(error),
+                    frame_type,
+                    reason: String::from_utf8_lossy(reason).into_owned().into(),
+                };
+                self.drain(now, CloseReason::PeerClosed { error });
+                Ok(())
+            }
+            Frame::ApplicationClose { error, reason } => {
+                let reason = Bytes::copy_from_slice(reason);
+                self.drain(now, CloseReason::PeerApplication { code: error, reason });
+                Ok(())
+            }
+            Frame::Stream(_) | Frame::Datagram { .. } | Frame::Ack(_) => {
+                unreachable!("read where packets of data are read")
+            }
+        }
+    }
+
+    fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
+        // RFC 9000 §19.7 MUST: only servers send it.
+        if self.side == Side::Server {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
+        }
+        self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! How a connection ends (RFC 9000 §10): closing, draining, drained.
+
+use std::borrow::Cow;
+
+use units::Instant;
+
+use crate::{
+    error::{Code, TransportError},
+    events::CloseReason,
+};
+
+/// What a CONNECTION_CLOSE frame says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CloseFrame {
+    Transport(TransportError),
+    Application { code: u64, reason: Vec<u8> },
+}
+
+impl CloseFrame {
+    /// What may be said before the peer's application is authenticated.
+    // RFC 9000 §10.2.3 MUST: in Initial and Handshake packets an application's code and words are replaced.
+    pub(crate) fn in_handshake(&self) -> TransportError {
+        match self {
+            Self::Transport(error) => error.clone(),
+            Self::Application { .. } => {
+                TransportError { code: Code::APPLICATION_ERROR, frame_type: 0, reason: Cow::Borrowed("") }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// We said goodbye and repeat it to whoever still sends.
+    Closing,
+    /// The peer said goodbye: not a word more.
+    Draining,
+    Drained,
+}
+
+/// Owns the end of the connection.
+pub(crate) struct Lifecycle {
+    state: State,
+    frame: Option<CloseFrame>,
+    to_send: bool,
+    /// Datagrams received while closing, and at how many the goodbye is repeated.
+    received: u32,
+    repeat_at: u32,
+}
+
+impl Lifecycle {
+    pub(crate) fn new() -> Self {
+        Self { state: State::Open, frame: None, to_send: false, received: 0, repeat_at: 1 }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state == State::Drained
+    }
+
+    /// This end closes, for `reason`. `true` when the connection was open.
+    pub(crate) fn close(&mut self, frame: CloseFrame) -> bool {
+        if self.state != State::Open {
+            return false;
+        }
+        self.state = State::Closing;
+        self.frame = Some(frame);
+        self.to_send = true;
+        true
+    }
+
+    /// The peer closed, or has forgotten the connection. `true` when the connection was open.
+    pub(crate) fn drain(&mut self) -> bool {
+        let was_open = self.state == State::Open;
+        if self.state != State::Drained {
+            self.state = State::Draining;
+        }
+        self.to_send = false;
+        was_open
+    }
+
+    /// Everything may be forgotten.
+    pub(crate) fn finish(&mut self) {
+        self.state = State::Drained;
+        self.to_send = false;
+    }
+
+    /// A datagram arrived while closing.
+    // RFC 9000 §10.2.1 SHOULD: answer with the goodbye, but ever more rarely, so that two closing ends fall silent.
+    pub(crate) fn on_datagram(&mut self) {
+        if self.state == State::Closing {
+            self.received += 1;
+            if self.received >= self.repeat_at {
+                self.received = 0;
+                self.repeat_at = self.repeat_at.saturating_mul(2);
+                self.to_send = true;
+            }
+        }
+    }
+
+    /// The goodbye, when it has to be sent.
+    pub(crate) fn to_send(&self) -> Option<&CloseFrame> {
+        self.frame.as_ref().filter(|_| self.to_send)
+    }
+
+    pub(crate) fn sent(&mut self) {
+        self.to_send = false;
+    }
+}
+
+/// A close of this end as the application sees it.
+pub(crate) fn close_reason(error: TransportError) -> CloseReason {
+    if (0x0100..0x0200).contains(&error.code.0) {
+        CloseReason::HandshakeFailed(error)
+    } else {
+        CloseReason::PeerMisbehaved(error)
+    }
+}
+
+/// When closing and draining end: three probe timeouts (RFC 9000 §10.2).
+pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
+    now + pto * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_goodbye_is_repeated_ever_more_rarely() {
+        let mut life = Lifecycle::new();
+        assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
+        let mut sent = 0;
+        for _ in 0..1000 {
+            if life.to_send().is_some() {
+                life.sent();
+                sent += 1;
+            }
+            life.on_datagram();
+        }
+        assert!(sent <= 11, "{sent} goodbyes for 1,000 datagrams");
+    }
+
+    #[test]
+    fn nothing_is_said_while_draining() {
+        let mut life = Lifecycle::new();
+        assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
+        assert!(!life.drain());
+        life.on_datagram();
+        assert!(life.to_send().is_none());
+        assert!(!life.close(CloseFrame::Application { code: 2, reason: vec![] }));
+    }
+}

@@ -1,0 +1,412 @@
+//! One connection: in what order the parts see a datagram, an acknowledgement, a timeout.
+//!
+//! The parts own their state: `handshake` and `keys`, `spaces` (what was sent, what to acknowledge), `paths` (RTT,
+//! congestion control, pacing, address validation), `streams`, `datagrams`, `cid`, `lifecycle`. What stands here is
+//! the composition, in files by direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`,
+//! `commands` of the application.
+
+mod commands;
+mod control;
+mod frames;
+mod lifecycle;
+mod migration;
+mod progress;
+mod receive;
+mod recover;
+mod report;
+mod spaces;
+mod timeouts;
+mod transmit;
+mod verdicts;
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use rand_core::RngCore;
+use units::{Duration, Instant, RandomStream, Seed};
+use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
+
+use self::{
+    control::Control,
+    lifecycle::{CloseFrame, Lifecycle},
+    receive::Unopened,
+    spaces::Spaces,
+    transmit::Skip,
+};
+use crate::{
+    cid::{LocalIds, RemoteIds},
+    crypto::Labels,
+    datagrams::{DatagramEvent, Datagrams},
+    endpoint::{ClientConfig, ConnectError, ServerConfig},
+    error::TransportError,
+    events::{CloseReason, Event},
+    handshake::{ExpectedIds, Handshake, Unstarted},
+    keys::{KeyLimits, Keys},
+    path::{AmplificationLimit, Path, PathList},
+    profile::Profile,
+    recovery::Recovery,
+    stats::Stats,
+    streams::Streams,
+    timers::{Timer, Timers},
+    token::Tokens,
+};
+
+/// What the endpoint gives to every connection.
+pub(crate) struct Setup {
+    pub(crate) scid: ConnectionId,
+    pub(crate) reset_token: ResetToken,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) seed: Seed,
+    pub(crate) tokens: Arc<Tokens>,
+}
+
+/// How a connection that a peer started began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) version: u32,
+    /// Destination of the first packet that the server saw: the keys of Initial packets follow from it.
+    pub(crate) initial_dcid: ConnectionId,
+    /// Destination of the client's very first packet, before a Retry.
+    pub(crate) original_dcid: ConnectionId,
+    /// The peer's own ID.
+    pub(crate) peer: ConnectionId,
+    /// A Retry was answered: `initial_dcid` is its source ID.
+    pub(crate) retried: bool,
+    /// A token proved the address.
+    pub(crate) validated: bool,
+}
+
+/// A QUIC connection, client or server.
+///
+/// Contract: after each `handle_…` and after commands, drain `poll_transmit` and `poll_event` until they return
+/// nothing, then sleep until a datagram arrives or the time that `poll_timeout` names. An [`Endpoint`](crate::Endpoint)
+/// does this for all of its connections.
+pub struct Connection {
+    side: Side,
+    version: u32,
+    profile: Arc<Profile>,
+    random: RandomStream,
+    tokens: Arc<Tokens>,
+    local_ids: LocalIds,
+    remote_ids: RemoteIds,
+    /// What clients send to before they know the server's ID; routes here until the handshake is confirmed.
+    first_dcid: Option<ConnectionId>,
+    expected: ExpectedIds,
+    /// The token that a client shows in its Initial packets.
+    token: Vec<u8>,
+    handshake: Handshake,
+    keys: Keys,
+    key_update_wanted: bool,
+    spaces: Spaces,
+    paths: PathList,
+    /// The path that is sent on.
+    active: usize,
+    /// The path to fall back to when the one in use turns out not to lead to the peer.
+    last_validated: usize,
+    streams: Streams,
+    datagrams: Datagrams,
+    control: Control,
+    lifecycle: Lifecycle,
+    timers: Timers,
+    /// Packets whose keys are not there yet.
+    unopened: Vec<Unopened>,
+    /// Reused between batches: what a batch carried for streams and datagrams.
+    deferred: Vec<frames::Deferred>,
+    idle_timeout: Duration,
+    peer: PeerPromises,
+    /// An ack-eliciting packet was sent since the last packet was received: the idle timer was restarted for it.
+    sent_since_received: bool,
+    /// A Retry or a packet of the server was accepted.
+    heard: bool,
+    /// A Handshake packet of ours was acknowledged.
+    handshake_acked: bool,
+    send_token: bool,
+    original_dcid: Option<ConnectionId>,
+    /// Number of paths there ever were: the seed of the next one.
+    paths_seen: u64,
+    skip: Skip,
+    seed: Seed,
+    /// A packet could not be sealed: the connection ends.
+    seal_failed: Option<TransportError>,
+    connected: bool,
+    retired_ids: Vec<ConnectionId>,
+    events: VecDeque<Event>,
+    stats: Stats,
+    observer: Option<Box<dyn crate::observe::Observer>>,
+}
+
+/// What remains of interest in the peer's transport parameters.
+#[derive(Clone, Copy, Debug)]
+struct PeerPromises {
+    ack_delay_exponent: u8,
+    max_ack_delay: Duration,
+    active_connection_id_limit: u64,
+}
+
+impl Connection {
+    pub(crate) fn connect(
+        now: Instant,
+        setup: Setup,
+        config: &ClientConfig,
+        dcid: ConnectionId,
+        server_name: &str,
+    ) -> Result<Self, ConnectError> {
+        let profile = config.profile.clone();
+        let mut random = setup.seed.stream("connection");
+        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let session = config.tls.start(version::V1, server_name, parameters)?;
+        let path = new_path(now, &profile, &setup, true);
+        let mut connection = Self::assemble(
+            now,
+            Side::Client,
+            version::V1,
+            profile,
+            random,
+            setup,
+            Handshake::client(version::V1, session),
+            initial_keys(Side::Client, version::V1, &dcid),
+            RemoteIds::new(dcid),
+            path,
+        );
+        connection.expected.original_destination = Some(dcid);
+        connection.original_dcid = Some(dcid);
+        connection.token.clone_from(&config.token);
+        connection.progress_handshake(now);
+        Ok(connection)
+    }
+
+    pub(crate) fn accept_from(now: Instant, setup: Setup, config: &ServerConfig, origin: &Origin) -> Self {
+        let profile = config.profile.clone();
+        let mut random = setup.seed.stream("connection");
+        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
+            p.original_dcid = Some(origin.original_dcid);
+            p.stateless_reset_token = Some(setup.reset_token);
+            p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+        });
+        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
+        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
+        let path = new_path(now, &profile, &setup, origin.validated);
+        let mut connection = Self::assemble(
+            now,
+            Side::Server,
+            origin.version,
+            profile,
+            random,
+            setup,
+            handshake,
+            keys,
+            RemoteIds::new(origin.peer),
+            path,
+        );
+        connection.expected.initial_source = Some(origin.peer);
+        connection.first_dcid = Some(origin.initial_dcid);
+        connection.send_token = config.send_token;
+        connection.original_dcid = Some(origin.original_dcid);
+        connection.heard = true;
+        connection
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts in which the two sides differ, used in two places")]
+    fn assemble(
+        now: Instant,
+        side: Side,
+        version: u32,
+        profile: Arc<Profile>,
+        random: RandomStream,
+        setup: Setup,
+        handshake: Handshake,
+        keys: Keys,
+        remote_ids: RemoteIds,
+        path: Path,
+    ) -> Self {
+        let mut timers = Timers::default();
+        timers.set(Timer::Idle, Some(now + profile.handshake_timeout));
+        Self {
+            side,
+            version,
+            random,
+            tokens: setup.tokens,
+            local_ids: LocalIds::new(setup.scid, setup.reset_token),
+            remote_ids,
+            first_dcid: None,
+            expected: ExpectedIds::default(),
+            token: Vec::new(),
+            handshake,
+            keys,
+            key_update_wanted: false,
+            spaces: Spaces::new(&profile),
+            paths: PathList(vec![path]),
+            active: 0,
+            last_validated: 0,
+            paths_seen: 1,
+            skip: Skip::new(),
+            streams: Streams::new(side, &profile.streams),
+            datagrams: Datagrams::new(&profile.datagrams_config()),
+            control: Control::default(),
+            lifecycle: Lifecycle::new(),
+            timers,
+            unopened: Vec::new(),
+            deferred: Vec::new(),
+            idle_timeout: profile.idle_timeout,
+            peer: PeerPromises {
+                ack_delay_exponent: 3,
+                max_ack_delay: Duration::from_millis(25),
+                active_connection_id_limit: 2,
+            },
+            sent_since_received: false,
+            heard: false,
+            handshake_acked: false,
+            send_token: false,
+            original_dcid: None,
+            seed: setup.seed,
+            seal_failed: None,
+            connected: false,
+            retired_ids: Vec::new(),
+            events: VecDeque::new(),
+            stats: Stats::default(),
+            observer: None,
+            profile,
+        }
+    }
+
+    /// The earliest deadline, and what it is for. Valid once `poll_transmit` has returned nothing.
+    pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
+        self.timers.next()
+    }
+
+    /// The next thing that the application may want to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if let Some(event) = self.streams.poll_event() {
+            return Some(Event::Stream(event));
+        }
+        self.datagrams.poll_event().map(|event| match event {
+            DatagramEvent::Readable => Event::DatagramsReadable,
+            DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
+            DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
+        })
+    }
+
+    /// The TLS session may go on: what it was waiting for is there.
+    pub fn resume_handshake(&mut self, now: Instant) {
+        self.handshake.resume();
+        self.progress_handshake(now);
+    }
+
+    /// What the handshake waits for outside of the connection.
+    pub fn handshake_waits_for(&self) -> Option<crate::tls::Waiting> {
+        self.handshake.waiting()
+    }
+
+    // What the endpoint asks.
+
+    /// Every ID that datagrams for this connection may be addressed to.
+    pub(crate) fn local_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.local_ids.iter().chain(self.first_dcid)
+    }
+
+    pub(crate) fn ids_wanted(&self) -> usize {
+        if self.lifecycle.is_open() { self.local_ids.wanted() } else { 0 }
+    }
+
+    pub(crate) fn issue_id(&mut self, id: ConnectionId, reset_token: ResetToken) {
+        self.local_ids.issue(id, reset_token);
+    }
+
+    pub(crate) fn poll_retired_id(&mut self) -> Option<ConnectionId> {
+        self.local_ids.poll_retired().or_else(|| self.retired_ids.pop())
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lifecycle.is_drained()
+    }
+
+    pub(crate) fn was_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// Whether any packet from the peer was authentic.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.stats.packets_received > 0
+    }
+
+    // The end.
+
+    fn fail(&mut self, now: Instant, error: TransportError) {
+        let reason = lifecycle::close_reason(error.clone());
+        self.close_with(now, CloseFrame::Transport(error), reason);
+    }
+
+    fn close_with(&mut self, now: Instant, frame: CloseFrame, reason: CloseReason) {
+        if self.lifecycle.close(frame) {
+            self.end(now, reason);
+        }
+    }
+
+    /// Stops everything but the closing period.
+    fn end(&mut self, now: Instant, reason: CloseReason) {
+        self.timers.clear_all();
+        let end = lifecycle::end_of_closing(now, self.pto());
+        self.timers.set(Timer::Close, Some(end));
+        self.observe(now, |observer, at| observer.closed(at, &reason));
+        self.push(Event::Closed(reason));
+    }
+
+    /// The peer ended the connection: nothing more is sent.
+    fn drain(&mut self, now: Instant, reason: CloseReason) {
+        if self.lifecycle.drain() {
+            self.end(now, reason);
+        }
+    }
+
+    fn pto(&self) -> Duration {
+        self.paths[self.active].recovery.pto()
+    }
+}
+
+/// The parameters of this end, encoded.
+fn local_parameters(
+    profile: &Profile,
+    scid: ConnectionId,
+    random: &mut RandomStream,
+    side: Side,
+    server: impl FnOnce(&mut TransportParameters),
+) -> Vec<u8> {
+    let mut parameters = TransportParameters {
+        initial_source_cid: Some(scid),
+        max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
+        max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
+        active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
+        max_datagram_frame_size: profile.datagrams_config().max_frame_size,
+        ..TransportParameters::default()
+    };
+    Streams::new(side, &profile.streams).local_parameters(&mut parameters);
+    server(&mut parameters);
+    let mut encoded = Vec::with_capacity(128);
+    parameters.encode(&mut encoded, side, Some(random.next_u64()));
+    encoded
+}
+
+/// The labels of a version that this crate speaks.
+pub(crate) fn labels(version: u32) -> &'static Labels {
+    Labels::of(version).expect("only versions that are supported get this far")
+}
+
+fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
+    let mut keys = Keys::new(side, labels(version), KeyLimits::default());
+    keys.set_initial(dcid.as_slice());
+    keys
+}
+
+fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
+    let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
+    let mtu = profile.initial_mtu.max(1200);
+    let recovery = Recovery::new(&profile.recovery_config(), mtu, setup.seed.child("path", 0), now);
+    Path::new(setup.remote, setup.local, limit, recovery, mtu, profile.ecn)
+}

@@ -1,0 +1,131 @@
+//! The handshake as the connection sees it: secrets become keys, promises become limits, levels are forgotten.
+
+use units::{Duration, Instant};
+use wire::Side;
+
+use super::{Connection, PeerPromises, spaces::SpaceId};
+use crate::{
+    error::{Code, TransportError},
+    events::Event,
+    tls::{Level, TlsEvent},
+};
+
+impl Connection {
+    /// Lets TLS work on what has arrived, and obeys what it says.
+    pub(super) fn progress_handshake(&mut self, now: Instant) {
+        loop {
+            match self.handshake.advance() {
+                Ok(None) => return,
+                Ok(Some(event)) => {
+                    if let Err(error) = self.on_tls_event(now, event) {
+                        self.fail(now, error);
+                        return;
+                    }
+                }
+                Err(error) => {
+                    self.fail(now, error);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_tls_event(&mut self, now: Instant, event: TlsEvent) -> Result<(), TransportError> {
+        match event {
+            // The CRYPTO streams have taken it.
+            TlsEvent::Write { .. } => {}
+            TlsEvent::Secret { level, direction, suite, secret } => {
+                self.keys.install(level, direction, suite, &secret);
+            }
+            TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,
+            // Early data is not offered by this endpoint's configuration; what a session remembers is not used.
+            TlsEvent::RememberedParameters(_) | TlsEvent::EarlyData { .. } => {}
+            TlsEvent::Complete => self.on_complete(now),
+        }
+        Ok(())
+    }
+
+    fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
+        let peer = self.handshake.check_parameters(raw, &self.expected)?;
+        if let Some(token) = peer.stateless_reset_token {
+            self.remote_ids.set_first_token(token);
+        }
+        self.streams.set_peer_parameters(&peer)?;
+        self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        self.peer = PeerPromises {
+            ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
+                .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
+            max_ack_delay: Duration::from_millis(peer.max_ack_delay_ms),
+            active_connection_id_limit: peer.active_connection_id_limit,
+        };
+        // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
+        let max_payload = u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX);
+        for path in &mut self.paths.0 {
+            path.limit_mtu(now, max_payload);
+            path.recovery.set_max_ack_delay(self.peer.max_ack_delay);
+        }
+        self.fit_datagrams();
+        // RFC 9000 §10.1: the smaller of the two values holds; zero says nothing.
+        let theirs = Duration::from_millis(peer.max_idle_timeout_ms);
+        if !theirs.is_zero() && (self.idle_timeout.is_zero() || theirs < self.idle_timeout) {
+            self.idle_timeout = theirs;
+        }
+        Ok(())
+    }
+
+    /// TLS has verified the peer's Finished message.
+    fn on_complete(&mut self, now: Instant) {
+        self.connected = true;
+        self.local_ids.start(self.peer.active_connection_id_limit);
+        self.push(Event::Connected);
+        self.restart_idle(now);
+        if let Some(observer) = &mut self.observer {
+            observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+        }
+        if self.side == Side::Server {
+            // RFC 9001 §4.1.2: for a server complete means confirmed, and it says so.
+            self.control.handshake_done = true;
+            self.paths[self.active].amplification.validate();
+            if self.send_token {
+                let remote = self.paths[self.active].remote;
+                let token = self.tokens.new_token(&mut self.random, now, remote);
+                self.control.send_token(token);
+            }
+            self.on_confirmed(now);
+        }
+    }
+
+    /// Tells the datagrams what fits into a packet of the path in use.
+    pub(super) fn fit_datagrams(&mut self) {
+        // First byte, ID, the longest packet number, tag.
+        let overhead = 1 + self.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
+        self.datagrams.set_packet_room(usize::from(self.paths[self.active].mtu) - overhead);
+    }
+
+    /// Both ends have the keys: those of the handshake are forgotten.
+    pub(super) fn on_confirmed(&mut self, now: Instant) {
+        if !self.handshake.confirm() {
+            return;
+        }
+        self.keys.on_handshake_confirmed();
+        self.discard_space(now, SpaceId::Initial);
+        // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
+        self.discard_space(now, SpaceId::Handshake);
+        if let Some(first) = self.first_dcid.take() {
+            self.retired_ids.push(first);
+        }
+    }
+
+    /// Forgets a level of the handshake with everything that was sent in it (RFC 9002 §6.4).
+    pub(super) fn discard_space(&mut self, now: Instant, id: SpaceId) {
+        let level = id.level();
+        if let Some(mut space) = self.spaces.take(id) {
+            self.keys.discard(level);
+            self.handshake.discard(level);
+            self.settle_space(now, id, &mut space);
+        }
+        if level == Level::Initial {
+            self.token = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! A datagram in: split into packets, opened in place, read frame by frame.
+
+use bytes::{Bytes, BytesMut};
+use units::{Duration, Instant};
+use wire::{ConnectionId, Header, LongType, PacketKind, Side};
+
+use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
+use crate::{
+    PathId,
+    acks::Ecn,
+    endpoint::Datagram,
+    events::CloseReason,
+    keys::{OpenError, Opened},
+    observe::PacketEvent,
+    timers::Timer,
+    tls::Level,
+};
+
+/// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
+const UNOPENED_LIMIT: usize = 16;
+
+/// A packet that arrived before its keys.
+pub(super) struct Unopened {
+    level: Level,
+    path: usize,
+    received_at: Instant,
+    ecn: Option<Ecn>,
+    packet: BytesMut,
+}
+
+/// What is known of the datagram that a packet came in.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) path: usize,
+    pub(super) received_at: Instant,
+    pub(super) ecn: Option<Ecn>,
+}
+
+/// What a packet turned out to be, for the order in which the parts hear of it.
+pub(super) struct PacketSeen<'a> {
+    pub(super) space: SpaceId,
+    pub(super) kind: PacketKind,
+    pub(super) pn: u64,
+    /// The ID that it was sent to.
+    pub(super) dcid: &'a [u8],
+    pub(super) arrival: Arrival,
+    /// It was sealed with the keys of the phase before the present one.
+    pub(super) old_keys: bool,
+}
+
+impl Connection {
+    /// Takes in the payloads of one read that are addressed to this connection.
+    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+        let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
+        let segments = payload.len().div_ceil(segment_size.max(1)) as u64;
+        self.stats.datagrams_received += segments;
+        self.stats.bytes_received += payload.len() as u64;
+        if !self.lifecycle.is_open() {
+            self.handle_while_closing(&mut payload);
+            return;
+        }
+        let Some(path) = self.path_of(now, remote, local) else { return };
+        self.paths[path].amplification.on_received(payload.len());
+        // Windows grow by what arrives within a round trip; before the first sample nothing is known.
+        let rtt = self.paths[self.active].recovery.rtt();
+        let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
+        self.streams.tune(now, rtt);
+        let arrival = Arrival { path, received_at, ecn };
+        let processed = self.stats.packets_received;
+        let mut start = 0;
+        while start < payload.len() && self.lifecycle.is_open() {
+            let end = (start + segment_size.max(1)).min(payload.len());
+            self.handle_payload(now, &mut payload, start, end, arrival);
+            start = end;
+        }
+        self.finish_batch(now, payload);
+        if !self.unopened.is_empty() {
+            self.retry_unopened(now);
+        }
+        if self.stats.packets_received > processed && self.lifecycle.is_open() {
+            self.restart_idle(now);
+        }
+    }
+
+    /// Hands up what the batch carried.
+    fn finish_batch(&mut self, now: Instant, payload: BytesMut) {
+        if !self.deferred.is_empty() {
+            self.deliver_deferred(now, payload.freeze());
+        }
+    }
+
+    /// Streams and datagrams get slices of the buffer: one reference each, no copy.
+    fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
+        let mut deferred = std::mem::take(&mut self.deferred);
+        for item in deferred.drain(..) {
+            let result = match item {
+                Deferred::Stream { id, offset, range, fin } => {
+                    self.stats.stream_bytes_received += (range.end - range.start) as u64;
+                    self.streams.on_stream(id, offset, payload.slice(range), fin)
+                }
+                Deferred::Datagram { range } => {
+                    self.stats.datagram_frames_received += 1;
+                    self.datagrams.on_datagram(payload.slice(range))
+                }
+            };
+            if let Err(error) = result {
+                self.fail(now, error);
+                break;
+            }
+        }
+        deferred.clear();
+        self.deferred = deferred;
+    }
+
+    /// One UDP payload: packets one after the other.
+    fn handle_payload(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
+        let id_len = self.local_ids.id_len();
+        let mut first_dcid: Option<ConnectionId> = None;
+        let mut at = start;
+        while at < end && self.lifecycle.is_open() {
+            if !wire::is_long(&buffer[at..end]) {
+                // It fills the datagram.
+                let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
+                    self.stats.packets_undecryptable += 1;
+                    break;
+                };
+                if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+                    self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
+                }
+                break;
+            }
+            let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
+                self.stats.packets_undecryptable += 1;
+                break;
+            };
+            let packet_end = at + header.packet_len();
+            match header {
+                Header::Short { .. } => unreachable!("a packet with a long header has none"),
+                Header::Long { ty, version, dcid, scid, pn_offset, .. } => {
+                    // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
+                    if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
+                        break;
+                    }
+                    self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                }
+                Header::Retry { scid, token, .. } => {
+                    let token = buffer[at..packet_end][token].to_vec();
+                    let packet = buffer[at..packet_end].to_vec();
+                    self.handle_retry(now, &packet, scid, token);
+                }
+                Header::VersionNegotiation { versions, .. } => {
+                    let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
+                    self.handle_version_negotiation(now, offered);
+                }
+                Header::UnknownVersion { .. } => break,
+            }
+            at = packet_end;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
+    fn handle_long(
+        &mut self,
+        now: Instant,
+        buffer: &mut BytesMut,
+        start: usize,
+        end: usize,
+        pn_offset: usize,
+        ty: LongType,
+        dcid: ConnectionId,
+        scid: ConnectionId,
+        arrival: Arrival,
+    ) {
+        let (space, level, kind) = match ty {
+            LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
+            LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
+            LongType::ZeroRtt => (SpaceId::DATA, Level::ZeroRtt, PacketKind::ZeroRtt),
+        };
+        let expected = self.spaces.expected_pn(space);
+        match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
+            Ok(opened) => {
+                // RFC 9000 §7.2: the peer's source ID of its first authentic packet is what it wants to be called;
+                // packets with another are discarded from then on.
+                match self.expected.initial_source {
+                    None => {
+                        self.expected.initial_source = Some(scid);
+                        self.remote_ids.replace_first(scid);
+                    }
+                    Some(known) if known != scid => return,
+                    Some(_) => {}
+                }
+                self.heard = true;
+                if self.side == Side::Server && level == Level::Handshake {
+                    // RFC 9000 §8.1: whoever can seal a Handshake packet has received ours, so the address is real.
+                    self.paths[arrival.path].amplification.validate();
+                    self.discard_space(now, SpaceId::Initial);
+                }
+                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
+                self.handle_opened(now, buffer, start, opened, seen);
+            }
+            Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
+                self.keep_unopened(level, &buffer[start..end], arrival);
+            }
+            // The level is done with.
+            Err(OpenError::NoKeys) => {}
+            Err(error) => self.on_unopenable(now, error),
+        }
+    }
+
+    #[inline]
+    fn handle_short(
+        &mut self,
+        now: Instant,
+        buffer: &mut BytesMut,
+        start: usize,
+        end: usize,
+        pn_offset: usize,
+        arrival: Arrival,
+    ) {
+        let expected = self.spaces.expected_pn(SpaceId::DATA);
+        match self.keys.open_short(&mut buffer[start..end], pn_offset, PathId(0), expected) {
+            Ok(opened) => {
+                if opened.new_phase {
+                    // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
+                    self.keys.retire_previous_at(now + self.pto() * 3);
+                    self.stats.key_updates += 1;
+                    self.observe(now, |observer, at| observer.keys_updated(at));
+                }
+                let seen = PacketSeen {
+                    space: SpaceId::DATA,
+                    kind: PacketKind::OneRtt,
+                    pn: opened.pn,
+                    dcid: &buffer[start + 1..start + pn_offset],
+                    arrival,
+                    old_keys: opened.old_keys,
+                };
+                self.handle_opened(now, buffer, start, opened, seen);
+            }
+            Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),
+            Err(error) => {
+                self.on_unopenable(now, error);
+                if error.fatal().is_none() {
+                    self.check_reset(now, &buffer[start..end]);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn on_unopenable(&mut self, now: Instant, error: OpenError) {
+        match error.fatal() {
+            Some(error) => self.fail(now, error),
+            None => self.stats.packets_undecryptable += 1,
+        }
+    }
+
+    /// An authentic packet: its frames, then what the whole packet means.
+    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
+        // RFC 9000 §12.3 MUST: a packet number is processed once.
+        if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
+            self.stats.packets_duplicate += 1;
+            return;
+        }
+        self.stats.packets_received += 1;
+        let range = start + opened.payload.start..start + opened.payload.end;
+        if let Some(observer) = &mut self.observer {
+            let size = opened.payload.end + crate::crypto::TAG_LEN;
+            let space = seen.space.observed();
+            observer.packet_received(now, &PacketEvent { space, pn: seen.pn, size, payload: &buffer[range.clone()] });
+        }
+        match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
+            Ok(()) => self.on_packet_processed(now, &seen),
+            Err(error) => self.fail(now, error),
+        }
+    }
+
+    /// Lets the handshake use what the packet brought. The idle timer restarts once for the whole batch.
+    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen<'_>) {
+        if !self.lifecycle.is_open() {
+            return;
+        }
+        self.sent_since_received = false;
+        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() {
+            self.progress_handshake(now);
+        }
+    }
+
+    fn keep_unopened(&mut self, level: Level, packet: &[u8], arrival: Arrival) {
+        if self.unopened.len() < UNOPENED_LIMIT {
+            self.stats.packets_buffered += 1;
+            self.unopened.push(Unopened {
+                level,
+                path: arrival.path,
+                received_at: arrival.received_at,
+                ecn: arrival.ecn,
+                packet: BytesMut::from(packet),
+            });
+        }
+    }
+
+    /// Opens what waited for keys, as far as they are there by now.
+    fn retry_unopened(&mut self, now: Instant) {
+        while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
+            let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
+            let end = packet.len();
+            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn });
+            self.finish_batch(now, packet);
+            if !self.lifecycle.is_open() {
+                return;
+            }
+        }
+        if self.handshake.is_confirmed() {
+            self.unopened = Vec::new();
+        }
+    }
+
+    /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
+    fn handle_while_closing(&mut self, payload: &mut BytesMut) {
+        self.lifecycle.on_datagram();
+        if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
+            return;
+        }
+        let Ok(Header::Short { pn_offset, packet_len, .. }) = Header::parse(payload, self.local_ids.id_len()) else {
+            return;
+        };
+        let expected = self.spaces.expected_pn(SpaceId::DATA);
+        if let Ok(opened) = self.keys.open_short(&mut payload[..packet_len], pn_offset, PathId(0), expected) {
+            let frames = wire::Frames::new(&payload[opened.payload]);
+            let closes = |f: wire::Frame<'_>| {
+                matches!(f, wire::Frame::ConnectionClose { .. } | wire::Frame::ApplicationClose { .. })
+            };
+            // RFC 9000 §10.2.1: an endpoint that is closing and receives the peer's goodbye falls silent.
+            if frames.flatten().any(closes) {
+                self.lifecycle.drain();
+            }
+        }
+    }
+
+    /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
+    // RFC 9000 §10.3.1 MUST: compare the last 16 bytes with the token of the ID in use, without leaking by timing.
+    fn check_reset(&mut self, now: Instant, packet: &[u8]) {
+        const MIN_RESET: usize = 21;
+        if packet.len() >= MIN_RESET {
+            let token = packet[packet.len() - 16..].try_into().expect("16 bytes");
+            if self.remote_ids.is_reset(&token) {
+                self.drain(now, CloseReason::Reset);
+            }
+        }
+    }
+
+    /// The server wants to see its own token before it keeps state.
+    fn handle_retry(&mut self, now: Instant, packet: &[u8], scid: ConnectionId, token: Vec<u8>) {
+        // RFC 9000 §17.2.5.2 MUST: only a client's first, only before anything else was accepted, only with a token, an
+        // ID that differs from ours, and a valid tag.
+        let original = *self.remote_ids.current();
+        if self.side == Side::Server || self.heard || token.is_empty() || scid == original {
+            return;
+        }
+        if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
+            self.stats.packets_undecryptable += 1;
+            return;
+        }
+        self.heard = true;
+        self.token = token;
+        self.expected.retry_source = Some(scid);
+        self.remote_ids.replace_first(scid);
+        self.keys.set_initial(scid.as_slice());
+        self.resend_initial(now);
+    }
+
+    // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
+    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>) {
+        if self.side == Side::Server || self.heard || offered.contains(&self.version) {
+            return;
+        }
+        if self.lifecycle.drain() {
+            self.end(now, CloseReason::VersionMismatch { offered });
+            // Nobody holds state for this connection: nothing has to drain.
+            self.timers.set(Timer::Close, Some(now));
+        }
+    }
+}

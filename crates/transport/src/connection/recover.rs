@@ -1,0 +1,212 @@
+//! Acknowledgements, losses and probes: what recovery decides, told to the parts.
+
+use units::{Duration, Instant};
+use wire::{Ack, Side};
+
+use super::{
+    Connection,
+    spaces::{Space, SpaceId},
+    verdicts::Carriers,
+};
+use crate::{
+    error::TransportError,
+    recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},
+    sent::Verdict,
+    tls::Level,
+};
+
+/// Probes that a timeout sends (RFC 9002 §6.2.4 permits two).
+const PROBES: u8 = 2;
+/// Packets whose content a probe of application data repeats when there is nothing new.
+const REPEATED: usize = 2;
+
+impl Connection {
+    /// How far the handshake is, as far as probe timeouts depend on it.
+    pub(super) fn recovery_progress(&self) -> Progress {
+        let path = &self.paths[self.active];
+        let confirmed = self.handshake.is_confirmed();
+        Progress {
+            has_handshake_keys: self.keys.can_seal(Level::Handshake),
+            confirmed,
+            peer_validated_us: self.side == Side::Server || confirmed || self.handshake_acked,
+            at_amplification_limit: path.amplification.budget() < 1200,
+        }
+    }
+
+    /// An ACK frame.
+    #[inline]
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        id: SpaceId,
+        ack: &Ack<'_>,
+        old_keys: bool,
+    ) -> Result<(), TransportError> {
+        self.stats.ack_frames_received += 1;
+        // RFC 9000 §19.3: the delay counts in units that the peer chose.
+        let delay = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
+        let progress = self.recovery_progress();
+        if let SpaceId::Data(path) = id {
+            self.keys.on_acked(path, ack.largest, now, old_keys)?;
+        }
+        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return Ok(()) };
+        let mut carriers = Carriers {
+            space: id,
+            acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+        };
+        let outcome = recovery::on_ack_received(
+            ledger,
+            &mut self.paths,
+            id.recovery(),
+            ack,
+            now,
+            delay,
+            &progress,
+            &mut |verdict, frame| carriers.tell(verdict, &frame),
+        )?;
+        // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
+        self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
+        self.on_outcome(now, &outcome);
+        Ok(())
+    }
+
+    /// Counts what an acknowledgement or a timeout brought.
+    fn on_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
+        self.stats.packets_acked += outcome.acked_packets;
+        self.stats.packets_lost += outcome.lost_packets;
+        self.stats.bytes_lost += outcome.lost_bytes;
+        self.stats.packets_lost_spuriously += outcome.spurious_packets;
+        self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
+        match outcome.ecn {
+            EcnFeedback::Valid { newly_ce } => self.stats.ecn_ce_marks += newly_ce,
+            // RFC 9000 §13.4.2: a path that does not bring the marks back is not marked any more.
+            EcnFeedback::Failed => self.paths[self.active].marks = false,
+            EcnFeedback::None => {}
+        }
+        if self.observer.is_some() {
+            if let Some((path, latest)) = outcome.rtt {
+                let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
+                self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
+            }
+            let metrics = self.metrics();
+            self.observe(now, |observer, at| observer.metrics(at, &metrics));
+        }
+    }
+
+    /// When and why recovery has to look again.
+    pub(super) fn recovery_deadline(&self) -> Option<(usize, Deadline)> {
+        let progress = self.recovery_progress();
+        let deadline = |place: usize| {
+            // The handshake happens on one path; others only wait for what they carried.
+            let progress = if place == self.active { progress } else { Progress::CONFIRMED };
+            Some((place, self.paths[place].recovery.deadline(&progress)?))
+        };
+        (0..self.paths.0.len()).filter_map(deadline).min_by_key(|(_, d)| d.at)
+    }
+
+    /// The deadline of recovery has passed.
+    pub(super) fn on_recovery_timeout(&mut self, now: Instant) {
+        let Some((place, deadline)) = self.recovery_deadline().filter(|(_, d)| d.at <= now) else { return };
+        let id = SpaceId::from_recovery(deadline.space);
+        match deadline.reason {
+            Reason::LossTime => {
+                let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return };
+                let mut carriers = Carriers {
+                    space: id,
+                    acks,
+                    streams: &mut self.streams,
+                    datagrams: &mut self.datagrams,
+                    handshake: &mut self.handshake,
+                    local_ids: &mut self.local_ids,
+                    remote_ids: &mut self.remote_ids,
+                    control: &mut self.control,
+                };
+                let outcome =
+                    recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut |verdict, frame| {
+                        carriers.tell(verdict, &frame);
+                    });
+                self.on_outcome(now, &outcome);
+            }
+            Reason::Probe | Reason::AntiDeadlock => {
+                self.stats.probe_timeouts += 1;
+                self.paths[place].recovery.on_probe_timeout(now);
+                self.probe(id, deadline.reason == Reason::AntiDeadlock);
+            }
+        }
+    }
+
+    /// Asks for probes in a space. RFC 9002 §6.2.4: they carry something new, or else repeat what is missing.
+    fn probe(&mut self, id: SpaceId, anti_deadlock: bool) {
+        let new_data = self.wants_to_send(id);
+        if let Some(space) = self.spaces.get_mut(id) {
+            space.probes = if anti_deadlock { 1 } else { PROBES };
+        }
+        if id == SpaceId::DATA {
+            if !new_data {
+                self.repeat_oldest(id, REPEATED);
+            }
+            return;
+        }
+        // The whole flight of the handshake is missing, most likely; all of it goes again, as far as the limits permit.
+        for level in [Level::Initial, Level::Handshake] {
+            if let Some(crypto) = self.handshake.crypto(level) {
+                crypto.send_again();
+            }
+        }
+        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join, and those with something to say: the peer may
+        // need just that to read the rest, which fills the window meanwhile.
+        let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
+        let in_flight = self.paths[self.active].recovery.ack_eliciting_in_flight(other.recovery());
+        let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
+        if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
+            space.probes = space.probes.max(PROBES);
+        }
+    }
+
+    /// Queues the frames of the oldest packets in flight again; the packets stay in flight.
+    fn repeat_oldest(&mut self, id: SpaceId, packets: usize) {
+        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return };
+        let mut carriers = Carriers {
+            space: id,
+            acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+        };
+        ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
+    }
+
+    /// Forgets what was sent in a space whose keys are gone, or sends it again where a Retry voids it.
+    pub(super) fn settle_space(&mut self, now: Instant, id: SpaceId, space: &mut Space) {
+        let mut carriers = Carriers {
+            space: id,
+            acks: &mut space.acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+        };
+        recovery::discard_space(&mut space.ledger, &mut self.paths, id.recovery(), now, &mut |_, frame| {
+            carriers.tell(Verdict::Lost, &frame);
+        });
+    }
+
+    /// After a Retry everything in Initial packets goes out again, with the numbers going on (RFC 9000 §17.2.5.3).
+    pub(super) fn resend_initial(&mut self, now: Instant) {
+        if let Some(mut space) = self.spaces.take(SpaceId::Initial) {
+            self.settle_space(now, SpaceId::Initial, &mut space);
+            self.spaces.put_initial(space);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What can be asked of a connection.
+
+use std::net::SocketAddr;
+
+use units::{Duration, Instant};
+use wire::{ConnectionId, Side};
+
+use super::Connection;
+use crate::{
+    observe::{Observer, RecoveryMetrics},
+    stats::Stats,
+    tls::Session,
+};
+
+/// Getters.
+impl Connection {
+    /// Client or server.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The address of the peer on the path in use.
+    pub fn remote(&self) -> SocketAddr {
+        self.paths[self.active].remote
+    }
+
+    /// The handshake is complete and the connection is open.
+    pub fn is_connected(&self) -> bool {
+        self.connected && self.lifecycle.is_open()
+    }
+
+    /// Nothing but the goodbye is sent any more.
+    pub fn is_closed(&self) -> bool {
+        !self.lifecycle.is_open()
+    }
+
+    /// The TLS session: application protocol, server name, certificates, exported keys.
+    pub fn tls(&self) -> Option<&dyn Session> {
+        self.handshake.session()
+    }
+
+    /// The ID that the client addressed first: names the connection in logs of both ends.
+    pub fn original_dcid(&self) -> Option<ConnectionId> {
+        self.original_dcid
+    }
+
+    /// Name of the congestion controller that is attached to the path in use.
+    pub fn congestion_control(&self) -> &'static str {
+        self.paths[self.active].recovery.controller().name()
+    }
+
+    /// Smoothed RTT of the path in use.
+    pub fn rtt(&self) -> Duration {
+        self.paths[self.active].recovery.rtt().smoothed()
+    }
+
+    /// All figures at this moment.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.stats;
+        let path = &self.paths[self.active];
+        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let metrics = self.metrics();
+        stats.min_rtt = nanos(metrics.min_rtt);
+        stats.latest_rtt = nanos(metrics.latest_rtt);
+        stats.smoothed_rtt = nanos(metrics.smoothed_rtt);
+        stats.rtt_variation = nanos(metrics.rtt_variation);
+        stats.congestion_window = metrics.window;
+        stats.bytes_in_flight = metrics.in_flight;
+        stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
+        stats.mtu = path.mtu.into();
+        let streams = self.streams.figures();
+        stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
+        stats.stream_bytes_retransmitted = streams.resent_bytes;
+        stats.stream_bytes_delivered = streams.delivered_bytes;
+        let datagrams = self.datagrams.figures();
+        stats.datagram_frames_sent = datagrams.sent;
+        stats.datagram_frames_lost = datagrams.lost;
+        stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
+        stats
+    }
+
+    /// The state of recovery and congestion control of the path in use.
+    pub fn metrics(&self) -> RecoveryMetrics {
+        let recovery = &self.paths[self.active].recovery;
+        let (rtt, controller) = (recovery.rtt(), recovery.controller());
+        RecoveryMetrics {
+            min_rtt: rtt.min().unwrap_or_default(),
+            smoothed_rtt: rtt.smoothed(),
+            latest_rtt: rtt.latest(),
+            rtt_variation: rtt.variation(),
+            window: recovery.window(),
+            ssthresh: controller.ssthresh(),
+            in_flight: recovery.bytes_in_flight(),
+            pacing_rate: recovery.pacing_rate(),
+            pto_count: recovery.pto_count(),
+            state: controller.state(),
+        }
+    }
+
+    /// Watches the connection from here on.
+    pub fn set_observer(&mut self, observer: Box<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    /// Calls the observer, if there is one.
+    #[inline]
+    pub(super) fn observe(&mut self, now: Instant, tell: impl FnOnce(&mut dyn Observer, Instant)) {
+        if let Some(observer) = &mut self.observer {
+            tell(&mut **observer, now);
+        }
+    }
+}

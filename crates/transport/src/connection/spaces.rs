@@ -1,0 +1,122 @@
+//! Packet number spaces: what was sent in each, and what has to be acknowledged.
+
+use crate::{PathId, acks::AckState, observe::PacketSpace, profile::Profile, recovery, sent::Ledger, tls::Level};
+
+/// Names a packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only
+/// one without multipath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum SpaceId {
+    Initial,
+    Handshake,
+    Data(PathId),
+}
+
+impl SpaceId {
+    /// The space of application data of the first path identifier.
+    pub(crate) const DATA: Self = Self::Data(PathId(0));
+
+    /// The level whose handshake bytes travel in this space.
+    pub(crate) fn level(self) -> Level {
+        match self {
+            Self::Initial => Level::Initial,
+            Self::Handshake => Level::Handshake,
+            Self::Data(_) => Level::OneRtt,
+        }
+    }
+
+    /// The name that recovery has for it.
+    pub(crate) fn recovery(self) -> recovery::SpaceId {
+        match self {
+            Self::Initial => recovery::SpaceId::Initial,
+            Self::Handshake => recovery::SpaceId::Handshake,
+            Self::Data(_) => recovery::SpaceId::Data,
+        }
+    }
+
+    /// From the name that recovery has for it.
+    pub(crate) fn from_recovery(space: recovery::SpaceId) -> Self {
+        match space {
+            recovery::SpaceId::Initial => Self::Initial,
+            recovery::SpaceId::Handshake => Self::Handshake,
+            recovery::SpaceId::Data => Self::DATA,
+        }
+    }
+
+    /// The name that observers have for it.
+    pub(crate) fn observed(self) -> PacketSpace {
+        match self {
+            Self::Initial => PacketSpace::Initial,
+            Self::Handshake => PacketSpace::Handshake,
+            Self::Data(_) => PacketSpace::OneRtt,
+        }
+    }
+}
+
+/// One packet number space.
+pub(crate) struct Space {
+    pub(crate) ledger: Ledger,
+    pub(crate) acks: AckState,
+    /// Probes that a timeout asks for; they may exceed the congestion window.
+    pub(crate) probes: u8,
+}
+
+/// Owns the spaces. Those of the handshake are freed with their keys.
+pub(crate) struct Spaces {
+    initial: Option<Box<Space>>,
+    handshake: Option<Box<Space>>,
+    data: Vec<Space>,
+}
+
+impl Spaces {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let handshake = || Some(Box::new(Space { ledger: Ledger::new(), acks: AckState::handshake(), probes: 0 }));
+        let data = Space { ledger: Ledger::new(), acks: AckState::new(profile.acks.policy()), probes: 0 };
+        Self { initial: handshake(), handshake: handshake(), data: vec![data] }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: SpaceId) -> Option<&Space> {
+        match id {
+            SpaceId::Data(path) => self.data.get(path.0 as usize),
+            SpaceId::Initial => self.initial.as_deref(),
+            SpaceId::Handshake => self.handshake.as_deref(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: SpaceId) -> Option<&mut Space> {
+        match id {
+            SpaceId::Data(path) => self.data.get_mut(path.0 as usize),
+            SpaceId::Initial => self.initial.as_deref_mut(),
+            SpaceId::Handshake => self.handshake.as_deref_mut(),
+        }
+    }
+
+    /// The packet number to expect next: what truncated numbers are completed with (RFC 9000 §A.3).
+    #[inline]
+    pub(crate) fn expected_pn(&self, id: SpaceId) -> u64 {
+        self.get(id).and_then(|s| s.acks.largest()).map_or(0, |largest| largest + 1)
+    }
+
+    /// Takes a space of the handshake out, to settle its account.
+    pub(crate) fn take(&mut self, id: SpaceId) -> Option<Box<Space>> {
+        match id {
+            SpaceId::Initial => self.initial.take(),
+            SpaceId::Handshake => self.handshake.take(),
+            SpaceId::Data(_) => None,
+        }
+    }
+
+    /// Puts the space of Initial packets back, after a Retry.
+    pub(crate) fn put_initial(&mut self, space: Box<Space>) {
+        self.initial = Some(space);
+    }
+
+    /// The spaces that exist, in the order of the handshake.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SpaceId> + use<> {
+        let initial = self.initial.as_ref().map(|_| SpaceId::Initial);
+        let handshake = self.handshake.as_ref().map(|_| SpaceId::Handshake);
+        let data = (0..u32::try_from(self.data.len()).unwrap_or(0)).map(|p| SpaceId::Data(PathId(p)));
+        initial.into_iter().chain(handshake).chain(data)
+    }
+}

@@ -1,0 +1,68 @@
+//! A deadline that passed, and which deadlines there are.
+
+use units::Instant;
+
+use super::Connection;
+use crate::{events::CloseReason, recovery::Allowance, timers::Timer};
+
+impl Connection {
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.take_due(now) {
+            self.observe(now, |observer, at| observer.timer_expired(at, timer));
+            match timer {
+                Timer::LossDetection => self.on_recovery_timeout(now),
+                // These only mean that something can be sent.
+                Timer::AckDelay | Timer::Pacing => {}
+                Timer::Idle => {
+                    let reason = if self.connected { CloseReason::IdleTimeout } else { CloseReason::HandshakeTimeout };
+                    // RFC 9000 §10.1: the connection ends silently.
+                    self.drain(now, reason);
+                    self.lifecycle.finish();
+                    self.timers.clear_all();
+                }
+                Timer::KeepAlive => self.control.ping = true,
+                Timer::PathValidation => self.on_path_timeout(now),
+                Timer::DiscardKeys => self.keys.on_timeout(now),
+                Timer::Close => {
+                    self.lifecycle.finish();
+                    self.timers.clear_all();
+                }
+            }
+        }
+    }
+
+    /// Notes all deadlines that follow from the state of the parts. Called once nothing more can be sent.
+    pub(super) fn refresh_timers(&mut self, now: Instant) {
+        let recovery = self.recovery_deadline();
+        self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));
+        let acks = self.spaces.ids().filter_map(|id| self.spaces.get(id)?.acks.deadline()).min();
+        self.timers.set(Timer::AckDelay, acks);
+        let paced_until = if self.has_data() {
+            match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+                Allowance::PacedUntil(at) => Some(at),
+                Allowance::Bytes(_) | Allowance::WindowFull => None,
+            }
+        } else {
+            self.paths[self.active].recovery.on_app_limited(now);
+            None
+        };
+        self.timers.set(Timer::Pacing, paced_until);
+        self.timers.set(Timer::DiscardKeys, self.keys.deadline());
+        let validation = self.paths.0.iter().filter_map(|p| p.challenge.next_timeout()).min();
+        self.timers.set(Timer::PathValidation, validation);
+    }
+
+    /// RFC 9000 §10.1: the idle timer restarts with every packet that is processed, and with the first ack-eliciting one
+    /// that is sent after it; it is never shorter than three probe timeouts.
+    pub(super) fn restart_idle(&mut self, now: Instant) {
+        if !self.connected {
+            // Until then the handshake's own limit holds.
+            return;
+        }
+        let idle = (!self.idle_timeout.is_zero()).then(|| now + self.idle_timeout.max(self.pto() * 3));
+        self.timers.set(Timer::Idle, idle);
+        let keep_alive = self.profile.keep_alive.map(|span| now + span);
+        self.timers.set(Timer::KeepAlive, keep_alive);
+    }
+}

@@ -1,0 +1,631 @@
+//! A datagram out: which packets, which frames, in place in the buffer that leaves.
+//!
+//! A datagram is built packet by packet; packets stay open until the datagram is complete, so that the last one can be
+//! padded, and are sealed then. Several datagrams of the same size share one buffer and one system call.
+
+use rand_core::RngCore;
+use units::{Instant, RandomStream};
+use wire::{ConnectionId, Frame, HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
+
+use super::{Connection, lifecycle::CloseFrame, spaces::SpaceId};
+use crate::{
+    acks::Ecn,
+    crypto::TAG_LEN,
+    endpoint::Transmit,
+    observe::PacketEvent,
+    recovery::Allowance,
+    sent::{SentFrame, SentPacket},
+    tls::Level,
+};
+
+/// The kernel takes at most this many datagrams in one send.
+const MAX_SEGMENTS: usize = 64;
+/// RFC 9000 §14.1: datagrams with Initial packets are at least this long.
+const MIN_INITIAL_DATAGRAM: usize = 1200;
+/// Our `ack_delay_exponent`: the default, so that it is not sent.
+const ACK_DELAY_EXPONENT: u8 = 3;
+/// Room below which another packet is not worth starting.
+const MIN_PACKET_ROOM: usize = 64;
+/// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
+const PING_AFTER_ACKS: u32 = 64;
+
+/// A packet whose frames are written and that is not sealed yet.
+#[derive(Clone, Copy)]
+struct OpenPacket {
+    space: SpaceId,
+    start: usize,
+    pn_offset: usize,
+    pn: u64,
+    pn_len: usize,
+    /// Long packets carry their length.
+    long: Option<HeaderPos>,
+    /// End of the frames; the tag follows.
+    end: usize,
+    ack_eliciting: bool,
+    in_flight: bool,
+    probe: bool,
+}
+
+/// What may go into a packet.
+#[derive(Clone, Copy)]
+struct Permit {
+    /// Frames that count against congestion control.
+    data: bool,
+    /// It is a probe: it has to elicit an acknowledgement.
+    probe: bool,
+}
+
+/// Packet numbers that are left out now and then (RFC 9000 §21.4): a peer that acknowledges one has not seen what it
+/// acknowledges. The gaps grow, as there is ever less to gain.
+pub(super) struct Skip {
+    next: u64,
+    gap: u64,
+}
+
+impl Skip {
+    /// Packets before the first gap, at least.
+    const FIRST: u64 = 64;
+    const LONGEST: u64 = 1 << 16;
+
+    pub(super) fn new() -> Self {
+        Self { next: 0, gap: Self::FIRST }
+    }
+
+    /// Whether `pn` is to be left out.
+    #[inline]
+    fn due(&mut self, pn: u64, random: &mut RandomStream) -> bool {
+        if pn < self.next {
+            return false;
+        }
+        let first = self.next == 0;
+        self.next = pn + self.gap + random.next_u64() % self.gap;
+        self.gap = (self.gap * 2).min(Self::LONGEST);
+        !first
+    }
+}
+
+impl Connection {
+    /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` when nothing can be sent at
+    /// `now`: then `poll_timeout` says when something can.
+    pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        if !self.lifecycle.is_open() {
+            return self.transmit_close(now, buffer);
+        }
+        if let Some(transmit) = self.transmit_path_probe(now, buffer) {
+            return Some(transmit);
+        }
+        let transmit = self.transmit_batch(now, buffer);
+        if transmit.is_none() {
+            self.refresh_timers(now);
+        }
+        transmit
+    }
+
+    fn transmit_batch(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        let path = &self.paths[self.active];
+        let (remote, local, mtu) = (path.remote, path.local, usize::from(path.mtu));
+        if self.key_update_wanted {
+            self.try_update_keys(now);
+        }
+        let mut allowance = self.allowance(now);
+        let ecn = self.ecn_mark();
+        let (mut len, mut segments) = (0, 0);
+        while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
+            let room = usize::try_from(self.paths[self.active].amplification.budget()).unwrap_or(usize::MAX).min(mtu);
+            if room < mtu && room < MIN_INITIAL_DATAGRAM {
+                break;
+            }
+            let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);
+            if size == 0 {
+                break;
+            }
+            if let Some(error) = self.seal_failed.take() {
+                self.fail(now, error);
+                break;
+            }
+            self.paths[self.active].amplification.on_sent(size);
+            allowance = allowance.saturating_sub(size as u64);
+            len += size;
+            segments += 1;
+            // Only the last datagram of a buffer may be shorter than the others.
+            if size < mtu {
+                break;
+            }
+        }
+        if len == 0 {
+            return None;
+        }
+        self.stats.datagrams_sent += segments as u64;
+        self.stats.bytes_sent += len as u64;
+        Some(Transmit { remote, local, ecn, len, segment_size: mtu.min(len) })
+    }
+
+    /// Bytes that congestion control and pacing permit at the moment.
+    #[inline]
+    fn allowance(&mut self, now: Instant) -> u64 {
+        if !self.has_data() {
+            return 0;
+        }
+        match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+            Allowance::Bytes(bytes) => bytes,
+            Allowance::WindowFull | Allowance::PacedUntil(_) => 0,
+        }
+    }
+
+    /// Whether any space has anything to say beside acknowledgements.
+    #[inline]
+    pub(super) fn has_data(&self) -> bool {
+        self.wants_to_send(SpaceId::DATA) && self.keys.can_seal(Level::OneRtt)
+            || !self.handshake.is_confirmed()
+                && (self.wants_to_send(SpaceId::Initial) || self.wants_to_send(SpaceId::Handshake))
+    }
+
+    fn try_update_keys(&mut self, now: Instant) {
+        if self.keys.update(now, self.pto() * 3) {
+            self.key_update_wanted = false;
+            self.stats.key_updates += 1;
+            self.observe(now, |observer, at| observer.keys_updated(at));
+        }
+    }
+
+    /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
+    #[inline]
+    fn build_datagram(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+        if !self.handshake.is_confirmed() {
+            return self.build_coalesced(now, out, allowance, ecn);
+        }
+        // Nearly always only one space is left, and a datagram is a packet.
+        let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
+        let Some(packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        self.close_packet(now, &packet, out, ecn)
+    }
+
+    /// Builds a datagram of a packet in each space that has something to say.
+    fn build_coalesced(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+        let mut open: [Option<OpenPacket>; 3] = [None; 3];
+        let mut count = 0;
+        let mut at = 0;
+        for space in [SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA] {
+            if out.len() - at < MIN_PACKET_ROOM {
+                break;
+            }
+            let Some(permit) = self.permit(now, space, allowance.saturating_sub(at as u64), out.len()) else {
+                continue;
+            };
+            if let Some(packet) = self.open_packet(now, space, out, at, permit) {
+                at = packet.end + TAG_LEN;
+                open[count] = Some(packet);
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return 0;
+        }
+        // RFC 9000 §14.1 MUST: a client pads every datagram with an Initial packet, a server those that elicit
+        // acknowledgements.
+        let pad = open
+            .iter()
+            .flatten()
+            .any(|p| p.space == SpaceId::Initial && (self.side == Side::Client || p.ack_eliciting));
+        if pad {
+            let last = open[count - 1].as_mut().expect("count packets are open");
+            let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
+            if last.end < target {
+                out[last.end..target].fill(0);
+                last.end = target;
+                last.in_flight = true;
+            }
+        }
+        let mut size = 0;
+        for packet in open.iter().flatten() {
+            size = self.close_packet(now, packet, out, ecn);
+        }
+        size
+    }
+
+    /// Whether a packet may be sent in a space, and with what.
+    #[inline]
+    fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
+        if !self.keys.can_seal(id.level()) {
+            return None;
+        }
+        let space = self.spaces.get(id)?;
+        let probe = space.probes > 0;
+        // RFC 9002 §7 MUST: what is in flight stays below the window; only probes may exceed it.
+        let data = probe || (allowance >= datagram as u64 && self.wants_to_send(id));
+        (data || space.acks.wants_ack(now)).then_some(Permit { data, probe })
+    }
+
+    /// Whether a space has anything to say beside acknowledgements.
+    #[inline]
+    pub(super) fn wants_to_send(&self, id: SpaceId) -> bool {
+        if self.handshake.wants_to_send(id.level()) {
+            return true;
+        }
+        matches!(id, SpaceId::Data(_))
+            && (self.streams.wants_to_send()
+                || self.datagrams.wants_to_send()
+                || self.control.wants_to_send()
+                || self.local_ids.wants_to_send()
+                || self.remote_ids.next_retirement().is_some())
+    }
+
+    /// Writes header and frames of a packet at `start`. `None` when no frame found room.
+    #[inline]
+    fn open_packet(
+        &mut self,
+        now: Instant,
+        id: SpaceId,
+        out: &mut [u8],
+        start: usize,
+        permit: Permit,
+    ) -> Option<OpenPacket> {
+        let space = self.spaces.get_mut(id)?;
+        // RFC 9000 §21.4: now and then a packet number is left out, to catch a peer that acknowledges blindly.
+        if matches!(id, SpaceId::Data(_)) && self.skip.due(space.ledger.next_pn(), &mut self.random) {
+            space.ledger.skip();
+        }
+        let pn = space.ledger.next_pn();
+        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let limit = out.len() - TAG_LEN;
+        let dcid = *self.remote_ids.current();
+        let mut w = Writer::new(&mut out[start..limit]);
+        let (long, pn_offset) = match id {
+            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
+            SpaceId::Initial | SpaceId::Handshake => {
+                let (ty, token): (_, &[u8]) = match id {
+                    SpaceId::Initial => (LongType::Initial, &self.token),
+                    _ => (LongType::Handshake, &[]),
+                };
+                let scid = self.local_ids.first();
+                let header = LongHeader { ty, version: self.version, dcid, scid };
+                if w.remaining() < header.encoded_len(token.len(), pn_len) + 4 {
+                    return None;
+                }
+                let pos = header.encode(&mut w, token, pn, pn_len);
+                (Some(pos), pos.pn_offset)
+            }
+        };
+        let frames_start = w.position();
+        self.write_ack(now, id, &mut w);
+        let after_ack = w.position();
+        if permit.data {
+            self.write_frames(id, &mut w);
+        }
+        let space = self.spaces.get_mut(id)?;
+        let mut ack_eliciting = w.position() > after_ack;
+        let ask = permit.probe || (after_ack > frames_start && space.ledger.since_ack_eliciting() >= PING_AFTER_ACKS);
+        if !ack_eliciting && ask && w.remaining() > 0 {
+            Frame::Ping.encode(&mut w);
+            ack_eliciting = true;
+        }
+        if w.position() == frames_start {
+            return None;
+        }
+        if permit.probe && ack_eliciting {
+            space.probes -= 1;
+        }
+        // RFC 9001 §5.4.2 MUST: enough bytes follow the packet number for the sample of header protection.
+        let mut in_flight = ack_eliciting;
+        while w.position() < pn_offset + 4 && w.remaining() > 0 {
+            w.u8(0);
+            in_flight = true;
+        }
+        let end = start + w.position();
+        Some(OpenPacket {
+            space: id,
+            start,
+            pn_offset: start + pn_offset,
+            pn,
+            pn_len,
+            long: long.map(|p| HeaderPos {
+                start: p.start + start,
+                length_offset: p.length_offset + start,
+                pn_offset: p.pn_offset + start,
+            }),
+            end,
+            ack_eliciting,
+            in_flight,
+            probe: permit.probe,
+        })
+    }
+
+    /// An acknowledgement, when one is due or another packet leaves anyway.
+    #[inline]
+    fn write_ack(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
+        let Some(space) = self.spaces.get_mut(id).filter(|space| space.acks.has_news()) else { return };
+        if let Some(largest) = space.acks.write(w, now, ACK_DELAY_EXPONENT) {
+            space.ledger.record(SentFrame::Ack { largest });
+            self.stats.ack_frames_sent += 1;
+            if let SpaceId::Data(path) = id {
+                self.keys.on_ack_sent(path, largest);
+            }
+        }
+    }
+
+    /// The frames of a packet, most urgent first.
+    #[inline]
+    fn write_frames(&mut self, id: SpaceId, w: &mut Writer<'_>) {
+        let Some(space) = self.spaces.get_mut(id) else { return };
+        let ledger = &mut space.ledger;
+        if let Some(crypto) = self.handshake.crypto(id.level())
+            && crypto.wants_to_send()
+        {
+            crypto.write_frames(w, &mut |f| ledger.record(f));
+        }
+        if !matches!(id, SpaceId::Data(_)) {
+            return;
+        }
+        if self.control.wants_to_send() || self.local_ids.wants_to_send() || self.remote_ids.next_retirement().is_some()
+        {
+            self.write_control(w);
+        }
+        let Some(space) = self.spaces.get_mut(id) else { return };
+        let ledger = &mut space.ledger;
+        if self.datagrams.wants_to_send() {
+            self.datagrams.write(w, &mut |f| ledger.record(f));
+        }
+        if self.streams.wants_to_send() {
+            self.streams.write_frames(w, &mut |f| ledger.record(f));
+        }
+    }
+
+    fn write_control(&mut self, w: &mut Writer<'_>) {
+        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
+        let ledger = &mut space.ledger;
+        if self.control.handshake_done && w.remaining() >= Frame::HandshakeDone.encoded_len() {
+            Frame::HandshakeDone.encode(w);
+            ledger.record(SentFrame::HandshakeDone);
+            self.control.handshake_done = false;
+        }
+        while let Some(issued) = self.local_ids.next_announcement() {
+            let frame = Frame::NewConnectionId {
+                sequence: issued.sequence,
+                retire_prior_to: 0,
+                cid: issued.id,
+                reset_token: issued.reset_token,
+            };
+            if w.remaining() < frame.encoded_len() {
+                return;
+            }
+            frame.encode(w);
+            ledger.record(SentFrame::NewConnectionId(issued.sequence));
+            self.local_ids.announced();
+        }
+        while let Some(sequence) = self.remote_ids.next_retirement() {
+            let frame = Frame::RetireConnectionId { sequence };
+            if w.remaining() < frame.encoded_len() {
+                return;
+            }
+            frame.encode(w);
+            ledger.record(SentFrame::RetireConnectionId(sequence));
+            self.remote_ids.retirement_sent();
+        }
+        if self.control.ping && w.remaining() > 0 {
+            Frame::Ping.encode(w);
+            ledger.record(SentFrame::Ping);
+            self.control.ping = false;
+        }
+        if let Some(token) = self.control.token() {
+            let frame = Frame::NewToken { token };
+            if w.remaining() >= frame.encoded_len() {
+                frame.encode(w);
+                ledger.record(SentFrame::NewToken);
+                self.control.token_sent();
+            }
+        }
+    }
+
+    /// Seals a packet and enters it into the ledger. Returns where it ends.
+    #[inline]
+    fn close_packet(&mut self, now: Instant, packet: &OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
+        let end = packet.end + TAG_LEN;
+        if let Some(pos) = &packet.long {
+            wire::patch_length(out, pos, end);
+        }
+        let pn_offset = packet.pn_offset - packet.start;
+        if let Some(observer) = &mut self.observer {
+            let payload = &out[packet.pn_offset + packet.pn_len..packet.end];
+            let space = packet.space.observed();
+            observer.packet_sent(now, &PacketEvent { space, pn: packet.pn, size: end - packet.start, payload });
+        }
+        let bytes = &mut out[packet.start..end];
+        let sealed = match packet.space {
+            SpaceId::Data(path) => self.keys.seal_short(bytes, pn_offset, packet.pn, path),
+            space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
+        };
+        if let Err(error) = sealed {
+            self.seal_failed = Some(error.into());
+        }
+        let sent = SentPacket {
+            sent_at: now,
+            size: u16::try_from(end - packet.start).unwrap_or(u16::MAX),
+            path: self.active as u8,
+            ack_eliciting: packet.ack_eliciting,
+            in_flight: packet.in_flight,
+            mtu_probe: false,
+            pto_probe: packet.probe,
+            ecn: ecn.is_some(),
+        };
+        if let Some(space) = self.spaces.get_mut(packet.space) {
+            self.paths[self.active].recovery.on_packet_sent(&mut space.ledger, packet.space.recovery(), &sent);
+        }
+        self.stats.packets_sent += 1;
+        self.stats.ack_only_packets_sent += u64::from(!packet.ack_eliciting);
+        if packet.ack_eliciting && !self.sent_since_received {
+            // RFC 9000 §10.1: the idle timer restarts with the first packet that asks for an answer.
+            self.sent_since_received = true;
+            self.restart_idle(now);
+        }
+        // RFC 9001 §4.9.1 MUST: a client forgets the Initial keys when it first sends a Handshake packet.
+        if self.side == Side::Client && packet.space == SpaceId::Handshake {
+            self.discard_space(now, SpaceId::Initial);
+        }
+        end
+    }
+
+    /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
+    fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send())?;
+        if !self.keys.can_seal(Level::OneRtt) {
+            return None;
+        }
+        let path = &mut self.paths[place];
+        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
+        if room < MIN_PACKET_ROOM || buffer.len() < room {
+            return None;
+        }
+        let response = path.challenge.take_response();
+        let challenge = path.challenge.take_challenge();
+        let (remote, local, mtu) = (path.remote, path.local, usize::from(path.mtu));
+        let space = self.spaces.get_mut(SpaceId::DATA)?;
+        let pn = space.ledger.next_pn();
+        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let dcid: ConnectionId = *self.remote_ids.current();
+        let mut w = Writer::new(&mut buffer[..room - TAG_LEN]);
+        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
+        for frame in [response.map(Frame::PathResponse), challenge.map(Frame::PathChallenge)].into_iter().flatten() {
+            frame.encode(&mut w);
+        }
+        // RFC 9000 §8.2.1, §8.2.2 MUST: both fill a datagram of 1,200 bytes, unless the amplification limit forbids.
+        let end = w.position().max((MIN_INITIAL_DATAGRAM.min(mtu).min(room)) - TAG_LEN);
+        let padding = end - w.position();
+        w.reserve(padding).fill(0);
+        let packet = OpenPacket {
+            space: SpaceId::DATA,
+            start: 0,
+            pn_offset,
+            pn,
+            pn_len,
+            long: None,
+            end,
+            ack_eliciting: true,
+            in_flight: true,
+            probe: false,
+        };
+        let active = std::mem::replace(&mut self.active, place);
+        let len = self.close_packet(now, &packet, buffer, None);
+        self.active = active;
+        self.paths[place].amplification.on_sent(len);
+        self.stats.datagrams_sent += 1;
+        self.stats.bytes_sent += len as u64;
+        Some(Transmit { remote, local, ecn: None, len, segment_size: len })
+    }
+
+    /// The goodbye, in every level that the peer may be able to read.
+    fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        let frame = self.lifecycle.to_send()?.clone();
+        self.lifecycle.sent();
+        let path = &self.paths[self.active];
+        let (remote, local) = (path.remote, path.local);
+        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
+        let out = &mut buffer[..room.min(usize::from(path.mtu))];
+        let mut at = 0;
+        let mut packets: Vec<OpenPacket> = Vec::new();
+        let levels: &[SpaceId] = if self.handshake.is_confirmed() {
+            &[SpaceId::DATA]
+        } else {
+            &[SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA]
+        };
+        for &id in levels {
+            if !self.keys.can_seal(id.level()) || out.len() < at + MIN_PACKET_ROOM {
+                continue;
+            }
+            if let Some(packet) = self.open_close_packet(id, out, at, &frame) {
+                at = packet.end + TAG_LEN;
+                packets.push(packet);
+            }
+        }
+        if let (Some(first), true) = (packets.first(), self.side == Side::Client || packets.len() > 1)
+            && first.space == SpaceId::Initial
+        {
+            let last = packets.last_mut().expect("there is a first");
+            let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
+            if last.end < target {
+                out[last.end..target].fill(0);
+                last.end = target;
+            }
+        }
+        let mut len = 0;
+        for packet in &packets {
+            len = self.close_packet(now, packet, out, None);
+        }
+        if len == 0 {
+            return None;
+        }
+        self.paths[self.active].amplification.on_sent(len);
+        self.stats.datagrams_sent += 1;
+        self.stats.bytes_sent += len as u64;
+        Some(Transmit { remote, local, ecn: None, len, segment_size: len })
+    }
+
+    fn open_close_packet(
+        &mut self,
+        id: SpaceId,
+        out: &mut [u8],
+        start: usize,
+        close: &CloseFrame,
+    ) -> Option<OpenPacket> {
+        let limit = out.len() - TAG_LEN;
+        let space = self.spaces.get_mut(id)?;
+        let pn = space.ledger.next_pn();
+        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let dcid = *self.remote_ids.current();
+        let mut w = Writer::new(&mut out[start..limit]);
+        let (long, pn_offset) = match id {
+            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
+            _ => {
+                let (ty, token): (_, &[u8]) =
+                    if id == SpaceId::Initial { (LongType::Initial, &self.token) } else { (LongType::Handshake, &[]) };
+                let header = LongHeader { ty, version: self.version, dcid, scid: self.local_ids.first() };
+                if w.remaining() < header.encoded_len(token.len(), pn_len) + 32 {
+                    return None;
+                }
+                let pos = header.encode(&mut w, token, pn, pn_len);
+                (Some(pos), pos.pn_offset)
+            }
+        };
+        let data = matches!(id, SpaceId::Data(_));
+        let error;
+        // The words may be cut to fit: they are for people.
+        let cut = |reason: &[u8], room: usize| reason.len().min(room.saturating_sub(24));
+        match close {
+            CloseFrame::Application { code, reason } if data => {
+                let len = cut(reason, w.remaining());
+                Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
+            }
+            _ => {
+                error =
+                    if let (CloseFrame::Transport(e), true) = (close, data) { e.clone() } else { close.in_handshake() };
+                let reason = error.reason.as_bytes();
+                let len = cut(reason, w.remaining());
+                Frame::ConnectionClose { error: error.code.0, frame_type: error.frame_type, reason: &reason[..len] }
+                    .encode(&mut w);
+            }
+        }
+        while w.position() < pn_offset + 4 && w.remaining() > 0 {
+            w.u8(0);
+        }
+        let end = start + w.position();
+        Some(OpenPacket {
+            space: id,
+            start,
+            pn_offset: start + pn_offset,
+            pn,
+            pn_len,
+            long: long.map(|p| HeaderPos {
+                start: p.start + start,
+                length_offset: p.length_offset + start,
+                pn_offset: p.pn_offset + start,
+            }),
+            end,
+            ack_eliciting: false,
+            in_flight: false,
+            probe: false,
+        })
+    }
+
+    fn ecn_mark(&self) -> Option<Ecn> {
+        self.paths[self.active].marks.then_some(Ecn::Ect0)
+    }
+}

@@ -1,0 +1,104 @@
+//! The fate of a frame, told to the part that the frame belongs to.
+
+use super::{control::Control, spaces::SpaceId};
+use crate::{
+    acks::AckState,
+    cid::{LocalIds, RemoteIds},
+    datagrams::Datagrams,
+    handshake::Handshake,
+    sent::{SentFrame, Verdict},
+    streams::Streams,
+};
+
+/// The parts that put frames into packets, borrowed for the time in which an acknowledgement is worked through.
+pub(super) struct Carriers<'a> {
+    pub(super) space: SpaceId,
+    pub(super) acks: &'a mut AckState,
+    pub(super) streams: &'a mut Streams,
+    pub(super) datagrams: &'a mut Datagrams,
+    pub(super) handshake: &'a mut Handshake,
+    pub(super) local_ids: &'a mut LocalIds,
+    pub(super) remote_ids: &'a mut RemoteIds,
+    pub(super) control: &'a mut Control,
+}
+
+impl Carriers<'_> {
+    #[inline]
+    pub(super) fn tell(&mut self, verdict: Verdict, frame: &SentFrame) {
+        let arrived = matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered);
+        match *frame {
+            SentFrame::Stream { .. } if arrived => self.streams.on_acked(frame),
+            SentFrame::Stream { .. } => self.streams.on_lost(frame),
+            _ => self.tell_rare(arrived, frame),
+        }
+    }
+
+    /// Queues a frame again although its packet is still in flight; what is not worth repeating is left out.
+    pub(super) fn repeat(&mut self, frame: &SentFrame) {
+        if !matches!(frame, SentFrame::Datagram(_) | SentFrame::Ack { .. } | SentFrame::RetireConnectionId(_)) {
+            self.tell(Verdict::Lost, frame);
+        }
+    }
+
+    fn tell_rare(&mut self, arrived: bool, frame: &SentFrame) {
+        match *frame {
+            SentFrame::Stream { .. }
+            | SentFrame::MaxData
+            | SentFrame::MaxStreamData(_)
+            | SentFrame::MaxStreams(_)
+            | SentFrame::DataBlocked(_)
+            | SentFrame::StreamDataBlocked(_)
+            | SentFrame::StreamsBlocked(_)
+            | SentFrame::ResetStream(_)
+            | SentFrame::StopSending(_) => {
+                if arrived {
+                    self.streams.on_acked(frame);
+                } else {
+                    self.streams.on_lost(frame);
+                }
+            }
+            SentFrame::Ack { largest } => {
+                if arrived {
+                    self.acks.on_ack_acked(largest);
+                }
+            }
+            SentFrame::Crypto { offset, len } => {
+                if let Some(stream) = self.handshake.crypto(self.space.level()) {
+                    if arrived {
+                        stream.on_acked(offset, len);
+                    } else {
+                        stream.on_lost(offset, len);
+                    }
+                }
+            }
+            SentFrame::Datagram(number) => {
+                if arrived {
+                    self.datagrams.on_acked(number);
+                } else {
+                    self.datagrams.on_lost(number);
+                }
+            }
+            SentFrame::NewConnectionId(sequence) => {
+                if !arrived {
+                    self.local_ids.on_lost(sequence);
+                }
+            }
+            SentFrame::RetireConnectionId(sequence) => {
+                if arrived {
+                    self.remote_ids.on_acked();
+                } else {
+                    self.remote_ids.on_lost(sequence);
+                }
+            }
+            SentFrame::NewToken => {
+                if arrived {
+                    self.control.token_arrived();
+                } else {
+                    self.control.token_lost();
+                }
+            }
+            SentFrame::HandshakeDone => self.control.handshake_done |= !arrived,
+            SentFrame::Ping => self.control.ping |= !arrived,
+        }
+    }
+}

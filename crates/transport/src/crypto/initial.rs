@@ -1,0 +1,21 @@
+//! The secrets of Initial packets, which everyone who sees the first packet can compute (RFC 9001 §5.2).
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use wire::Side;
+
+use super::hkdf::expand_label_of;
+use super::{CipherSuite, Labels, Secret};
+
+/// The secret with which `sender` protects its Initial packets, given the Destination Connection ID of the client's
+/// first Initial packet (after a Retry: of the first one that answers it). The suite is AES-128-GCM.
+// RFC 9001 §5.2: HKDF-Extract with the version's salt, then the labels "client in" and "server in".
+pub fn initial_secret(labels: &Labels, dcid: &[u8], sender: Side) -> Secret {
+    let prk = Salt::new(HKDF_SHA256, &labels.initial_salt).extract(dcid);
+    let label = match sender {
+        Side::Client => "client in",
+        Side::Server => "server in",
+    };
+    let mut secret = [0; CipherSuite::Aes128Gcm.secret_len()];
+    expand_label_of(&prk, label, &mut secret);
+    Secret::new(&secret).expect("32 bytes fit")
+}

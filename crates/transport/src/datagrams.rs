@@ -1,0 +1,423 @@
+//! Unreliable datagrams (RFC 9221): queued both ways, each bounded in bytes, never sent twice.
+//!
+//! Both queues drop the oldest when they are full, because what waits longest in them is worth least; the application is
+//! told how many. What it wants delivered it puts into streams.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use wire::{
+    Writer,
+    frame::{datagram_header_len, encode_datagram_header},
+    frame_type,
+};
+
+use crate::{
+    error::{Code, TransportError},
+    sent::SentFrame,
+};
+
+/// What a queued datagram costs beside its bytes: its place in the queue and, at least, the header of an allocation.
+const OVERHEAD: u64 = 64;
+
+/// A received datagram pins the buffer it arrived in. With more than this many waiting, small ones are copied.
+const SLICES: usize = 64;
+/// Below this a datagram is small, in bytes.
+const SLICE_SMALL: usize = 1024;
+
+/// Bounds of the queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramsConfig {
+    /// Bytes that may wait to be sent, 64 counted on top for each datagram.
+    pub send_buffer: u64,
+    /// Bytes that may wait for the application, counted likewise.
+    pub receive_buffer: u64,
+    /// The largest DATAGRAM frame we are ready to receive, in bytes with type and length; 0 refuses all.
+    pub max_frame_size: u64,
+}
+
+impl Default for DatagramsConfig {
+    /// 1 MiB each way, and every frame that fits into a packet (RFC 9221 §3 recommends 65535).
+    fn default() -> Self {
+        Self { send_buffer: 1 << 20, receive_buffer: 1 << 20, max_frame_size: 65535 }
+    }
+}
+
+/// Why a datagram was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendDatagramError {
+    /// The peer takes no datagrams.
+    #[error("the peer does not support datagrams")]
+    Unsupported,
+    /// It does not fit into a packet, or the peer takes no frame as large.
+    #[error("a datagram of {len} bytes is too large: at most {max} fit")]
+    TooLarge {
+        /// Its size in bytes.
+        len: usize,
+        /// The largest that can be sent at the moment, in bytes.
+        max: usize,
+    },
+}
+
+/// Something happened to datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramEvent {
+    /// There is a datagram to receive. Not repeated until there was none.
+    Readable,
+    /// Datagrams were dropped before they were sent: the queue was full, or the path became too narrow for them.
+    SendDropped {
+        /// How many, since this was said last.
+        count: u64,
+        /// Number of the latest.
+        last: u64,
+    },
+    /// Received datagrams were dropped, because they were not taken in time.
+    ReceiveDropped {
+        /// How many, since this was said last.
+        count: u64,
+    },
+}
+
+/// Figures since the beginning, in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramFigures {
+    /// Sent in a packet.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Whose packet was acknowledged.
+    pub acked: u64,
+    /// Whose packet was declared lost, some of them wrongly.
+    pub lost: u64,
+    /// Dropped before they were sent.
+    pub send_dropped: u64,
+    /// Received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Dropped before the application took them.
+    pub receive_dropped: u64,
+}
+
+/// The datagrams of a connection.
+///
+/// [`send`](Self::send) and [`recv`](Self::recv) are the application's; while [`wants_to_send`](Self::wants_to_send),
+/// [`write`](Self::write) fills packets; [`poll_event`](Self::poll_event) until it has no more.
+#[derive(Debug)]
+pub struct Datagrams {
+    config: DatagramsConfig,
+    /// With the number of each.
+    outgoing: VecDeque<(u64, Bytes)>,
+    outgoing_cost: u64,
+    next_number: u64,
+    incoming: VecDeque<Bytes>,
+    incoming_cost: u64,
+    /// Largest frame the peer takes; 0 when none.
+    peer_max_frame: u64,
+    /// Bytes of frames that fit into a packet.
+    packet_room: usize,
+    /// The application waits for a datagram.
+    armed: bool,
+    readable: bool,
+    /// Number and count of the drops not told yet.
+    dropped: Option<(u64, u64)>,
+    receive_dropped: u64,
+    figures: DatagramFigures,
+}
+
+fn cost(data: &Bytes) -> u64 {
+    data.len() as u64 + OVERHEAD
+}
+
+impl Datagrams {
+    /// Nothing can be sent before [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
+    /// [`set_packet_room`](Self::set_packet_room).
+    pub fn new(config: &DatagramsConfig) -> Self {
+        Self {
+            config: config.clone(),
+            outgoing: VecDeque::new(),
+            outgoing_cost: 0,
+            next_number: 0,
+            incoming: VecDeque::new(),
+            incoming_cost: 0,
+            peer_max_frame: 0,
+            packet_room: 0,
+            armed: true,
+            readable: false,
+            dropped: None,
+            receive_dropped: 0,
+            figures: DatagramFigures::default(),
+        }
+    }
+
+    /// What goes into our transport parameter `max_datagram_frame_size`.
+    pub fn local_max_frame_size(&self) -> u64 {
+        self.config.max_frame_size
+    }
+
+    /// The peer's transport parameter `max_datagram_frame_size`, remembered for early data or of the handshake.
+    ///
+    /// # Errors
+    /// PROTOCOL_VIOLATION when the peer accepted early data and takes less than was remembered.
+    pub fn set_peer_max_frame_size(&mut self, bytes: u64, early_data_accepted: bool) -> Result<(), TransportError> {
+        // RFC 9221 §3: a client that remembered the value checks that the new one is not smaller.
+        if early_data_accepted && bytes < self.peer_max_frame {
+            return Err(TransportError::new(
+                Code::PROTOCOL_VIOLATION,
+                format!("max_datagram_frame_size {bytes}, remembered were {}", self.peer_max_frame),
+            ));
+        }
+        self.peer_max_frame = bytes;
+        Ok(())
+    }
+
+    /// How many bytes of frames fit into a packet on the path in use. Call it when the path or its MTU changes.
+    pub fn set_packet_room(&mut self, bytes: usize) {
+        self.packet_room = bytes;
+    }
+
+    /// The largest datagram that can be sent at the moment, in bytes. `None` when the peer takes none.
+    pub fn max_size(&self) -> Option<usize> {
+        // RFC 9221 §3: the limit counts type and length. A frame without length could hold two bytes more, but only as the
+        // last in its packet; room for the length makes every place possible.
+        let frame = self.peer_max_frame.min(self.packet_room as u64) as usize;
+        let header = datagram_header_len(Some(frame));
+        (self.peer_max_frame > 0).then(|| frame.saturating_sub(header))
+    }
+
+    /// Queues a datagram and returns its number. When the queue is full, the oldest in it are dropped.
+    ///
+    /// # Errors
+    /// When the peer takes no datagrams, or none as large.
+    pub fn send(&mut self, data: Bytes) -> Result<u64, SendDatagramError> {
+        let max = self.max_size().ok_or(SendDatagramError::Unsupported)?;
+        if data.len() > max {
+            return Err(SendDatagramError::TooLarge { len: data.len(), max });
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.outgoing_cost += cost(&data);
+        self.outgoing.push_back((number, data));
+        // The newest stays, also when it alone is more than the bound.
+        while self.outgoing_cost > self.config.send_buffer && self.outgoing.len() > 1 {
+            self.drop_oldest();
+        }
+        Ok(number)
+    }
+
+    #[cold]
+    fn drop_oldest(&mut self) {
+        if let Some((number, data)) = self.outgoing.pop_front() {
+            self.outgoing_cost -= cost(&data);
+            self.figures.send_dropped += 1;
+            self.dropped = Some((number, self.dropped.map_or(0, |(_, count)| count) + 1));
+        }
+    }
+
+    /// Whether a datagram waits.
+    #[inline]
+    pub fn wants_to_send(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Puts as many datagrams into the packet as fit, in order, and records each.
+    ///
+    /// The writer ends where the packet's payload ends. A frame that reaches there has no length, so nothing may be put behind
+    /// it. What no packet on this path could hold is dropped.
+    pub fn write(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+        while let Some((number, data)) = self.outgoing.front() {
+            let len = data.len();
+            let room = w.remaining();
+            let length_field = match room {
+                room if room == len + datagram_header_len(None) => None,
+                room if room >= len + datagram_header_len(Some(len)) => Some(len),
+                _ if self.max_size().is_none_or(|max| len > max) => {
+                    self.drop_oldest();
+                    continue;
+                }
+                _ => break,
+            };
+            encode_datagram_header(w, length_field);
+            w.bytes(data);
+            record(SentFrame::Datagram(*number));
+            self.figures.sent += 1;
+            self.figures.sent_bytes += len as u64;
+            self.outgoing_cost -= cost(data);
+            self.outgoing.pop_front();
+        }
+    }
+
+    /// The packet with this datagram was acknowledged.
+    pub fn on_acked(&mut self, _number: u64) {
+        self.figures.acked += 1;
+    }
+
+    /// The packet with this datagram was lost. RFC 9221 §5.2: it is not sent again.
+    pub fn on_lost(&mut self, _number: u64) {
+        self.figures.lost += 1;
+    }
+
+    /// A DATAGRAM frame arrived. When the queue is full, the oldest in it are dropped.
+    ///
+    /// # Errors
+    /// PROTOCOL_VIOLATION when we did not offer to receive it.
+    pub fn on_datagram(&mut self, data: Bytes) -> Result<(), TransportError> {
+        // RFC 9221 §3: a frame without our having sent the parameter, or larger than it says, closes the connection. The
+        // frame had at least its type beside the data.
+        if data.len() as u64 + datagram_header_len(None) as u64 > self.config.max_frame_size {
+            let error = TransportError::new(
+                Code::PROTOCOL_VIOLATION,
+                format!("a datagram of {} bytes, offered were frames of {}", data.len(), self.config.max_frame_size),
+            );
+            return Err(error.in_frame(frame_type::DATAGRAM));
+        }
+        self.figures.received += 1;
+        self.figures.received_bytes += data.len() as u64;
+        let pins = self.incoming.len() >= SLICES && data.len() < SLICE_SMALL;
+        let data = if pins { Bytes::copy_from_slice(&data) } else { data };
+        self.incoming_cost += cost(&data);
+        self.incoming.push_back(data);
+        while self.incoming_cost > self.config.receive_buffer && self.incoming.len() > 1 {
+            if let Some(oldest) = self.incoming.pop_front() {
+                self.incoming_cost -= cost(&oldest);
+                self.receive_dropped += 1;
+                self.figures.receive_dropped += 1;
+            }
+        }
+        self.readable |= std::mem::replace(&mut self.armed, false);
+        Ok(())
+    }
+
+    /// The oldest datagram received. After `None`, [`DatagramEvent::Readable`] says when there is one.
+    pub fn recv(&mut self) -> Option<Bytes> {
+        let Some(data) = self.incoming.pop_front() else {
+            self.armed = true;
+            return None;
+        };
+        self.incoming_cost -= cost(&data);
+        Some(data)
+    }
+
+    /// What happened since.
+    pub fn poll_event(&mut self) -> Option<DatagramEvent> {
+        if std::mem::take(&mut self.readable) {
+            return Some(DatagramEvent::Readable);
+        }
+        if let Some((last, count)) = self.dropped.take() {
+            return Some(DatagramEvent::SendDropped { count, last });
+        }
+        match std::mem::take(&mut self.receive_dropped) {
+            0 => None,
+            count => Some(DatagramEvent::ReceiveDropped { count }),
+        }
+    }
+
+    /// Figures since the beginning.
+    pub fn figures(&self) -> DatagramFigures {
+        self.figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Frame, Frames};
+
+    use super::*;
+
+    fn datagrams(send: u64, receive: u64) -> Datagrams {
+        let config = DatagramsConfig { send_buffer: send, receive_buffer: receive, max_frame_size: 1200 };
+        let mut datagrams = Datagrams::new(&config);
+        datagrams.set_peer_max_frame_size(65535, false).unwrap();
+        datagrams.set_packet_room(1000);
+        datagrams
+    }
+
+    fn packet(datagrams: &mut Datagrams, size: usize) -> (Vec<Vec<u8>>, Vec<u64>) {
+        let mut buf = vec![0; size];
+        let mut w = Writer::new(&mut buf);
+        let mut numbers = Vec::new();
+        datagrams.write(&mut w, &mut |frame| match frame {
+            SentFrame::Datagram(number) => numbers.push(number),
+            other => panic!("{other:?}"),
+        });
+        let frames = Frames::new(w.written()).map(|frame| match frame.unwrap() {
+            Frame::Datagram { data } => data.to_vec(),
+            other => panic!("{other:?}"),
+        });
+        (frames.collect(), numbers)
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_oldest_and_says_so() {
+        let mut d = datagrams(3 * (OVERHEAD + 10), 0);
+        for i in 0..5u8 {
+            assert_eq!(d.send(vec![i; 10].into()), Ok(u64::from(i)));
+        }
+        assert_eq!(d.poll_event(), Some(DatagramEvent::SendDropped { count: 2, last: 1 }));
+        assert_eq!(d.poll_event(), None);
+        // The third fills the packet exactly and has no length.
+        let (data, numbers) = packet(&mut d, 12 + 12 + 11);
+        assert_eq!((data, numbers), (vec![vec![2; 10], vec![3; 10], vec![4; 10]], vec![2, 3, 4]));
+        assert!(!d.wants_to_send());
+        assert_eq!((d.figures().sent, d.figures().send_dropped, d.outgoing_cost), (3, 2, 0));
+    }
+
+    #[test]
+    fn a_datagram_is_whole_or_waits() {
+        let mut d = datagrams(10_000, 0);
+        d.send(vec![1; 500].into()).unwrap();
+        assert!(packet(&mut d, 500).1.is_empty());
+        assert!(packet(&mut d, 502).1.is_empty(), "502 bytes cannot hold type, length and 500, nor end with 500");
+        assert_eq!(packet(&mut d, 503).1, [0]);
+        d.send(Bytes::new()).unwrap();
+        assert_eq!(packet(&mut d, 1).0, [[0u8; 0]]);
+    }
+
+    #[test]
+    fn sizes_follow_peer_and_path() {
+        let mut d = datagrams(10_000, 0);
+        assert_eq!(d.max_size(), Some(997));
+        assert_eq!(d.send(vec![0; 998].into()), Err(SendDatagramError::TooLarge { len: 998, max: 997 }));
+        d.send(vec![0; 997].into()).unwrap();
+        d.send(vec![0; 5].into()).unwrap();
+        // The path became narrower: what cannot be sent any more does not block the rest.
+        d.set_packet_room(500);
+        assert_eq!(packet(&mut d, 500).1, [1]);
+        assert_eq!(d.poll_event(), Some(DatagramEvent::SendDropped { count: 1, last: 0 }));
+        d.set_peer_max_frame_size(0, false).unwrap();
+        assert_eq!(d.send(Bytes::new()), Err(SendDatagramError::Unsupported));
+        d.set_peer_max_frame_size(100, false).unwrap();
+        assert_eq!(d.max_size(), Some(97));
+        assert_eq!(d.set_peer_max_frame_size(99, true).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+    }
+
+    #[test]
+    fn received_ones_wait_within_bounds() {
+        let mut d = datagrams(0, 4 * (OVERHEAD + 100));
+        assert_eq!(d.recv(), None);
+        for i in 0..6u8 {
+            d.on_datagram(vec![i; 100].into()).unwrap();
+        }
+        assert_eq!(d.poll_event(), Some(DatagramEvent::Readable));
+        assert_eq!(d.poll_event(), Some(DatagramEvent::ReceiveDropped { count: 2 }));
+        for i in 2..6u8 {
+            assert_eq!(d.recv().unwrap(), vec![i; 100]);
+        }
+        assert_eq!(d.recv(), None);
+        assert_eq!(d.poll_event(), None);
+        d.on_datagram(Bytes::new()).unwrap();
+        assert_eq!(d.poll_event(), Some(DatagramEvent::Readable));
+        assert_eq!(d.recv(), Some(Bytes::new()));
+    }
+
+    /// RFC 9221 §3: what was not offered is a PROTOCOL_VIOLATION.
+    #[test]
+    fn what_was_not_offered_is_refused() {
+        let mut d = datagrams(0, 10_000);
+        assert!(d.on_datagram(vec![0; 1199].into()).is_ok());
+        let error = d.on_datagram(vec![0; 1200].into()).unwrap_err();
+        assert_eq!((error.code, error.frame_type), (Code::PROTOCOL_VIOLATION, 0x30));
+        let mut none = Datagrams::new(&DatagramsConfig { max_frame_size: 0, ..DatagramsConfig::default() });
+        assert!(none.on_datagram(Bytes::new()).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether a first packet becomes a connection.
+
+use bytes::Bytes;
+use units::Instant;
+use wire::{ConnectionId, Side, Writer};
+
+use super::{Datagram, Endpoint, RetryPolicy};
+use crate::{
+    connection::{Connection, Origin, labels},
+    crypto::retry_tag,
+    error::Code,
+    keys::{KeyLimits, Keys},
+    tls::Level,
+    token::ValidToken,
+};
+
+/// RFC 9000 §14.1: what a client's first datagram measures at least.
+const MIN_INITIAL: usize = 1200;
+
+/// The first packet of a would-be connection.
+pub(super) struct FirstPacket {
+    pub(super) version: u32,
+    pub(super) dcid: ConnectionId,
+    pub(super) scid: ConnectionId,
+    pub(super) token: Bytes,
+}
+
+impl Endpoint {
+    /// Starts a connection for a client's first packet, or says why not.
+    pub(super) fn admit(&mut self, now: Instant, datagram: Datagram, first: &FirstPacket) {
+        let Some(server) = self.server.clone() else { return };
+        // RFC 9000 §14.1 MUST: a first packet in a datagram below 1,200 bytes is discarded; §7.2 MUST: so is one whose
+        // made-up destination has less than 8 bytes.
+        if datagram.payload.len().min(datagram.segment_size) < MIN_INITIAL || first.dcid.len() < 8 {
+            self.stats.dropped += 1;
+            return;
+        }
+        let valid = (!first.token.is_empty())
+            .then(|| self.tokens.check(now, datagram.remote, &first.dcid, &first.token))
+            .flatten();
+        let original_dcid = match &valid {
+            Some(ValidToken::Retry { original_dcid }) => *original_dcid,
+            _ => first.dcid,
+        };
+        let retry = match server.retry {
+            RetryPolicy::Never => false,
+            RetryPolicy::Always => true,
+            RetryPolicy::Above(limit) => self.half_open > limit,
+        };
+        if retry && valid.is_none() {
+            self.send_retry(now, &datagram, first);
+            return;
+        }
+        if self.open >= server.max_connections {
+            self.refuse(&datagram, first);
+            return;
+        }
+        let scid = self.ids.generate();
+        let setup = self.setup(scid, datagram.remote, datagram.local);
+        let origin = Origin {
+            version: first.version,
+            initial_dcid: first.dcid,
+            original_dcid,
+            peer: first.scid,
+            retried: matches!(valid, Some(ValidToken::Retry { .. })),
+            validated: valid.is_some(),
+        };
+        let mut connection = Connection::accept_from(now, setup, &server, &origin);
+        connection.handle_datagram(now, datagram);
+        // A packet that nobody sealed for this destination leaves no trace.
+        if !connection.has_heard() {
+            self.stats.dropped += 1;
+            return;
+        }
+        let handle = self.insert(connection);
+        self.accepted.push_back(handle);
+        self.mark_dirty(handle.index);
+    }
+
+    /// Sends the client back with a token that proves its address.
+    fn send_retry(&mut self, now: Instant, datagram: &Datagram, first: &FirstPacket) {
+        let scid = self.ids.generate();
+        let token = self.tokens.retry(&mut self.random, now, datagram.remote, &first.dcid, &scid);
+        let mut packet = vec![0; 64 + token.len() + 2 * ConnectionId::MAX_LEN];
+        let mut w = Writer::new(&mut packet);
+        wire::encode_retry(&mut w, first.version, &first.scid, &scid, &token);
+        let len = w.position();
+        packet.truncate(len);
+        let tag = retry_tag(labels(first.version), first.dcid.as_slice(), &packet);
+        packet.extend_from_slice(&tag);
+        if self.stateless.answer(datagram, packet) {
+            self.stats.retries += 1;
+        }
+    }
+
+    /// Says CONNECTION_REFUSED without keeping state (RFC 9000 §5.2.2).
+    fn refuse(&mut self, datagram: &Datagram, first: &FirstPacket) {
+        let scid = self.ids.generate();
+        let mut keys = Keys::new(Side::Server, labels(first.version), KeyLimits::default());
+        keys.set_initial(first.dcid.as_slice());
+        let header = wire::LongHeader { ty: wire::LongType::Initial, version: first.version, dcid: first.scid, scid };
+        let mut packet = vec![0; 128];
+        let mut w = Writer::new(&mut packet);
+        let pos = header.encode(&mut w, &[], 0, 1);
+        wire::Frame::ConnectionClose {
+            error: Code::CONNECTION_REFUSED.0,
+            frame_type: 0,
+            reason: b"too many connections",
+        }
+        .encode(&mut w);
+        let end = w.position() + crate::crypto::TAG_LEN;
+        packet.truncate(end);
+        wire::patch_length(&mut packet, &pos, end);
+        if keys.seal_long(Level::Initial, &mut packet, pos.pn_offset, 0).is_err() {
+            return;
+        }
+        if self.stateless.answer(datagram, packet) {
+            self.stats.refused += 1;
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Which connection a datagram belongs to, and what is answered when it belongs to none.
+//!
+//! A datagram in: demultiplexed by connection ID (`routes`), given to its connection, or answered without state
+//! (`stateless`), or the start of a new connection (`admission`). A datagram out: stateless answers first, then the
+//! connections that have something to say, in turn.
+
+mod admission;
+mod config;
+mod routes;
+mod stateless;
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use bytes::{Bytes, BytesMut};
+use rand_core::RngCore;
+use units::{Instant, RandomStream, Seed};
+use wire::{ConnectionId, Header, LongType, version};
+
+pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
+use self::{admission::FirstPacket, routes::Routes, stateless::Stateless};
+use crate::{
+    acks::Ecn,
+    cid::ConnectionIdGenerator,
+    connection::{Connection, Setup},
+    events::Event,
+    timers::Timer,
+    token::Tokens,
+};
+
+/// UDP payloads that arrived from one address to one address, in one read.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Where they came from.
+    pub remote: SocketAddr,
+    /// The address of ours that they were sent to, when the socket can tell.
+    pub local: Option<IpAddr>,
+    /// The mark of the network on them.
+    pub ecn: Option<Ecn>,
+    /// When they arrived; not later than the `now` they are handled at.
+    pub received_at: Instant,
+    /// Size of each but the last, in bytes: a read with GRO returns several at once.
+    pub segment_size: usize,
+    /// The payloads, one after the other. Opened in place and handed up without a copy.
+    pub payload: BytesMut,
+}
+
+/// UDP payloads that wait to be sent to one address, in one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where they go.
+    pub remote: SocketAddr,
+    /// The address of ours that they leave from, when that matters.
+    pub local: Option<IpAddr>,
+    /// The mark that they carry.
+    pub ecn: Option<Ecn>,
+    /// Bytes of the buffer that were filled.
+    pub len: usize,
+    /// Size of each payload but the last, in bytes (GSO).
+    pub segment_size: usize,
+}
+
+/// Names a connection of one endpoint. A name is not used again for another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    index: u32,
+    generation: u32,
+}
+
+struct Slot {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+    /// In the queue of connections that have to be looked at.
+    dirty: bool,
+    /// The wake-up that stands in `wakeups`.
+    wakeup: Option<Instant>,
+}
+
+/// What an endpoint did that no connection reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStats {
+    /// Datagrams that belonged to no connection and were not answered.
+    pub dropped: u64,
+    /// Version Negotiation packets sent.
+    pub version_negotiations: u64,
+    /// Retry packets sent.
+    pub retries: u64,
+    /// Stateless resets sent.
+    pub resets: u64,
+    /// Connections refused because of a limit.
+    pub refused: u64,
+    /// Connections that were started, by either side.
+    pub connections: u64,
+}
+
+/// All connections of one socket.
+///
+/// Contract: call [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout) or commands of a
+/// connection ([`connection_mut`](Self::connection_mut)); then drain [`poll_transmit`](Self::poll_transmit) and
+/// [`poll_event`](Self::poll_event) until they return nothing; then wait for a datagram or for
+/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls.
+///
+/// Instants are the caller's; with the Unix epoch as their origin, tokens outlive the process.
+pub struct Endpoint {
+    ids: Box<dyn ConnectionIdGenerator>,
+    tokens: Arc<Tokens>,
+    seed: Seed,
+    random: RandomStream,
+    server: Option<Arc<ServerConfig>>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    open: usize,
+    /// Connections whose handshake is not complete.
+    half_open: usize,
+    routes: Routes,
+    dirty: VecDeque<u32>,
+    wakeups: BTreeSet<(Instant, u32)>,
+    events: VecDeque<(Handle, Event)>,
+    accepted: VecDeque<Handle>,
+    stateless: Stateless,
+    stats: EndpointStats,
+}
+
+impl Endpoint {
+    /// An endpoint that can connect, and that accepts connections when `server` is given.
+    pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>) -> Self {
+        let EndpointConfig { seed, ids, secret } = config;
+        Self {
+            tokens: Arc::new(Tokens::new(&secret)),
+            random: seed.stream("endpoint"),
+            routes: Routes::new(&seed),
+            ids,
+            seed,
+            server,
+            slots: Vec::new(),
+            free: Vec::new(),
+            open: 0,
+            half_open: 0,
+            dirty: VecDeque::new(),
+            wakeups: BTreeSet::new(),
+            events: VecDeque::new(),
+            accepted: VecDeque::new(),
+            stateless: Stateless::default(),
+            stats: EndpointStats::default(),
+        }
+    }
+
+    /// Starts a connection to `remote`.
+    ///
+    /// # Errors
+    /// When TLS refuses the server name or the configuration.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        config: &ClientConfig,
+        remote: SocketAddr,
+        server_name: &str,
+    ) -> Result<Handle, ConnectError> {
+        let scid = self.ids.generate();
+        // RFC 9000 §7.2 MUST: the first destination ID is unpredictable and has at least 8 bytes.
+        let mut dcid = [0; 8];
+        self.random.fill_bytes(&mut dcid);
+        let dcid = ConnectionId::new(&dcid).expect("eight bytes fit");
+        let setup = self.setup(scid, remote, None);
+        let connection = Connection::connect(now, setup, config, dcid, server_name)?;
+        let handle = self.insert(connection);
+        self.mark_dirty(handle.index);
+        Ok(handle)
+    }
+
+    fn setup(&mut self, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
+        self.stats.connections += 1;
+        Setup {
+            scid,
+            reset_token: self.tokens.reset_token(&scid),
+            remote,
+            local,
+            seed: self.seed.child("connection", self.stats.connections),
+            tokens: self.tokens.clone(),
+        }
+    }
+
+    fn insert(&mut self, connection: Connection) -> Handle {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, connection: None, dirty: false, wakeup: None });
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 connections")
+        });
+        for id in connection.local_ids() {
+            self.routes.insert(id, index);
+        }
+        let slot = &mut self.slots[index as usize];
+        slot.connection = Some(Box::new(connection));
+        self.open += 1;
+        self.half_open += 1;
+        Handle { index, generation: slot.generation }
+    }
+
+    /// Takes in what a socket read.
+    pub fn handle_datagram(&mut self, now: Instant, mut datagram: Datagram) {
+        let segment = datagram.segment_size.max(1);
+        // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
+        while !datagram.payload.is_empty() {
+            let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
+            let mut run = segment;
+            while run < datagram.payload.len() {
+                let end = (run + segment).min(datagram.payload.len());
+                if target.is_none() || self.route(&datagram.payload[run..end]) != target {
+                    break;
+                }
+                run = end;
+            }
+            let payload = if run >= datagram.payload.len() {
+                std::mem::take(&mut datagram.payload)
+            } else {
+                datagram.payload.split_to(run)
+            };
+            let part = Datagram { payload, segment_size: segment, ..datagram };
+            match target {
+                Some(index) => self.deliver(now, index, part),
+                None => self.handle_unrouted(now, part),
+            }
+        }
+    }
+
+    /// The connection that a single payload is addressed to.
+    #[inline]
+    fn route(&mut self, payload: &[u8]) -> Option<u32> {
+        let first = *payload.first()?;
+        let id = if first & wire::bits::LONG_FORM == 0 {
+            wire::short_dcid(payload, self.ids.len())?
+        } else {
+            wire::long_dcid(payload)?
+        };
+        self.routes.find(id)
+    }
+
+    fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram) {
+        if let Some(connection) = &mut self.slots[index as usize].connection {
+            connection.handle_datagram(now, datagram);
+        }
+        self.mark_dirty(index);
+    }
+
+    /// A payload that no connection of ours claims.
+    fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
+        let payload = &datagram.payload[..];
+        let Ok(header) = Header::parse(payload, self.ids.len()) else {
+            self.stats.dropped += 1;
+            return;
+        };
+        match header {
+            Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. }
+                if self.server.is_some() && is_supported(version) =>
+            {
+                let token = Bytes::copy_from_slice(&payload[token]);
+                self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
+            }
+            Header::Long { version, .. } if self.server.is_some() && !is_supported(version) => {
+                self.negotiate_version(&datagram);
+            }
+            Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
+            Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
+            _ => self.stats.dropped += 1,
+        }
+    }
+
+    /// Lets the connections whose time has come act.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, index)) = self.wakeups.first() {
+            if at > now {
+                break;
+            }
+            self.wakeups.pop_first();
+            let slot = &mut self.slots[index as usize];
+            slot.wakeup = None;
+            if let Some(connection) = &mut slot.connection {
+                connection.handle_timeout(now);
+            }
+            self.mark_dirty(index);
+        }
+    }
+
+    /// The earliest wake-up: when, for whom and why.
+    pub fn poll_timeout(&self) -> Option<(Instant, Handle, Timer)> {
+        let &(at, index) = self.wakeups.first()?;
+        let slot = &self.slots[index as usize];
+        // A deadline may have moved to later since it was noted: then the wake-up only notes the later one.
+        let (_, timer) = slot.connection.as_ref()?.poll_timeout()?;
+        Some((at, Handle { index, generation: slot.generation }, timer))
+    }
+
+    /// Fills `buffer` with payloads for one address. Returns `None` when nobody has anything to send at `now`.
+    ///
+    /// Up to 64 payloads of the same size are put into one buffer, as far as it has room and pacing permits.
+    pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        if let Some(transmit) = self.stateless.poll(buffer) {
+            return Some(transmit);
+        }
+        while let Some(&index) = self.dirty.front() {
+            let connection = self.slots[index as usize].connection.as_mut();
+            if let Some(transmit) = connection.and_then(|c| c.poll_transmit(now, buffer)) {
+                // The others get their turn before this one fills another buffer.
+                self.dirty.rotate_left(1);
+                return Some(transmit);
+            }
+            self.dirty.pop_front();
+            self.settle(index);
+        }
+        None
+    }
+
+    /// The next thing an application may want to know, and of which connection.
+    pub fn poll_event(&mut self) -> Option<(Handle, Event)> {
+        self.events.pop_front()
+    }
+
+    /// The next connection that a peer opened. It is reported at once, before its handshake is complete; its first
+    /// event is [`Event::Connected`] or [`Event::Closed`].
+    pub fn poll_accept(&mut self) -> Option<Handle> {
+        self.accepted.pop_front()
+    }
+
+    /// A connection, to ask it something. `None` once it is over.
+    pub fn connection(&self, handle: Handle) -> Option<&Connection> {
+        let slot = self.slots.get(handle.index as usize)?;
+        slot.connection.as_deref().filter(|_| slot.generation == handle.generation)
+    }
+
+    /// A connection, to tell it something. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn connection_mut(&mut self, handle: Handle) -> Option<&mut Connection> {
+        if self.slots.get(handle.index as usize)?.generation != handle.generation {
+            return None;
+        }
+        self.mark_dirty(handle.index);
+        self.slots[handle.index as usize].connection.as_deref_mut()
+    }
+
+    /// Number of connections, those that are closing included.
+    pub fn open_connections(&self) -> usize {
+        self.open
+    }
+
+    /// What no connection reports.
+    pub fn stats(&self) -> EndpointStats {
+        self.stats
+    }
+
+    /// Stops accepting connections, or accepts them with another configuration from here on.
+    pub fn set_server_config(&mut self, server: Option<Arc<ServerConfig>>) {
+        self.server = server;
+    }
+
+    fn mark_dirty(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if !std::mem::replace(&mut slot.dirty, true) {
+            self.dirty.push_back(index);
+        }
+    }
+
+    /// A connection has nothing more to send: collects what it has to say to the endpoint.
+    fn settle(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.dirty = false;
+        let handle = Handle { index, generation: slot.generation };
+        let Some(connection) = &mut slot.connection else { return };
+        while let Some(event) = connection.poll_event() {
+            if matches!(event, Event::Connected) {
+                self.half_open -= 1;
+            }
+            self.events.push_back((handle, event));
+        }
+        let mut issued = false;
+        while connection.ids_wanted() > 0 {
+            let id = self.ids.generate();
+            self.routes.insert(id, index);
+            connection.issue_id(id, self.tokens.reset_token(&id));
+            issued = true;
+        }
+        while let Some(id) = connection.poll_retired_id() {
+            self.routes.remove(&id, index);
+        }
+        if connection.is_drained() {
+            self.remove(index);
+            return;
+        }
+        let next = connection.poll_timeout().map(|(at, _)| at);
+        // A later deadline is noted when the earlier wake-up comes: acknowledgements move it with every batch.
+        let keep = matches!((slot.wakeup, next), (Some(old), Some(new)) if old <= new);
+        if !keep && slot.wakeup != next {
+            if let Some(old) = slot.wakeup.take() {
+                self.wakeups.remove(&(old, index));
+            }
+            if let Some(at) = next {
+                self.wakeups.insert((at, index));
+                slot.wakeup = Some(at);
+            }
+        }
+        if issued {
+            self.mark_dirty(index);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let Some(connection) = slot.connection.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1);
+        if let Some(at) = slot.wakeup.take() {
+            self.wakeups.remove(&(at, index));
+        }
+        for id in connection.local_ids() {
+            self.routes.remove(&id, index);
+        }
+        self.open -= 1;
+        if !connection.was_connected() {
+            self.half_open -= 1;
+        }
+        self.free.push(index);
+    }
+}
+
+fn is_supported(v: u32) -> bool {
+    v == version::V1
+}

@@ -1,0 +1,63 @@
+//! From a connection ID to the connection that answers to it.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, DefaultHasher, Hash},
+};
+
+use rand_core::RngCore;
+use units::Seed;
+use wire::ConnectionId;
+
+/// A keyed hash: clients choose the first destination ID of a connection, and must not be able to choose collisions.
+#[derive(Clone)]
+struct Keyed([u64; 2]);
+
+impl BuildHasher for Keyed {
+    type Hasher = DefaultHasher;
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        hasher
+    }
+}
+
+/// Owns the table of connection IDs. It is never iterated, so its order reaches nothing.
+pub(super) struct Routes {
+    table: HashMap<ConnectionId, u32, Keyed>,
+    /// The last answer: datagrams come in runs.
+    last: Option<(ConnectionId, u32)>,
+}
+
+impl Routes {
+    pub(super) fn new(seed: &Seed) -> Self {
+        let mut random = seed.stream("routes");
+        Self { table: HashMap::with_hasher(Keyed([random.next_u64(), random.next_u64()])), last: None }
+    }
+
+    pub(super) fn insert(&mut self, id: ConnectionId, connection: u32) {
+        self.table.insert(id, connection);
+        self.last = None;
+    }
+
+    /// Forgets `id`, if it still belongs to `connection`.
+    pub(super) fn remove(&mut self, id: &ConnectionId, connection: u32) {
+        if self.table.get(id) == Some(&connection) {
+            self.table.remove(id);
+        }
+        self.last = None;
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, id: &[u8]) -> Option<u32> {
+        if let Some((last, connection)) = &self.last
+            && last.as_slice() == id
+        {
+            return Some(*connection);
+        }
+        let id = ConnectionId::new(id)?;
+        let connection = *self.table.get(&id)?;
+        self.last = Some((id, connection));
+        Some(connection)
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers that need no connection: Version Negotiation, Retry, refusals, stateless resets.
+
+use std::collections::VecDeque;
+
+use rand_core::RngCore;
+use units::{Duration, Instant};
+use wire::{ConnectionId, Writer, version};
+
+use super::{Datagram, Endpoint, Transmit};
+
+/// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
+const QUEUE_LIMIT: usize = 64;
+/// Stateless resets per second: an attacker who sends garbage must not make us send as much.
+const RESETS_PER_SECOND: u32 = 200;
+/// RFC 9000 §10.3 SHOULD: a reset looks like a short packet, so it is never shorter than one could be.
+const MIN_RESET: usize = 21;
+/// Longer is not needed to look like a packet.
+const MAX_RESET: usize = 42;
+
+/// Owns the answers until they are sent, and the account of resets.
+#[derive(Default)]
+pub(super) struct Stateless {
+    queue: VecDeque<(Transmit, Vec<u8>)>,
+    window: Option<Instant>,
+    resets: u32,
+}
+
+impl Stateless {
+    pub(super) fn poll(&mut self, buffer: &mut [u8]) -> Option<Transmit> {
+        let (transmit, payload) = self.queue.pop_front()?;
+        buffer[..payload.len()].copy_from_slice(&payload);
+        Some(transmit)
+    }
+
+    /// Queues an answer to whoever sent `datagram`. `false` when the queue is full.
+    pub(super) fn answer(&mut self, datagram: &Datagram, payload: Vec<u8>) -> bool {
+        if self.queue.len() >= QUEUE_LIMIT {
+            return false;
+        }
+        let transmit = Transmit {
+            remote: datagram.remote,
+            local: datagram.local,
+            ecn: None,
+            len: payload.len(),
+            segment_size: payload.len(),
+        };
+        self.queue.push_back((transmit, payload));
+        true
+    }
+
+    fn may_reset(&mut self, now: Instant) -> bool {
+        if self.window.is_none_or(|start| now.saturating_since(start) >= Duration::from_secs(1)) {
+            self.window = Some(now);
+            self.resets = 0;
+        }
+        self.resets += 1;
+        self.resets <= RESETS_PER_SECOND
+    }
+}
+
+impl Endpoint {
+    /// Offers our versions to a client that asked for another.
+    pub(super) fn negotiate_version(&mut self, datagram: &Datagram) {
+        let payload = &datagram.payload[..];
+        // RFC 9000 §6.1: a datagram too small to be a first one in any version of ours is not answered, and what looks
+        // like Version Negotiation itself never is.
+        let ids = (payload.len() >= 1200).then(|| invariant_ids(payload)).flatten();
+        let Some((version, dcid, scid)) = ids.filter(|(version, ..)| *version != version::NEGOTIATION) else {
+            self.stats.dropped += 1;
+            return;
+        };
+        // RFC 9000 §6.3: a version that is reserved for greasing stands among ours, unlike the one that was asked for.
+        let mut greased = (self.random.next_u32() & 0xf0f0_f0f0) | 0x0a0a_0a0a;
+        if greased == version {
+            greased ^= 0x1000_0000;
+        }
+        let mut answer = vec![0; 7 + dcid.len() + scid.len() + 8];
+        let mut w = Writer::new(&mut answer);
+        let unused = self.random.next_u32() as u8;
+        wire::encode_version_negotiation(&mut w, unused, scid, dcid, &[version::V1, greased]);
+        let len = w.position();
+        answer.truncate(len);
+        if self.stateless.answer(datagram, answer) {
+            self.stats.version_negotiations += 1;
+        }
+    }
+
+    /// Tells the sender of a packet for a connection that we do not know (any more) to give it up.
+    pub(super) fn maybe_reset(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
+        // RFC 9000 §10.3.3 MUST: shorter than what triggered it, so that two endpoints never reset each other for ever.
+        let len = (datagram.payload.len() - 1).min(MAX_RESET);
+        if len < MIN_RESET || dcid.as_slice().is_empty() || !self.stateless.may_reset(now) {
+            self.stats.dropped += 1;
+            return;
+        }
+        let mut answer = vec![0; len];
+        self.random.fill_bytes(&mut answer);
+        answer[0] = (answer[0] & 0x3f) | wire::bits::FIXED;
+        answer[len - 16..].copy_from_slice(&self.tokens.reset_token(dcid).0);
+        if self.stateless.answer(datagram, answer) {
+            self.stats.resets += 1;
+        }
+    }
+}
+
+/// Version and connection IDs of a long packet, by the invariants alone (RFC 8999 §5.1).
+fn invariant_ids(payload: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+    let version = u32::from_be_bytes(payload.get(1..5)?.try_into().ok()?);
+    let (dcid_len, rest) = payload.get(5..)?.split_first()?;
+    let (dcid, rest) = rest.split_at_checked((*dcid_len).into())?;
+    let (scid_len, rest) = rest.split_first()?;
+    Some((version, dcid, rest.get(..usize::from(*scid_len))?))
+}

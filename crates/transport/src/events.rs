@@ -1,0 +1,84 @@
+//! What a connection tells its application.
+
+use bytes::Bytes;
+
+use crate::{error::TransportError, streams::StreamEvent};
+
+/// Something that the application may want to act on. Drained with `poll_event`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The handshake is complete; the peer is who the certificate says, as far as it was asked.
+    Connected,
+    /// A stream changed.
+    Stream(StreamEvent),
+    /// Datagrams wait to be read.
+    DatagramsReadable,
+    /// Datagrams of ours left the full queue unsent, the oldest first: how many since the last such event.
+    DatagramsDropped {
+        /// Number of datagrams.
+        count: u64,
+    },
+    /// Datagrams of the peer were dropped because they were not read in time: how many since the last such event.
+    DatagramsUnread {
+        /// Number of datagrams.
+        count: u64,
+    },
+    /// A token with which the next connection to this server skips the validation of its address.
+    TokenReceived(Bytes),
+    /// The peer's address changed and the new one was validated.
+    Migrated,
+    /// The connection is over; nothing follows.
+    Closed(CloseReason),
+}
+
+/// Why a connection is over, and whose doing it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The application at this end closed it.
+    #[error("closed by this application (code {code})")]
+    ThisApplication {
+        /// The application's code.
+        code: u64,
+    },
+    /// The application at the other end closed it.
+    #[error("closed by the peer's application (code {code}{})", quoted(reason))]
+    PeerApplication {
+        /// The application's code.
+        code: u64,
+        /// The application's words, as they came.
+        reason: Bytes,
+    },
+    /// The peer broke a rule of the protocol.
+    #[error("the peer misbehaved: {0}")]
+    PeerMisbehaved(TransportError),
+    /// The peer says that this end broke a rule, or that it cannot go on.
+    #[error("the peer closed the connection: {error}")]
+    PeerClosed {
+        /// What the peer said.
+        error: TransportError,
+    },
+    /// The TLS handshake failed at this end: the certificate, the protocol, the parameters.
+    #[error("handshake failed: {0}")]
+    HandshakeFailed(TransportError),
+    /// The peer has lost its state (stateless reset).
+    #[error("the peer no longer knows the connection (stateless reset)")]
+    Reset,
+    /// Nothing was heard for longer than the idle timeout.
+    #[error("idle for too long")]
+    IdleTimeout,
+    /// The handshake did not complete in time.
+    #[error("the handshake timed out: nothing usable came from the peer")]
+    HandshakeTimeout,
+    /// The peer supports none of our versions.
+    #[error("no version in common: the peer offers {offered:x?}")]
+    VersionMismatch {
+        /// The peer's versions.
+        offered: Vec<u32>,
+    },
+}
+
+fn quoted(reason: &Bytes) -> String {
+    if reason.is_empty() { String::new() } else { format!(", `{}`", String::from_utf8_lossy(reason).escape_debug()) }
+}

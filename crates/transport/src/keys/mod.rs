@@ -1,0 +1,381 @@
+//! The keys of a connection: which ones there are, and which one a packet needs (RFC 9001 §4.9, §5, §6).
+//!
+//! Packets are opened and sealed here, whole and in place: header protection, packet number, key phase, payload. Keys of
+//! Initial, 0-RTT and Handshake packets are boxed, because a connection needs them only for its first round trips;
+//! `phases` has those of 1-RTT packets.
+
+mod header;
+mod phases;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use phases::{Phases, Used};
+use units::Instant;
+use wire::{Side, bits, decode_packet_number};
+
+use crate::PathId;
+use crate::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret, initial_secret};
+use crate::error::{Code, TransportError};
+use crate::tls::{Direction, Level};
+
+/// Limits of what keys are used for; the default is what the standard states for the suite (RFC 9001 §6.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Packets that may be sealed with one key.
+    pub confidentiality: Option<u64>,
+    /// Packets of the connection that may fail authentication.
+    pub integrity: Option<u64>,
+}
+
+/// A packet that was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The full packet number.
+    pub pn: u64,
+    /// Where in the packet the frames lie.
+    pub payload: Range<usize>,
+    /// The packet is the first one from the peer in a new key phase: call [`Keys::retire_previous_at`].
+    pub new_phase: bool,
+    /// The packet was protected with the keys of the phase before this one.
+    pub old_keys: bool,
+}
+
+/// A packet that could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There are no keys for it, because it comes too early or too late.
+    #[error("no keys for the packet")]
+    NoKeys,
+    /// It is too short to have been protected.
+    #[error("the packet is too short")]
+    TooShort,
+    /// It failed authentication.
+    #[error("the packet failed authentication")]
+    Forged,
+    /// Too many packets failed authentication; the connection cannot go on.
+    #[error("too many packets failed authentication")]
+    IntegrityLimit,
+    /// An authentic packet in which a reserved bit is set.
+    #[error("a reserved bit of the header is set")]
+    ReservedBits,
+    /// An authentic packet whose key phase breaks the rules.
+    #[error("{0}")]
+    KeyUpdate(&'static str),
+}
+
+impl OpenError {
+    /// The error that closes the connection; `None` when the packet is just to be dropped.
+    pub fn fatal(self) -> Option<TransportError> {
+        match self {
+            Self::NoKeys | Self::TooShort | Self::Forged => None,
+            Self::IntegrityLimit => {
+                Some(TransportError::new(Code::AEAD_LIMIT_REACHED, "too many packets failed authentication"))
+            }
+            Self::ReservedBits => {
+                Some(TransportError::new(Code::PROTOCOL_VIOLATION, "a reserved bit of the header is set"))
+            }
+            Self::KeyUpdate(reason) => Some(TransportError::new(Code::KEY_UPDATE_ERROR, reason)),
+        }
+    }
+}
+
+/// A packet that could not be sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// There are no keys for it.
+    #[error("no keys for the packet")]
+    NoKeys,
+    /// The key has sealed as many packets as it may, and an update is not possible (`AEAD_LIMIT_REACHED`). Only a
+    /// stateless reset may be sent from here on.
+    #[error("the key has been used for as many packets as it may")]
+    ConfidentialityLimit,
+}
+
+impl From<SealError> for TransportError {
+    fn from(error: SealError) -> Self {
+        match error {
+            SealError::NoKeys => Self::new(Code::INTERNAL_ERROR, "a packet was built without keys"),
+            SealError::ConfidentialityLimit => {
+                Self::new(Code::AEAD_LIMIT_REACHED, "a key was used for as many packets as it may")
+            }
+        }
+    }
+}
+
+/// The keys of one direction at one level.
+#[derive(Debug)]
+struct DirectionKeys {
+    packet: PacketKey,
+    header: HeaderKey,
+}
+
+impl DirectionKeys {
+    fn new(suite: CipherSuite, secret: &Secret, labels: &Labels) -> Self {
+        Self { packet: PacketKey::new(suite, secret, labels), header: HeaderKey::new(suite, secret, labels) }
+    }
+}
+
+/// The keys of one level whose keys are never updated.
+#[derive(Debug, Default)]
+struct LevelKeys {
+    local: Option<DirectionKeys>,
+    remote: Option<DirectionKeys>,
+}
+
+/// All keys of a connection.
+///
+/// Use: [`set_initial`](Self::set_initial) first, [`install`](Self::install) for every secret that TLS hands out,
+/// [`discard`](Self::discard) when a level is done. `open_*` and `seal_*` take a packet from its first byte to its last,
+/// the authentication tag included, and work in place.
+#[derive(Debug)]
+pub struct Keys {
+    side: Side,
+    labels: &'static Labels,
+    limits: KeyLimits,
+    initial: Option<Box<LevelKeys>>,
+    zero_rtt: Option<Box<LevelKeys>>,
+    handshake: Option<Box<LevelKeys>>,
+    one_rtt: Phases,
+    /// Packets that failed authentication.
+    forged: u64,
+    /// How many of them are too many.
+    integrity_limit: u64,
+}
+
+impl Keys {
+    /// No keys. `labels` are those of the connection's version.
+    pub fn new(side: Side, labels: &'static Labels, limits: KeyLimits) -> Self {
+        Self {
+            side,
+            labels,
+            limits,
+            initial: None,
+            zero_rtt: None,
+            handshake: None,
+            one_rtt: Phases::new(limits.confidentiality),
+            forged: 0,
+            integrity_limit: limits.integrity.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Installs the Initial keys that follow from a Destination Connection ID, in place of any before: that of the
+    /// client's first packet, or of its first packet after a Retry (RFC 9001 §5.2).
+    pub fn set_initial(&mut self, dcid: &[u8]) {
+        let suite = CipherSuite::Aes128Gcm;
+        let labels = self.labels;
+        let keys = |sender| Some(DirectionKeys::new(suite, &initial_secret(labels, dcid, sender), labels));
+        self.initial = Some(Box::new(LevelKeys { local: keys(self.side), remote: keys(self.side.peer()) }));
+        self.lower_integrity_limit(suite);
+    }
+
+    /// Changes the version: its labels serve all keys installed from here on (RFC 9369 §4.1).
+    pub fn set_labels(&mut self, labels: &'static Labels) {
+        self.labels = labels;
+    }
+
+    /// Installs the keys that follow from a secret of the handshake.
+    pub fn install(&mut self, level: Level, direction: Direction, suite: CipherSuite, secret: &Secret) {
+        self.lower_integrity_limit(suite);
+        let labels = self.labels;
+        let place = match level {
+            Level::OneRtt => return self.one_rtt.install(direction, suite, secret, labels),
+            Level::Initial => &mut self.initial,
+            Level::ZeroRtt => &mut self.zero_rtt,
+            Level::Handshake => &mut self.handshake,
+        };
+        let keys = Some(DirectionKeys::new(suite, secret, labels));
+        let level = place.get_or_insert_default();
+        match direction {
+            Direction::Local => level.local = keys,
+            Direction::Remote => level.remote = keys,
+        }
+    }
+
+    // RFC 9001 §6.6: the limit on failures is that of the suite; where suites differ, the lower one is safe.
+    fn lower_integrity_limit(&mut self, suite: CipherSuite) {
+        self.integrity_limit = self.limits.integrity.unwrap_or(suite.integrity_limit()).min(self.integrity_limit);
+    }
+
+    /// Forgets the keys of a level (RFC 9001 §4.9).
+    pub fn discard(&mut self, level: Level) {
+        match level {
+            Level::Initial => self.initial = None,
+            Level::ZeroRtt => self.zero_rtt = None,
+            Level::Handshake => self.handshake = None,
+            Level::OneRtt => self.one_rtt = Phases::new(self.limits.confidentiality),
+        }
+    }
+
+    fn level(&self, level: Level) -> Option<&LevelKeys> {
+        match level {
+            Level::Initial => self.initial.as_deref(),
+            Level::ZeroRtt => self.zero_rtt.as_deref(),
+            Level::Handshake => self.handshake.as_deref(),
+            Level::OneRtt => None,
+        }
+    }
+
+    /// Whether packets of this level can be sealed.
+    pub fn can_seal(&self, level: Level) -> bool {
+        match level {
+            Level::OneRtt => self.one_rtt.can_seal(),
+            _ => self.level(level).is_some_and(|keys| keys.local.is_some()),
+        }
+    }
+
+    /// Whether packets of this level can be opened.
+    pub fn can_open(&self, level: Level) -> bool {
+        match level {
+            Level::OneRtt => self.one_rtt.can_open(),
+            _ => self.level(level).is_some_and(|keys| keys.remote.is_some()),
+        }
+    }
+
+    /// Opens a packet with a long header. `packet` ends where the Length field says; `expected_pn` is the largest packet
+    /// number received in its space plus one, or zero.
+    ///
+    /// When it fails, the packet is overwritten.
+    pub fn open_long(
+        &mut self,
+        level: Level,
+        packet: &mut [u8],
+        pn_offset: usize,
+        expected_pn: u64,
+    ) -> Result<Opened, OpenError> {
+        let keys = self.level(level).and_then(|keys| keys.remote.as_ref()).ok_or(OpenError::NoKeys)?;
+        let (pn_len, truncated) = header::unprotect(&keys.header, packet, pn_offset).ok_or(OpenError::TooShort)?;
+        let pn = decode_packet_number(truncated, pn_len, expected_pn);
+        let payload_offset = pn_offset + pn_len;
+        let (head, body) = packet.split_at_mut(payload_offset);
+        match keys.packet.open(pn, PathId(0), head, body) {
+            Ok(_) if head[0] & bits::RESERVED_LONG != 0 => Err(OpenError::ReservedBits),
+            Ok(len) => {
+                let payload = payload_offset..payload_offset + len;
+                Ok(Opened { pn, payload, new_phase: false, old_keys: false })
+            }
+            Err(_) => Err(self.count_forged()),
+        }
+    }
+
+    /// Opens a packet with a short header. `expected_pn` is the largest packet number received on the path plus one, or
+    /// zero.
+    ///
+    /// When it fails, the packet is overwritten, except for its last 16 bytes: they may be a stateless reset token.
+    #[inline]
+    pub fn open_short(
+        &mut self,
+        packet: &mut [u8],
+        pn_offset: usize,
+        path: PathId,
+        expected_pn: u64,
+    ) -> Result<Opened, OpenError> {
+        let header_key = self.one_rtt.remote_header().ok_or(OpenError::NoKeys)?;
+        let (pn_len, truncated) = header::unprotect(header_key, packet, pn_offset).ok_or(OpenError::TooShort)?;
+        let pn = decode_packet_number(truncated, pn_len, expected_pn);
+        let payload_offset = pn_offset + pn_len;
+        let (head, body) = packet.split_at_mut(payload_offset);
+        let phase = head[0] & bits::KEY_PHASE != 0;
+        let (key, used) = self.one_rtt.opening_key(phase, pn, path).ok_or(OpenError::NoKeys)?;
+        let Ok(len) = key.open(pn, path, head, body) else { return Err(self.count_forged()) };
+        // RFC 9000 §17.3.1: a reserved bit that is set after all protection is removed is a PROTOCOL_VIOLATION.
+        if head[0] & bits::RESERVED_SHORT != 0 {
+            return Err(OpenError::ReservedBits);
+        }
+        let new_phase = self.one_rtt.on_opened(used, pn, path, self.labels).map_err(OpenError::KeyUpdate)?;
+        Ok(Opened { pn, payload: payload_offset..payload_offset + len, new_phase, old_keys: used == Used::Previous })
+    }
+
+    // RFC 9001 §6.6: failures count over the life of the connection and over all its keys.
+    #[cold]
+    fn count_forged(&mut self) -> OpenError {
+        self.forged += 1;
+        if self.forged > self.integrity_limit { OpenError::IntegrityLimit } else { OpenError::Forged }
+    }
+
+    /// Seals a packet with a long header. The header is written with its Length; the last 16 bytes of `packet` are room
+    /// for the tag.
+    ///
+    /// # Panics
+    /// If packet number and payload together have fewer than four bytes (RFC 9001 §5.4.2).
+    pub fn seal_long(&mut self, level: Level, packet: &mut [u8], pn_offset: usize, pn: u64) -> Result<(), SealError> {
+        let keys = self.level(level).and_then(|keys| keys.local.as_ref()).ok_or(SealError::NoKeys)?;
+        let pn_len = usize::from(packet[0] & bits::PN_LEN) + 1;
+        let (head, body) = packet.split_at_mut(pn_offset + pn_len);
+        keys.packet.seal(pn, PathId(0), head, body);
+        header::protect(&keys.header, packet, pn_offset);
+        Ok(())
+    }
+
+    /// Seals a packet with a short header; sets its Key Phase bit. The last 16 bytes of `packet` are room for the tag.
+    ///
+    /// When the key nears its limit, this updates the keys by itself.
+    ///
+    /// # Panics
+    /// If packet number and payload together have fewer than four bytes (RFC 9001 §5.4.2).
+    #[inline]
+    pub fn seal_short(&mut self, packet: &mut [u8], pn_offset: usize, pn: u64, path: PathId) -> Result<(), SealError> {
+        let (phase, keys) = self.one_rtt.sealing_key(pn, path, self.labels)?;
+        packet[0] = packet[0] & !bits::KEY_PHASE | phase;
+        let pn_len = usize::from(packet[0] & bits::PN_LEN) + 1;
+        let (head, body) = packet.split_at_mut(pn_offset + pn_len);
+        keys.packet.seal(pn, path, head, body);
+        header::protect(&keys.header, packet, pn_offset);
+        Ok(())
+    }
+
+    /// The handshake is confirmed: from here on this endpoint may update the keys (RFC 9001 §6).
+    pub fn on_handshake_confirmed(&mut self) {
+        self.one_rtt.confirmed = true;
+    }
+
+    /// An ACK frame with this largest packet number goes out in a 1-RTT packet. Call it before the next packet is opened:
+    /// the peer may update its keys once it has an acknowledgement of the current ones.
+    #[inline]
+    pub fn on_ack_sent(&mut self, path: PathId, largest: u64) {
+        self.one_rtt.on_ack_sent(path, largest);
+    }
+
+    /// An ACK frame acknowledged this largest packet number; `old_keys` is that of the packet it came in.
+    #[inline]
+    pub fn on_acked(&mut self, path: PathId, largest: u64, now: Instant, old_keys: bool) -> Result<(), TransportError> {
+        self.one_rtt
+            .on_acked(path, largest, now, old_keys)
+            .map_err(|reason| TransportError::new(Code::KEY_UPDATE_ERROR, reason))
+    }
+
+    /// Updates the keys if that is allowed; `wait` is three times the largest PTO of all paths. Says whether it did.
+    // RFC 9001 §6.1: not before the handshake is confirmed, nor before a packet of the current phase is acknowledged.
+    // §6.5: wait three times the PTO after that acknowledgement.
+    pub fn update(&mut self, now: Instant, wait: Duration) -> bool {
+        self.one_rtt.update(now, wait, self.labels)
+    }
+
+    /// When the keys of the previous phase are to be forgotten: at most three times the PTO after the first packet with
+    /// the new keys (RFC 9001 §6.5).
+    pub fn retire_previous_at(&mut self, at: Instant) {
+        self.one_rtt.retire_previous_at(at);
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.one_rtt.retire_at()
+    }
+
+    /// Forgets the keys of the previous phase if their time has come.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.one_rtt.on_timeout(now);
+    }
+
+    /// How often the keys were updated, by either side.
+    pub fn updates(&self) -> u64 {
+        self.one_rtt.generation
+    }
+
+    /// How many packets failed authentication.
+    pub fn forged(&self) -> u64 {
+        self.forged
+    }
+}

@@ -1,0 +1,132 @@
+//! Path validation (RFC 9000 §8.2): a random number goes out and has to come back.
+
+use units::{Duration, Instant};
+
+/// How often a challenge is repeated before the path is given up by its timer; each repeat has fresh data.
+const OUTSTANDING_LIMIT: usize = 4;
+
+/// What became of a validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The peer returned data that was sent on this path.
+    Validated,
+    /// Data that was not sent, or is not waited for any more.
+    Unrelated,
+}
+
+/// Owns the challenges of one path, and the answer that the peer waits for.
+#[derive(Default)]
+pub(crate) struct Challenge {
+    outstanding: Vec<[u8; 8]>,
+    to_send: Option<[u8; 8]>,
+    /// When the path is given up.
+    deadline: Option<Instant>,
+    /// When the challenge is sent again.
+    repeat: Option<(Instant, Duration)>,
+    response: Option<[u8; 8]>,
+}
+
+impl Challenge {
+    /// Starts a validation, or repeats it with fresh data.
+    pub(crate) fn start(&mut self, data: [u8; 8], now: Instant, pto: Duration) {
+        if self.deadline.is_none() {
+            // RFC 9000 §8.2.4 SHOULD: give up after three times the larger of the PTOs.
+            self.deadline = Some(now + pto * 3);
+        }
+        self.repeat = Some((now + pto, pto));
+        self.to_send = Some(data);
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// The peer challenges us on this path. Only the latest is answered: a flood costs it the answers, not us memory.
+    pub(crate) fn on_challenge(&mut self, data: [u8; 8]) {
+        self.response = Some(data);
+    }
+
+    /// An answer arrived (on whichever path).
+    pub(crate) fn on_response(&mut self, data: [u8; 8]) -> Outcome {
+        if self.outstanding.contains(&data) {
+            *self = Self { response: self.response, ..Self::default() };
+            Outcome::Validated
+        } else {
+            Outcome::Unrelated
+        }
+    }
+
+    /// Gives the validation up.
+    pub(crate) fn abandon(&mut self) {
+        *self = Self { response: self.response, ..Self::default() };
+    }
+
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.to_send.is_some() || self.response.is_some()
+    }
+
+    pub(crate) fn take_response(&mut self) -> Option<[u8; 8]> {
+        self.response.take()
+    }
+
+    pub(crate) fn take_challenge(&mut self) -> Option<[u8; 8]> {
+        let data = self.to_send.take()?;
+        if self.outstanding.len() == OUTSTANDING_LIMIT {
+            self.outstanding.remove(0);
+        }
+        self.outstanding.push(data);
+        Some(data)
+    }
+
+    /// When something has to happen: a repeat or the end.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        match (self.deadline, self.repeat) {
+            (Some(deadline), Some((repeat, _))) => Some(deadline.min(repeat)),
+            (deadline, _) => deadline,
+        }
+    }
+
+    /// The validation has failed by `now`.
+    pub(crate) fn is_expired(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The challenge is due again by `now`; returns the timeout it runs with.
+    pub(crate) fn repeat_due(&mut self, now: Instant) -> Option<Duration> {
+        let (at, pto) = self.repeat?;
+        (at <= now).then(|| {
+            self.repeat = None;
+            pto
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_validates() {
+        let mut challenge = Challenge::default();
+        let pto = Duration::from_millis(100);
+        challenge.start([1; 8], Instant::ZERO, pto);
+        assert_eq!(challenge.on_response([1; 8]), Outcome::Unrelated, "not sent yet");
+        assert_eq!(challenge.take_challenge(), Some([1; 8]));
+        assert_eq!(challenge.on_response([2; 8]), Outcome::Unrelated);
+        assert_eq!(challenge.on_response([1; 8]), Outcome::Validated);
+        assert_eq!(challenge.on_response([1; 8]), Outcome::Unrelated, "once");
+        assert_eq!(challenge.next_timeout(), None);
+    }
+
+    #[test]
+    fn repeats_and_expires() {
+        let mut challenge = Challenge::default();
+        let pto = Duration::from_millis(100);
+        challenge.start([1; 8], Instant::ZERO, pto);
+        assert_eq!(challenge.next_timeout(), Some(Instant::from_millis(100)));
+        assert_eq!(challenge.repeat_due(Instant::from_millis(100)), Some(pto));
+        challenge.start([2; 8], Instant::from_millis(100), pto);
+        assert!(!challenge.is_expired(Instant::from_millis(299)));
+        assert!(challenge.is_expired(Instant::from_millis(300)));
+    }
+}

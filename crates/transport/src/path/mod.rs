@@ -1,0 +1,86 @@
+//! One way through the network, from one address to another, with everything that is measured on it.
+//!
+//! Recovery, congestion control, pacing and the packet size belong to the path, not to the connection: a change of
+//! address starts them afresh, and with several paths each has its own.
+
+mod amplification;
+mod challenge;
+
+use std::net::{IpAddr, SocketAddr};
+
+use units::Instant;
+
+pub(crate) use amplification::AmplificationLimit;
+pub(crate) use challenge::{Challenge, Outcome};
+
+use crate::{
+    recovery::{Paths, Recovery},
+    sent::PathIndex,
+};
+
+/// Owns the state of one path.
+pub(crate) struct Path {
+    pub(crate) remote: SocketAddr,
+    /// The address of ours that the peer sends to, when the socket can tell.
+    pub(crate) local: Option<IpAddr>,
+    /// How much may be sent before the address is validated.
+    pub(crate) amplification: AmplificationLimit,
+    /// Proof that the peer receives at this address.
+    pub(crate) challenge: Challenge,
+    /// RTT, bytes in flight, congestion control, pacing.
+    pub(crate) recovery: Recovery,
+    /// Largest UDP payload that is sent on this path, in bytes.
+    pub(crate) mtu: u16,
+    /// Packets are marked ECT(0), as long as the marks come back (RFC 9000 §13.4.2).
+    pub(crate) marks: bool,
+}
+
+/// The paths of a connection, as recovery finds them. Their places are the indices that ledgers name.
+pub(crate) struct PathList(pub(crate) Vec<Path>);
+
+impl Paths for PathList {
+    #[inline]
+    fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
+        self.0.get_mut(usize::from(path)).map(|p| &mut p.recovery)
+    }
+
+    fn count(&self) -> PathIndex {
+        PathIndex::try_from(self.0.len()).expect("a connection has few paths")
+    }
+}
+
+impl std::ops::Index<usize> for PathList {
+    type Output = Path;
+    #[inline]
+    fn index(&self, place: usize) -> &Path {
+        &self.0[place]
+    }
+}
+
+impl std::ops::IndexMut<usize> for PathList {
+    #[inline]
+    fn index_mut(&mut self, place: usize) -> &mut Path {
+        &mut self.0[place]
+    }
+}
+
+impl Path {
+    pub(crate) fn new(
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        amplification: AmplificationLimit,
+        recovery: Recovery,
+        mtu: u16,
+        marks: bool,
+    ) -> Self {
+        Self { remote, local, amplification, challenge: Challenge::default(), recovery, mtu, marks }
+    }
+
+    /// The peer takes no datagrams above `max` bytes.
+    pub(crate) fn limit_mtu(&mut self, now: Instant, max: u16) {
+        if self.mtu > max {
+            self.mtu = max.max(1200);
+            self.recovery.set_mtu(now, self.mtu);
+        }
+    }
+}

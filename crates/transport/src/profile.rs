@@ -1,0 +1,101 @@
+//! A profile: the one place where the choices of a transport meet.
+
+use serde::{Deserialize, Serialize};
+use units::Duration;
+
+use crate::{acks, congestion::Algorithm, datagrams::DatagramsConfig, recovery, streams::StreamsConfig};
+
+/// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Profile {
+    /// Name in reports.
+    pub name: String,
+    /// Congestion control.
+    pub congestion: Algorithm,
+    /// How the peer's packets are acknowledged.
+    pub acks: AckPolicy,
+    /// Windows and limits of streams, in bytes and numbers of streams.
+    pub streams: StreamsConfig,
+    /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
+    pub datagram_queue: u64,
+    /// The connection ends when nothing is heard for this long; the smaller of both ends' values holds. Zero: never.
+    pub idle_timeout: Duration,
+    /// A PING goes out after this much silence. `None` lets an idle connection time out.
+    pub keep_alive: Option<Duration>,
+    /// The handshake has to be complete within this time.
+    pub handshake_timeout: Duration,
+    /// UDP payload that is sent on a new path, in bytes; at least 1,200.
+    pub initial_mtu: u16,
+    /// RTT that is assumed before the first sample (RFC 9002 §6.2.2).
+    pub initial_rtt: Duration,
+    /// Spread packets over the round trip instead of sending bursts.
+    pub pacing: bool,
+    /// Mark packets ECT(0), and react to congestion marks.
+    pub ecn: bool,
+}
+
+/// When received packets are acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AckPolicy {
+    /// An acknowledgement is sent at the latest for this many ack-eliciting packets.
+    pub every: u32,
+    /// … or after this time (RFC 9000 §13.2.1).
+    pub max_delay: Duration,
+}
+
+impl AckPolicy {
+    pub(crate) fn policy(&self) -> acks::AckPolicy {
+        acks::AckPolicy {
+            ack_eliciting_threshold: self.every,
+            max_ack_delay: self.max_delay,
+            ..acks::AckPolicy::default()
+        }
+    }
+}
+
+impl Profile {
+    pub(crate) fn recovery_config(&self) -> recovery::Config {
+        recovery::Config {
+            algorithm: self.congestion,
+            initial_rtt: self.initial_rtt,
+            initial_window: None,
+            pacing: self.pacing,
+        }
+    }
+
+    pub(crate) fn datagrams_config(&self) -> DatagramsConfig {
+        DatagramsConfig {
+            send_buffer: self.datagram_queue,
+            receive_buffer: self.datagram_queue,
+            // One frame of any size that a packet can hold.
+            max_frame_size: if self.datagram_queue > 0 { 65_535 } else { 0 },
+        }
+    }
+}
+
+impl Default for AckPolicy {
+    fn default() -> Self {
+        Self { every: 2, max_delay: Duration::from_millis(25) }
+    }
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            name: "default".to_owned(),
+            congestion: Algorithm::default(),
+            acks: AckPolicy::default(),
+            streams: StreamsConfig::default(),
+            datagram_queue: 1024 * 1024,
+            idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
+            handshake_timeout: Duration::from_secs(10),
+            initial_mtu: 1200,
+            initial_rtt: Duration::from_millis(333),
+            pacing: true,
+            ecn: true,
+        }
+    }
+}

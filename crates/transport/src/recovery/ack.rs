@@ -1,0 +1,312 @@
+//! What an acknowledgement means for the path (RFC 9002 §5, appendix A.7).
+
+use units::{Duration, Instant};
+use wire::Ack;
+
+use super::ecn::EcnFeedback;
+use super::loss::detect_losses;
+use super::{Paths, Progress, Recovery, SpaceId};
+use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
+use crate::error::TransportError;
+use crate::sent::{Entry, Found, LatePacket, Ledger, PathIndex, SentFrame, Verdict};
+
+/// What an acknowledgement or a timeout brought, over all paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AckOutcome {
+    /// Packets newly acknowledged, those that only acknowledged included.
+    pub acked_packets: u64,
+    /// Bytes in flight newly acknowledged.
+    pub acked_bytes: u64,
+    /// An ack-eliciting packet is among them.
+    pub ack_eliciting: bool,
+    /// The highest number among them.
+    pub largest_newly_acked: Option<u64>,
+    /// The RTT sample, and the path it belongs to.
+    pub rtt: Option<(PathIndex, Duration)>,
+    /// Packets in flight newly declared lost, probes of the datagram size excluded.
+    pub lost_packets: u64,
+    /// Their bytes.
+    pub lost_bytes: u64,
+    /// Packets that had been declared lost and arrived.
+    pub spurious_packets: u64,
+    /// Persistent congestion was established (RFC 9002 §7.6).
+    pub persistent_congestion: bool,
+    /// The size of the largest probe of the datagram size that was acknowledged.
+    pub mtu_probe_acked: Option<u16>,
+    /// The size of the smallest probe of the datagram size that was lost.
+    pub mtu_probe_lost: Option<u16>,
+    /// What the acknowledgement says about ECN, on the path of its largest packet.
+    pub ecn: EcnFeedback,
+}
+
+/// What one acknowledgement or timeout has brought for one path so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Batch {
+    prior_in_flight: u64,
+    prior_delivered: u64,
+    recovery_started_at: Option<Instant>,
+    pub(super) packets: u64,
+    in_flight_packets: u64,
+    bytes: u64,
+    bytes_after_recovery: u64,
+    pub(super) ack_eliciting: bool,
+    ecn_marked: u64,
+    largest: Option<(u64, Instant)>,
+    /// The packet in flight that was sent last: the rate is measured from it.
+    newest: Option<(u64, Instant)>,
+    pub(super) lost_packets: u64,
+    pub(super) lost_bytes: u64,
+    pub(super) largest_lost: Option<(u64, Instant)>,
+    /// First departure and last number of the present run of losses without an acknowledgement in between.
+    pub(super) run: Option<(Instant, u64)>,
+    pub(super) persistent: bool,
+    rtt: Option<Duration>,
+}
+
+impl Recovery {
+    /// Begins the processing of an acknowledgement or a timeout.
+    pub(super) fn begin_batch(&mut self) {
+        self.batch = Batch {
+            prior_in_flight: self.bytes_in_flight,
+            prior_delivered: self.rate.delivered(),
+            recovery_started_at: self.controller.recovery_started_at(),
+            ..Batch::default()
+        };
+    }
+
+    /// Takes in a packet newly acknowledged.
+    #[inline]
+    fn on_packet_acked(&mut self, space: SpaceId, pn: u64, entry: &Entry) {
+        let batch = &mut self.batch;
+        batch.packets += 1;
+        if batch.largest.is_none_or(|largest| largest.0 < pn) {
+            batch.largest = Some((pn, entry.sent_at));
+        }
+        if !entry.is_in_flight() {
+            return;
+        }
+        let bytes = u64::from(entry.size);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
+        batch.in_flight_packets += 1;
+        batch.bytes += bytes;
+        if batch.recovery_started_at.is_none_or(|start| entry.sent_at > start) {
+            batch.bytes_after_recovery += bytes;
+        }
+        if batch.newest.is_none_or(|newest| newest.0 < pn) {
+            batch.newest = Some((pn, entry.sent_at));
+        }
+        batch.ecn_marked += u64::from(entry.is_ecn_marked());
+        if entry.is_ack_eliciting() {
+            batch.ack_eliciting = true;
+            let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
+            *in_flight = in_flight.saturating_sub(1);
+        }
+    }
+
+    /// Takes in a packet that was declared lost and arrived.
+    fn on_packet_late(&mut self, now: Instant, largest_acked: u64, packet: &LatePacket) {
+        self.rate.on_spurious_loss(packet.size);
+        let distance = largest_acked.saturating_sub(packet.pn);
+        self.reordering.on_spurious_loss(distance, now - packet.sent_at, &self.rtt);
+        self.controller.on_spurious_loss(
+            now,
+            &SpuriousSample { pn: packet.pn, bytes: packet.size, sent_at: packet.sent_at, lost_at: packet.lost_at },
+        );
+    }
+
+    /// RFC 9002 §5.1: an RTT sample, when the largest acknowledged is newly so and something ack-eliciting is too.
+    fn sample_rtt(&mut self, ack: &Ack<'_>, space: SpaceId, now: Instant, ack_delay: Duration, progress: &Progress) {
+        let Some((pn, sent_at)) = self.batch.largest else { return };
+        if pn != ack.largest || !self.batch.ack_eliciting {
+            return;
+        }
+        let delay = match space {
+            // RFC 9002 §5.3: Initial packets are not delayed on purpose.
+            SpaceId::Initial => Duration::ZERO,
+            // RFC 9002 §5.3: after the handshake the peer is held to the delay that it promised.
+            _ if progress.confirmed => ack_delay.min(self.max_ack_delay),
+            _ => ack_delay,
+        };
+        let latest = now - sent_at;
+        self.rtt.sample(now, latest, delay);
+        self.batch.rtt = Some(latest);
+    }
+
+    /// Notes up to where the peer has got.
+    fn advance_largest(&mut self, space: SpaceId) -> bool {
+        let Some((pn, sent_at)) = self.batch.largest else { return false };
+        let state = &mut self.spaces[space.index()];
+        state.last_acked_sent_at = state.last_acked_sent_at.max(Some(sent_at));
+        let advanced = state.largest_acked.is_none_or(|largest| largest < pn);
+        if advanced {
+            state.largest_acked = Some(pn);
+        }
+        advanced
+    }
+
+    /// Tells the controller what the batch brought, and adds it to the outcome.
+    pub(super) fn end_batch(&mut self, now: Instant, ecn: EcnFeedback, ledger: &Ledger, outcome: &mut AckOutcome) {
+        let batch = self.batch;
+        self.on_losses(now, &batch);
+        if let (EcnFeedback::Valid { newly_ce: newly_marked @ 1.. }, Some((_, sent_at))) = (ecn, batch.largest) {
+            // RFC 9002 §7.3.2, appendix B.7: marks count as a loss of the largest packet acknowledged.
+            self.controller.on_ecn_ce(
+                now,
+                &CeSample {
+                    newly_marked,
+                    newly_acked: batch.ecn_marked,
+                    largest_acked_sent_at: sent_at,
+                    in_flight: self.bytes_in_flight,
+                },
+            );
+            self.note_new_episode(now, &batch);
+        }
+        if let (Some((pn, sent_at)), Some(entry)) = (batch.newest, batch.newest.and_then(|(pn, _)| ledger.entry(pn))) {
+            self.rate.on_delivered(batch.bytes);
+            let min_rtt = self.rtt.min();
+            let rate = self.rate.sample(now, sent_at, &entry.snapshot, min_rtt.unwrap_or_default());
+            self.controller.on_acked(
+                now,
+                &AckSample {
+                    packets: batch.in_flight_packets,
+                    bytes: batch.bytes,
+                    bytes_after_recovery: batch.bytes_after_recovery,
+                    newly_lost: batch.lost_bytes,
+                    rtt: batch.rtt,
+                    min_rtt,
+                    smoothed_rtt: self.rtt.smoothed(),
+                    rate: Some(rate),
+                    prior_in_flight: batch.prior_in_flight,
+                    in_flight: self.bytes_in_flight,
+                    largest_acked: pn,
+                    largest_acked_sent_at: sent_at,
+                    delivered: self.rate.delivered(),
+                    lost: self.rate.lost(),
+                    window_limited: batch.prior_delivered < self.limited_until.max(self.paced_until),
+                    app_limited: self.rate.is_app_limited(),
+                },
+            );
+        }
+        self.update_outputs(now);
+
+        outcome.acked_packets += batch.packets;
+        outcome.acked_bytes += batch.bytes;
+        outcome.ack_eliciting |= batch.ack_eliciting;
+        outcome.largest_newly_acked = outcome.largest_newly_acked.max(batch.largest.map(|largest| largest.0));
+        outcome.lost_packets += batch.lost_packets;
+        outcome.lost_bytes += batch.lost_bytes;
+        outcome.persistent_congestion |= batch.persistent;
+    }
+
+    /// Tells the controller about the losses of the batch.
+    fn on_losses(&mut self, now: Instant, batch: &Batch) {
+        let Some((largest_lost, largest_lost_sent_at)) = batch.largest_lost else { return };
+        self.controller.on_lost(
+            now,
+            &LossSample {
+                packets: batch.lost_packets,
+                bytes: batch.lost_bytes,
+                largest_lost,
+                largest_lost_sent_at,
+                persistent: batch.persistent,
+                in_flight: self.bytes_in_flight,
+            },
+        );
+        if batch.persistent {
+            self.rtt.restart_min();
+        }
+        self.note_new_episode(now, batch);
+    }
+
+    /// When the controller has just reacted to congestion, one packet may leave at once.
+    fn note_new_episode(&mut self, now: Instant, batch: &Batch) {
+        if self.controller.recovery_started_at() == Some(now) && batch.recovery_started_at != Some(now) {
+            self.one_packet_more = true;
+            self.reordering.on_episode();
+        }
+    }
+}
+
+/// Processes an ACK frame: gives each frame of a packet whose fate it decides to `out`, updates the paths, and says what
+/// it brought. `ack_delay` is the frame's delay, scaled by the peer's exponent.
+///
+/// # Errors
+/// RFC 9000 §13.1, §21.4: PROTOCOL_VIOLATION when a packet is acknowledged that was never sent.
+#[expect(clippy::too_many_arguments, reason = "what an acknowledgement depends on, each of its own kind")]
+pub fn on_ack_received<P: Paths + ?Sized>(
+    ledger: &mut Ledger,
+    paths: &mut P,
+    space: SpaceId,
+    ack: &Ack<'_>,
+    now: Instant,
+    ack_delay: Duration,
+    progress: &Progress,
+    out: &mut impl FnMut(Verdict, SentFrame),
+) -> Result<AckOutcome, TransportError> {
+    let mut outcome = AckOutcome::default();
+    for path in 0..paths.count() {
+        if let Some(recovery) = paths.recovery(path) {
+            recovery.begin_batch();
+        }
+    }
+    ledger.acknowledge(ack.largest, ack.ranges(), |found| match found {
+        Found::Acked { pn, entry, frames } => {
+            if let Some(recovery) = paths.recovery(entry.path) {
+                recovery.on_packet_acked(space, pn, entry);
+            }
+            if entry.is_mtu_probe() {
+                outcome.mtu_probe_acked = outcome.mtu_probe_acked.max(Some(entry.size));
+            }
+            frames.for_each(|frame| out(Verdict::Acked, *frame));
+        }
+        Found::Late { packet, frames } => {
+            outcome.spurious_packets += 1;
+            if let Some(recovery) = paths.recovery(packet.path) {
+                recovery.on_packet_late(now, ack.largest, packet);
+            }
+            frames.for_each(|frame| out(Verdict::AckedLate, *frame));
+        }
+    })?;
+
+    let (mut ecn_path, mut marked) = (None, 0);
+    for path in 0..paths.count() {
+        let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.packets > 0) else { continue };
+        recovery.sample_rtt(ack, space, now, ack_delay, progress);
+        if let Some(rtt) = recovery.batch.rtt {
+            outcome.rtt = Some((path, rtt));
+        }
+        marked += recovery.batch.ecn_marked;
+        // RFC 9000 §13.4.2.1: frames that do not raise the largest acknowledged may be out of order.
+        if recovery.advance_largest(space) && recovery.largest_acked(space) == Some(ack.largest) {
+            ecn_path = Some(path);
+        }
+    }
+    if ecn_path.is_some() {
+        outcome.ecn = ledger.ecn.on_ack(ack.ecn, marked);
+    }
+    if outcome.spurious_packets > 0 || paths_acked(paths) {
+        detect_losses(ledger, paths, space, now, &mut outcome, out);
+    }
+    for path in 0..paths.count() {
+        let Some(recovery) = paths.recovery(path) else { continue };
+        if recovery.batch.packets > 0 {
+            // RFC 9002 §6.2.1: an acknowledgement ends the backoff, except at a client that cannot know yet whether the
+            // server has validated its address: Initial packets do not prove that.
+            if progress.peer_validated_us || space == SpaceId::Handshake {
+                recovery.pto_count = 0;
+            }
+            recovery.last_event_at = now;
+        }
+        let ecn = if ecn_path == Some(path) { outcome.ecn } else { EcnFeedback::None };
+        if recovery.batch.packets > 0 || recovery.batch.lost_packets > 0 || outcome.spurious_packets > 0 {
+            recovery.end_batch(now, ecn, ledger, &mut outcome);
+        }
+    }
+    ledger.trim();
+    Ok(outcome)
+}
+
+/// Whether any path had a packet newly acknowledged.
+fn paths_acked<P: Paths + ?Sized>(paths: &mut P) -> bool {
+    (0..paths.count()).any(|path| paths.recovery(path).is_some_and(|recovery| recovery.batch.packets > 0))
+}

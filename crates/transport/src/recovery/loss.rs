@@ -1,0 +1,238 @@
+//! Which packets are lost (RFC 9002 §6.1), whether that is persistent congestion (§7.6), and packets that leave the ledger
+//! in other ways.
+
+use units::Instant;
+
+use super::ack::AckOutcome;
+use super::ecn::EcnFeedback;
+use super::reordering::lost_at;
+use super::{Paths, Recovery, SpaceId};
+use crate::congestion::LostPacket;
+use crate::sent::{Entry, Ledger, SentFrame, Verdict};
+
+/// RFC 9002 §7.6.1: losses over so many probe timeouts are persistent congestion.
+const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
+
+/// A loss is remembered for so many probe timeouts, in case it turns out to be none.
+const LATE_MEMORY_PTOS: u32 = 2;
+
+/// What is to be done with an outstanding packet.
+enum Judgement {
+    Lost,
+    /// Not lost so far, and none sent later on the same path is.
+    Keep,
+    /// Not waited for.
+    Ignore,
+}
+
+impl Recovery {
+    /// Judges an outstanding packet; notes when it would count as lost by time.
+    fn judge(
+        &mut self,
+        space: SpaceId,
+        pn: u64,
+        entry: &Entry,
+        skipped: impl Fn(u64) -> u64,
+        now: Instant,
+    ) -> Judgement {
+        let state = &mut self.spaces[space.index()];
+        // RFC 9002 §6.1: only packets sent before one that was acknowledged can be lost.
+        let Some(largest) = state.largest_acked.filter(|&largest| pn < largest) else { return Judgement::Keep };
+        let at = lost_at(entry.sent_at, self.reordering.time_threshold(&self.rtt));
+        // RFC 9002 §6.1.1, §6.1.2: lost by number or by time. Numbers that were left out are no reordering.
+        if largest - pn - skipped(largest) >= self.reordering.packet_threshold() || at <= now {
+            return Judgement::Lost;
+        }
+        if !entry.is_in_flight() {
+            return Judgement::Ignore;
+        }
+        state.loss_time = Some(state.loss_time.map_or(at, |time| time.min(at)));
+        Judgement::Keep
+    }
+
+    /// Takes in a packet in flight that was declared lost.
+    fn on_packet_lost(&mut self, space: SpaceId, pn: u64, entry: &Entry, now: Instant) {
+        let bytes = u64::from(entry.size);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
+        if entry.is_ack_eliciting() {
+            let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
+            *in_flight = in_flight.saturating_sub(1);
+        }
+        // RFC 9000 §14.4: the loss of a probe of the datagram size is no sign of congestion.
+        if entry.is_mtu_probe() {
+            return;
+        }
+        self.rate.on_packet_lost(entry.size);
+        self.batch.lost_packets += 1;
+        self.batch.lost_bytes += bytes;
+        if self.batch.largest_lost.is_none_or(|largest| largest.1 <= entry.sent_at) {
+            self.batch.largest_lost = Some((pn, entry.sent_at));
+        }
+        self.controller.on_packet_lost(
+            now,
+            &LostPacket {
+                pn,
+                bytes: entry.size,
+                sent_at: entry.sent_at,
+                snapshot: entry.snapshot,
+                lost_since_sent: self.rate.lost().saturating_sub(entry.snapshot.lost),
+                delivered: self.rate.delivered(),
+            },
+        );
+    }
+
+    /// Extends the run of losses without an acknowledgement in between, and sees whether it has become persistent
+    /// congestion. `unbroken_since` tells whether nothing after that packet number was acknowledged.
+    fn extend_run(&mut self, space: SpaceId, pn: u64, entry: &Entry, unbroken_since: impl Fn(u64) -> bool) {
+        // RFC 9002 §7.6.2: only ack-eliciting packets count, and only those sent after the first RTT sample.
+        if !entry.is_ack_eliciting()
+            || entry.is_mtu_probe()
+            || self.rtt.first_sample_at().is_none_or(|first| entry.sent_at <= first)
+        {
+            return;
+        }
+        let start = match self.batch.run {
+            Some((start, last)) if unbroken_since(last) => start,
+            _ => entry.sent_at,
+        };
+        self.batch.run = Some((start, pn));
+        // RFC 9002 §7.6.1: the delay counts in every space.
+        let duration = self.pto() * PERSISTENT_CONGESTION_THRESHOLD;
+        // RFC 9002 §7.6.2: acknowledgements in other spaces count as well.
+        let acked_elsewhere = SpaceId::ALL.into_iter().filter(|other| *other != space).any(|other| {
+            let acked = self.spaces[other.index()].last_acked_sent_at;
+            acked.is_some_and(|sent_at| start < sent_at && sent_at < entry.sent_at)
+        });
+        if entry.sent_at - start > duration && !acked_elsewhere {
+            self.batch.persistent = true;
+        }
+    }
+}
+
+/// RFC 9002 appendix A.10: declares lost what is, and notes when to look again.
+pub(super) fn detect_losses<P: Paths + ?Sized>(
+    ledger: &mut Ledger,
+    paths: &mut P,
+    space: SpaceId,
+    now: Instant,
+    outcome: &mut AckOutcome,
+    out: &mut impl FnMut(Verdict, SentFrame),
+) {
+    let mut memory = now;
+    for path in 0..paths.count() {
+        if let Some(recovery) = paths.recovery(path) {
+            recovery.spaces[space.index()].loss_time = None;
+            memory = memory.min(now.saturating_sub(recovery.pto() * LATE_MEMORY_PTOS));
+        }
+    }
+    ledger.expire_losses(memory);
+
+    let mut from = 0;
+    while let Some(pn) = ledger.next_outstanding(from) {
+        from = pn + 1;
+        let Some(&entry) = ledger.entry(pn) else { break };
+        let Some(recovery) = paths.recovery(entry.path) else {
+            ledger.declare_lost(pn, None, |frame| out(Verdict::Lost, frame));
+            continue;
+        };
+        match recovery.judge(space, pn, &entry, |largest| ledger.skipped_between(pn, largest), now) {
+            // On one path, packets sent later are judged no worse: the rest is not looked at.
+            Judgement::Keep if ledger.is_one_path() => break,
+            Judgement::Keep | Judgement::Ignore => {}
+            Judgement::Lost => {
+                if entry.is_in_flight() {
+                    recovery.on_packet_lost(space, pn, &entry, now);
+                    recovery.extend_run(space, pn, &entry, |last| !ledger.acked_between(last, pn));
+                    if entry.is_mtu_probe() {
+                        let size = outcome.mtu_probe_lost.map_or(entry.size, |size| size.min(entry.size));
+                        outcome.mtu_probe_lost = Some(size);
+                    }
+                }
+                let remember = (entry.is_in_flight() && !entry.is_mtu_probe()).then_some(now);
+                ledger.declare_lost(pn, remember, |frame| out(Verdict::Lost, frame));
+            }
+        }
+    }
+}
+
+/// Declares lost what has been missing for too long; to be called when a [`super::Reason::LossTime`] is due.
+pub fn on_loss_timer<P: Paths + ?Sized>(
+    ledger: &mut Ledger,
+    paths: &mut P,
+    space: SpaceId,
+    now: Instant,
+    out: &mut impl FnMut(Verdict, SentFrame),
+) -> AckOutcome {
+    let mut outcome = AckOutcome::default();
+    begin(paths);
+    detect_losses(ledger, paths, space, now, &mut outcome, out);
+    end(ledger, paths, now, &mut outcome);
+    outcome
+}
+
+/// The peer has rebuilt a lost packet from repair symbols: its frames are delivered, and the network has lost it all the
+/// same. False when the packet already has another verdict.
+pub fn on_recovered<P: Paths + ?Sized>(
+    ledger: &mut Ledger,
+    paths: &mut P,
+    space: SpaceId,
+    pn: u64,
+    now: Instant,
+    out: &mut impl FnMut(Verdict, SentFrame),
+) -> bool {
+    let Some(entry) = ledger.declare_recovered(pn, |frame| out(Verdict::Recovered, frame)) else { return false };
+    begin(paths);
+    if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
+        recovery.on_packet_lost(space, pn, &entry, now);
+    }
+    end(ledger, paths, now, &mut AckOutcome::default());
+    true
+}
+
+/// Forgets all packets of a space, whose keys are gone, or which a Retry or the rejection of 0-RTT voids. Packet numbers
+/// go on where they were.
+pub fn discard_space<P: Paths + ?Sized>(
+    ledger: &mut Ledger,
+    paths: &mut P,
+    space: SpaceId,
+    now: Instant,
+    out: &mut impl FnMut(Verdict, SentFrame),
+) {
+    ledger.clear(|entry, frames| {
+        frames.for_each(|frame| out(Verdict::Discarded, *frame));
+        if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
+            let bytes = u64::from(entry.size);
+            // RFC 9002 §6.4: they no longer count as in flight.
+            recovery.bytes_in_flight = recovery.bytes_in_flight.saturating_sub(bytes);
+            recovery.controller.on_discarded(now, bytes, recovery.bytes_in_flight);
+        }
+    });
+    for path in 0..paths.count() {
+        if let Some(recovery) = paths.recovery(path) {
+            // RFC 9002 §6.2.2: discarding keys is progress: timers and backoff start anew.
+            let state = &mut recovery.spaces[space.index()];
+            state.eliciting_in_flight = 0;
+            state.loss_time = None;
+            recovery.pto_count = 0;
+            recovery.last_event_at = now;
+            recovery.update_outputs(now);
+        }
+    }
+}
+
+fn begin<P: Paths + ?Sized>(paths: &mut P) {
+    for path in 0..paths.count() {
+        if let Some(recovery) = paths.recovery(path) {
+            recovery.begin_batch();
+        }
+    }
+}
+
+fn end<P: Paths + ?Sized>(ledger: &mut Ledger, paths: &mut P, now: Instant, outcome: &mut AckOutcome) {
+    for path in 0..paths.count() {
+        if let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.lost_packets > 0) {
+            recovery.end_batch(now, EcnFeedback::None, ledger, outcome);
+        }
+    }
+    ledger.trim();
+}

@@ -1,0 +1,357 @@
+//! Loss recovery, congestion control and pacing of one path (RFC 9002).
+//!
+//! [`Recovery`] owns what is known of a path; the packets are in the [`Ledger`] of their packet number space, and name
+//! their path. What concerns both comes as functions: [`on_ack_received`], [`on_loss_timer`], [`on_recovered`] and
+//! [`discard_space`]. They report the fate of each frame through a callback, so that nothing is collected on the way.
+//!
+//! In the order in which a packet meets it: [`Recovery::allowance`] says whether it may leave,
+//! [`Recovery::on_packet_sent`] enters it, [`on_ack_received`] ends it, or [`Recovery::deadline`] passes and
+//! [`on_loss_timer`] or [`Recovery::on_probe_timeout`] take care of it.
+
+mod ack;
+pub(crate) mod ecn;
+mod loss;
+mod reordering;
+mod rtt;
+#[cfg(test)]
+mod tests;
+mod timer;
+
+use units::{Bitrate, Duration, Instant, Seed};
+
+pub use ack::{AckOutcome, on_ack_received};
+pub use ecn::EcnFeedback;
+pub use loss::{discard_space, on_loss_timer, on_recovered};
+pub use reordering::Reordering;
+pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
+pub use timer::{Deadline, Progress, Reason};
+
+use crate::congestion::rate::mul_div;
+use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
+use crate::pacing::Pacer;
+use crate::sent::{Ledger, PathIndex, SentPacket};
+
+/// A packet number space (RFC 9000 §12.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SpaceId {
+    /// Initial packets.
+    Initial,
+    /// Handshake packets.
+    Handshake,
+    /// 0-RTT and 1-RTT packets.
+    Data,
+}
+
+impl SpaceId {
+    /// All of them, in the order in which they come into use.
+    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
+
+    /// Place in an array of all spaces.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Where the functions find the recovery of the path that a packet names.
+pub trait Paths {
+    /// The path's recovery; `None` when the path is gone: its packets count as lost, and nobody is accountable.
+    fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery>;
+
+    /// One more than the highest index in use, at most 64.
+    fn count(&self) -> PathIndex;
+}
+
+impl Paths for Recovery {
+    #[inline]
+    fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
+        (path == 0).then_some(self)
+    }
+
+    fn count(&self) -> PathIndex {
+        1
+    }
+}
+
+impl Paths for [Recovery] {
+    #[inline]
+    fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
+        self.get_mut(usize::from(path))
+    }
+
+    fn count(&self) -> PathIndex {
+        PathIndex::try_from(self.len()).expect("a connection has few paths")
+    }
+}
+
+/// What the recovery of a path is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The congestion controller.
+    pub algorithm: Algorithm,
+    /// The RTT assumed before the first sample.
+    pub initial_rtt: Duration,
+    /// The window to start with in bytes; `None` for that of RFC 9002 §7.2.
+    pub initial_window: Option<u64>,
+    /// Spread packets over the RTT.
+    pub pacing: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { algorithm: Algorithm::default(), initial_rtt: INITIAL_RTT, initial_window: None, pacing: true }
+    }
+}
+
+/// What a path knows about one packet number space.
+#[derive(Clone, Copy, Debug, Default)]
+struct PathSpace {
+    largest_acked: Option<u64>,
+    /// When the packet acknowledged last (by departure) left.
+    last_acked_sent_at: Option<Instant>,
+    /// When the next packet counts as lost by time.
+    loss_time: Option<Instant>,
+    last_eliciting_at: Instant,
+    eliciting_in_flight: u64,
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    /// So many bytes.
+    Bytes(u64),
+    /// Nothing: the congestion window is full. An acknowledgement or a loss will open it.
+    WindowFull,
+    /// Nothing before this time.
+    PacedUntil(Instant),
+}
+
+/// Owns RTT, bytes in flight, congestion window and pacing of one path.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    rtt: Rtt,
+    controller: Box<dyn Controller>,
+    pacer: Pacer,
+    rate: RateEstimator,
+    reordering: Reordering,
+    spaces: [PathSpace; 3],
+    bytes_in_flight: u64,
+    /// The controller's window, as it was after the last event.
+    window: u64,
+    mtu: u16,
+    pto_count: u32,
+    /// The peer's, of 1-RTT packets.
+    max_ack_delay: Duration,
+    /// When something last happened from which the anti-deadlock timer counts.
+    last_event_at: Instant,
+    /// Until this much is delivered, acknowledgements come from a flight in which the window held data back.
+    limited_until: u64,
+    /// The same for pacing, as long as data does not run out.
+    paced_until: u64,
+    /// RFC 9002 §7.3.2: one packet may leave although the window was just reduced below what is in flight.
+    one_packet_more: bool,
+    pacing: bool,
+    /// What the acknowledgement being processed has brought so far.
+    batch: ack::Batch,
+}
+
+impl Recovery {
+    /// The recovery of a path that comes into use at `now` with datagrams of `mtu` bytes of UDP payload.
+    pub fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
+        let controller = config.algorithm.build(&Parameters { initial_window: config.initial_window, mtu, seed, now });
+        Self {
+            rtt: Rtt::new(config.initial_rtt),
+            window: controller.window(),
+            controller,
+            pacer: Pacer::new(mtu, now),
+            rate: RateEstimator::default(),
+            reordering: Reordering::default(),
+            spaces: Default::default(),
+            bytes_in_flight: 0,
+            mtu,
+            pto_count: 0,
+            max_ack_delay: Duration::from_millis(25),
+            last_event_at: now,
+            limited_until: 0,
+            paced_until: 0,
+            one_packet_more: false,
+            pacing: config.pacing,
+            batch: ack::Batch::default(),
+        }
+    }
+
+    /// What may be sent at `now`, of `want` bytes that are ready (`u64::MAX` when there is more than fits). To be asked
+    /// only when something is ready: the answer decides whether the window counts as used. Does not apply to probes and
+    /// to packets that only acknowledge (RFC 9002 §7, §7.5).
+    #[inline]
+    pub fn allowance(&mut self, now: Instant, want: u64) -> Allowance {
+        let datagram = want.min(u64::from(self.mtu));
+        let room = self.window.saturating_sub(self.bytes_in_flight);
+        if room < datagram {
+            self.mark_limited();
+            return if self.one_packet_more { Allowance::Bytes(u64::from(self.mtu)) } else { Allowance::WindowFull };
+        }
+        match self.pacer.budget(now, want) {
+            0 => {
+                // RFC 9002 §7.8: a sender that pacing holds back is not application-limited, if it goes on to fill the window.
+                self.paced_until = self.rate.delivered() + self.bytes_in_flight.max(1);
+                Allowance::PacedUntil(self.pacer.next_release(now, want).unwrap_or(now))
+            }
+            budget => Allowance::Bytes(budget.min(room)),
+        }
+    }
+
+    /// When pacing will let something leave; `None` when it does at `now`, or when the window is full.
+    pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
+        let room = self.window.saturating_sub(self.bytes_in_flight);
+        if room < u64::from(self.mtu) { None } else { self.pacer.next_release(now, u64::MAX) }
+    }
+
+    /// Enters a packet that leaves into the ledger of its space; returns its number. The frames were recorded there.
+    #[inline]
+    pub fn on_packet_sent(&mut self, ledger: &mut Ledger, space: SpaceId, packet: &SentPacket) -> u64 {
+        if !packet.in_flight {
+            return ledger.push(packet, Snapshot::default());
+        }
+        let now = packet.sent_at;
+        let in_flight_before = self.bytes_in_flight;
+        let snapshot = self.rate.on_sent(now, packet.size, in_flight_before);
+        let pn = ledger.push(packet, snapshot);
+        self.bytes_in_flight += u64::from(packet.size);
+        self.last_event_at = now;
+        if packet.ack_eliciting {
+            let state = &mut self.spaces[space.index()];
+            state.last_eliciting_at = now;
+            state.eliciting_in_flight += 1;
+        }
+        self.one_packet_more = false;
+        self.pacer.on_sent(packet.size);
+        self.controller.on_sent(
+            now,
+            &SentSample {
+                pn,
+                bytes: packet.size,
+                in_flight_before,
+                app_limited: snapshot.app_limited,
+                pto_probe: packet.pto_probe,
+            },
+        );
+        if in_flight_before == 0 {
+            // A controller may change its mind when it restarts from idle.
+            self.update_outputs(now);
+        }
+        if self.bytes_in_flight + u64::from(self.mtu) > self.window {
+            self.mark_limited();
+        }
+        pn
+    }
+
+    /// The sender has nothing left to send although [`Recovery::allowance`] would let it. To be called at the end of each
+    /// round of sending in which that is so.
+    pub fn on_app_limited(&mut self, now: Instant) {
+        self.paced_until = 0;
+        if self.bytes_in_flight < self.window {
+            self.rate.on_app_limited(self.bytes_in_flight);
+            self.controller.on_app_limited(now, self.bytes_in_flight);
+        }
+    }
+
+    /// The datagram size changed, by discovery or because a smaller one turned out to be necessary.
+    pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
+        self.mtu = mtu;
+        self.controller.on_mtu(mtu);
+        self.pacer.set_mtu(mtu);
+        self.update_outputs(now);
+    }
+
+    /// The peer's `max_ack_delay`, from its transport parameters.
+    pub fn set_max_ack_delay(&mut self, delay: Duration) {
+        self.max_ack_delay = delay;
+    }
+
+    /// The RTT estimates.
+    #[inline]
+    pub fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// The congestion controller.
+    pub fn controller(&self) -> &dyn Controller {
+        &*self.controller
+    }
+
+    /// The congestion window in bytes.
+    #[inline]
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Bytes sent that are neither acknowledged nor lost.
+    #[inline]
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.bytes_in_flight
+    }
+
+    /// Ack-eliciting packets in flight in a space.
+    #[inline]
+    pub fn ack_eliciting_in_flight(&self, space: SpaceId) -> u64 {
+        self.spaces[space.index()].eliciting_in_flight
+    }
+
+    /// Probe timeouts since the last acknowledgement.
+    #[inline]
+    pub fn pto_count(&self) -> u32 {
+        self.pto_count
+    }
+
+    /// The largest packet number acknowledged in a space.
+    #[inline]
+    pub fn largest_acked(&self, space: SpaceId) -> Option<u64> {
+        self.spaces[space.index()].largest_acked
+    }
+
+    /// Bytes delivered and lost in total.
+    pub fn rate(&self) -> &RateEstimator {
+        &self.rate
+    }
+
+    /// The pacing rate; `None` while packets are not paced.
+    pub fn pacing_rate(&self) -> Option<Bitrate> {
+        self.pacer.rate()
+    }
+
+    /// The thresholds of reordering.
+    pub fn reordering(&self) -> &Reordering {
+        &self.reordering
+    }
+
+    /// The window holds back data that is ready.
+    #[inline]
+    fn mark_limited(&mut self) {
+        self.limited_until = self.rate.delivered() + self.bytes_in_flight.max(1);
+    }
+
+    /// Reads what the controller decided, and paces accordingly.
+    fn update_outputs(&mut self, now: Instant) {
+        self.window = self.controller.window();
+        if self.pacing {
+            let rate = self.controller.pacing_rate().or_else(|| self.rate_of_window());
+            self.pacer.set_rate(now, rate, self.controller.send_quantum());
+        }
+    }
+
+    /// The rate that spreads the window over an RTT, with a margin (RFC 9002 §7.7).
+    fn rate_of_window(&self) -> Option<Bitrate> {
+        // Before the first sample the RTT is a guess that would hold back the second flight for no reason.
+        self.rtt.min()?;
+        // A timer costs more than it gains where a window lasts about as long as a timer takes.
+        let rtt = self.rtt.smoothed_nanos();
+        if u128::from(rtt) < GRANULARITY.as_nanos() {
+            return None;
+        }
+        // Twice in slow start, so that the window can double in each round; a quarter more otherwise, so that variations
+        // of the RTT do not leave the window unused.
+        let quarters = if self.controller.in_slow_start() { 8 } else { 5 };
+        Some(Bitrate::from_bps(mul_div(self.window, 8_000_000_000 / 4 * quarters, rtt)))
+    }
+}

@@ -1,0 +1,181 @@
+//! The round-trip time of a path: latest, smoothed, its variation and the minimum (RFC 9002 §5).
+
+use units::{Duration, Instant};
+
+/// Timer granularity (RFC 9002 §6.1.2): no time threshold and no probe timeout is shorter.
+pub const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// The RTT that is assumed before the first sample (RFC 9002 §6.2.2).
+pub const INITIAL_RTT: Duration = Duration::from_millis(333);
+
+/// Owns the estimates of one path, as nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rtt {
+    latest: u64,
+    adjusted: u64,
+    smoothed: u64,
+    variation: u64,
+    min: u64,
+    first_sample_at: Option<Instant>,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Self::new(INITIAL_RTT)
+    }
+}
+
+impl Rtt {
+    /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or what an earlier connection or a path
+    /// challenge over the same path took.
+    pub fn new(initial: Duration) -> Self {
+        let initial = nanos(initial);
+        // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
+        Self { latest: 0, adjusted: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
+    }
+
+    /// Takes a sample. `ack_delay` is what the peer reported, already limited as the caller has to (RFC 9002 §5.3).
+    pub fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
+        let (latest, ack_delay) = (nanos(latest), nanos(ack_delay));
+        self.latest = latest;
+        if self.first_sample_at.is_none() {
+            // RFC 9002 §5.2, §5.3: the first sample sets everything.
+            self.min = latest;
+            self.adjusted = latest;
+            self.smoothed = latest;
+            self.variation = latest / 2;
+            self.first_sample_at = Some(now);
+            return;
+        }
+        // RFC 9002 §5.2: the minimum does not take off the delay of the acknowledgement, which the peer could invent.
+        self.min = self.min.min(latest);
+        // RFC 9002 §5.3: the delay is taken off only when the result is not below the minimum.
+        let adjusted = if latest >= self.min.saturating_add(ack_delay) { latest - ack_delay } else { latest };
+        self.adjusted = adjusted;
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    /// RFC 9002 §5.2: after persistent congestion the minimum starts again from the newest sample.
+    pub fn restart_min(&mut self) {
+        self.min = self.latest;
+    }
+
+    /// The newest sample; zero before the first.
+    #[inline]
+    pub fn latest(&self) -> Duration {
+        Duration::from_nanos(self.latest)
+    }
+
+    /// The newest sample without the peer's delay of the acknowledgement, as it went into the smoothed RTT: what the path
+    /// took. Zero before the first.
+    #[inline]
+    pub fn adjusted(&self) -> Duration {
+        Duration::from_nanos(self.adjusted)
+    }
+
+    /// The smoothed RTT; the assumed one before the first sample.
+    #[inline]
+    pub fn smoothed(&self) -> Duration {
+        Duration::from_nanos(self.smoothed)
+    }
+
+    /// [`Rtt::smoothed`] in nanoseconds.
+    #[inline]
+    pub(crate) fn smoothed_nanos(&self) -> u64 {
+        self.smoothed
+    }
+
+    /// The mean deviation.
+    #[inline]
+    pub fn variation(&self) -> Duration {
+        Duration::from_nanos(self.variation)
+    }
+
+    /// The smallest sample; `None` before the first.
+    #[inline]
+    pub fn min(&self) -> Option<Duration> {
+        self.first_sample_at.map(|_| Duration::from_nanos(self.min))
+    }
+
+    /// When the first sample was taken.
+    #[inline]
+    pub fn first_sample_at(&self) -> Option<Instant> {
+        self.first_sample_at
+    }
+
+    /// The probe timeout without backoff and without the peer's delay (RFC 9002 §6.2.1).
+    #[inline]
+    pub fn probe_timeout(&self) -> Duration {
+        Duration::from_nanos(self.smoothed + (self.variation * 4).max(nanos(GRANULARITY)))
+    }
+
+    /// The RTT that loss by time is measured against (RFC 9002 §6.1.2), in nanoseconds.
+    #[inline]
+    pub(crate) fn conservative_nanos(&self) -> u64 {
+        self.smoothed.max(self.latest)
+    }
+}
+
+/// A span in nanoseconds, at most twelve years: nothing that is computed from it can overflow.
+#[inline]
+fn nanos(span: Duration) -> u64 {
+    const LIMIT: u64 = 12 * 366 * 86_400 * 1_000_000_000;
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).min(LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn first_probe_timeout_is_about_a_second() {
+        let rtt = Rtt::default();
+        assert_eq!(rtt.probe_timeout(), INITIAL_RTT + INITIAL_RTT / 2 * 4);
+        assert_eq!(rtt.min(), None);
+    }
+
+    #[test]
+    fn first_sample_sets_everything() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(5), 40 * MS, 30 * MS);
+        assert_eq!((rtt.latest(), rtt.smoothed(), rtt.variation()), (40 * MS, 40 * MS, 20 * MS));
+        assert_eq!((rtt.min(), rtt.first_sample_at()), (Some(40 * MS), Some(at(5))));
+    }
+
+    #[test]
+    fn delay_counts_only_when_plausible() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 40 * MS, Duration::ZERO);
+        // 48 - 8 = 40 is not below the minimum: taken off.
+        rtt.sample(at(1), 48 * MS, 8 * MS);
+        assert_eq!((rtt.smoothed(), rtt.variation()), (40 * MS, 15 * MS));
+        // 48 - 9 would be below the minimum: the sample counts as it is.
+        rtt.sample(at(2), 48 * MS, 9 * MS);
+        assert_eq!(rtt.smoothed(), 41 * MS);
+        assert_eq!(rtt.min(), Some(40 * MS));
+    }
+
+    #[test]
+    fn minimum_restarts() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 10 * MS, Duration::ZERO);
+        rtt.sample(at(1), 90 * MS, Duration::ZERO);
+        rtt.restart_min();
+        assert_eq!(rtt.min(), Some(90 * MS));
+    }
+
+    #[test]
+    fn hostile_delay_does_not_overflow() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 10 * MS, Duration::MAX);
+        rtt.sample(at(1), 10 * MS, Duration::MAX);
+        assert_eq!(rtt.smoothed(), 10 * MS);
+    }
+}

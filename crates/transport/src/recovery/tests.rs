@@ -1,0 +1,634 @@
+//! Recovery as a whole: packets go out, acknowledgements come back, time passes.
+
+mod against_model;
+mod throughput;
+
+use units::{Duration, Instant, Seed};
+use wire::{Ack, EcnCounts, Frame, Frames, Writer};
+
+use super::*;
+use crate::error::{Code, TransportError};
+use crate::range_set::RangeSet;
+use crate::sent::{SentFrame, Verdict};
+
+const MS: Duration = Duration::from_millis(1);
+const SIZE: u16 = 1200;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// One path with its ledger of one space, and the verdicts of all frames.
+struct Path {
+    recovery: Recovery,
+    ledger: Ledger,
+    space: SpaceId,
+    progress: Progress,
+    verdicts: Vec<(Verdict, u64)>,
+}
+
+impl Path {
+    fn new(algorithm: Algorithm) -> Self {
+        let config = Config { algorithm, ..Config::default() };
+        Self {
+            recovery: Recovery::new(&config, SIZE, Seed::from_number(1), Instant::ZERO),
+            ledger: Ledger::new(),
+            space: SpaceId::Data,
+            progress: Progress::CONFIRMED,
+            verdicts: Vec::new(),
+        }
+    }
+
+    fn reno() -> Self {
+        Self::new(Algorithm::NewReno)
+    }
+
+    /// Sends a packet with one frame, whose number is the packet's.
+    fn send_packet(&mut self, packet: SentPacket) -> u64 {
+        self.ledger.record(SentFrame::Datagram(self.ledger.next_pn()));
+        self.recovery.on_packet_sent(&mut self.ledger, self.space, &packet)
+    }
+
+    fn send(&mut self, millis: u64) -> u64 {
+        self.send_packet(SentPacket::new(at(millis), SIZE))
+    }
+
+    fn send_many(&mut self, millis: u64, count: usize) {
+        for _ in 0..count {
+            self.send(millis);
+        }
+    }
+
+    fn try_ack(&mut self, now: Instant, pns: &[u64], ecn: Option<EcnCounts>) -> Result<AckOutcome, TransportError> {
+        let mut buffer = [0; 4096];
+        let written = ack_frame(&mut buffer, pns, ecn);
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(written).next() else { panic!("no ACK frame") };
+        let verdicts = &mut self.verdicts;
+        on_ack_received(
+            &mut self.ledger,
+            &mut self.recovery,
+            self.space,
+            &ack,
+            now,
+            Duration::ZERO,
+            &self.progress,
+            &mut |verdict, frame| verdicts.push((verdict, number(frame))),
+        )
+    }
+
+    fn ack(&mut self, millis: u64, pns: &[u64]) -> AckOutcome {
+        self.try_ack(at(millis), pns, None).expect("all of them were sent")
+    }
+
+    fn loss_timer(&mut self, now: Instant) -> AckOutcome {
+        let verdicts = &mut self.verdicts;
+        on_loss_timer(&mut self.ledger, &mut self.recovery, self.space, now, &mut |verdict, frame| {
+            verdicts.push((verdict, number(frame)));
+        })
+    }
+
+    fn deadline(&self) -> Option<(Instant, Reason)> {
+        self.recovery.deadline(&self.progress).map(|deadline| (deadline.at, deadline.reason))
+    }
+
+    fn with(&self, verdict: Verdict) -> Vec<u64> {
+        self.verdicts.iter().filter(|seen| seen.0 == verdict).map(|seen| seen.1).collect()
+    }
+}
+
+fn number(frame: SentFrame) -> u64 {
+    match frame {
+        SentFrame::Datagram(number) => number,
+        other => panic!("no test sends {other:?}"),
+    }
+}
+
+fn ack_frame<'a>(buffer: &'a mut [u8], pns: &[u64], ecn: Option<EcnCounts>) -> &'a [u8] {
+    let mut set = RangeSet::new();
+    for pn in pns {
+        set.insert(*pn);
+    }
+    let room = buffer.len();
+    let mut w = Writer::new(buffer);
+    let ranges = Ack::encode(&mut w, 0, set.descending(), set.range_count(), ecn, room);
+    assert_eq!(ranges, set.range_count());
+    let len = w.position();
+    &buffer[..len]
+}
+
+#[test]
+fn an_entry_is_one_cache_line() {
+    assert_eq!(size_of::<crate::sent::Entry>(), 64);
+}
+
+#[test]
+fn acknowledged_packets_leave_the_flight() {
+    let mut path = Path::reno();
+    path.send_many(0, 3);
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::Data)), (3600, 3));
+    let outcome = path.ack(40, &[0, 2]);
+    assert_eq!((outcome.acked_packets, outcome.acked_bytes, outcome.largest_newly_acked), (2, 2400, Some(2)));
+    assert_eq!(outcome.rtt, Some((0, 40 * MS)));
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::Data)), (1200, 1));
+    assert_eq!(path.with(Verdict::Acked), [2, 0]);
+    // The same again is no news.
+    assert_eq!(path.ack(50, &[0, 2]), AckOutcome::default());
+}
+
+#[test]
+fn rtt_needs_the_largest_and_something_ack_eliciting() {
+    let mut path = Path::reno();
+    path.send_many(0, 3);
+    path.ack(40, &[2]);
+    assert_eq!(path.ack(60, &[0, 1, 2]).rtt, None, "the largest was acknowledged before");
+    path.send_packet(SentPacket { ack_eliciting: false, in_flight: false, ..SentPacket::new(at(60), 40) });
+    assert_eq!(path.ack(90, &[3]).rtt, None, "nothing ack-eliciting");
+}
+
+#[test]
+fn lost_by_packets() {
+    let mut path = Path::reno();
+    path.send_many(0, 5);
+    path.ack(40, &[2]);
+    assert!(path.with(Verdict::Lost).is_empty());
+    let outcome = path.ack(41, &[2, 3]);
+    assert_eq!((path.with(Verdict::Lost), outcome.lost_packets, outcome.lost_bytes), (vec![0], 1, 1200));
+    path.ack(42, &[2, 3, 4]);
+    assert_eq!(path.with(Verdict::Lost), [0, 1]);
+    assert_eq!(path.recovery.bytes_in_flight(), 0);
+    assert_eq!(path.recovery.window(), 6000, "one reaction for both");
+}
+
+#[test]
+fn skipped_numbers_are_no_reordering() {
+    let mut path = Path::reno();
+    path.send_many(0, 2);
+    path.ledger.skip();
+    path.send_many(0, 2);
+    path.ack(40, &[3]);
+    assert!(path.with(Verdict::Lost).is_empty(), "only two packets after packet 0 have arrived");
+    path.ack(40, &[3, 4]);
+    assert_eq!(path.with(Verdict::Lost), [0]);
+}
+
+#[test]
+fn lost_by_time() {
+    let mut path = Path::reno();
+    path.send(5);
+    path.send(10);
+    path.ack(90, &[1]);
+    // 9/8 of the 80 ms of the only sample, from the departure of packet 0.
+    assert_eq!(path.deadline(), Some((at(95), Reason::LossTime)));
+    assert_eq!(path.loss_timer(at(94)).lost_packets, 0);
+    assert_eq!(path.loss_timer(at(95)).lost_packets, 1);
+    assert_eq!((path.with(Verdict::Lost), path.deadline()), (vec![0], None));
+}
+
+#[test]
+fn loss_ends_an_empty_flight() {
+    let mut path = Path::reno();
+    path.send_many(0, 10);
+    path.ack(50, &[9]);
+    assert_eq!(path.with(Verdict::Lost), [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(path.recovery.bytes_in_flight(), 2400);
+}
+
+#[test]
+fn what_was_never_sent_cannot_be_acknowledged() {
+    let mut path = Path::reno();
+    path.send_many(0, 2);
+    let skipped = path.ledger.skip();
+    path.send_many(0, 2);
+    for pns in [&[5][..], &[0, 1, skipped], &[4, 3, skipped, 1]] {
+        let mut path = Path { recovery: path.recovery.clone(), ..Path::reno() };
+        path.send_many(0, 2);
+        path.ledger.skip();
+        path.send_many(0, 2);
+        assert_eq!(path.try_ack(at(1), pns, None).unwrap_err().code, Code::PROTOCOL_VIOLATION, "{pns:?}");
+    }
+    // Even when all before and after it has been acknowledged.
+    path.ack(10, &[0, 1, 3, 4]);
+    assert_eq!(path.try_ack(at(20), &[0, 1, skipped, 3, 4], None).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+}
+
+#[test]
+fn probe_timeout_backs_off_and_comes_back() {
+    let mut path = Path::reno();
+    assert_eq!(path.deadline(), None);
+    path.send(0);
+    // 333 + 4 * 166.5 + 25 ms.
+    let first = Duration::from_micros(999_000 + 25_000);
+    assert_eq!(path.deadline(), Some((Instant::ZERO + first, Reason::Probe)));
+    path.recovery.on_probe_timeout(Instant::ZERO + first);
+    assert_eq!(path.deadline(), Some((Instant::ZERO + first * 2, Reason::Probe)));
+    path.send(2000);
+    assert_eq!(path.deadline(), Some((at(2000) + first * 2, Reason::Probe)));
+    path.ack(2040, &[1]);
+    assert_eq!(path.recovery.pto_count(), 0);
+    // Packet 0 is overtaken by only one packet, but long ago.
+    assert_eq!(path.with(Verdict::Lost), [0]);
+    assert_eq!(path.deadline(), None);
+}
+
+#[test]
+fn no_application_probe_before_confirmation_and_no_delay_in_the_handshake() {
+    let mut path = Path::reno();
+    path.progress.confirmed = false;
+    path.send(0);
+    assert_eq!(path.deadline(), None);
+    path.space = SpaceId::Handshake;
+    path.ledger = Ledger::new();
+    path.send(3);
+    assert_eq!(path.deadline(), Some((at(3 + 999), Reason::Probe)));
+    path.progress.at_amplification_limit = true;
+    assert_eq!(path.deadline(), None);
+}
+
+#[test]
+fn client_keeps_the_server_from_a_deadlock() {
+    let mut path = Path::reno();
+    path.space = SpaceId::Initial;
+    path.progress = Progress {
+        has_handshake_keys: false,
+        confirmed: false,
+        peer_validated_us: false,
+        at_amplification_limit: false,
+    };
+    path.send(0);
+    path.recovery.on_probe_timeout(at(999));
+    path.ack(1100, &[0]);
+    // An Initial packet proves nothing: the backoff stays.
+    assert_eq!(path.recovery.pto_count(), 1);
+    let deadline = path.recovery.deadline(&path.progress).unwrap();
+    assert_eq!((deadline.reason, deadline.space), (Reason::AntiDeadlock, SpaceId::Initial));
+    assert_eq!(deadline.at, at(1100) + path.recovery.rtt().probe_timeout() * 2);
+    path.progress.has_handshake_keys = true;
+    assert_eq!(path.recovery.deadline(&path.progress).unwrap().space, SpaceId::Handshake);
+    path.progress.peer_validated_us = true;
+    assert_eq!(path.deadline(), None);
+}
+
+/// The example of RFC 9002 §7.6.3, where a probe timeout is 2 s: packets 1 to 7 are lost over 6.5 s, except those of which
+/// the last acknowledgement speaks.
+fn persistent(acked: &[u64]) -> (Path, AckOutcome) {
+    let mut path = Path::reno();
+    path.recovery.set_max_ack_delay(Duration::from_millis(1400));
+    // A first sample of 200 ms: 200 + 400 + 1400 ms.
+    path.send(1000);
+    path.ack(1200, &[0]);
+    assert_eq!(path.recovery.pto(), 2000 * MS);
+    for millis in [1500, 2000, 3000, 4000, 5000, 6000, 8000, 12_000] {
+        path.send(millis);
+    }
+    let outcome = path.ack(12_200, acked);
+    (path, outcome)
+}
+
+#[test]
+fn persistent_congestion() {
+    let (path, outcome) = persistent(&[8]);
+    assert_eq!(path.with(Verdict::Lost), [1, 2, 3, 4, 5, 6, 7]);
+    assert!(outcome.persistent_congestion);
+    assert_eq!(path.recovery.window(), 2 * u64::from(SIZE));
+    assert_eq!(path.recovery.rtt().min(), Some(200 * MS));
+}
+
+#[test]
+fn an_acknowledgement_in_between_is_no_persistent_congestion() {
+    let (path, outcome) = persistent(&[4, 8]);
+    assert_eq!(path.with(Verdict::Lost), [1, 2, 3, 5, 6, 7]);
+    assert!(!outcome.persistent_congestion);
+}
+
+#[test]
+fn persistent_congestion_needs_an_rtt_sample_before() {
+    let mut path = Path::reno();
+    for second in 0..8 {
+        path.send(second * 1000);
+    }
+    let outcome = path.ack(8100, &[7]);
+    assert_eq!((outcome.lost_packets, outcome.persistent_congestion), (7, false));
+}
+
+#[test]
+fn spurious_loss_is_noticed_undone_and_learnt_from() {
+    for algorithm in Algorithm::ALL {
+        let mut path = Path::new(algorithm);
+        path.send_many(0, 10);
+        path.ack(40, &[4, 5]);
+        assert_eq!(path.with(Verdict::Lost), [0, 1, 2]);
+        let reduced = path.recovery.window();
+        assert!(reduced < 12_000);
+        let outcome = path.ack(42, &[0, 1, 4, 5]);
+        assert_eq!((outcome.spurious_packets, path.recovery.window()), (2, reduced), "packet 2 is still lost");
+        let outcome = path.ack(44, &[0, 1, 2, 4, 5, 6]);
+        assert_eq!(path.with(Verdict::AckedLate), [1, 0, 2]);
+        assert_eq!(outcome.spurious_packets, 1);
+        assert!(path.recovery.window() >= 12_000, "{algorithm}: {}", path.recovery.window());
+        assert_eq!(path.recovery.reordering().packet_threshold(), 6);
+        assert_eq!(path.recovery.rate().lost(), 0);
+        // Once is enough.
+        assert_eq!(path.ack(46, &[0, 1, 2, 4, 5, 6]).spurious_packets, 0);
+    }
+}
+
+#[test]
+fn losses_are_forgotten_in_time() {
+    let mut path = Path::reno();
+    path.send_many(0, 10);
+    path.ack(40, &[9]);
+    let pto = path.recovery.pto();
+    path.send(100);
+    path.ack(140, &[10]);
+    let late = at(40) + pto * 2 + MS;
+    path.send_packet(SentPacket::new(late, SIZE));
+    path.try_ack(late + 40 * MS, &[11], None).unwrap();
+    assert_eq!(path.try_ack(late + 50 * MS, &[0, 11], None).unwrap().spurious_packets, 0);
+}
+
+#[test]
+fn discarding_a_space_empties_the_flight() {
+    let mut path = Path::reno();
+    path.space = SpaceId::Initial;
+    path.send_many(0, 3);
+    path.recovery.on_probe_timeout(at(999));
+    let verdicts = &mut path.verdicts;
+    discard_space(&mut path.ledger, &mut path.recovery, SpaceId::Initial, at(1000), &mut |verdict, frame| {
+        verdicts.push((verdict, number(frame)));
+    });
+    assert_eq!(path.with(Verdict::Discarded), [0, 1, 2]);
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.pto_count(), path.deadline()), (0, 0, None));
+    assert_eq!((path.ledger.next_pn(), path.ledger.memory()), (3, 0));
+    // A Retry continues with the next number, and an acknowledgement of the old ones is ignored.
+    path.send(1001);
+    assert_eq!(path.ack(1100, &[0, 1, 2]), AckOutcome::default());
+}
+
+#[test]
+fn a_lost_mtu_probe_is_no_congestion() {
+    let mut path = Path::reno();
+    path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(0), 1452) });
+    path.send_many(0, 3);
+    let outcome = path.ack(40, &[1, 2, 3]);
+    assert_eq!((outcome.mtu_probe_lost, outcome.lost_packets), (Some(1452), 0));
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (0, 12_000));
+    path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(50), 1400) });
+    assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some(1400));
+}
+
+#[test]
+fn congestion_marks() {
+    let mut path = Path::reno();
+    let marked = |millis| SentPacket { ecn: true, ..SentPacket::new(at(millis), SIZE) };
+    for _ in 0..4 {
+        path.send_packet(marked(0));
+    }
+    let counts = |ect0, ce| Some(EcnCounts { ect0, ect1: 0, ce });
+    let outcome = path.try_ack(at(40), &[0, 1], counts(1, 1)).unwrap();
+    assert_eq!((outcome.ecn, path.recovery.window()), (EcnFeedback::Valid { newly_ce: 1 }, 6000));
+    let outcome = path.try_ack(at(41), &[0, 1, 2], counts(1, 2)).unwrap();
+    assert_eq!((outcome.ecn, path.recovery.window()), (EcnFeedback::Valid { newly_ce: 1 }, 6000));
+    let outcome = path.try_ack(at(42), &[0, 1, 2, 3], None).unwrap();
+    assert_eq!(outcome.ecn, EcnFeedback::Failed);
+}
+
+#[test]
+fn recovered_packets_count_as_lost_for_the_controller_only() {
+    let mut path = Path::reno();
+    path.send_many(0, 3);
+    let verdicts = &mut path.verdicts;
+    let mut out = |verdict, frame| verdicts.push((verdict, number(frame)));
+    assert!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(40), &mut out));
+    assert!(!on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(41), &mut out));
+    assert_eq!(path.verdicts, [(Verdict::Recovered, 1)]);
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (2400, 6000));
+    path.ack(50, &[0, 2]);
+    assert_eq!((path.ledger.oldest_outstanding(), path.with(Verdict::Lost)), (None, vec![]));
+}
+
+#[test]
+fn payloads_stay_while_they_may_be_needed() {
+    let mut path = Path::reno();
+    for pn in 0..3 {
+        path.send(0);
+        path.ledger.keep_payload(pn, bytes::Bytes::from(vec![u8::try_from(pn).unwrap(); 4]));
+    }
+    path.ack(40, &[0, 2]);
+    assert_eq!((path.ledger.payload(0), path.ledger.payload(1).map(|kept| kept[0])), (None, Some(1)));
+}
+
+#[test]
+fn the_window_is_enforced_and_one_packet_starts_the_repair() {
+    let mut path = Path::reno();
+    assert_eq!(path.recovery.allowance(at(0), u64::MAX), Allowance::Bytes(12_000));
+    path.send_many(0, 10);
+    assert_eq!(path.recovery.allowance(at(0), 1), Allowance::WindowFull);
+    path.ack(40, &[3]);
+    // Halved to 6000 with 8 packets in flight; RFC 9002 §7.3.2 lets one more go.
+    assert_eq!(path.recovery.bytes_in_flight(), 8 * 1200);
+    assert_eq!(path.recovery.allowance(at(40), u64::MAX), Allowance::Bytes(1200));
+    path.send(40);
+    assert_eq!(path.recovery.allowance(at(40), u64::MAX), Allowance::WindowFull);
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    let mut path = Path::reno();
+    let mut millis = 0;
+    for round in 0..5 {
+        path.send_many(millis, 5);
+        millis += 50;
+        let first = round * 5;
+        path.ack(millis, &(first..first + 5).collect::<Vec<_>>());
+    }
+    assert_eq!(path.recovery.window(), 12_000);
+    // A response that fills the window once doubles it, even though the connection was idle before.
+    path.send_many(millis, 10);
+    assert_eq!(path.recovery.allowance(at(millis), u64::MAX), Allowance::WindowFull);
+    for pn in 25..35 {
+        path.ack(millis + 50, &(0..=pn).collect::<Vec<_>>());
+    }
+    assert_eq!(path.recovery.window(), 24_000);
+}
+
+#[test]
+fn pacing_spreads_what_exceeds_a_burst() {
+    let mut path = Path::reno();
+    path.send_many(0, 10);
+    path.ack(50, &(0..10).collect::<Vec<_>>());
+    // Twice 24,000 bytes over 50 ms.
+    assert_eq!(path.recovery.pacing_rate(), Some(Bitrate::from_bps(2 * 24_000 * 8 * 20)));
+    path.send_many(50, 10);
+    let Allowance::PacedUntil(release) = path.recovery.allowance(at(50), u64::MAX) else { panic!("not paced") };
+    assert_eq!(release, at(50) + Duration::from_micros(2500), "two packets at 960 bytes per millisecond");
+    // A window that pacing kept from being used grows all the same.
+    path.ack(100, &(0..20).collect::<Vec<_>>());
+    assert_eq!(path.recovery.window(), 36_000);
+}
+
+#[test]
+fn data_that_runs_out_after_pacing_does_not_open_the_window() {
+    let mut path = Path::reno();
+    path.send_many(0, 10);
+    path.ack(50, &(0..10).collect::<Vec<_>>());
+    path.send_many(50, 10);
+    assert!(matches!(path.recovery.allowance(at(50), u64::MAX), Allowance::PacedUntil(_)));
+    path.send(53);
+    path.recovery.on_app_limited(at(53));
+    path.ack(103, &(0..21).collect::<Vec<_>>());
+    assert_eq!(path.recovery.window(), 24_000);
+}
+
+#[test]
+fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
+    let mut path = Path::reno();
+    path.progress = Progress {
+        has_handshake_keys: false,
+        confirmed: false,
+        peer_validated_us: false,
+        at_amplification_limit: false,
+    };
+    path.send(7);
+    assert_eq!(path.deadline(), Some((at(7 + 999), Reason::AntiDeadlock)));
+}
+
+#[test]
+fn the_initial_window_follows_the_datagram_size() {
+    for algorithm in Algorithm::ALL {
+        let mut path = Path::new(algorithm);
+        path.recovery.set_mtu(at(0), 1452);
+        assert_eq!(path.recovery.window(), 14_520);
+        path.send_many(0, 12);
+        path.ack(50, &(0..12).collect::<Vec<_>>());
+        let window = path.recovery.window();
+        path.recovery.set_mtu(at(51), 9000);
+        assert_eq!(path.recovery.window(), window);
+    }
+}
+
+#[test]
+fn short_paths_are_not_paced() {
+    let mut path = Path::reno();
+    path.send_many(0, 10);
+    path.try_ack(Instant::from_micros(200), &(0..10).collect::<Vec<_>>(), None).unwrap();
+    assert_eq!(path.recovery.pacing_rate(), None);
+    assert_eq!(path.recovery.allowance(Instant::from_micros(200), u64::MAX), Allowance::Bytes(24_000));
+}
+
+#[test]
+fn probes_repeat_the_oldest_frames() {
+    let mut path = Path::reno();
+    path.send_many(0, 4);
+    path.ack(10, &[0]);
+    let mut frames = Vec::new();
+    path.ledger.oldest_unacked(2, |frame| frames.push(number(frame)));
+    assert_eq!(frames, [1, 2]);
+}
+
+#[test]
+fn abandoned_packets_give_their_frames_back() {
+    let mut path = Path::reno();
+    path.send(0);
+    path.ledger.record(SentFrame::Datagram(7));
+    let mut frames = Vec::new();
+    path.ledger.abandon(|frame| frames.push(number(frame)));
+    path.send(0);
+    path.ack(10, &[0, 1]);
+    assert_eq!((frames, path.with(Verdict::Acked)), (vec![7], vec![0, 1]));
+}
+
+#[test]
+fn paths_are_judged_apart() {
+    let mut recoveries =
+        [0, 1].map(|path| Recovery::new(&Config::default(), SIZE, Seed::from_number(path), Instant::ZERO));
+    let mut ledger = Ledger::new();
+    for pn in 0..8_u8 {
+        let path = pn / 4;
+        let packet = SentPacket { path, ..SentPacket::new(at(0), SIZE) };
+        recoveries[usize::from(path)].on_packet_sent(&mut ledger, SpaceId::Data, &packet);
+    }
+    let mut buffer = [0; 64];
+    let mut acknowledge = |ledger: &mut Ledger, recoveries: &mut [Recovery], millis, pns: &[u64]| {
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, pns, None)).next() else { panic!() };
+        let none = &mut |_, _| {};
+        let zero = Duration::ZERO;
+        on_ack_received(ledger, recoveries, SpaceId::Data, &ack, at(millis), zero, &Progress::CONFIRMED, none).unwrap()
+    };
+    // The second path is faster: its acknowledgement says nothing about the first.
+    let outcome = acknowledge(&mut ledger, &mut recoveries, 10, &[7]);
+    assert_eq!((outcome.lost_packets, outcome.rtt), (1, Some((1, 10 * MS))));
+    assert_eq!(recoveries.each_ref().map(Recovery::bytes_in_flight), [4800, 2400]);
+    assert_eq!(recoveries.each_ref().map(Recovery::window), [12_000, 8400]);
+    assert_eq!(recoveries[0].rtt().min(), None);
+    let outcome = acknowledge(&mut ledger, &mut recoveries, 100, &[0, 1, 2, 3, 7]);
+    assert_eq!(recoveries[0].bytes_in_flight(), 0);
+    assert_eq!(outcome.lost_packets, 2, "those of the second path, by time");
+    assert_eq!(ledger.next_pn(), 8);
+}
+
+/// Work is proportional to what is newly acknowledged, however much an ACK frame repeats.
+#[test]
+fn repeated_ranges_cost_nothing() {
+    let mut path = Path::reno();
+    let mut acked: Vec<u64> = Vec::new();
+    for round in 0..200 {
+        // In each round every other packet arrives; the rest is lost.
+        for pn in round * 6..round * 6 + 6 {
+            path.send(round * 1000);
+            if pn % 2 == 1 {
+                acked.push(pn);
+            }
+        }
+        path.ack(round * 1000 + 10, &acked[acked.len().saturating_sub(64)..]);
+    }
+    // Time enough that the losses are final.
+    let next = path.send(900_000);
+    path.ack(900_010, &[next]);
+    let next = path.send(900_020);
+    acked.push(next);
+    path.ledger.steps = 0;
+    path.ack(900_030, &acked[acked.len() - 64..]);
+    assert!(path.ledger.steps <= 4, "{} steps for one packet", path.ledger.steps);
+    path.ledger.steps = 0;
+    path.ack(900_031, &acked[acked.len() - 64..]);
+    assert!(path.ledger.steps <= 4, "{} steps for nothing", path.ledger.steps);
+}
+
+#[test]
+fn an_idle_connection_holds_little() {
+    let mut path = Path::new(Algorithm::Cubic);
+    let mut acks = crate::acks::AckState::new(crate::acks::AckPolicy::default());
+    for pn in 0..5000 {
+        path.send(pn / 100);
+        acks.on_packet(pn * 2, at(0), true, None);
+    }
+    path.ack(60, &(0..5000).filter(|pn| pn % 50 != 7).collect::<Vec<_>>());
+    path.loss_timer(at(2000));
+    path.ledger.shrink();
+    acks.on_ack_acked(10_000);
+    acks.shrink();
+    let held = path.ledger.memory() + acks.memory() + size_of::<Ledger>() + size_of_val(&acks);
+    assert!(held < 2048, "{held} bytes");
+}
+
+#[test]
+fn acknowledgements_alone_are_not_hoarded() {
+    let mut path = Path::reno();
+    for i in 0..10_000 {
+        path.ledger.record(SentFrame::Ack { largest: i });
+        let packet = SentPacket { ack_eliciting: false, in_flight: false, ..SentPacket::new(at(i), 40) };
+        path.recovery.on_packet_sent(&mut path.ledger, SpaceId::Data, &packet);
+    }
+    assert_eq!((path.recovery.bytes_in_flight(), path.ledger.since_ack_eliciting()), (0, 10_000));
+    assert!(path.ledger.memory() < 12_000, "{}", path.ledger.memory());
+    assert_eq!(path.deadline(), None);
+    // The old ones may still be acknowledged.
+    let mut buffer = [0; 64];
+    let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, &[5, 9999], None)).next() else { panic!() };
+    let mut seen = Vec::new();
+    let out = &mut |verdict, frame| seen.push((verdict, frame));
+    let (zero, progress) = (Duration::ZERO, Progress::CONFIRMED);
+    on_ack_received(&mut path.ledger, &mut path.recovery, SpaceId::Data, &ack, at(10_000), zero, &progress, out)
+        .unwrap();
+    assert_eq!(seen[0], (Verdict::Acked, SentFrame::Ack { largest: 9999 }));
+}

@@ -1,0 +1,106 @@
+//! When a path has to be looked at again: loss by time, or a probe (RFC 9002 §6.2, appendix A.8).
+
+use units::{Duration, Instant};
+
+use super::{Recovery, SpaceId};
+
+/// Exponents beyond this make no difference: the idle timeout comes first.
+const MAX_BACKOFF: u32 = 20;
+
+/// How far the handshake is, as far as probe timeouts depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Handshake packets can be sent.
+    pub has_handshake_keys: bool,
+    /// The handshake is confirmed (RFC 9001 §4.1.2).
+    pub confirmed: bool,
+    /// The peer can send without limit: always true at a server; at a client when a Handshake packet of ours was
+    /// acknowledged or the handshake is confirmed (PeerCompletedAddressValidation).
+    pub peer_validated_us: bool,
+    /// We are a server that has used up what the address may be sent before it is validated.
+    pub at_amplification_limit: bool,
+}
+
+impl Progress {
+    /// Everything is done.
+    pub const CONFIRMED: Self =
+        Self { has_handshake_keys: true, confirmed: true, peer_validated_us: true, at_amplification_limit: false };
+}
+
+/// Why a path has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// A packet has been missing for so long that it counts as lost: call [`super::on_loss_timer`].
+    LossTime,
+    /// Nothing was heard of ack-eliciting packets: call [`Recovery::on_probe_timeout`] and send one or two ack-eliciting
+    /// packets in the space.
+    Probe,
+    /// As [`Reason::Probe`], with nothing in flight that could be probed for: the server may be unable to send until it hears from us.
+    AntiDeadlock,
+}
+
+/// When, where and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// May lie in the past; then it is due.
+    pub at: Instant,
+    /// The packet number space concerned.
+    pub space: SpaceId,
+    /// What is due.
+    pub reason: Reason,
+}
+
+impl Recovery {
+    /// When the path has to be looked at next.
+    pub fn deadline(&self, progress: &Progress) -> Option<Deadline> {
+        if let Some(deadline) = self.loss_deadline() {
+            // RFC 9002 §6.2.1: no probe timeout while loss by time is pending.
+            return Some(deadline);
+        }
+        if progress.at_amplification_limit {
+            // RFC 9002 §6.2.2.1: a server that may not send does not arm its timer.
+            return None;
+        }
+        let backoff = 1_u32 << self.pto_count.min(MAX_BACKOFF);
+        let period = self.rtt.probe_timeout();
+        let mut earliest: Option<Deadline> = None;
+        for space in SpaceId::ALL {
+            let state = &self.spaces[space.index()];
+            // RFC 9002 §6.2.1: none for application data until the handshake is confirmed.
+            if state.eliciting_in_flight == 0 || (space == SpaceId::Data && !progress.confirmed) {
+                continue;
+            }
+            let delay = if space == SpaceId::Data { self.max_ack_delay } else { Duration::ZERO };
+            let at = state.last_eliciting_at + (period + delay).saturating_mul(backoff);
+            if earliest.is_none_or(|deadline| at < deadline.at) {
+                earliest = Some(Deadline { at, space, reason: Reason::Probe });
+            }
+        }
+        if earliest.is_none() && !progress.peer_validated_us {
+            // RFC 9002 §6.2.2.1: the client keeps a server from a deadlock, with a Handshake packet when it can. That 0-RTT
+            // packets are in flight does not help a server that may not answer.
+            let space = if progress.has_handshake_keys { SpaceId::Handshake } else { SpaceId::Initial };
+            let at = self.last_event_at + period.saturating_mul(backoff);
+            return Some(Deadline { at, space, reason: Reason::AntiDeadlock });
+        }
+        earliest
+    }
+
+    /// The earliest time at which a packet counts as lost.
+    fn loss_deadline(&self) -> Option<Deadline> {
+        let times = SpaceId::ALL.into_iter().filter_map(|space| Some((self.spaces[space.index()].loss_time?, space)));
+        times.min().map(|(at, space)| Deadline { at, space, reason: Reason::LossTime })
+    }
+
+    /// A probe timeout expired: the next one comes after twice the time (RFC 9002 §6.2.1).
+    pub fn on_probe_timeout(&mut self, now: Instant) {
+        self.pto_count = self.pto_count.saturating_add(1);
+        self.last_event_at = now;
+    }
+
+    /// The probe timeout of application data without backoff: the unit in which other periods are given (RFC 9000 §8.2.4,
+    /// §10.2, RFC 9001 §6.5).
+    pub fn pto(&self) -> Duration {
+        self.rtt.probe_timeout() + self.max_ack_delay
+    }
+}

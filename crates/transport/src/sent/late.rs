@@ -1,0 +1,116 @@
+//! Packets that were declared lost and may still turn out to have arrived.
+//!
+//! They leave the ledger's ring at once, so that one loss does not hold up the memory of a whole window behind it; what is
+//! needed to recognise a late acknowledgement stays here, for a bounded time and in bounded number.
+
+use std::collections::{VecDeque, vec_deque};
+
+use units::Instant;
+
+use super::ledger::{Found, frames_of, wrapping_u32};
+use super::{Entry, PathIndex, SentFrame};
+
+/// Losses remembered at most; more at a time are no reordering.
+const CAPACITY: usize = 512;
+
+/// A packet that was declared lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatePacket {
+    pub(crate) pn: u64,
+    pub(crate) sent_at: Instant,
+    pub(crate) lost_at: Instant,
+    frames_start: u32,
+    frames: u16,
+    pub(crate) size: u16,
+    pub(crate) path: PathIndex,
+    /// It has been acknowledged after all.
+    resolved: bool,
+}
+
+/// Owns the memory of recent losses of one ledger, ascending by packet number.
+#[derive(Debug, Default)]
+pub(super) struct LateLosses {
+    packets: VecDeque<LatePacket>,
+    frames: VecDeque<SentFrame>,
+    frames_start: u32,
+}
+
+impl LateLosses {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    #[inline]
+    pub(super) fn min(&self) -> Option<u64> {
+        self.packets.front().map(|packet| packet.pn)
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.packets.capacity() * size_of::<LatePacket>() + self.frames.capacity() * size_of::<SentFrame>()
+    }
+
+    /// Remembers a loss. One out of order (its path declares losses later than another) is not remembered.
+    pub(super) fn push(&mut self, pn: u64, entry: &Entry, lost_at: Instant, frames: vec_deque::Iter<'_, SentFrame>) {
+        if self.packets.back().is_some_and(|last| last.pn >= pn) {
+            return;
+        }
+        while self.packets.len() >= CAPACITY {
+            self.pop_front();
+        }
+        self.packets.push_back(LatePacket {
+            pn,
+            sent_at: entry.sent_at,
+            lost_at,
+            frames_start: self.frames_start.wrapping_add(wrapping_u32(self.frames.len())),
+            frames: entry.frames,
+            size: entry.size,
+            path: entry.path,
+            resolved: false,
+        });
+        self.frames.extend(frames);
+    }
+
+    /// Shows the packets from `first` to `last` that have not been acknowledged so far. `upper` packets are not above an
+    /// earlier, higher range; the result is the same for the next, lower range.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        mut upper: usize,
+        first: u64,
+        last: u64,
+        on: &mut impl FnMut(Found<'_>),
+    ) -> usize {
+        while let Some(index) = upper.checked_sub(1) {
+            let packet = &mut self.packets[index];
+            if packet.pn < first {
+                break;
+            }
+            upper = index;
+            if packet.pn <= last && !packet.resolved {
+                packet.resolved = true;
+                let frames = frames_of(&self.frames, self.frames_start, packet.frames_start, packet.frames);
+                on(Found::Late { packet, frames });
+            }
+        }
+        upper
+    }
+
+    /// Forgets what was lost before `before` and what is resolved.
+    #[inline]
+    pub(super) fn expire(&mut self, before: Instant) {
+        while self.packets.front().is_some_and(|packet| packet.resolved || packet.lost_at < before) {
+            self.pop_front();
+        }
+        if self.packets.is_empty() && self.packets.capacity() > 16 {
+            *self = Self::default();
+        }
+    }
+
+    fn pop_front(&mut self) {
+        if let Some(packet) = self.packets.pop_front() {
+            self.frames.drain(..usize::from(packet.frames));
+            self.frames_start = self.frames_start.wrapping_add(u32::from(packet.frames));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Every figure that a connection exports: once, with name, unit and meaning.
+//!
+//! qlog, metrics, the lab and dashboards read this table; nothing is counted in a second place.
+
+/// The unit of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A number of things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Bits per second.
+    BitsPerSecond,
+}
+
+/// Whether a figure only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Counts since the start of the connection.
+    Counter,
+    /// The value of this moment.
+    Gauge,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Name in every output.
+    pub name: &'static str,
+    /// Unit of the value.
+    pub unit: Unit,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+macro_rules! figures {
+    ($($name:ident: $kind:ident, $unit:ident, $meaning:literal;)*) => {
+        /// All figures of a connection at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $(#[doc = $meaning] pub $name: u64,)*
+        }
+
+        /// The table of figures, in the order of [`Stats::values`].
+        pub const FIGURES: &[Figure] = &[
+            $(Figure { name: stringify!($name), unit: Unit::$unit, kind: Kind::$kind, meaning: $meaning },)*
+        ];
+
+        impl Stats {
+            /// The values, in the order of [`FIGURES`].
+            pub fn values(&self) -> [u64; FIGURES.len()] {
+                [$(self.$name,)*]
+            }
+        }
+    };
+}
+
+figures! {
+    datagrams_sent: Counter, Count, "UDP payloads sent";
+    datagrams_received: Counter, Count, "UDP payloads received for this connection";
+    bytes_sent: Counter, Bytes, "UDP payload bytes sent";
+    bytes_received: Counter, Bytes, "UDP payload bytes received for this connection";
+    packets_sent: Counter, Count, "QUIC packets sent";
+    packets_received: Counter, Count, "QUIC packets received, authenticated, and new";
+    packets_duplicate: Counter, Count, "QUIC packets received more than once";
+    packets_undecryptable: Counter, Count, "QUIC packets that could not be authenticated or read";
+    packets_buffered: Counter, Count, "QUIC packets that were kept until their keys were there";
+    packets_acked: Counter, Count, "packets of ours that the peer acknowledged";
+    packets_lost: Counter, Count, "packets of ours that were declared lost";
+    bytes_lost: Counter, Bytes, "bytes of the packets declared lost";
+    packets_lost_spuriously: Counter, Count, "packets declared lost that were acknowledged later";
+    congestion_events: Counter, Count, "times the congestion controller reduced its window";
+    persistent_congestion: Counter, Count, "times persistent congestion was found";
+    probe_timeouts: Counter, Count, "probe timeouts that fired";
+    ack_frames_sent: Counter, Count, "ACK frames sent";
+    ack_frames_received: Counter, Count, "ACK frames received";
+    ack_only_packets_sent: Counter, Count, "packets sent that carried nothing but an acknowledgement";
+    stream_bytes_sent: Counter, Bytes, "stream payload sent, retransmissions included";
+    stream_bytes_retransmitted: Counter, Bytes, "stream payload sent again";
+    stream_bytes_received: Counter, Bytes, "stream payload received, duplicates included";
+    stream_bytes_delivered: Counter, Bytes, "stream payload handed to the application";
+    datagram_frames_sent: Counter, Count, "DATAGRAM frames sent";
+    datagram_frames_received: Counter, Count, "DATAGRAM frames received";
+    datagram_frames_lost: Counter, Count, "DATAGRAM frames in packets declared lost";
+    datagram_frames_dropped: Counter, Count, "datagrams that left a full queue unsent or unread";
+    key_updates: Counter, Count, "updates of the 1-RTT keys, by either side";
+    ecn_ce_marks: Counter, Count, "packets of ours that the network marked as having met congestion";
+    min_rtt: Gauge, Nanoseconds, "smallest round trip seen on the path in use";
+    latest_rtt: Gauge, Nanoseconds, "round trip of the latest sample";
+    smoothed_rtt: Gauge, Nanoseconds, "smoothed round trip";
+    rtt_variation: Gauge, Nanoseconds, "mean deviation of the round trip";
+    congestion_window: Gauge, Bytes, "bytes that may be in flight";
+    bytes_in_flight: Gauge, Bytes, "bytes in flight";
+    pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";
+    mtu: Gauge, Bytes, "largest UDP payload sent on the path in use";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_and_the_values_agree() {
+        let stats = Stats { mtu: 1452, datagrams_sent: 7, ..Stats::default() };
+        let value = |name| {
+            let place = FIGURES.iter().position(|f| f.name == name).unwrap();
+            stats.values()[place]
+        };
+        assert_eq!((value("mtu"), value("datagrams_sent"), value("min_rtt")), (1452, 7, 0));
+        let mut names: Vec<_> = FIGURES.iter().map(|f| f.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FIGURES.len());
+    }
+}

@@ -1,0 +1,247 @@
+//! What the application does with streams.
+
+use bytes::Bytes;
+use wire::{Dir, StreamId};
+
+use super::events::StreamEvent;
+use super::{
+    Streams, pending,
+    recv::Reading,
+    slab::Slot,
+    stream::{self, Priority},
+};
+
+/// In which order a stream is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As it was written. After unordered reads: in order what these have left.
+    Ordered,
+    /// As it arrived; each byte once.
+    Unordered,
+}
+
+/// A part of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Place of the first byte in the stream.
+    pub offset: u64,
+    /// The bytes, never none.
+    pub data: Bytes,
+}
+
+/// Why a stream takes no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The send buffer is full; [`StreamEvent::Writable`] follows.
+    #[error("the send buffer is full")]
+    Blocked,
+    /// The peer wants no more data, with this application error code.
+    #[error("the peer stopped the stream (code {0})")]
+    Stopped(u64),
+    /// The application finished or reset the stream before.
+    #[error("the stream was finished or reset before")]
+    Closed,
+    /// There is no such stream, it has no sending part, or both its parts are over.
+    #[error("no such stream to write to")]
+    Unknown,
+}
+
+/// Why a stream gives no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing is there; [`StreamEvent::Readable`] follows.
+    #[error("no data is there yet")]
+    Blocked,
+    /// The peer reset the stream, with this application error code. Said once; the data is gone.
+    #[error("the peer reset the stream (code {0})")]
+    Reset(u64),
+    /// The application stopped the stream, or has been told its end.
+    #[error("the stream was read to its end or stopped before")]
+    Closed,
+    /// There is no such stream, it has no receiving part, or both its parts are over.
+    #[error("no such stream to read from")]
+    Unknown,
+}
+
+impl Streams {
+    /// Opens a stream. `None` when the peer's limit is reached; [`StreamEvent::StreamsAvailable`] follows.
+    pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
+        let local = &mut self.local[dir as usize];
+        let Some(index) = local.open() else {
+            // RFC 9000 §4.6: an endpoint that cannot open a stream should say so.
+            if local.report_blocked() {
+                self.pending |= pending::STREAMS_BLOCKED << dir as usize;
+            }
+            return None;
+        };
+        let id = StreamId::new(self.side, dir, index);
+        self.create(id);
+        Some(id)
+    }
+
+    /// The next stream that the peer opened, in the order of their numbers.
+    pub fn accept(&mut self, dir: Dir) -> Option<StreamId> {
+        let remote = &mut self.remote[dir as usize];
+        let index = (remote.accepted < remote.opened).then_some(remote.accepted)?;
+        remote.accepted += 1;
+        Some(StreamId::new(self.side.peer(), dir, index))
+    }
+
+    fn sending(&mut self, id: StreamId) -> Result<Slot, WriteError> {
+        self.slab.find(id).filter(|slot| self.slab[*slot].send.exists()).ok_or(WriteError::Unknown)
+    }
+
+    fn writable(&mut self, id: StreamId) -> Result<Slot, WriteError> {
+        let slot = self.sending(id)?;
+        if self.slab[slot].send.is_writable() {
+            return Ok(slot);
+        }
+        let stopped = self.slab[slot].send.tell_stopped();
+        self.release_if_over(slot);
+        Err(stopped.map_or(WriteError::Closed, WriteError::Stopped))
+    }
+
+    /// Takes as much from the front of `data` as the send buffer has space for, without copying it, and returns how many
+    /// bytes that were.
+    ///
+    /// # Errors
+    /// [`WriteError::Blocked`] when none; the others are final.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        let slot = self.writable(id)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let n = self.budget.admit(&mut self.slab, slot, data.len() as u64) as usize;
+        if n == 0 {
+            return Err(WriteError::Blocked);
+        }
+        let taken = if n == data.len() { std::mem::take(data) } else { data.split_to(n) };
+        let send = &mut self.slab[slot].send;
+        self.budget.written(send.held(), n as u64);
+        send.write(taken);
+        self.refresh(slot);
+        Ok(n)
+    }
+
+    /// Ends a stream after the data written. [`StreamEvent::Finished`] follows when all of it has arrived.
+    ///
+    /// # Errors
+    /// When the stream is not open for writing.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+        let slot = self.writable(id)?;
+        self.budget.leave(&mut self.slab, slot);
+        self.slab[slot].send.finish();
+        self.refresh(slot);
+        Ok(())
+    }
+
+    /// Gives a stream up: data that was not sent, or was sent and not acknowledged, vanishes. Permitted after
+    /// [`finish`](Self::finish), too; without effect when the stream was reset before or stopped by the peer.
+    ///
+    /// # Errors
+    /// [`WriteError::Unknown`] when there is no such stream any more.
+    pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+        let slot = self.sending(id)?;
+        self.slab[slot].send.settle();
+        if self.slab[slot].send.is_open() {
+            self.abandon(slot, |send| send.reset(code));
+        }
+        self.release_if_over(slot);
+        Ok(())
+    }
+
+    /// Ends the sending part without its data, and lets others have the space.
+    pub(super) fn abandon(&mut self, slot: Slot, end: impl FnOnce(&mut super::SendPart) -> bool) -> bool {
+        let send = &mut self.slab[slot].send;
+        let (held, unsent) = (send.held(), send.unsent());
+        if !end(send) {
+            return false;
+        }
+        self.budget.leave(&mut self.slab, slot);
+        self.clear_pending(slot, stream::pending::BLOCKED);
+        self.set_pending(slot, stream::pending::RESET);
+        self.refresh(slot);
+        self.release_space(slot, held, unsent);
+        true
+    }
+
+    /// `bytes` left the send buffer: writers may get the space.
+    #[inline]
+    pub(super) fn release_space(&mut self, slot: Slot, bytes: u64, unsent: u64) {
+        self.budget.released(self.slab[slot].send.held(), bytes, unsent);
+        let events = &mut self.events;
+        self.budget
+            .wake_one(&mut self.slab, slot, |slab, slot| events.push(StreamEvent::Writable { id: slab[slot].id }));
+        self.wake_writers();
+    }
+
+    #[inline]
+    pub(super) fn wake_writers(&mut self) {
+        let events = &mut self.events;
+        self.budget.wake(&mut self.slab, |slab, slot| events.push(StreamEvent::Writable { id: slab[slot].id }));
+    }
+
+    /// Wants no more data of a stream: what has arrived is thrown away, and the peer is asked to stop.
+    ///
+    /// # Errors
+    /// [`ReadError::Closed`] when the stream was stopped or read to its end before, [`ReadError::Unknown`].
+    pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+        let slot = self.receiving(id)?;
+        let freed = self.slab[slot].recv.stop(code, &mut self.holdings).ok_or(ReadError::Closed)?;
+        self.clear_pending(slot, stream::pending::CREDIT);
+        if self.slab[slot].recv.stop_to_send().is_some() {
+            self.set_pending(slot, stream::pending::STOP);
+        }
+        self.return_credit(freed);
+        self.release_if_over(slot);
+        Ok(())
+    }
+
+    /// Ranks a stream's data against that of other streams; data that has not been sent obeys it at once.
+    ///
+    /// # Errors
+    /// [`WriteError::Unknown`] when the stream has no sending part or is over.
+    pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
+        let slot = self.sending(id)?;
+        self.schedule.remove(&mut self.slab, slot);
+        // RFC 9218 §4.1: urgencies are 0 to 7; a larger one ranks as the last.
+        self.slab[slot].priority = Priority { urgency: priority.urgency.min(7), ..priority };
+        self.refresh(slot);
+        Ok(())
+    }
+
+    fn receiving(&mut self, id: StreamId) -> Result<Slot, ReadError> {
+        self.slab.find(id).filter(|slot| self.slab[*slot].recv.exists()).ok_or(ReadError::Unknown)
+    }
+
+    /// The next part of a stream, at most `max` bytes (and at least one). `Ok(None)` is the end: all data was read. That is
+    /// said once.
+    ///
+    /// # Errors
+    /// [`ReadError::Blocked`] when nothing is there yet; the others are final.
+    pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
+        let slot = self.receiving(id)?;
+        let stream = &mut self.slab[slot];
+        match stream.recv.read(max.max(1), order == Order::Unordered, &mut self.holdings) {
+            Reading::Data(offset, data) => {
+                let bytes = data.len() as u64;
+                self.figures.delivered_bytes += bytes;
+                if stream.recv.window.consume(bytes) && stream.recv.wants_credit() {
+                    self.set_pending(slot, stream::pending::CREDIT);
+                }
+                self.return_credit(bytes);
+                Ok(Some(Chunk { offset, data }))
+            }
+            Reading::End => {
+                self.release_if_over(slot);
+                Ok(None)
+            }
+            Reading::Reset(code) => {
+                self.release_if_over(slot);
+                Err(ReadError::Reset(code))
+            }
+            Reading::Blocked => Err(ReadError::Blocked),
+            Reading::Closed => Err(ReadError::Closed),
+        }
+    }
+}

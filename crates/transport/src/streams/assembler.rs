@@ -1,0 +1,428 @@
+//! What arrived on a stream and the application has not read.
+//!
+//! In order, the packets' own buffers are queued, without copy and without allocation. Ahead of a hole they wait in a
+//! map. Each byte is kept once, whatever overlaps.
+//!
+//! A slice of a packet pins the whole buffer that was received with it, tens of kilobytes. The application usually reads
+//! at once, so slices are fine while there are few; a peer must not be able to make us hold many. Therefore, per connection,
+//! beyond [`SLICES`] slices small data is copied, beyond [`SLICES_MAX`] all data, into blocks that grow with their content.
+//! Blocks of neighbours ahead of a hole are merged from time to time, and the number of holes has a limit.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::ranges::RangeSet;
+
+/// Slices held without copy, whatever their size.
+const SLICES: usize = 64;
+/// Slices held without copy when they are of a packet's usual size: with 64 KiB pinned by each, 32 MiB.
+const SLICES_MAX: usize = 512;
+/// Below this a slice is small, in bytes.
+const SLICE_SMALL: usize = 1024;
+/// A block does not grow further than this, in bytes.
+const BLOCK: usize = 16 << 10;
+/// Holes in all streams of a connection together. 32 MiB in packets of 1452 bytes, every tenth lost, have 2300.
+pub(super) const HOLES_MAX: usize = 8192;
+/// Pieces ahead of a hole that are not worth merging, per stream.
+const PIECES: usize = 256;
+
+/// What the streams of a connection hold together.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    /// Pieces that are slices of received buffers.
+    slices: usize,
+    /// Ranges received ahead of a hole.
+    pub(super) holes: usize,
+    /// Bytes not read yet.
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+enum Data {
+    /// Part of a received buffer.
+    Slice(Bytes),
+    /// A copy.
+    Copied(Bytes),
+    /// A copy that can grow.
+    Block(Vec<u8>),
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Self::Slice(bytes) | Self::Copied(bytes) => bytes.len(),
+            Self::Block(bytes) => bytes.len(),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Slice(bytes) | Self::Copied(bytes) => bytes,
+            Self::Block(bytes) => bytes,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u64,
+    data: Data,
+}
+
+impl Piece {
+    fn new(offset: u64, data: Bytes, held: &mut Holdings) -> Self {
+        held.bytes += data.len() as u64;
+        let slice = held.slices < SLICES || held.slices < SLICES_MAX && data.len() >= SLICE_SMALL;
+        held.slices += usize::from(slice);
+        let data = if slice { Data::Slice(data) } else { Data::Block(data.to_vec()) };
+        Self { offset, data }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+
+    /// Appends a neighbour when both are copies and one block can hold them.
+    fn absorb(&mut self, next: &Piece) -> bool {
+        let adjacent = self.end() == next.offset;
+        match &mut self.data {
+            Data::Block(block)
+                if adjacent && !matches!(next.data, Data::Slice(_)) && block.len() + next.data.len() <= BLOCK =>
+            {
+                block.extend_from_slice(next.data.as_slice());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes at most `max` bytes off the front; true when nothing is left.
+    fn take(&mut self, max: usize, held: &mut Holdings) -> (u64, Bytes, bool) {
+        let offset = self.offset;
+        if let Data::Block(block) = &mut self.data {
+            self.data = Data::Copied(std::mem::take(block).into());
+        }
+        let is_slice = matches!(self.data, Data::Slice(_));
+        let (Data::Slice(bytes) | Data::Copied(bytes)) = &mut self.data else {
+            unreachable!("a block was just copied")
+        };
+        let taken = if bytes.len() <= max { std::mem::take(bytes) } else { bytes.split_to(max) };
+        let emptied = bytes.is_empty();
+        self.offset += taken.len() as u64;
+        held.bytes -= taken.len() as u64;
+        held.slices -= usize::from(emptied && is_slice);
+        (offset, taken, emptied)
+    }
+}
+
+/// A stream's data between the network and the application.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    /// Not read, with everything below received.
+    ready: VecDeque<Piece>,
+    /// Everything below was received.
+    prefix: u64,
+    /// Not read, beyond the prefix, by offset.
+    ahead: BTreeMap<u64, Piece>,
+    /// Received beyond the prefix, read or not.
+    received: RangeSet,
+    /// Bytes handed to the application.
+    read: u64,
+    /// Size of `ahead` at which it is merged.
+    merge_at: usize,
+}
+
+impl Assembler {
+    /// Everything below this offset was received.
+    #[inline]
+    pub(super) fn prefix(&self) -> u64 {
+        self.prefix
+    }
+
+    /// Bytes handed to the application.
+    #[inline]
+    pub(super) fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Whether an ordered read would return data.
+    #[inline]
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether an unordered read would return data.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        !self.ready.is_empty() || !self.ahead.is_empty()
+    }
+
+    /// Takes data; what was there already stays. False when the holes are too many.
+    #[inline]
+    pub(super) fn insert(&mut self, offset: u64, mut data: Bytes, held: &mut Holdings) -> bool {
+        let end = offset + data.len() as u64;
+        if offset > self.prefix {
+            return self.insert_ahead(offset, data, held);
+        }
+        if end <= self.prefix {
+            return true;
+        }
+        if offset < self.prefix {
+            bytes::Buf::advance(&mut data, (self.prefix - offset) as usize);
+        }
+        if self.received.is_empty() {
+            self.push_ready(self.prefix, data, held);
+            self.prefix = end;
+            return true;
+        }
+        self.close_hole(data, held)
+    }
+
+    #[inline]
+    fn push_ready(&mut self, offset: u64, data: Bytes, held: &mut Holdings) {
+        let piece = Piece::new(offset, data, held);
+        self.append_ready(piece);
+    }
+
+    #[inline]
+    fn append_ready(&mut self, piece: Piece) {
+        // A slice is never merged, so the usual case ends here.
+        if !matches!(piece.data, Data::Slice(_))
+            && let Some(last) = self.ready.back_mut()
+            && last.absorb(&piece)
+        {
+            return;
+        }
+        self.ready.push_back(piece);
+    }
+
+    /// Data at the prefix while there is more beyond it.
+    #[cold]
+    fn close_hole(&mut self, data: Bytes, held: &mut Holdings) -> bool {
+        let end = self.prefix + data.len() as u64;
+        self.fill_gaps(self.prefix, data, held);
+        self.prefix = end;
+        while let Some((from, to)) = self.received.first() {
+            if from > self.prefix {
+                break;
+            }
+            self.prefix = self.prefix.max(to);
+            self.received.pop_first();
+            held.holes -= 1;
+        }
+        while let Some(entry) = self.ahead.first_entry() {
+            if *entry.key() >= self.prefix {
+                break;
+            }
+            let piece = entry.remove();
+            self.append_ready(piece);
+        }
+        true
+    }
+
+    #[cold]
+    fn insert_ahead(&mut self, offset: u64, data: Bytes, held: &mut Holdings) -> bool {
+        if data.is_empty() {
+            return true;
+        }
+        let end = offset + data.len() as u64;
+        self.fill_gaps(offset, data, held);
+        let before = self.received.len();
+        self.received.insert(offset, end);
+        held.holes = held.holes + self.received.len() - before;
+        if self.ahead.len() > PIECES.max(self.merge_at) {
+            self.merge();
+        }
+        held.holes <= HOLES_MAX
+    }
+
+    /// Puts the parts of `data` that are new into `ahead`.
+    fn fill_gaps(&mut self, offset: u64, data: Bytes, held: &mut Holdings) {
+        let end = offset + data.len() as u64;
+        let mut from = offset;
+        while let Some((start, stop)) = self.received.first_gap(from, end) {
+            let part = if (start, stop) == (offset, end) {
+                data.clone()
+            } else {
+                data.slice((start - offset) as usize..(stop - offset) as usize)
+            };
+            let piece = Piece::new(start, part, held);
+            let merged = !matches!(piece.data, Data::Slice(_))
+                && self.ahead.range_mut(..start).next_back().is_some_and(|(_, before)| before.absorb(&piece));
+            if !merged {
+                self.ahead.insert(start, piece);
+            }
+            from = stop;
+        }
+    }
+
+    /// Joins neighbours that arrived in an order in which they could not be appended to each other.
+    fn merge(&mut self) {
+        let mut merged: Vec<(u64, Piece)> = Vec::new();
+        for (offset, piece) in std::mem::take(&mut self.ahead) {
+            let joined = piece.data.len() < BLOCK / 4 && merged.last_mut().is_some_and(|(_, last)| last.absorb(&piece));
+            if !joined {
+                merged.push((offset, piece));
+            }
+        }
+        // Doubling keeps the cost of merging in proportion to what arrives.
+        self.merge_at = 2 * merged.len() + PIECES;
+        self.ahead = merged.into_iter().collect();
+    }
+
+    /// The next bytes in order, at most `max` of them; those that were read out of order already are passed over.
+    #[inline]
+    pub(super) fn read_ordered(&mut self, max: usize, held: &mut Holdings) -> Option<(u64, Bytes)> {
+        let (offset, data, emptied) = self.ready.front_mut()?.take(max, held);
+        if emptied {
+            self.ready.pop_front();
+        }
+        self.read += data.len() as u64;
+        Some((offset, data))
+    }
+
+    /// Any bytes, at most `max` of them.
+    pub(super) fn read_unordered(&mut self, max: usize, held: &mut Holdings) -> Option<(u64, Bytes)> {
+        if let Some(chunk) = self.read_ordered(max, held) {
+            return Some(chunk);
+        }
+        let (_, mut piece) = self.ahead.pop_first()?;
+        let (offset, data, emptied) = piece.take(max, held);
+        if !emptied {
+            self.ahead.insert(piece.offset, piece);
+        }
+        self.read += data.len() as u64;
+        Some((offset, data))
+    }
+
+    /// Throws away what was not read and gives the memory back.
+    pub(super) fn clear(&mut self, held: &mut Holdings) {
+        held.holes -= self.received.len();
+        for piece in self.ready.iter().chain(self.ahead.values()) {
+            held.bytes -= piece.data.len() as u64;
+            held.slices -= usize::from(matches!(piece.data, Data::Slice(_)));
+        }
+        *self = Self { prefix: self.prefix, read: self.read, ..Self::default() };
+    }
+
+    /// Bytes of heap in use, without the received buffers themselves.
+    pub(super) fn heap(&self) -> usize {
+        let block = |piece: &Piece| match &piece.data {
+            Data::Block(bytes) => bytes.capacity(),
+            Data::Copied(bytes) => bytes.len(),
+            Data::Slice(_) => 0,
+        };
+        self.ready.capacity() * size_of::<Piece>()
+            + self.ahead.len() * (size_of::<Piece>() + size_of::<u64>())
+            + self.ready.iter().chain(self.ahead.values()).map(block).sum::<usize>()
+            + self.received.heap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stream(from: u64, to: u64) -> Bytes {
+        (from..to).map(|i| ((i * 31) >> 3) as u8).collect::<Vec<_>>().into()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Action {
+        Insert(u64, u64),
+        Ordered(usize),
+        Unordered(usize),
+    }
+
+    fn action() -> impl Strategy<Value = Action> {
+        prop_oneof![
+            4 => (0..400u64, 0..40u64).prop_map(|(a, n)| Action::Insert(a, a + n)),
+            1 => (1..60usize).prop_map(Action::Ordered),
+            1 => (1..60usize).prop_map(Action::Unordered),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_comes_out_once(actions in prop::collection::vec(action(), 1..200), busy in any::<bool>()) {
+            let mut held = Holdings { slices: if busy { SLICES_MAX } else { 0 }, ..Holdings::default() };
+            let slices = held.slices;
+            let mut asm = Assembler::default();
+            let (mut arrived, mut seen) = ([false; 500], [false; 500]);
+            for action in actions {
+                let (chunk, ordered) = match action {
+                    Action::Insert(a, b) => {
+                        asm.insert(a, stream(a, b), &mut held);
+                        arrived[a as usize..b as usize].fill(true);
+                        (None, false)
+                    }
+                    Action::Ordered(max) => (asm.read_ordered(max, &mut held).map(|c| (c, max)), true),
+                    Action::Unordered(max) => (asm.read_unordered(max, &mut held).map(|c| (c, max)), false),
+                };
+                let prefix = arrived.iter().take_while(|a| **a).count();
+                prop_assert_eq!(asm.prefix(), prefix as u64);
+                if let Some(((offset, data), max)) = chunk {
+                    prop_assert!(!data.is_empty() && data.len() <= max);
+                    prop_assert_eq!(&data, &stream(offset, offset + data.len() as u64));
+                    for i in offset as usize..offset as usize + data.len() {
+                        prop_assert!(arrived[i] && !seen[i]);
+                        seen[i] = true;
+                    }
+                    if ordered {
+                        prop_assert!(seen[..offset as usize].iter().all(|s| *s), "ordered reads leave nothing behind");
+                    }
+                }
+                let unread = (0..500).filter(|i| arrived[*i] && !seen[*i]).count() as u64;
+                prop_assert_eq!(held.bytes, unread);
+                prop_assert_eq!(asm.has_any(), unread > 0);
+                prop_assert_eq!(asm.has_ready(), (0..prefix).any(|i| !seen[i]));
+            }
+            asm.clear(&mut held);
+            prop_assert_eq!((held.bytes, held.holes, held.slices), (0, 0, slices));
+        }
+    }
+
+    /// One byte per frame, each in a buffer of its own, in every order that could hurt: memory stays in proportion.
+    #[test]
+    fn a_flood_of_single_bytes_is_gathered() {
+        let n = 200_000u64;
+        let orders: [fn(u64, u64) -> u64; 4] = [
+            |i, _| i,
+            |i, n| n - 1 - i,
+            |i, n| i * 7919 % n,
+            // Backwards in small groups that are themselves in order.
+            |i, _| i / 500 * 500 + 499 - i % 500,
+        ];
+        for (which, order) in orders.iter().enumerate() {
+            let mut held = Holdings::default();
+            let mut asm = Assembler::default();
+            let mut worst = 0;
+            let mut refused = false;
+            for i in 0..n {
+                let at = order(i, n);
+                if !asm.insert(at, stream(at, at + 1), &mut held) {
+                    refused = true;
+                    break;
+                }
+                if i % 1000 == 0 {
+                    worst = worst.max(asm.heap());
+                }
+                assert!(held.slices <= SLICES);
+            }
+            assert_eq!(refused, which == 2, "only scattered bytes make too many holes");
+            assert!(worst < 3 << 20, "order {which} holds {worst} bytes");
+            if !refused {
+                let mut at = 0;
+                while let Some((offset, data)) = asm.read_ordered(usize::MAX, &mut held) {
+                    assert_eq!((offset, &data), (at, &stream(at, at + data.len() as u64)));
+                    at += data.len() as u64;
+                }
+                assert_eq!(at, n);
+                assert_eq!((held.bytes, held.slices, held.holes), (0, 0, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Streams of a connection: sending, receiving, flow control, priorities (RFC 9000 §2–§4).
+//!
+//! [`Streams`] composes the parts; each part owns its state and has its file, in the order in which data meets them:
+//!
+//! ```text
+//! write()   application → budget → buffer, send → schedule → outgoing → packet
+//! verdict   ledger → verdicts → send → buffer, budget
+//! frame     packet → incoming → recv → assembler → application → read()
+//! ```
+//!
+//! Beside them `flow` (credit both ways), `limits` (numbers of streams), `slab` (where streams live), `events`.
+//!
+//! **Contract.** Commands of the application ([`open`](Streams::open), [`write`](Streams::write), [`read`](Streams::read), …)
+//! and frames of the peer (`on_…`) come in any order. After them, while [`wants_to_send`](Streams::wants_to_send), packets
+//! are filled by [`write_frames`](Streams::write_frames), and for everything it recorded exactly one of
+//! [`on_acked`](Streams::on_acked) and [`on_lost`](Streams::on_lost) follows, or `on_acked` after `on_lost` when the loss was
+//! spurious. [`poll_event`](Streams::poll_event) until it has no more. [`tune`](Streams::tune) tells the time, once for each
+//! batch of datagrams received.
+//!
+//! The cost of every call is independent of the number of streams that it does not concern, and in bulk transfer nothing
+//! is allocated or hashed per packet.
+
+mod application;
+mod assembler;
+mod budget;
+mod buffer;
+mod events;
+mod flow;
+mod incoming;
+mod limits;
+mod outgoing;
+mod ranges;
+mod recv;
+mod schedule;
+mod send;
+mod slab;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod verdicts;
+
+use serde::{Deserialize, Serialize};
+use units::{Duration, Instant};
+use wire::{Dir, Side, StreamId, TransportParameters};
+
+pub use self::{
+    application::{Chunk, Order, ReadError, WriteError},
+    events::StreamEvent,
+    stream::Priority,
+};
+use self::{
+    assembler::Holdings,
+    budget::Budget,
+    events::Events,
+    flow::{Clock, Credit, ReceiveWindow},
+    limits::{LocalStreams, RemoteStreams},
+    recv::RecvPart,
+    schedule::Schedule,
+    send::SendPart,
+    slab::{CONTROL, Queue, Slab, Slot},
+    stream::Stream,
+};
+use crate::error::{Code, TransportError};
+
+/// How much the streams of a connection may hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamsConfig {
+    /// Bytes of unacknowledged and unsent data that [`Streams::write`] accepts, for all streams together.
+    pub send_buffer: u64,
+    /// That limit grows to twice the bytes in flight where the path is longer, up to this many bytes.
+    pub send_buffer_max: u64,
+    /// Flow control window of a stream at its start, in bytes.
+    pub receive_window_stream: u64,
+    /// Flow control window of the connection at its start, in bytes.
+    pub receive_window_connection: u64,
+    /// Bytes to which the windows may grow by themselves, of the connection and of each stream in it.
+    pub receive_window_max: u64,
+    /// Bidirectional streams that the peer may have open at the same time.
+    pub max_streams_bidi: u64,
+    /// Unidirectional streams that the peer may have open at the same time.
+    pub max_streams_uni: u64,
+}
+
+impl Default for StreamsConfig {
+    /// 256 KiB per stream and 1 MiB per connection is what any peer can make us hold before it has shown a round trip. A
+    /// sender that starts with ten packets needs four round trips to have a quarter of 256 KiB in flight, from when on the
+    /// window grows, faster than slow start does. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in
+    /// flight (12.5 MB).
+    fn default() -> Self {
+        Self {
+            send_buffer: 4 << 20,
+            send_buffer_max: 32 << 20,
+            receive_window_stream: 256 << 10,
+            receive_window_connection: 1 << 20,
+            receive_window_max: 32 << 20,
+            max_streams_bidi: 100,
+            max_streams_uni: 100,
+        }
+    }
+}
+
+/// What the streams have done and hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamFigures {
+    /// Bytes of stream data sent for the first time.
+    pub sent_bytes: u64,
+    /// Bytes of stream data sent again.
+    pub resent_bytes: u64,
+    /// Bytes of stream data acknowledged.
+    pub acked_bytes: u64,
+    /// Flow control credit that the peer has used: the sum of the highest offsets received.
+    pub received_bytes: u64,
+    /// Bytes handed to the application.
+    pub delivered_bytes: u64,
+    /// Streams that are live: not both parts over, acknowledged and known to the application.
+    pub live_streams: u64,
+    /// Bytes written, not yet acknowledged.
+    pub send_buffered_bytes: u64,
+    /// Bytes of these never sent.
+    pub send_unsent_bytes: u64,
+    /// Bytes received, not yet read.
+    pub receive_buffered_bytes: u64,
+    /// Bytes of heap for everything beside the data of the application and of received packets.
+    pub overhead_bytes: u64,
+}
+
+/// Limits for streams of the peer's transport parameters.
+#[derive(Debug, Default)]
+struct PeerLimits {
+    bidi_local: u64,
+    bidi_remote: u64,
+    uni: u64,
+}
+
+/// Control frames of the connection that wait to be sent, as bits.
+mod pending {
+    pub(super) const MAX_DATA: u8 = 1;
+    pub(super) const DATA_BLOCKED: u8 = 2;
+    /// Shifted by the direction.
+    pub(super) const MAX_STREAMS: u8 = 4;
+    /// Shifted by the direction.
+    pub(super) const STREAMS_BLOCKED: u8 = 16;
+}
+
+/// All streams of a connection.
+#[derive(Debug)]
+pub struct Streams {
+    side: Side,
+    config: StreamsConfig,
+    slab: Slab,
+    schedule: Schedule,
+    /// Streams with control frames to send.
+    control: Queue<CONTROL>,
+    /// Bits of [`pending`].
+    pending: u8,
+    budget: Budget,
+    /// The connection's credit to send.
+    credit: Credit,
+    /// The connection's window to receive.
+    window: ReceiveWindow,
+    /// Sum of the highest offsets received.
+    received: u64,
+    local: [LocalStreams; 2],
+    remote: [RemoteStreams; 2],
+    peer: PeerLimits,
+    holdings: Holdings,
+    clock: Clock,
+    events: Events,
+    figures: StreamFigures,
+}
+
+impl Streams {
+    /// No streams yet, and no permission to open any.
+    pub fn new(side: Side, config: &StreamsConfig) -> Self {
+        let clock = Clock::default();
+        Self {
+            side,
+            slab: Slab::new(),
+            schedule: Schedule::new(),
+            control: Queue::new(),
+            pending: 0,
+            budget: Budget::new(config.send_buffer, config.send_buffer_max),
+            credit: Credit::new(0),
+            window: ReceiveWindow::new(
+                config.receive_window_connection,
+                config.receive_window_max,
+                flow::CONNECTION_AHEAD,
+                clock.now,
+            ),
+            received: 0,
+            local: Default::default(),
+            remote: [RemoteStreams::new(config.max_streams_bidi), RemoteStreams::new(config.max_streams_uni)],
+            peer: PeerLimits::default(),
+            holdings: Holdings::default(),
+            clock,
+            events: Events::default(),
+            figures: StreamFigures::default(),
+            config: config.clone(),
+        }
+    }
+
+    /// Fills in the limits that the peer starts with.
+    pub fn local_parameters(&self, parameters: &mut TransportParameters) {
+        parameters.initial_max_data = self.config.receive_window_connection;
+        parameters.initial_max_stream_data_bidi_local = self.config.receive_window_stream;
+        parameters.initial_max_stream_data_bidi_remote = self.config.receive_window_stream;
+        parameters.initial_max_stream_data_uni = self.config.receive_window_stream;
+        parameters.initial_max_streams_bidi = self.remote[Dir::Bi as usize].limit();
+        parameters.initial_max_streams_uni = self.remote[Dir::Uni as usize].limit();
+    }
+
+    /// Takes the limits that the peer starts with: those remembered for early data, and then those of the handshake.
+    ///
+    /// # Errors
+    /// PROTOCOL_VIOLATION when they fall below what was used under the remembered ones. RFC 9000 §7.4.1: a server that accepts
+    /// early data must not reduce them. (When it refused, [`Streams::on_zero_rtt_rejected`] comes first.)
+    pub fn set_peer_parameters(&mut self, parameters: &TransportParameters) -> Result<(), TransportError> {
+        let peer = PeerLimits {
+            bidi_local: parameters.initial_max_stream_data_bidi_local,
+            bidi_remote: parameters.initial_max_stream_data_bidi_remote,
+            uni: parameters.initial_max_stream_data_uni,
+        };
+        let shrunk = |what: &'static str| {
+            Err(TransportError::new(Code::PROTOCOL_VIOLATION, format!("{what} is below what early data has used")))
+        };
+        if parameters.initial_max_data < self.credit.used {
+            return shrunk("initial_max_data");
+        }
+        let streams = [parameters.initial_max_streams_bidi, parameters.initial_max_streams_uni];
+        // Without a limit of before, no stream was sent under it.
+        if (0..2).any(|dir| self.local[dir].max > 0 && streams[dir] < self.local[dir].next) {
+            return shrunk("initial_max_streams");
+        }
+        self.peer = peer;
+        for slot in self.slab.slots() {
+            let (id, used) = (self.slab[slot].id, self.slab[slot].send.credit.used);
+            let limit = self.send_limit(id);
+            if used > limit {
+                return shrunk("initial_max_stream_data");
+            }
+            self.slab[slot].send.credit.raise(limit);
+            self.refresh(slot);
+        }
+        self.on_max_data(parameters.initial_max_data);
+        for (dir, limit) in [Dir::Bi, Dir::Uni].into_iter().zip(streams) {
+            self.raise_streams(dir, limit);
+        }
+        Ok(())
+    }
+
+    /// The peer's limit for a new stream.
+    fn send_limit(&self, id: StreamId) -> u64 {
+        // RFC 9000 §18.2: "local" and "remote" are seen from the peer, who sent the parameters.
+        match (id.dir(), id.initiator() == self.side) {
+            (Dir::Bi, true) => self.peer.bidi_remote,
+            (Dir::Bi, false) => self.peer.bidi_local,
+            (Dir::Uni, _) => self.peer.uni,
+        }
+    }
+
+    /// Makes a stream with the parts that its kind has.
+    fn create(&mut self, id: StreamId) -> Slot {
+        let ours = id.initiator() == self.side;
+        let send = if ours || id.dir() == Dir::Bi { SendPart::open(self.send_limit(id)) } else { SendPart::absent() };
+        let recv = if !ours || id.dir() == Dir::Bi {
+            let (window, max) = (self.config.receive_window_stream, self.config.receive_window_max);
+            RecvPart::open(ReceiveWindow::new(window, max, flow::STREAM_AHEAD, self.clock.now))
+        } else {
+            RecvPart::absent()
+        };
+        self.slab.insert(Stream::new(id, send, recv))
+    }
+
+    /// Frees a stream whose parts are over, and lets the peer open another for it.
+    fn release_if_over(&mut self, slot: Slot) {
+        let stream = &self.slab[slot];
+        let (id, dir) = (stream.id, stream.id.dir() as usize);
+        let remote = id.initiator() != self.side;
+        // The application learns of a stream before it is gone.
+        let known = !remote || id.index() < self.remote[dir].accepted;
+        if !(stream.send.is_over() && stream.recv.is_over() && known) {
+            return;
+        }
+        self.schedule.remove(&mut self.slab, slot);
+        self.control.remove(&mut self.slab, slot);
+        self.budget.leave(&mut self.slab, slot);
+        self.slab.remove(slot);
+        if remote {
+            self.remote[dir].close();
+            if self.remote[dir].credit_due() {
+                self.pending |= pending::MAX_STREAMS << dir;
+            }
+        }
+    }
+
+    /// Brings the lists in line with what the stream has to send. After every change of its sending part.
+    #[inline]
+    fn refresh(&mut self, slot: Slot) {
+        self.schedule.refresh(&mut self.slab, slot);
+        if self.slab[slot].send.report_blocked() {
+            self.set_pending(slot, stream::pending::BLOCKED);
+        }
+        if self.schedule.has_new() && self.credit.report_blocked() {
+            self.pending |= pending::DATA_BLOCKED;
+        }
+    }
+
+    fn set_pending(&mut self, slot: Slot, bit: u8) {
+        self.slab[slot].pending |= bit;
+        if !self.slab[slot].held_back {
+            self.control.push_back(&mut self.slab, slot);
+        }
+    }
+
+    fn clear_pending(&mut self, slot: Slot, bits: u8) {
+        let stream = &mut self.slab[slot];
+        stream.pending &= !bits;
+        if stream.pending == 0 {
+            self.control.remove(&mut self.slab, slot);
+        }
+    }
+
+    /// Gives credit of the connection back to the peer.
+    #[inline]
+    fn return_credit(&mut self, bytes: u64) {
+        if self.window.consume(bytes) {
+            self.pending |= pending::MAX_DATA;
+        }
+    }
+
+    /// Tells the time and the smoothed round trip (zero while unknown), before each batch of datagrams is handled. The
+    /// windows tune themselves by it.
+    #[inline]
+    pub fn tune(&mut self, now: Instant, rtt: Duration) {
+        self.clock = Clock { now, rtt };
+        if self.window.observe(&self.clock) {
+            self.pending |= pending::MAX_DATA;
+        }
+    }
+
+    /// What happened since, oldest first. To be polled until there is none.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<StreamEvent> {
+        self.events.pop()
+    }
+
+    /// Figures since the beginning. Walks over all streams for the memory.
+    pub fn figures(&self) -> StreamFigures {
+        StreamFigures {
+            live_streams: self.slab.len() as u64,
+            received_bytes: self.received,
+            send_buffered_bytes: self.budget.held(),
+            send_unsent_bytes: self.budget.unsent(),
+            receive_buffered_bytes: self.holdings.bytes,
+            overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap()) as u64,
+            ..self.figures
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What goes into a packet: control frames first, because others wait for them, then data.
+
+use wire::{Dir, Frame, Writer};
+
+use super::{Streams, pending, schedule::Kind, slab::Slot, stream};
+use crate::sent::SentFrame;
+
+/// Below this room no further STREAM frame is tried, in bytes.
+const ROOM: usize = 16;
+
+impl Streams {
+    /// Whether any frame can be sent: control, lost data, or new data within the limits.
+    #[inline]
+    pub fn wants_to_send(&self) -> bool {
+        self.pending != 0 || !self.control.is_empty() || self.schedule.has_repair() || self.wants_to_send_new()
+    }
+
+    /// Whether stream data waits for nothing but permission to send packets.
+    #[inline]
+    pub fn wants_to_send_data(&self) -> bool {
+        self.schedule.has_repair() || self.wants_to_send_new()
+    }
+
+    #[inline]
+    fn wants_to_send_new(&self) -> bool {
+        self.schedule.has_new() && self.credit.available() > 0
+    }
+
+    /// Fills what is left of a packet, and records each frame.
+    ///
+    /// The writer ends where the packet's payload ends. A STREAM frame that reaches there has no length, so nothing, not even
+    /// padding, may be put behind it: frames of others come before.
+    pub fn write_frames(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+        if (self.pending != 0 || !self.control.is_empty()) && !self.write_control(w, record) {
+            return;
+        }
+        while let Some((slot, kind)) = self.schedule.pick(self.credit.available() > 0) {
+            if !self.write_stream(slot, kind, w, record) || w.remaining() < ROOM {
+                break;
+            }
+        }
+        self.wake_writers();
+    }
+
+    #[inline]
+    fn write_stream(&mut self, slot: Slot, kind: Kind, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
+        let stream = &mut self.slab[slot];
+        let (id, repair) = (stream.id, kind == Kind::Repair);
+        let Some(written) = stream.send.write_frame(id, repair, self.credit.available(), w) else { return false };
+        record(SentFrame::Stream { id, offset: written.offset, len: written.len, fin: written.fin });
+        let bytes = u64::from(written.len);
+        if repair {
+            self.figures.resent_bytes += bytes;
+        } else {
+            self.figures.sent_bytes += bytes;
+            self.credit.used += bytes;
+            self.budget.sent(bytes);
+            self.schedule.sent(&mut self.slab, slot, u32::from(written.len));
+        }
+        self.refresh(slot);
+        true
+    }
+
+    /// Writes the control frames that wait; false when not all of them fit.
+    fn write_control(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
+        self.write_connection_control(w, record) && self.write_stream_control(w, record)
+    }
+
+    fn write_connection_control(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
+        while self.pending != 0 {
+            if w.remaining() < 9 {
+                return false;
+            }
+            let bit = self.pending & self.pending.wrapping_neg();
+            self.pending &= !bit;
+            let dir = if bit & (pending::MAX_STREAMS | pending::STREAMS_BLOCKED) != 0 { Dir::Bi } else { Dir::Uni };
+            let (frame, sent) = match bit {
+                pending::MAX_DATA => (Frame::MaxData(self.window.announce()), SentFrame::MaxData),
+                pending::DATA_BLOCKED => {
+                    let limit = self.credit.limit;
+                    (Frame::DataBlocked(limit), SentFrame::DataBlocked(limit))
+                }
+                bit if bit < pending::STREAMS_BLOCKED => {
+                    let limit = self.remote[dir as usize].announce();
+                    (Frame::MaxStreams { dir, limit }, SentFrame::MaxStreams(dir))
+                }
+                _ => {
+                    let limit = self.local[dir as usize].max;
+                    (Frame::StreamsBlocked { dir, limit }, SentFrame::StreamsBlocked(dir))
+                }
+            };
+            frame.encode(w);
+            record(sent);
+        }
+        true
+    }
+
+    fn write_stream_control(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
+        while let Some(slot) = self.control.front() {
+            let stream = &mut self.slab[slot];
+            let id = stream.id;
+            let bit = stream.pending & stream.pending.wrapping_neg();
+            // The longest encoding of a type and three numbers.
+            if w.remaining() < 25 {
+                return false;
+            }
+            let frame = match bit {
+                stream::pending::RESET => stream.send.reset_to_send().map(|(code, final_size)| {
+                    (Frame::ResetStream { id, code, final_size }, SentFrame::ResetStream(id))
+                }),
+                stream::pending::STOP => {
+                    stream.recv.stop_to_send().map(|code| (Frame::StopSending { id, code }, SentFrame::StopSending(id)))
+                }
+                stream::pending::CREDIT => {
+                    let limit = stream.recv.window.announce();
+                    Some((Frame::MaxStreamData { id, limit }, SentFrame::MaxStreamData(id)))
+                }
+                _ => {
+                    let limit = stream.send.credit.limit;
+                    Some((Frame::StreamDataBlocked { id, limit }, SentFrame::StreamDataBlocked(id)))
+                }
+            };
+            if let Some((frame, sent)) = frame {
+                frame.encode(w);
+                record(sent);
+            }
+            self.clear_pending(slot, bit);
+        }
+        true
+    }
+}

@@ -1,0 +1,301 @@
+//! The sending part of a stream (RFC 9000 §3.1): what goes out next, what has to go out again, when it is over.
+
+use wire::{StreamFrame, StreamId, Writer};
+
+use super::{buffer::SendBuffer, flow::Credit, ranges::RangeSet};
+
+/// A STREAM frame does not start in less room than this for its data, unless less is enough: fragments cost both sides
+/// more than the bytes they fill.
+const WORTH_A_FRAME: u64 = 32;
+
+/// States of RFC 9000 §3.1, as far as they differ here. "Ready", "Send" and "Data Sent" are `Open`: which of them it is
+/// follows from the offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The stream has no sending part.
+    Absent,
+    Open,
+    /// "Reset Sent", or about to be. The frame's content never changes (RFC 9000 §13.3).
+    Reset {
+        code: u64,
+        final_size: u64,
+    },
+    /// "Data Recvd" or "Reset Recvd".
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    /// The application may write more.
+    No,
+    /// It has to be sent, or sent again.
+    Due,
+    Sent,
+    Acked,
+}
+
+/// What [`SendPart::write_frame`] put into the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) offset: u64,
+    pub(super) len: u16,
+    pub(super) fin: bool,
+}
+
+/// The sending part of a stream.
+#[derive(Debug)]
+pub(super) struct SendPart {
+    phase: Phase,
+    fin: Fin,
+    buffer: SendBuffer,
+    /// Sent and neither acknowledged nor in flight.
+    lost: RangeSet,
+    /// The peer's limit, and how far new data has gone.
+    pub(super) credit: Credit,
+    /// Bytes written and not acknowledged.
+    held: u64,
+    /// The peer asked to stop, with this code.
+    stopped: Option<u64>,
+    /// The application knows that it cannot write any more: it ended the stream, or was told that the peer stopped it.
+    settled: bool,
+}
+
+impl SendPart {
+    pub(super) fn absent() -> Self {
+        Self { phase: Phase::Absent, ..Self::open(0) }
+    }
+
+    pub(super) fn open(limit: u64) -> Self {
+        Self {
+            phase: Phase::Open,
+            fin: Fin::No,
+            buffer: SendBuffer::default(),
+            lost: RangeSet::default(),
+            credit: Credit::new(limit),
+            held: 0,
+            stopped: None,
+            settled: false,
+        }
+    }
+
+    /// Whether the stream has a sending part at all.
+    pub(super) fn exists(&self) -> bool {
+        self.phase != Phase::Absent
+    }
+
+    /// Whether nothing of this part has to be remembered any more.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        match self.phase {
+            Phase::Absent => true,
+            Phase::Over => self.settled,
+            Phase::Open | Phase::Reset { .. } => false,
+        }
+    }
+
+    /// Whether data can be written.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        self.phase == Phase::Open && self.fin == Fin::No
+    }
+
+    /// Whether data may still have to be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// The code with which the peer asked to stop. Asking counts as the application being told.
+    pub(super) fn tell_stopped(&mut self) -> Option<u64> {
+        self.settled |= self.stopped.is_some();
+        self.stopped
+    }
+
+    /// Bytes written and not acknowledged.
+    #[inline]
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Bytes written and never sent.
+    #[inline]
+    pub(super) fn unsent(&self) -> u64 {
+        if self.phase == Phase::Open { self.buffer.end() - self.credit.used } else { 0 }
+    }
+
+    /// Whether there is something to send that needs no credit of the connection: lost data, or the end alone.
+    #[inline]
+    pub(super) fn has_repair(&self) -> bool {
+        self.phase == Phase::Open
+            && (!self.lost.is_empty() || self.fin == Fin::Due && self.credit.used == self.buffer.end())
+    }
+
+    /// Whether there is data never sent that the stream's own limit allows.
+    #[inline]
+    pub(super) fn has_new(&self) -> bool {
+        self.unsent() > 0 && self.credit.available() > 0
+    }
+
+    /// Whether the peer has to be told that the stream's limit blocks us.
+    #[inline]
+    pub(super) fn report_blocked(&mut self) -> bool {
+        self.unsent() > 0 && self.credit.report_blocked()
+    }
+
+    /// Whether data waits behind the stream's limit.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.unsent() > 0 && self.credit.available() == 0
+    }
+
+    pub(super) fn write(&mut self, data: bytes::Bytes) {
+        self.held += data.len() as u64;
+        self.buffer.push(data);
+    }
+
+    /// No more data will be written.
+    pub(super) fn finish(&mut self) {
+        self.fin = Fin::Due;
+        self.settled = true;
+    }
+
+    /// Ends the stream without its data; false when it is over or reset already. The data is gone, sent or not.
+    pub(super) fn reset(&mut self, code: u64) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        // RFC 9000 §4.5: the final size is the credit the stream consumed, so what was never sent does not count.
+        self.phase = Phase::Reset { code, final_size: self.credit.used };
+        self.held = 0;
+        self.buffer.clear();
+        self.lost.clear();
+        true
+    }
+
+    /// The application knows that the stream is at its end.
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// The peer does not want the data. True when the stream was open and is reset by this.
+    pub(super) fn stop(&mut self, code: u64) -> bool {
+        // RFC 9000 §3.5: STOP_SENDING is answered with RESET_STREAM, whose code is copied.
+        let reset = self.reset(code);
+        if reset {
+            self.stopped = Some(code);
+        }
+        reset
+    }
+
+    /// Code and final size of the RESET_STREAM frame that has to arrive.
+    pub(super) fn reset_to_send(&self) -> Option<(u64, u64)> {
+        match self.phase {
+            Phase::Reset { code, final_size } => Some((code, final_size)),
+            _ => None,
+        }
+    }
+
+    /// Writes a STREAM frame: lost data or a bare end when `repair`, otherwise at most `credit` bytes of new data.
+    /// `None` when it does not fit, or not worthwhile.
+    #[inline]
+    pub(super) fn write_frame(
+        &mut self,
+        id: StreamId,
+        repair: bool,
+        credit: u64,
+        w: &mut Writer<'_>,
+    ) -> Option<Written> {
+        let (offset, available) = match self.lost.first() {
+            Some((start, end)) if repair => (start, end - start),
+            _ if repair => (self.credit.used, 0),
+            _ => (self.credit.used, self.unsent().min(self.credit.available()).min(credit)),
+        };
+        let available = available.min(u64::from(u16::MAX));
+        let room = w.remaining().checked_sub(StreamFrame::header_len(id, offset, None))?;
+        // RFC 9000 §19.8: without a length the frame extends to the end of the packet, which it does when it fills it.
+        let (len, length_field) = if available >= room as u64 {
+            (room, None)
+        } else {
+            let available = available as usize;
+            let len = available.min(room - wire::varint::len(available as u64).min(room));
+            (len, Some(len))
+        };
+        if (len as u64) < available.min(WORTH_A_FRAME) {
+            return None;
+        }
+        let fin = self.fin == Fin::Due && offset + len as u64 == self.buffer.end();
+        StreamFrame::encode_header(w, id, offset, fin, length_field);
+        self.buffer.copy_to(offset, len, w);
+        if repair {
+            self.lost.advance_first(len as u64);
+        } else {
+            self.credit.used += len as u64;
+        }
+        if fin {
+            self.fin = Fin::Sent;
+        }
+        Some(Written { offset, len: len as u16, fin })
+    }
+
+    /// Takes an acknowledgement. Returns the bytes that had none before, and whether the stream is finished by it.
+    #[inline]
+    pub(super) fn on_acked(&mut self, offset: u64, len: u16, fin: bool) -> (u64, bool) {
+        if self.phase != Phase::Open {
+            return (0, false);
+        }
+        let end = offset + u64::from(len);
+        let fresh = self.buffer.ack(offset, end);
+        self.held -= fresh;
+        if !self.lost.is_empty() {
+            self.lost.remove(offset, end);
+        }
+        if fin {
+            self.fin = Fin::Acked;
+        }
+        let finished = self.fin == Fin::Acked && self.buffer.is_all_acked();
+        if finished {
+            self.phase = Phase::Over;
+            self.buffer.clear();
+        }
+        (fresh, finished)
+    }
+
+    /// Takes a loss: what was not acknowledged otherwise goes out again, before new data.
+    pub(super) fn on_lost(&mut self, offset: u64, len: u16, fin: bool) {
+        // RFC 9000 §3.1: after RESET_STREAM no STREAM frame is sent any more.
+        if self.phase != Phase::Open {
+            return;
+        }
+        let (mut start, end) = (offset, (offset + u64::from(len)).min(self.credit.used));
+        while let Some((from, to)) = self.buffer.first_unacked(start, end) {
+            self.lost.insert(from, to);
+            start = to;
+        }
+        if fin && self.fin == Fin::Sent {
+            self.fin = Fin::Due;
+        }
+    }
+
+    /// The RESET_STREAM frame has arrived. True when it was still awaited.
+    pub(super) fn on_reset_acked(&mut self) -> bool {
+        let awaited = matches!(self.phase, Phase::Reset { .. });
+        if awaited {
+            self.phase = Phase::Over;
+        }
+        awaited
+    }
+
+    /// Nothing that was sent has been seen by the peer, and its limits are unknown again.
+    pub(super) fn restart(&mut self) {
+        self.credit.restart();
+        self.lost.clear();
+        if self.fin == Fin::Sent {
+            self.fin = Fin::Due;
+        }
+        if let Phase::Reset { final_size, .. } = &mut self.phase {
+            *final_size = 0;
+        }
+    }
+
+    pub(super) fn heap(&self) -> usize {
+        self.buffer.heap() + self.lost.heap()
+    }
+}

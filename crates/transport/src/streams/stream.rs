@@ -1,0 +1,86 @@
+//! One stream: its two parts, its place in the lists, its priority.
+
+use wire::StreamId;
+
+use super::{
+    recv::RecvPart,
+    send::SendPart,
+    slab::{LISTS, Link},
+};
+
+/// How a stream's data ranks against that of other streams (RFC 9218 §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// 0 goes first, 7 last. Data of a lower urgency is sent only when no other can be.
+    pub urgency: u8,
+    /// Streams of the same urgency share the connection when incremental, and otherwise follow each other by stream ID.
+    pub incremental: bool,
+}
+
+impl Default for Priority {
+    /// Urgency 3, incremental.
+    ///
+    /// RFC 9218 gives HTTP requests that say nothing `incremental: false`. That rule suits messages, which are of use when
+    /// complete; a transport does not know whether a stream ever ends, and one without end would block all that were opened
+    /// after it. HTTP sets its own default.
+    fn default() -> Self {
+        Self { urgency: 3, incremental: true }
+    }
+}
+
+/// Control frames that wait to be sent for a stream, as bits.
+pub(super) mod pending {
+    pub(in super::super) const RESET: u8 = 1;
+    pub(in super::super) const STOP: u8 = 2;
+    pub(in super::super) const CREDIT: u8 = 4;
+    pub(in super::super) const BLOCKED: u8 = 8;
+}
+
+/// Whether the application waits for space in the send buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    /// It does not.
+    Free,
+    /// A write was refused or cut short; it will be told.
+    Waiting,
+    /// It was told and has not written all it wanted yet.
+    Woken,
+}
+
+/// A live stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) id: StreamId,
+    pub(super) send: SendPart,
+    pub(super) recv: RecvPart,
+    pub(super) links: [Link; LISTS],
+    pub(super) priority: Priority,
+    /// Bits of [`pending`].
+    pub(super) pending: u8,
+    /// The stream is scheduled for new data.
+    pub(super) scheduled: bool,
+    pub(super) writing: Writing,
+    /// The stream lies beyond the limit that the peer set after refusing early data: nothing of it may be sent.
+    pub(super) held_back: bool,
+}
+
+impl Stream {
+    pub(super) fn new(id: StreamId, send: SendPart, recv: RecvPart) -> Self {
+        Self {
+            id,
+            send,
+            recv,
+            links: [Link::DETACHED; LISTS],
+            priority: Priority::default(),
+            pending: 0,
+            scheduled: false,
+            writing: Writing::Free,
+            held_back: false,
+        }
+    }
+
+    /// Bytes of heap in use beside the slot.
+    pub(super) fn heap(&self) -> usize {
+        self.send.heap() + self.recv.heap()
+    }
+}

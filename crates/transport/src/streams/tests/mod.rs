@@ -1,0 +1,7 @@
+//! Tests of streams as a whole: two ends, connected at the level of frames.
+
+mod attack;
+mod behaviour;
+mod flow;
+mod model;
+mod pair;

@@ -1,0 +1,177 @@
+//! Reads from a ClientHello what a server may want to know before it chooses a configuration.
+//!
+//! It checks only what it needs; the backend that gets the same bytes afterwards checks everything.
+
+use wire::{Reader, Truncated};
+
+use super::{TlsError, alert};
+
+/// A ClientHello longer than this is refused. With ML-KEM and a ticket it has about 2 KiB; larger post-quantum keys and
+/// Encrypted ClientHello stay far below.
+pub const MAX_CLIENT_HELLO: usize = 32 * 1024;
+
+const CLIENT_HELLO: u8 = 1;
+const EXTENSION_SERVER_NAME: u16 = 0;
+const EXTENSION_ALPN: u16 = 16;
+const EXTENSION_EARLY_DATA: u16 = 42;
+const NAME_TYPE_HOST: u8 = 0;
+
+/// What a client asks for, as far as a choice of configuration can depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientHello {
+    /// The server name, in the client's spelling.
+    pub server_name: Option<String>,
+    /// Application protocols, the preferred one first.
+    pub alpn: Vec<Vec<u8>>,
+    /// Numbers of the cipher suites, the preferred one first.
+    pub cipher_suites: Vec<u16>,
+    /// The client sends early data.
+    pub early_data: bool,
+}
+
+impl ClientHello {
+    /// Looks at the first handshake bytes of a client. `None` while the message is not complete.
+    pub fn peek(bytes: &[u8]) -> Result<Option<Self>, TlsError> {
+        let Some((&ty, rest)) = bytes.split_first() else { return Ok(None) };
+        if ty != CLIENT_HELLO {
+            return Err(TlsError::alert(alert::UNEXPECTED_MESSAGE, "the first message is no ClientHello"));
+        }
+        let Some((&[high, middle, low], body)) = rest.split_first_chunk() else { return Ok(None) };
+        let len = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        if len > MAX_CLIENT_HELLO {
+            return Err(TlsError::alert(alert::DECODE_ERROR, format!("a ClientHello of {len} bytes")));
+        }
+        let Some(body) = body.get(..len) else { return Ok(None) };
+        Self::parse(body)
+            .map(Some)
+            .map_err(|Malformed| TlsError::alert(alert::DECODE_ERROR, "the ClientHello cannot be read"))
+    }
+
+    // RFC 8446 §4.1.2: version, random, session ID, suites, compression methods, extensions.
+    fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut hello = Self::default();
+        let mut r = Reader::new(body);
+        r.bytes(2 + 32)?;
+        short(&mut r)?;
+        let suites = long(&mut r)?;
+        if suites.len() % 2 != 0 {
+            return Err(Malformed);
+        }
+        hello.cipher_suites = suites.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
+        short(&mut r)?;
+        let mut extensions = Reader::new(long(&mut r)?);
+        while !extensions.is_empty() {
+            let ty = extensions.u16()?;
+            let value = long(&mut extensions)?;
+            match ty {
+                EXTENSION_SERVER_NAME => hello.server_name = server_name(value)?,
+                EXTENSION_ALPN => hello.alpn = protocols(value)?,
+                EXTENSION_EARLY_DATA => hello.early_data = true,
+                _ => {}
+            }
+        }
+        if r.is_empty() { Ok(hello) } else { Err(Malformed) }
+    }
+}
+
+struct Malformed;
+
+impl From<Truncated> for Malformed {
+    fn from(_: Truncated) -> Self {
+        Self
+    }
+}
+
+/// A value with its length in one byte before it.
+fn short<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let len = usize::from(r.u8()?);
+    Ok(r.bytes(len)?)
+}
+
+/// A value with its length in two bytes before it.
+fn long<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let len = usize::from(r.u16()?);
+    Ok(r.bytes(len)?)
+}
+
+// RFC 6066 §3: a list of names with their types; only host names exist.
+fn server_name(value: &[u8]) -> Result<Option<String>, Malformed> {
+    let mut r = Reader::new(value);
+    let mut names = Reader::new(long(&mut r)?);
+    while !names.is_empty() {
+        let ty = names.u8()?;
+        let name = long(&mut names)?;
+        if ty == NAME_TYPE_HOST {
+            return match std::str::from_utf8(name) {
+                Ok(name) if name.is_ascii() && !name.is_empty() => Ok(Some(name.to_owned())),
+                _ => Err(Malformed),
+            };
+        }
+    }
+    Ok(None)
+}
+
+// RFC 7301 §3.1: a list of protocol names, none of them empty.
+fn protocols(value: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+    let mut r = Reader::new(value);
+    let mut list = Reader::new(long(&mut r)?);
+    let mut protocols = Vec::new();
+    while !list.is_empty() {
+        let name = short(&mut list)?;
+        if name.is_empty() {
+            return Err(Malformed);
+        }
+        protocols.push(name.to_vec());
+    }
+    Ok(protocols)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ClientHello of RFC 9001 §A.2, without the frame header around it.
+    const SAMPLE: &str = "010000ed0303ebf8fa56f12939b9584a3896472ec40bb863cfd3e86804fe3a47f06a2b69484c0000041301130201\
+        0000c000000010000e00000b6578616d706c652e636f6dff01000100000a00080006001d0017001800100007000504616c706e00050005\
+        01000000000033002600240\
+        01d00209370b2c9caa47fbabaf4559fedba753de171fa71f50f1ce15d43e994ec74d748002b0003020304000d0010000e0403050306030\
+        203080408050806002d00020101001c00024001003900320408ffffffffffffffff05048000ffff07048000ffff0801100104800075300\
+        901100f088394c8f03e51570806048000ffff";
+
+    fn sample() -> Vec<u8> {
+        let digits: Vec<u8> = SAMPLE.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    }
+
+    #[test]
+    fn the_sample_of_the_standard() {
+        let hello = ClientHello::peek(&sample()).unwrap().unwrap();
+        assert_eq!(hello.server_name.as_deref(), Some("example.com"));
+        assert_eq!(hello.alpn, [b"alpn"]);
+        assert_eq!(hello.cipher_suites, [0x1301, 0x1302]);
+        assert!(!hello.early_data);
+    }
+
+    #[test]
+    fn every_prefix_is_incomplete_and_no_change_panics() {
+        let sample = sample();
+        for len in 0..sample.len() {
+            assert_eq!(ClientHello::peek(&sample[..len]), Ok(None), "{len} bytes");
+        }
+        for i in 0..sample.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut changed = sample.clone();
+                changed[i] ^= change;
+                let _ = ClientHello::peek(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn other_messages_and_huge_ones_are_refused() {
+        let error = ClientHello::peek(&[2, 0, 0, 4]).unwrap_err();
+        assert_eq!(error.code, crate::error::Code::crypto(alert::UNEXPECTED_MESSAGE));
+        let error = ClientHello::peek(&[1, 1, 0, 0]).unwrap_err();
+        assert_eq!(error.code, crate::error::Code::crypto(alert::DECODE_ERROR));
+    }
+}

@@ -1,0 +1,214 @@
+//! The seam between the transport and TLS (RFC 9001 §4).
+//!
+//! The transport carries the bytes of the handshake and protects packets; a [`Session`] speaks TLS. It hands out traffic
+//! *secrets*, not keys, so that a backend needs to know nothing of packets, and it may answer *pending* wherever a
+//! server's answer can depend on something outside of the process.
+//!
+//! Backends: [`rustls_backend`]. [`choose`] puts a choice of configuration before any backend. `testing` has a backend
+//! without cryptography, and one that delays another.
+
+pub mod choose;
+pub mod client_hello;
+pub mod rustls_backend;
+#[doc(hidden)]
+pub mod testing;
+
+use std::borrow::Cow;
+
+use crate::crypto::{CipherSuite, Secret};
+use crate::error::{Code, TransportError};
+
+/// An encryption level: which keys protect a packet (RFC 9001 §2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Keys that follow from the first packet.
+    Initial,
+    /// Early data of a client that resumes a session. It carries no handshake bytes.
+    ZeroRtt,
+    /// Keys of the handshake.
+    Handshake,
+    /// Keys of the application's data.
+    OneRtt,
+}
+
+/// Who seals with a secret, seen from this endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// This endpoint seals its packets with it.
+    Local,
+    /// The peer seals its packets with it.
+    Remote,
+}
+
+/// What a session waits for. The transport does not act on it; it is for logs, and for whoever has to resume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Waiting {
+    /// Which configuration serves this client.
+    Configuration,
+    /// Whether a session ticket is good (decrypting it, or the guard against replayed early data).
+    Ticket,
+    /// A signature by a private key that is elsewhere.
+    Signature,
+}
+
+/// Whether a session goes on by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    /// Everything that was given has been worked through.
+    Ready,
+    /// The session waits; it takes no more bytes until [`Session::resume`] returned [`Progress::Ready`].
+    Pending(Waiting),
+}
+
+/// What a session tells the transport. The order is the order in which it has to be obeyed.
+#[derive(Clone, Debug)]
+pub enum TlsEvent {
+    /// Handshake bytes to be sent at this level.
+    Write {
+        /// Never [`Level::ZeroRtt`].
+        level: Level,
+        /// The bytes that follow those written before at this level.
+        data: Vec<u8>,
+    },
+    /// A secret became usable.
+    ///
+    /// The transport can act upon these at once: a server gets the secret for receiving 1-RTT packets only when the
+    /// handshake is complete (RFC 9001 §5.7).
+    Secret {
+        /// Never [`Level::Initial`], whose secrets do not come from TLS.
+        level: Level,
+        /// Who uses it.
+        direction: Direction,
+        /// The suite it is meant for.
+        suite: CipherSuite,
+        /// The secret.
+        secret: Secret,
+    },
+    /// The transport parameters of the peer, as they were on the wire. They are authenticated once the handshake is
+    /// complete.
+    PeerParameters(Vec<u8>),
+    /// A client resumes with early data: the server's parameters of the earlier connection (RFC 9000 §7.4.1).
+    RememberedParameters(Vec<u8>),
+    /// A client that offered early data learned what became of it. Comes before [`TlsEvent::Complete`].
+    EarlyData {
+        /// When not, everything sent in 0-RTT packets has to be sent again.
+        accepted: bool,
+    },
+    /// The handshake is complete (RFC 9001 §4.1.1): the peer's Finished message has been verified.
+    Complete,
+}
+
+/// What became of early data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyData {
+    /// The client did not offer any, or the session does not know yet.
+    None,
+    /// A client offers it and waits for the server's decision.
+    Offered,
+    /// The server takes it.
+    Accepted,
+    /// The server refuses it.
+    Rejected,
+}
+
+/// A handshake that failed, or a session used in a wrong way.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("TLS: {reason} ({code})")]
+pub struct TlsError {
+    /// What is sent to the peer. `CRYPTO_ERROR` with a TLS alert, except for breaches of QUIC's own rules.
+    pub code: Code,
+    /// What was seen.
+    pub reason: Cow<'static, str>,
+}
+
+/// The TLS alerts that this crate raises itself (RFC 8446 §6).
+pub mod alert {
+    /// A message came that was not expected at this point.
+    pub const UNEXPECTED_MESSAGE: u8 = 10;
+    /// No parameters that both sides accept.
+    pub const HANDSHAKE_FAILURE: u8 = 40;
+    /// A message that cannot be read.
+    pub const DECODE_ERROR: u8 = 50;
+    /// A fault of this endpoint.
+    pub const INTERNAL_ERROR: u8 = 80;
+    /// The server does not serve this name.
+    pub const UNRECOGNIZED_NAME: u8 = 112;
+    /// No application protocol that both sides speak.
+    pub const NO_APPLICATION_PROTOCOL: u8 = 120;
+}
+
+impl TlsError {
+    /// An error that is sent as this TLS alert.
+    // RFC 9001 §4.8: an alert becomes a connection error of 0x0100 plus its number.
+    pub fn alert(alert: u8, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: Code::crypto(alert), reason: reason.into() }
+    }
+
+    /// An error of this endpoint.
+    pub fn internal(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::alert(alert::INTERNAL_ERROR, reason)
+    }
+}
+
+impl From<TlsError> for TransportError {
+    fn from(error: TlsError) -> Self {
+        // The frame that leads to errors of the handshake is CRYPTO (RFC 9000 §19.6).
+        Self::new(error.code, error.reason).in_frame(0x06)
+    }
+}
+
+/// One handshake, and what remains of it.
+///
+/// Give it the peer's bytes in order with [`read`](Self::read); after each `read` and each `resume`, take events until
+/// there are none. A client's session has events right after its start. An error is final.
+pub trait Session: Send {
+    /// Takes handshake bytes of the peer, in order within their level. Messages may be split anywhere.
+    ///
+    /// Bytes at a level other than [`read_level`](Self::read_level) are an error of the peer. While the session is
+    /// pending, calling this is an error of the caller; keep the bytes until it has been resumed.
+    fn read(&mut self, level: Level, data: &[u8]) -> Result<Progress, TlsError>;
+
+    /// Asks a pending session to try again; a session that does not wait answers [`Progress::Ready`].
+    fn resume(&mut self) -> Result<Progress, TlsError>;
+
+    /// The next thing to do.
+    fn next_event(&mut self) -> Option<TlsEvent>;
+
+    /// The level at which the peer's next handshake bytes are due.
+    fn read_level(&self) -> Level;
+
+    /// Whether the peer's Finished message has been verified.
+    fn is_complete(&self) -> bool;
+
+    /// The application protocol that was agreed.
+    fn alpn(&self) -> Option<&[u8]>;
+
+    /// The server's name: the one the client asked for.
+    fn server_name(&self) -> Option<&str>;
+
+    /// The peer's certificates in DER, its own first; empty when there are none.
+    fn peer_certificates(&self) -> Vec<&[u8]>;
+
+    /// What became of early data.
+    fn early_data(&self) -> EarlyData;
+
+    /// The cipher suite that was agreed.
+    fn cipher_suite(&self) -> Option<CipherSuite>;
+
+    /// Fills `out` with key material that only the two endpoints know (RFC 8446 §7.5).
+    fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError>;
+}
+
+/// A client's TLS configuration.
+pub trait ClientTls: Send + Sync {
+    /// Starts a handshake with the server called `server_name`, a DNS name or an IP address. `version` is the QUIC
+    /// version, `parameters` the encoded transport parameters.
+    fn start(&self, version: u32, server_name: &str, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError>;
+}
+
+/// A server's TLS configuration.
+pub trait ServerTls: Send + Sync {
+    /// Starts a handshake with a client. `version` is the QUIC version, `parameters` the encoded transport parameters.
+    fn start(&self, version: u32, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError>;
+}

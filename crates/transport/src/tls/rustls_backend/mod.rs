@@ -1,0 +1,255 @@
+//! The backend on rustls: its QUIC sessions behind [`Session`].
+
+mod config;
+mod identity;
+mod secrets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
+pub use identity::{ConfigError, Identity};
+use rustls::quic::{Connection, KeyChange, Version};
+use rustls::{AlertDescription, HandshakeKind};
+use secrets::Secrets;
+use wire::Side;
+
+use super::{Direction, EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert};
+use crate::crypto::CipherSuite;
+
+fn quic_version(version: u32) -> Result<Version, TlsError> {
+    match version {
+        wire::version::V1 => Ok(Version::V1),
+        wire::version::V2 => Ok(Version::V2),
+        _ => Err(TlsError::internal(format!("QUIC version {version:#x} is not supported"))),
+    }
+}
+
+/// A rustls session. It never waits: rustls checks tickets and signs in the call.
+struct RustlsSession {
+    connection: Connection,
+    side: Side,
+    /// The name that a client asks for; a server's comes from rustls.
+    server_name: Option<String>,
+    secrets: Secrets,
+    events: VecDeque<TlsEvent>,
+    write_level: Level,
+    read_level: Level,
+    early_data: EarlyData,
+    /// A client resumes, and rustls shows the parameters of the earlier connection until it has those of this one.
+    remembers_parameters: bool,
+    told_parameters: bool,
+    complete: bool,
+    failed: bool,
+}
+
+impl RustlsSession {
+    /// Takes over a session just made; `secrets` holds what was captured while it was made.
+    fn new(connection: Connection, side: Side, server_name: Option<String>, secrets: Secrets) -> Self {
+        let mut session = Self {
+            remembers_parameters: side == Side::Client && connection.quic_transport_parameters().is_some(),
+            connection,
+            side,
+            server_name,
+            secrets,
+            events: VecDeque::new(),
+            write_level: Level::Initial,
+            read_level: Level::Initial,
+            early_data: EarlyData::None,
+            told_parameters: false,
+            complete: false,
+            failed: false,
+        };
+        session.collect();
+        session
+    }
+
+    /// Turns what rustls has to say into events.
+    fn collect(&mut self) {
+        self.collect_early_data();
+        self.collect_parameters();
+        loop {
+            let mut data = Vec::new();
+            let change = self.connection.write_hs(&mut data);
+            let wrote = !data.is_empty();
+            if wrote {
+                self.events.push_back(TlsEvent::Write { level: self.write_level, data });
+            }
+            match change {
+                // What is written from here on belongs to the new level.
+                Some(KeyChange::Handshake { .. }) => {
+                    self.tell_secret(Level::Handshake, Direction::Local);
+                    self.tell_secret(Level::Handshake, Direction::Remote);
+                    self.write_level = Level::Handshake;
+                    self.read_level = Level::Handshake;
+                }
+                Some(KeyChange::OneRtt { .. }) => {
+                    self.tell_secret(Level::OneRtt, Direction::Local);
+                    self.write_level = Level::OneRtt;
+                }
+                None if wrote => {}
+                None => break,
+            }
+        }
+        if !self.complete && !self.connection.is_handshaking() {
+            self.complete = true;
+            self.read_level = Level::OneRtt;
+            // RFC 9001 §5.7: a server does not open 1-RTT packets before the handshake is complete.
+            self.tell_secret(Level::OneRtt, Direction::Remote);
+            self.collect_parameters();
+            self.events.push_back(TlsEvent::Complete);
+        }
+    }
+
+    /// Early data: its secret on both sides, the server's verdict on the client's.
+    fn collect_early_data(&mut self) {
+        let accepted = match &self.connection {
+            Connection::Client(client) => client.is_early_data_accepted(),
+            // rustls forgets the secret when it refuses early data.
+            Connection::Server(server) => server.zero_rtt_keys().is_some(),
+        };
+        match (self.side, self.early_data) {
+            (Side::Client, EarlyData::None) if self.secrets.client_early.is_some() => {
+                self.early_data = EarlyData::Offered;
+                if let Some(parameters) = self.connection.quic_transport_parameters() {
+                    self.events.push_back(TlsEvent::RememberedParameters(parameters.to_vec()));
+                }
+                self.tell_secret(Level::ZeroRtt, Direction::Local);
+            }
+            (Side::Client, EarlyData::Offered) if accepted => {
+                self.early_data = EarlyData::Accepted;
+                self.events.push_back(TlsEvent::EarlyData { accepted });
+            }
+            (Side::Client, EarlyData::Offered) if !self.connection.is_handshaking() => {
+                self.early_data = EarlyData::Rejected;
+                self.events.push_back(TlsEvent::EarlyData { accepted });
+            }
+            (Side::Server, EarlyData::None) if accepted => {
+                self.early_data = EarlyData::Accepted;
+                self.tell_secret(Level::ZeroRtt, Direction::Remote);
+            }
+            _ => {}
+        }
+    }
+
+    fn collect_parameters(&mut self) {
+        if self.told_parameters {
+            return;
+        }
+        let still_remembered = self.remembers_parameters
+            && self.connection.is_handshaking()
+            && self.connection.handshake_kind() != Some(HandshakeKind::Resumed);
+        if still_remembered {
+            return;
+        }
+        if let Some(parameters) = self.connection.quic_transport_parameters() {
+            self.events.push_back(TlsEvent::PeerParameters(parameters.to_vec()));
+            self.told_parameters = true;
+        }
+    }
+
+    fn tell_secret(&mut self, level: Level, direction: Direction) {
+        let sender = match direction {
+            Direction::Local => self.side,
+            Direction::Remote => self.side.peer(),
+        };
+        let secret = match (level, sender) {
+            (Level::ZeroRtt, Side::Client) => self.secrets.client_early.take(),
+            (Level::Handshake, Side::Client) => self.secrets.client_handshake.take(),
+            (Level::Handshake, Side::Server) => self.secrets.server_handshake.take(),
+            (Level::OneRtt, Side::Client) => self.secrets.client_one_rtt.take(),
+            (Level::OneRtt, Side::Server) => self.secrets.server_one_rtt.take(),
+            (Level::Initial, _) | (Level::ZeroRtt, Side::Server) => None,
+        };
+        // Both exist whenever rustls announces keys; without them the connection could only stall, so it would show.
+        if let (Some(secret), Some(suite)) = (secret, self.cipher_suite()) {
+            self.events.push_back(TlsEvent::Secret { level, direction, suite, secret });
+        }
+    }
+
+    fn error(&self, error: &rustls::Error) -> TlsError {
+        let number = match (self.connection.alert(), error) {
+            (Some(description), _) => u8::from(description),
+            (None, rustls::Error::InvalidMessage(_)) => alert::DECODE_ERROR,
+            (None, rustls::Error::PeerMisbehaved(_)) => u8::from(AlertDescription::IllegalParameter),
+            (None, rustls::Error::PeerIncompatible(_)) => alert::HANDSHAKE_FAILURE,
+            (None, rustls::Error::NoApplicationProtocol) => alert::NO_APPLICATION_PROTOCOL,
+            (None, _) => alert::INTERNAL_ERROR,
+        };
+        TlsError::alert(number, error.to_string())
+    }
+}
+
+impl Session for RustlsSession {
+    fn read(&mut self, level: Level, data: &[u8]) -> Result<Progress, TlsError> {
+        if self.failed {
+            return Err(TlsError::internal("the handshake has failed"));
+        }
+        // RFC 9001 §4.1.3: no data is accepted at a level once TLS has moved on from it.
+        if level != self.read_level {
+            self.failed = true;
+            return Err(TlsError {
+                code: crate::error::Code::PROTOCOL_VIOLATION,
+                reason: format!("handshake data at level {level:?} while {:?} is due", self.read_level).into(),
+            });
+        }
+        let Self { connection, secrets, .. } = self;
+        match secrets.capture(|| connection.read_hs(data)) {
+            Ok(()) => {
+                self.collect();
+                Ok(Progress::Ready)
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(self.error(&error))
+            }
+        }
+    }
+
+    fn resume(&mut self) -> Result<Progress, TlsError> {
+        Ok(Progress::Ready)
+    }
+
+    fn next_event(&mut self) -> Option<TlsEvent> {
+        self.events.pop_front()
+    }
+
+    fn read_level(&self) -> Level {
+        self.read_level
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn alpn(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
+    }
+
+    fn server_name(&self) -> Option<&str> {
+        match &self.connection {
+            Connection::Client(_) => self.server_name.as_deref(),
+            Connection::Server(server) => server.server_name(),
+        }
+    }
+
+    fn peer_certificates(&self) -> Vec<&[u8]> {
+        self.connection.peer_certificates().unwrap_or_default().iter().map(AsRef::as_ref).collect()
+    }
+
+    fn early_data(&self) -> EarlyData {
+        self.early_data
+    }
+
+    fn cipher_suite(&self) -> Option<CipherSuite> {
+        CipherSuite::from_number(u16::from(self.connection.negotiated_cipher_suite()?.suite()))
+    }
+
+    fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {
+        self.connection
+            .export_keying_material(out, label, context)
+            .map(|_| ())
+            .map_err(|error| TlsError::internal(error.to_string()))
+    }
+}

@@ -1,0 +1,78 @@
+//! How traffic secrets get out of rustls.
+//!
+//! rustls hands QUIC finished keys, never the secrets they come from. Its key log interface, though, is told each secret
+//! in the very call that derives it. So every configuration carries a key log of ours, which puts secrets into a slot of
+//! the calling thread while a session is inside rustls; nothing is shared between threads or connections.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustls::KeyLog;
+
+use crate::crypto::Secret;
+
+/// The secrets of one connection, as far as they were derived.
+#[derive(Default)]
+pub(super) struct Secrets {
+    pub(super) client_early: Option<Secret>,
+    pub(super) client_handshake: Option<Secret>,
+    pub(super) server_handshake: Option<Secret>,
+    pub(super) client_one_rtt: Option<Secret>,
+    pub(super) server_one_rtt: Option<Secret>,
+}
+
+thread_local! {
+    /// The secrets of the session that is inside rustls on this thread.
+    static SLOT: RefCell<Option<Secrets>> = const { RefCell::new(None) };
+}
+
+impl Secrets {
+    /// Runs `inside`, which calls rustls, and keeps the secrets that it derives.
+    pub(super) fn capture<T>(&mut self, inside: impl FnOnce() -> T) -> T {
+        /// Empties the slot even when `inside` panics, so that no secret is left for another session to find.
+        struct Occupied;
+        impl Drop for Occupied {
+            fn drop(&mut self) {
+                SLOT.take();
+            }
+        }
+        let occupied = Occupied;
+        SLOT.set(Some(std::mem::take(self)));
+        let result = inside();
+        if let Some(secrets) = SLOT.take() {
+            *self = secrets;
+        }
+        drop(occupied);
+        result
+    }
+
+    fn named(&mut self, label: &str) -> Option<&mut Option<Secret>> {
+        match label {
+            "CLIENT_EARLY_TRAFFIC_SECRET" => Some(&mut self.client_early),
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Some(&mut self.client_handshake),
+            "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(&mut self.server_handshake),
+            "CLIENT_TRAFFIC_SECRET_0" => Some(&mut self.client_one_rtt),
+            "SERVER_TRAFFIC_SECRET_0" => Some(&mut self.server_one_rtt),
+            _ => None,
+        }
+    }
+}
+
+/// The key log that every configuration carries. It also passes secrets on to the key log that the user asked for.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub(super) user: Arc<dyn KeyLog>,
+}
+
+impl KeyLog for Capture {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        SLOT.with_borrow_mut(|slot| {
+            if let Some(place) = slot.as_mut().and_then(|secrets| secrets.named(label)) {
+                *place = Secret::new(secret);
+            }
+        });
+        if self.user.will_log(label) {
+            self.user.log(label, client_random, secret);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Cursors over bytes: [`Reader`] takes values from a slice it borrows, [`Writer`] puts them into one.
+
+use crate::varint;
+
+/// The bytes ended before the value did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bytes end before the value does")]
+pub struct Truncated;
+
+/// Takes values from the front of a slice. A read that fails leaves the position where it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    /// Length of the slice the reader began with.
+    len: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    #[inline]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, len: bytes.len() }
+    }
+
+    /// Number of bytes read so far.
+    #[inline]
+    pub const fn position(&self) -> usize {
+        self.len - self.rest.len()
+    }
+
+    /// Number of bytes not read yet.
+    #[inline]
+    pub const fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Whether every byte has been read.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The bytes not read yet, without reading them.
+    #[inline]
+    pub const fn peek(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
+        let (head, tail) = self.rest.split_first_chunk::<N>().ok_or(Truncated)?;
+        self.rest = tail;
+        Ok(*head)
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Truncated> {
+        let (&first, tail) = self.rest.split_first().ok_or(Truncated)?;
+        self.rest = tail;
+        Ok(first)
+    }
+
+    /// Two bytes in network order.
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, Truncated> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// Four bytes in network order.
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, Truncated> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Eight bytes in network order.
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, Truncated> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// A variable-length integer (RFC 9000 §16), in whatever length it was encoded.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, Truncated> {
+        let &first = self.rest.first().ok_or(Truncated)?;
+        match first >> 6 {
+            0 => self.u8().map(u64::from),
+            1 => self.u16().map(|v| u64::from(v & 0x3fff)),
+            2 => self.u32().map(|v| u64::from(v & 0x3fff_ffff)),
+            _ => self.u64().map(|v| v & varint::MAX),
+        }
+    }
+
+    /// The next `n` bytes.
+    #[inline]
+    pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Truncated> {
+        let (head, tail) = self.rest.split_at_checked(n).ok_or(Truncated)?;
+        self.rest = tail;
+        Ok(head)
+    }
+
+    /// The next `N` bytes as an array.
+    #[inline]
+    pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
+        self.array()
+    }
+
+    /// Bytes that a variable-length integer in front of them counts.
+    #[inline]
+    pub fn counted(&mut self) -> Result<&'a [u8], Truncated> {
+        let before = *self;
+        let len = self.varint()?;
+        // A count that does not fit usize cannot fit the slice either.
+        let taken = usize::try_from(len).map_err(|_| Truncated).and_then(|len| self.bytes(len));
+        if taken.is_err() {
+            *self = before;
+        }
+        taken
+    }
+
+    /// All that is left; the reader is empty afterwards.
+    #[inline]
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = self.rest;
+        self.rest = &rest[rest.len()..];
+        rest
+    }
+}
+
+/// Puts values into a slice, front to back.
+///
+/// The caller asks [`remaining`](Self::remaining) first: every write **panics** when it does not fit, and then nothing
+/// useful can be said about the bytes that were being written.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    buf: &'a mut [u8],
+    position: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer at the start of `buf`.
+    #[inline]
+    pub const fn new(buf: &'a mut [u8]) -> Self {
+        Self { buf, position: 0 }
+    }
+
+    /// Number of bytes written.
+    #[inline]
+    pub const fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Number of bytes that still fit.
+    #[inline]
+    pub const fn remaining(&self) -> usize {
+        self.buf.len() - self.position
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self, value: u8) {
+        self.buf[self.position] = value;
+        self.position += 1;
+    }
+
+    /// Two bytes in network order.
+    #[inline]
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    /// Four bytes in network order.
+    #[inline]
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    /// Eight bytes in network order.
+    #[inline]
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    /// The shortest encoding of a variable-length integer.
+    ///
+    /// # Panics
+    /// When the value is above [`varint::MAX`].
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "each arm has checked the range")]
+    pub fn varint(&mut self, value: u64) {
+        if value < 1 << 6 {
+            self.u8(value as u8);
+        } else if value < 1 << 14 {
+            self.u16(value as u16 | 0x4000);
+        } else if value < 1 << 30 {
+            self.u32(value as u32 | 0x8000_0000);
+        } else if value <= varint::MAX {
+            self.u64(value | 0xc000_0000_0000_0000);
+        } else {
+            no_such_varint(value, 8);
+        }
+    }
+
+    /// A variable-length integer in exactly `len` bytes, so that it can be overwritten by another value later.
+    ///
+    /// # Panics
+    /// When `len` is none of 1, 2, 4, 8, or the value does not fit.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "each arm has checked the range")]
+    pub fn varint_with_len(&mut self, value: u64, len: usize) {
+        match len {
+            1 if value < 1 << 6 => self.u8(value as u8),
+            2 if value < 1 << 14 => self.u16(value as u16 | 0x4000),
+            4 if value < 1 << 30 => self.u32(value as u32 | 0x8000_0000),
+            8 if value <= varint::MAX => self.u64(value | 0xc000_0000_0000_0000),
+            _ => no_such_varint(value, len),
+        }
+    }
+
+    /// These bytes.
+    #[inline]
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// `n` bytes for the caller to fill; they hold what the buffer held before.
+    #[inline]
+    pub fn reserve(&mut self, n: usize) -> &mut [u8] {
+        let start = self.position;
+        let place = &mut self.buf[start..start + n];
+        self.position += n;
+        place
+    }
+
+    /// What was written.
+    #[inline]
+    pub fn written(&self) -> &[u8] {
+        &self.buf[..self.position]
+    }
+
+    /// What was written, to patch a field whose value was not known at the time.
+    #[inline]
+    pub fn written_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[..self.position]
+    }
+
+    /// Takes back everything after `position`.
+    ///
+    /// # Panics
+    /// When nothing was written there yet.
+    #[inline]
+    pub fn rewind(&mut self, position: usize) {
+        assert!(position <= self.position, "rewind goes back, not forward");
+        self.position = position;
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_varint(value: u64, len: usize) -> ! {
+    panic!("no encoding of {value} as a variable-length integer in {len} bytes (the largest value is 2^62-1)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_in_order() {
+        let mut buf = [0; 24];
+        let mut w = Writer::new(&mut buf);
+        w.u8(1);
+        w.u16(0x0203);
+        w.u32(0x0405_0607);
+        w.u64(0x0809_0a0b_0c0d_0e0f);
+        w.varint(3);
+        w.bytes(b"abc");
+        assert_eq!((w.position(), w.remaining()), (19, 5));
+        assert_eq!(&w.written()[..7], &[1, 2, 3, 4, 5, 6, 7]);
+
+        let bytes = w.written().to_vec();
+        let mut r = Reader::new(&bytes);
+        assert_eq!(r.u8(), Ok(1));
+        assert_eq!(r.u16(), Ok(0x0203));
+        assert_eq!(r.u32(), Ok(0x0405_0607));
+        assert_eq!(r.u64(), Ok(0x0809_0a0b_0c0d_0e0f));
+        assert_eq!((r.position(), r.remaining()), (15, 4));
+        assert_eq!(r.counted(), Ok(&b"abc"[..]));
+        assert!(r.is_empty());
+        assert_eq!(r.u8(), Err(Truncated));
+    }
+
+    #[test]
+    fn a_count_beyond_the_end_moves_nothing() {
+        let mut r = Reader::new(&[5, 1, 2]);
+        assert_eq!(r.counted(), Err(Truncated));
+        assert_eq!(r.position(), 0);
+        let mut r = Reader::new(&[0xff; 9]);
+        assert_eq!(r.counted(), Err(Truncated));
+        assert_eq!(r.bytes(usize::MAX), Err(Truncated));
+        assert_eq!(r.rest().len(), 9);
+        assert_eq!(r.position(), 9);
+    }
+
+    #[test]
+    fn reserved_bytes_can_be_patched_and_taken_back() {
+        let mut buf = [0; 8];
+        let mut w = Writer::new(&mut buf);
+        w.reserve(2).fill(7);
+        w.u8(1);
+        w.written_mut()[0] = 9;
+        assert_eq!(w.written(), [9, 7, 1]);
+        w.rewind(1);
+        w.u8(2);
+        assert_eq!(w.written(), [9, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn a_write_beyond_the_end_panics() {
+        Writer::new(&mut [0; 3]).u32(0);
+    }
+}

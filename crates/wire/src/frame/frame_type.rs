@@ -1,0 +1,62 @@
+//! The types of frames (RFC 9000 §12.4, RFC 9221 §4). All of them take one byte.
+
+/// PADDING.
+pub const PADDING: u64 = 0x00;
+/// PING.
+pub const PING: u64 = 0x01;
+/// ACK.
+pub const ACK: u64 = 0x02;
+/// ACK with counts of ECN marks.
+pub const ACK_ECN: u64 = 0x03;
+/// RESET_STREAM.
+pub const RESET_STREAM: u64 = 0x04;
+/// STOP_SENDING.
+pub const STOP_SENDING: u64 = 0x05;
+/// CRYPTO.
+pub const CRYPTO: u64 = 0x06;
+/// NEW_TOKEN.
+pub const NEW_TOKEN: u64 = 0x07;
+/// STREAM without any of the three bits that follow.
+pub const STREAM: u64 = 0x08;
+/// Bit of a STREAM type: the frame ends the stream.
+pub const STREAM_FIN: u64 = 0x01;
+/// Bit of a STREAM type: the frame has a length; without it, it reaches to the end of the packet.
+pub const STREAM_LEN: u64 = 0x02;
+/// Bit of a STREAM type: the frame has an offset; without it, it starts at 0.
+pub const STREAM_OFF: u64 = 0x04;
+/// The highest STREAM type: all bits set.
+pub const STREAM_LAST: u64 = STREAM | STREAM_FIN | STREAM_LEN | STREAM_OFF;
+/// MAX_DATA.
+pub const MAX_DATA: u64 = 0x10;
+/// MAX_STREAM_DATA.
+pub const MAX_STREAM_DATA: u64 = 0x11;
+/// MAX_STREAMS for bidirectional streams.
+pub const MAX_STREAMS_BIDI: u64 = 0x12;
+/// MAX_STREAMS for unidirectional streams.
+pub const MAX_STREAMS_UNI: u64 = 0x13;
+/// DATA_BLOCKED.
+pub const DATA_BLOCKED: u64 = 0x14;
+/// STREAM_DATA_BLOCKED.
+pub const STREAM_DATA_BLOCKED: u64 = 0x15;
+/// STREAMS_BLOCKED for bidirectional streams.
+pub const STREAMS_BLOCKED_BIDI: u64 = 0x16;
+/// STREAMS_BLOCKED for unidirectional streams.
+pub const STREAMS_BLOCKED_UNI: u64 = 0x17;
+/// NEW_CONNECTION_ID.
+pub const NEW_CONNECTION_ID: u64 = 0x18;
+/// RETIRE_CONNECTION_ID.
+pub const RETIRE_CONNECTION_ID: u64 = 0x19;
+/// PATH_CHALLENGE.
+pub const PATH_CHALLENGE: u64 = 0x1a;
+/// PATH_RESPONSE.
+pub const PATH_RESPONSE: u64 = 0x1b;
+/// CONNECTION_CLOSE because of an error in QUIC.
+pub const CONNECTION_CLOSE: u64 = 0x1c;
+/// CONNECTION_CLOSE by the application.
+pub const APPLICATION_CLOSE: u64 = 0x1d;
+/// HANDSHAKE_DONE.
+pub const HANDSHAKE_DONE: u64 = 0x1e;
+/// DATAGRAM without the bit that follows.
+pub const DATAGRAM: u64 = 0x30;
+/// Bit of a DATAGRAM type: the frame has a length; without it, it reaches to the end of the packet.
+pub const DATAGRAM_LEN: u64 = 0x01;

@@ -1,0 +1,220 @@
+//! Frames, the content of packets: RFC 9000 §19, and DATAGRAM of RFC 9221.
+
+use crate::{ConnectionId, Dir, ResetToken, StreamId};
+
+mod ack;
+mod data;
+mod encode;
+pub mod frame_type;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use ack::{Ack, AckRanges, EcnCounts};
+pub use data::{StreamFrame, crypto_header_len, datagram_header_len, encode_crypto_header, encode_datagram_header};
+pub use parse::{FrameError, FrameErrorKind, Frames};
+
+/// One frame. It borrows from the packet it was read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// A run of PADDING frames.
+    Padding {
+        /// How many, each of one byte.
+        len: usize,
+    },
+    /// Asks for an acknowledgement.
+    Ping,
+    /// Says which packets have arrived.
+    Ack(Ack<'a>),
+    /// The sender gives a stream up.
+    ResetStream {
+        /// The stream.
+        id: StreamId,
+        /// The application's error code.
+        code: u64,
+        /// How many bytes of flow control the stream has used.
+        final_size: u64,
+    },
+    /// The receiver wants no more of a stream.
+    StopSending {
+        /// The stream.
+        id: StreamId,
+        /// The application's error code.
+        code: u64,
+    },
+    /// Bytes of the TLS handshake.
+    Crypto {
+        /// The first byte's place in the handshake of this packet number space.
+        offset: u64,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// A token for the client's next connection.
+    NewToken {
+        /// Never empty.
+        token: &'a [u8],
+    },
+    /// Bytes of a stream.
+    Stream(StreamFrame<'a>),
+    /// How many bytes may be sent on the connection.
+    MaxData(u64),
+    /// How many bytes may be sent on a stream.
+    MaxStreamData {
+        /// The stream.
+        id: StreamId,
+        /// In bytes from the start of the stream.
+        limit: u64,
+    },
+    /// How many streams of a kind may be opened.
+    MaxStreams {
+        /// The kind.
+        dir: Dir,
+        /// At most 2^60.
+        limit: u64,
+    },
+    /// The sender has used up the connection's flow control.
+    DataBlocked(u64),
+    /// The sender has used up a stream's flow control.
+    StreamDataBlocked {
+        /// The stream.
+        id: StreamId,
+        /// The limit that was reached.
+        limit: u64,
+    },
+    /// The sender has opened all streams it may.
+    StreamsBlocked {
+        /// Of this kind.
+        dir: Dir,
+        /// The limit that was reached, at most 2^60.
+        limit: u64,
+    },
+    /// A further connection ID under which the sender of this frame can be reached.
+    NewConnectionId {
+        /// Its number.
+        sequence: u64,
+        /// All with smaller numbers are to be given up; not above `sequence`.
+        retire_prior_to: u64,
+        /// 1 to 20 bytes.
+        cid: ConnectionId,
+        /// What ends a connection that uses this ID.
+        reset_token: ResetToken,
+    },
+    /// The sender of this frame will not use a connection ID any more.
+    RetireConnectionId {
+        /// Its number.
+        sequence: u64,
+    },
+    /// Asks for the same bytes back over the same path.
+    PathChallenge([u8; 8]),
+    /// The bytes of a PATH_CHALLENGE.
+    PathResponse([u8; 8]),
+    /// The connection is closed because of an error in QUIC.
+    ConnectionClose {
+        /// The code of RFC 9000 §20.1.
+        error: u64,
+        /// The type of the frame that led to it, 0 when unknown.
+        frame_type: u64,
+        /// For people; usually UTF-8, but nothing ensures it.
+        reason: &'a [u8],
+    },
+    /// The application closed the connection.
+    ApplicationClose {
+        /// The application's error code.
+        error: u64,
+        /// For people; usually UTF-8, but nothing ensures it.
+        reason: &'a [u8],
+    },
+    /// The server has confirmed the handshake.
+    HandshakeDone,
+    /// A message without promise of delivery (RFC 9221).
+    Datagram {
+        /// The message.
+        data: &'a [u8],
+    },
+}
+
+/// The packets that carry frames, as far as they differ in which frames they may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PacketKind {
+    /// Long header, Initial.
+    Initial,
+    /// Long header, Handshake.
+    Handshake,
+    /// Long header, 0-RTT.
+    ZeroRtt,
+    /// Short header.
+    OneRtt,
+}
+
+impl Frame<'_> {
+    /// The frame type as [`encode`](Self::encode) writes it: STREAM and DATAGRAM with their length.
+    pub fn ty(&self) -> u64 {
+        use frame_type as t;
+        match self {
+            Self::Padding { .. } => t::PADDING,
+            Self::Ping => t::PING,
+            Self::Ack(ack) => ack.ty(),
+            Self::ResetStream { .. } => t::RESET_STREAM,
+            Self::StopSending { .. } => t::STOP_SENDING,
+            Self::Crypto { .. } => t::CRYPTO,
+            Self::NewToken { .. } => t::NEW_TOKEN,
+            Self::Stream(stream) => stream.ty(),
+            Self::MaxData(_) => t::MAX_DATA,
+            Self::MaxStreamData { .. } => t::MAX_STREAM_DATA,
+            Self::MaxStreams { dir: Dir::Bi, .. } => t::MAX_STREAMS_BIDI,
+            Self::MaxStreams { dir: Dir::Uni, .. } => t::MAX_STREAMS_UNI,
+            Self::DataBlocked(_) => t::DATA_BLOCKED,
+            Self::StreamDataBlocked { .. } => t::STREAM_DATA_BLOCKED,
+            Self::StreamsBlocked { dir: Dir::Bi, .. } => t::STREAMS_BLOCKED_BIDI,
+            Self::StreamsBlocked { dir: Dir::Uni, .. } => t::STREAMS_BLOCKED_UNI,
+            Self::NewConnectionId { .. } => t::NEW_CONNECTION_ID,
+            Self::RetireConnectionId { .. } => t::RETIRE_CONNECTION_ID,
+            Self::PathChallenge(_) => t::PATH_CHALLENGE,
+            Self::PathResponse(_) => t::PATH_RESPONSE,
+            Self::ConnectionClose { .. } => t::CONNECTION_CLOSE,
+            Self::ApplicationClose { .. } => t::APPLICATION_CLOSE,
+            Self::HandshakeDone => t::HANDSHAKE_DONE,
+            Self::Datagram { .. } => t::DATAGRAM | t::DATAGRAM_LEN,
+        }
+    }
+
+    /// RFC 9002 §2: a packet with such a frame has to be acknowledged within the agreed delay.
+    #[inline]
+    pub fn is_ack_eliciting(&self) -> bool {
+        !matches!(
+            self,
+            Self::Padding { .. } | Self::Ack(_) | Self::ConnectionClose { .. } | Self::ApplicationClose { .. }
+        )
+    }
+
+    /// RFC 9000 §9.1: a packet of such frames alone does not move the connection to the path it came from.
+    #[inline]
+    pub fn is_probing(&self) -> bool {
+        matches!(
+            self,
+            Self::Padding { .. } | Self::NewConnectionId { .. } | Self::PathChallenge(_) | Self::PathResponse(_)
+        )
+    }
+
+    /// RFC 9000 §12.4, table 3, and §12.5: whether a packet of this kind may carry the frame. Where it may not, the
+    /// receiver closes with PROTOCOL_VIOLATION.
+    #[inline]
+    pub fn is_permitted_in(&self, kind: PacketKind) -> bool {
+        match kind {
+            PacketKind::OneRtt => true,
+            PacketKind::Initial | PacketKind::Handshake => matches!(
+                self,
+                Self::Padding { .. } | Self::Ping | Self::Ack(_) | Self::Crypto { .. } | Self::ConnectionClose { .. }
+            ),
+            PacketKind::ZeroRtt => !matches!(
+                self,
+                Self::Ack(_)
+                    | Self::Crypto { .. }
+                    | Self::HandshakeDone
+                    | Self::NewToken { .. }
+                    | Self::PathResponse(_)
+                    | Self::RetireConnectionId { .. }
+            ),
+        }
+    }
+}

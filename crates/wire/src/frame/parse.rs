@@ -1,0 +1,192 @@
+//! Reading frames from the payload of a packet that has been opened.
+
+use std::iter::FusedIterator;
+
+use super::{Ack, Frame, StreamFrame, frame_type as t};
+use crate::{ConnectionId, Dir, Reader, ResetToken, StreamId, Truncated, varint};
+
+/// What is wrong with the frame, see [`FrameError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameErrorKind {
+    /// It goes beyond the end of the packet.
+    #[error("goes beyond the end of the packet")]
+    Truncated,
+    /// Its type is not known.
+    #[error("is of a type that is not known")]
+    Unknown,
+    /// It is complete but breaks a rule: this one.
+    #[error("breaks a rule: {0}")]
+    Malformed(&'static str),
+}
+
+/// A frame that cannot be read; the connection closes with FRAME_ENCODING_ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("frame of type {frame_type:#x} {kind}")]
+pub struct FrameError {
+    /// The type that was read; 0 when not even that was complete.
+    pub frame_type: u64,
+    /// What is wrong.
+    pub kind: FrameErrorKind,
+}
+
+impl From<Truncated> for FrameErrorKind {
+    #[inline]
+    fn from(_: Truncated) -> Self {
+        Self::Truncated
+    }
+}
+
+/// The frames of a packet, in order. After an error there are no more.
+///
+/// That a packet has at least one frame (RFC 9000 §12.4) is for the caller to check.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    r: Reader<'a>,
+}
+
+impl<'a> Frames<'a> {
+    /// The frames in this payload.
+    #[inline]
+    pub const fn new(payload: &'a [u8]) -> Self {
+        Self { r: Reader::new(payload) }
+    }
+
+    /// Where in the payload the next frame begins.
+    #[inline]
+    pub const fn position(&self) -> usize {
+        self.r.position()
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, FrameError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let &first = self.r.peek().first()?;
+        let frame = match u64::from(first) {
+            ty @ t::STREAM..=t::STREAM_LAST => {
+                // One byte is there: it was just looked at.
+                let _ = self.r.u8();
+                stream(&mut self.r, ty).map_err(|kind| FrameError { frame_type: ty, kind })
+            }
+            ty @ (t::ACK | t::ACK_ECN) => {
+                let _ = self.r.u8();
+                Ack::parse(&mut self.r, ty == t::ACK_ECN)
+                    .map(Frame::Ack)
+                    .map_err(|kind| FrameError { frame_type: ty, kind })
+            }
+            _ => other(&mut self.r),
+        };
+        if frame.is_err() {
+            self.r.rest();
+        }
+        Some(frame)
+    }
+}
+
+impl FusedIterator for Frames<'_> {}
+
+#[inline]
+fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
+    let id = StreamId(r.varint()?);
+    let offset = if ty & t::STREAM_OFF != 0 { r.varint()? } else { 0 };
+    let data = if ty & t::STREAM_LEN != 0 { r.counted()? } else { r.rest() };
+    // RFC 9000 §19.8: no byte of a stream lies beyond 2^62-1.
+    if offset + data.len() as u64 > varint::MAX {
+        return Err(FrameErrorKind::Malformed("stream data beyond 2^62-1"));
+    }
+    Ok(Frame::Stream(StreamFrame { id, offset, fin: ty & t::STREAM_FIN != 0, data }))
+}
+
+/// Every frame that is neither STREAM nor ACK.
+fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let before = r.position();
+    let ty = r.varint().map_err(|_| FrameError { frame_type: 0, kind: FrameErrorKind::Truncated })?;
+    let frame = if r.position() - before > varint::len(ty) {
+        // RFC 9000 §12.4: a frame type comes in its shortest encoding.
+        Err(FrameErrorKind::Malformed("a frame type in more bytes than it needs"))
+    } else {
+        body(r, ty)
+    };
+    frame.map_err(|kind| FrameError { frame_type: ty, kind })
+}
+
+const DATAGRAM_WITH_LEN: u64 = t::DATAGRAM | t::DATAGRAM_LEN;
+
+fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
+    Ok(match ty {
+        t::PADDING => {
+            let rest = r.peek();
+            let more = rest.iter().position(|&byte| byte != 0).unwrap_or(rest.len());
+            r.bytes(more)?;
+            Frame::Padding { len: 1 + more }
+        }
+        t::PING => Frame::Ping,
+        t::RESET_STREAM => Frame::ResetStream { id: StreamId(r.varint()?), code: r.varint()?, final_size: r.varint()? },
+        t::STOP_SENDING => Frame::StopSending { id: StreamId(r.varint()?), code: r.varint()? },
+        t::CRYPTO => {
+            let offset = r.varint()?;
+            let data = r.counted()?;
+            // RFC 9000 §19.6: no byte of the handshake lies beyond 2^62-1.
+            if offset + data.len() as u64 > varint::MAX {
+                return Err(FrameErrorKind::Malformed("handshake data beyond 2^62-1"));
+            }
+            Frame::Crypto { offset, data }
+        }
+        t::NEW_TOKEN => {
+            let token = r.counted()?;
+            // RFC 9000 §19.7: an empty token is an error.
+            if token.is_empty() {
+                return Err(FrameErrorKind::Malformed("an empty token"));
+            }
+            Frame::NewToken { token }
+        }
+        t::MAX_DATA => Frame::MaxData(r.varint()?),
+        t::MAX_STREAM_DATA => Frame::MaxStreamData { id: StreamId(r.varint()?), limit: r.varint()? },
+        t::MAX_STREAMS_BIDI => Frame::MaxStreams { dir: Dir::Bi, limit: stream_limit(r)? },
+        t::MAX_STREAMS_UNI => Frame::MaxStreams { dir: Dir::Uni, limit: stream_limit(r)? },
+        t::DATA_BLOCKED => Frame::DataBlocked(r.varint()?),
+        t::STREAM_DATA_BLOCKED => Frame::StreamDataBlocked { id: StreamId(r.varint()?), limit: r.varint()? },
+        t::STREAMS_BLOCKED_BIDI => Frame::StreamsBlocked { dir: Dir::Bi, limit: stream_limit(r)? },
+        t::STREAMS_BLOCKED_UNI => Frame::StreamsBlocked { dir: Dir::Uni, limit: stream_limit(r)? },
+        t::NEW_CONNECTION_ID => new_connection_id(r)?,
+        t::RETIRE_CONNECTION_ID => Frame::RetireConnectionId { sequence: r.varint()? },
+        t::PATH_CHALLENGE => Frame::PathChallenge(r.fixed()?),
+        t::PATH_RESPONSE => Frame::PathResponse(r.fixed()?),
+        t::CONNECTION_CLOSE => {
+            Frame::ConnectionClose { error: r.varint()?, frame_type: r.varint()?, reason: r.counted()? }
+        }
+        t::APPLICATION_CLOSE => Frame::ApplicationClose { error: r.varint()?, reason: r.counted()? },
+        t::HANDSHAKE_DONE => Frame::HandshakeDone,
+        t::DATAGRAM => Frame::Datagram { data: r.rest() },
+        DATAGRAM_WITH_LEN => Frame::Datagram { data: r.counted()? },
+        _ => return Err(FrameErrorKind::Unknown),
+    })
+}
+
+/// RFC 9000 §19.11, §19.14: a limit on streams above 2^60 could not be reached with any stream ID.
+fn stream_limit(r: &mut Reader<'_>) -> Result<u64, FrameErrorKind> {
+    let limit = r.varint()?;
+    if limit > StreamId::MAX_STREAMS {
+        return Err(FrameErrorKind::Malformed("a limit of more than 2^60 streams"));
+    }
+    Ok(limit)
+}
+
+fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameErrorKind> {
+    let sequence = r.varint()?;
+    let retire_prior_to = r.varint()?;
+    // RFC 9000 §19.15: only connection IDs that came earlier can be retired.
+    if retire_prior_to > sequence {
+        return Err(FrameErrorKind::Malformed("retires connection IDs that are still to come"));
+    }
+    let len = r.u8()?;
+    // RFC 9000 §19.15: 1 to 20 bytes.
+    if !(1..=20).contains(&len) {
+        return Err(FrameErrorKind::Malformed("a connection ID of no byte or more than 20"));
+    }
+    let cid =
+        ConnectionId::new(r.bytes(usize::from(len))?).ok_or(FrameErrorKind::Malformed("a connection ID too long"))?;
+    Ok(Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token: ResetToken(r.fixed()?) })
+}
