@@ -29,6 +29,8 @@ pub struct Summary {
     pub good: u64,
     /// Runs that did not.
     pub failed: u64,
+    /// Runs that ended by a known defect of a peer. They count as neither.
+    pub excused: BTreeMap<String, u64>,
     /// Runs that the network ended: it let nothing through to one end for the whole idle timeout.
     pub starved: u64,
     /// Application bytes compared.
@@ -134,6 +136,7 @@ fn summarize(from: u64, seeds: u64, pairs: &[Pair], results: Vec<(u64, Pair, Res
                 sum.longest_seconds = sum.longest_seconds.max(figures.seconds);
                 sum.most_events = sum.most_events.max(figures.events);
             }
+            Err(Failure { known_defect: Some(defect), .. }) => *sum.excused.entry(defect).or_default() += 1,
             Err(failure) => {
                 sum.failed += 1;
                 failures.push(failed(number, pair, failure));
@@ -229,6 +232,11 @@ impl std::fmt::Display for Report {
              reset. longest, events: of one good run; bounds {} s, {}.",
             self.time_limit_seconds, self.event_limit
         )?;
+        for pair in &self.pairs {
+            for (defect, count) in &pair.excused {
+                writeln!(f, "excused: {}:{} {count} run(s): {defect}", pair.client, pair.server)?;
+            }
+        }
         let mut left_out: Vec<_> = self.pairs.iter().flat_map(|pair| &pair.leaves_out).collect();
         left_out.sort();
         left_out.dedup();

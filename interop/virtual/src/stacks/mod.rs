@@ -63,6 +63,7 @@ impl Stack {
             Self::Tiderace | Self::Quinn | Self::Noq => &[],
             Self::Quiche => &[
                 "never starts a key update (it follows the other end's)",
+                "as a client is not sent key updates (it cannot read one that comes before HANDSHAKE_DONE)",
                 "may end a stream with FIN that it resets (so a cut-off stream from it may look finished)",
                 "may forget the code with which it was asked to stop sending",
                 "draws randomness from BoringSSL (so its runs cannot be repeated bit for bit)",
@@ -79,6 +80,12 @@ impl Stack {
     /// stream in its queue, where an empty frame with FIN can overtake RESET_STREAM.
     pub fn resets_may_finish(self) -> bool {
         self == Self::Quiche
+    }
+
+    /// Whether, as a client, it reads packets under new keys before the handshake is confirmed. quiche 0.30 does not: when
+    /// HANDSHAKE_DONE is lost and the server updates its keys, the client can never read the repeated one.
+    pub fn reads_new_keys_before_confirmation(self) -> bool {
+        self != Self::Quiche
     }
 
     /// One end of a connection on this stack.

@@ -56,6 +56,9 @@ struct Quiche {
     /// Streams this end sends on and has not ended. quiche lists a stopped stream as writable only if it was not writable
     /// before, so each is asked.
     sending: BTreeSet<u64>,
+    /// Streams this end has stopped. quiche gives their credit back only when the application reads the reset that follows,
+    /// which it is not told of.
+    stopped: BTreeSet<u64>,
     /// Streams whose last bytes were handed out together with the end.
     finished: BTreeSet<u64>,
 }
@@ -89,6 +92,7 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         waiting: [VecDeque::new(), VecDeque::new()],
         seen: BTreeSet::new(),
         sending: BTreeSet::new(),
+        stopped: BTreeSet::new(),
         finished: BTreeSet::new(),
     }))
 }
@@ -188,6 +192,7 @@ impl Quiche {
             }
             _ => true,
         });
+        self.stopped.retain(|&id| matches!(connection.stream_recv(id, &mut [0; 64]), Ok(_) | Err(Error::Done)));
         for dir in [Dir::Bi, Dir::Uni] {
             let left = match dir {
                 Dir::Bi => connection.peer_streams_left_bidi(),
@@ -320,6 +325,7 @@ impl Peer for Quiche {
     }
 
     fn stop_sending(&mut self, id: u64, code: u64) -> Result<(), Refusal> {
+        self.stopped.insert(id);
         self.live()?.stream_shutdown(id, Shutdown::Read, code).map_err(|error| format!("{error:?}"))
     }
 
