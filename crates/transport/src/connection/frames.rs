@@ -122,7 +122,7 @@ impl Connection {
                 Ok(())
             }
             Frame::PathResponse(data) => {
-                self.on_path_response(data);
+                self.on_path_response(now, data);
                 Ok(())
             }
             Frame::NewToken { token } => self.on_new_token(token),

@@ -18,6 +18,7 @@ mod spaces;
 mod timeouts;
 mod transmit;
 mod verdicts;
+mod watch;
 
 use std::{
     collections::VecDeque,
@@ -35,6 +36,7 @@ use self::{
     receive::Unopened,
     spaces::Spaces,
     transmit::Skip,
+    watch::Unwatched,
 };
 use crate::{
     cid::{LocalIds, RemoteIds},
@@ -137,6 +139,8 @@ pub struct Connection {
     events: VecDeque<Event>,
     stats: Stats,
     observer: Option<Box<dyn crate::observe::Observer>>,
+    /// Who is asked for an observer once a packet has proved authentic.
+    unwatched: Option<Box<Unwatched>>,
 }
 
 /// What remains of interest in the peer's transport parameters.
@@ -158,6 +162,7 @@ impl Connection {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let session = config.tls.start(version::V1, server_name, parameters)?;
         let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
@@ -175,6 +180,8 @@ impl Connection {
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
+        connection.unwatched = unwatched;
+        connection.start_watching(now);
         connection.progress_handshake(now);
         Ok(connection)
     }
@@ -187,6 +194,7 @@ impl Connection {
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
         });
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
         let path = new_path(now, &profile, &setup, origin.validated);
@@ -207,6 +215,7 @@ impl Connection {
         connection.send_token = config.send_token;
         connection.original_dcid = Some(origin.original_dcid);
         connection.heard = true;
+        connection.unwatched = unwatched;
         connection
     }
 
@@ -269,6 +278,7 @@ impl Connection {
             events: VecDeque::new(),
             stats: Stats::default(),
             observer: None,
+            unwatched: None,
             profile,
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     endpoint::Datagram,
     events::CloseReason,
     keys::{OpenError, Opened},
-    observe::PacketEvent,
+    observe::{DropReason, Initiator, PacketEvent, Unsealed},
     timers::Timer,
     tls::Level,
 };
@@ -34,6 +34,8 @@ pub(super) struct Arrival {
     pub(super) path: usize,
     pub(super) received_at: Instant,
     pub(super) ecn: Option<Ecn>,
+    /// The packet had to wait for its keys.
+    pub(super) waited: bool,
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
@@ -51,6 +53,7 @@ pub(super) struct PacketSeen<'a> {
 impl Connection {
     /// Takes in the payloads of one read that are addressed to this connection.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+        self.observe_datagrams(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
         let segments = payload.len().div_ceil(segment_size.max(1)) as u64;
         self.stats.datagrams_received += segments;
@@ -59,13 +62,13 @@ impl Connection {
             self.handle_while_closing(&mut payload);
             return;
         }
-        let Some(path) = self.path_of(now, remote, local) else { return };
+        let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
         self.paths[path].amplification.on_received(payload.len());
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
         let rtt = self.paths[self.active].recovery.rtt();
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
-        let arrival = Arrival { path, received_at, ecn };
+        let arrival = Arrival { path, received_at, ecn, waited: false };
         let processed = self.stats.packets_received;
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
@@ -121,7 +124,7 @@ impl Connection {
             if !wire::is_long(&buffer[at..end]) {
                 // It fills the datagram.
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
-                    self.stats.packets_undecryptable += 1;
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
                 if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
@@ -130,7 +133,7 @@ impl Connection {
                 break;
             }
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
-                self.stats.packets_undecryptable += 1;
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             };
             let packet_end = at + header.packet_len();
@@ -150,7 +153,7 @@ impl Connection {
                 }
                 Header::VersionNegotiation { versions, .. } => {
                     let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
-                    self.handle_version_negotiation(now, offered);
+                    self.handle_version_negotiation(now, offered, packet_end - at);
                 }
                 Header::UnknownVersion { .. } => break,
             }
@@ -179,6 +182,7 @@ impl Connection {
         let expected = self.spaces.expected_pn(space);
         match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
             Ok(opened) => {
+                self.start_watching(now);
                 // RFC 9000 §7.2: the peer's source ID of its first authentic packet is what it wants to be called;
                 // packets with another are discarded from then on.
                 match self.expected.initial_source {
@@ -199,11 +203,9 @@ impl Connection {
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
-                self.keep_unopened(level, &buffer[start..end], arrival);
+                self.keep_unopened(now, level, &buffer[start..end], arrival);
             }
-            // The level is done with.
-            Err(OpenError::NoKeys) => {}
-            Err(error) => self.on_unopenable(now, error),
+            Err(error) => self.on_unopenable(now, level, end - start, error),
         }
     }
 
@@ -223,8 +225,7 @@ impl Connection {
                 if opened.new_phase {
                     // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
                     self.keys.retire_previous_at(now + self.pto() * 3);
-                    self.stats.key_updates += 1;
-                    self.observe(now, |observer, at| observer.keys_updated(at));
+                    self.note_key_updates(now, Initiator::Remote);
                 }
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
@@ -236,9 +237,9 @@ impl Connection {
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),
+            Err(OpenError::NoKeys) => self.keep_unopened(now, Level::OneRtt, &buffer[start..end], arrival),
             Err(error) => {
-                self.on_unopenable(now, error);
+                self.on_unopenable(now, Level::OneRtt, end - start, error);
                 if error.fatal().is_none() {
                     self.check_reset(now, &buffer[start..end]);
                 }
@@ -247,10 +248,10 @@ impl Connection {
     }
 
     #[cold]
-    fn on_unopenable(&mut self, now: Instant, error: OpenError) {
+    fn on_unopenable(&mut self, now: Instant, level: Level, size: usize, error: OpenError) {
         match error.fatal() {
             Some(error) => self.fail(now, error),
-            None => self.stats.packets_undecryptable += 1,
+            None => self.drop_packet(now, Some(level.into()), size, DropReason::Undecryptable),
         }
     }
 
@@ -258,15 +259,23 @@ impl Connection {
     fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            self.stats.packets_duplicate += 1;
+            let size = opened.payload.end + crate::crypto::TAG_LEN;
+            self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
             return;
         }
         self.stats.packets_received += 1;
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observer {
-            let size = opened.payload.end + crate::crypto::TAG_LEN;
-            let space = seen.space.observed();
-            observer.packet_received(now, &PacketEvent { space, pn: seen.pn, size, payload: &buffer[range.clone()] });
+            let event = PacketEvent {
+                space: seen.kind.into(),
+                pn: seen.pn,
+                size: opened.payload.end + crate::crypto::TAG_LEN,
+                header: &buffer[start..range.start],
+                key_phase: self.keys.updates().saturating_sub(u64::from(seen.old_keys)),
+                payload: &buffer[range.clone()],
+                out_of_turn: seen.arrival.waited,
+            };
+            observer.packet_received(now, &event);
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
             Ok(()) => self.on_packet_processed(now, &seen),
@@ -285,9 +294,10 @@ impl Connection {
         }
     }
 
-    fn keep_unopened(&mut self, level: Level, packet: &[u8], arrival: Arrival) {
+    fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
         if self.unopened.len() < UNOPENED_LIMIT {
             self.stats.packets_buffered += 1;
+            self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
             self.unopened.push(Unopened {
                 level,
                 path: arrival.path,
@@ -295,6 +305,8 @@ impl Connection {
                 ecn: arrival.ecn,
                 packet: BytesMut::from(packet),
             });
+        } else {
+            self.drop_packet(now, Some(level.into()), packet.len(), DropReason::NoRoom);
         }
     }
 
@@ -303,7 +315,7 @@ impl Connection {
         while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
             let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
             let end = packet.len();
-            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn });
+            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
             self.finish_batch(now, packet);
             if !self.lifecycle.is_open() {
                 return;
@@ -343,6 +355,8 @@ impl Connection {
         if packet.len() >= MIN_RESET {
             let token = packet[packet.len() - 16..].try_into().expect("16 bytes");
             if self.remote_ids.is_reset(&token) {
+                let size = packet.len();
+                self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
                 self.drain(now, CloseReason::Reset);
             }
         }
@@ -357,22 +371,27 @@ impl Connection {
             return;
         }
         if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
-            self.stats.packets_undecryptable += 1;
+            self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
+        let retry = Unsealed::Retry { scid, token_len: token.len() };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
         self.token = token;
         self.expected.retry_source = Some(scid);
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
+        self.observe_initial_keys(now);
         self.resend_initial(now);
     }
 
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
-    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>) {
+    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
         if self.side == Side::Server || self.heard || offered.contains(&self.version) {
             return;
         }
+        let negotiation = Unsealed::VersionNegotiation { versions: &offered };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {
             self.end(now, CloseReason::VersionMismatch { offered });
             // Nobody holds state for this connection: nothing has to drain.

@@ -12,7 +12,7 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
-    observe::PacketEvent,
+    observe::{DatagramsEvent, Initiator, PacketEvent},
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
     tls::Level,
@@ -137,7 +137,9 @@ impl Connection {
         }
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
-        Some(Transmit { remote, local, ecn, len, segment_size: mtu.min(len) })
+        let segment_size = mtu.min(len);
+        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
+        Some(Transmit { remote, local, ecn, len, segment_size })
     }
 
     /// Bytes that congestion control and pacing permit at the moment.
@@ -163,8 +165,7 @@ impl Connection {
     fn try_update_keys(&mut self, now: Instant) {
         if self.keys.update(now, self.pto() * 3) {
             self.key_update_wanted = false;
-            self.stats.key_updates += 1;
-            self.observe(now, |observer, at| observer.keys_updated(at));
+            self.note_key_updates(now, Initiator::Local);
         }
     }
 
@@ -425,13 +426,26 @@ impl Connection {
         }
         let pn_offset = packet.pn_offset - packet.start;
         if let Some(observer) = &mut self.observer {
-            let payload = &out[packet.pn_offset + packet.pn_len..packet.end];
-            let space = packet.space.observed();
-            observer.packet_sent(now, &PacketEvent { space, pn: packet.pn, size: end - packet.start, payload });
+            let frames = packet.pn_offset + packet.pn_len;
+            let event = PacketEvent {
+                space: packet.space.observed(),
+                pn: packet.pn,
+                size: end - packet.start,
+                header: &out[packet.start..frames],
+                key_phase: self.keys.updates(),
+                payload: &out[frames..packet.end],
+                out_of_turn: packet.probe,
+            };
+            observer.packet_sent(now, &event);
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
-            SpaceId::Data(path) => self.keys.seal_short(bytes, pn_offset, packet.pn, path),
+            SpaceId::Data(path) => {
+                let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
+                // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
+                self.note_key_updates(now, Initiator::Local);
+                sealed
+            }
             space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
         };
         if let Err(error) = sealed {
@@ -509,6 +523,9 @@ impl Connection {
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 
@@ -556,6 +573,9 @@ impl Connection {
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 
