@@ -95,6 +95,7 @@ impl Connection {
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
         let mut deferred = std::mem::take(&mut self.deferred);
+        self.streams.next_buffer();
         for item in deferred.drain(..) {
             let result = match item {
                 Deferred::Stream { id, offset, range, fin } => {
