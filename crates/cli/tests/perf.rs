@@ -187,6 +187,7 @@ fn wrong_options_are_said() {
     for (arguments, expected) in [
         (&["perf", "client", "127.0.0.1:9", "--cc", "cubix"][..], "did you mean `cubic`?"),
         (&["perf", "client", "127.0.0.1:9", "--bytes", "0"], "more than 0"),
+        (&["perf", "client", "127.0.0.1:9", "--duration", "100000 h"], "has a unit"),
         (&["relay", "--path", "mobil", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "did you mean `mobile`?"),
         (&["relay", "--path", "./none.toml", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "lab list"),
     ] {
