@@ -12,6 +12,7 @@ mod connection;
 mod driver;
 mod endpoint;
 mod error;
+mod qlog;
 mod shared;
 mod socket;
 mod stream;
@@ -19,6 +20,7 @@ mod stream;
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use qlog::QlogDir;
 pub use stream::{RecvStream, SendStream};
 /// The state machine and its settings.
 pub use transport;
