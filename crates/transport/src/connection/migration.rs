@@ -82,6 +82,7 @@ impl Connection {
         if let Err(error) = self.remote_ids.rotate() {
             self.fail(now, error);
         }
+        self.fit_datagrams();
     }
 
     pub(super) fn challenge(&mut self, now: Instant, place: usize) {
