@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufReader, IsTerminal, Write},
+    io::{BufReader, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -20,7 +20,10 @@ use lab::{
 };
 use units::{Bitrate, Probability, duration_text};
 
-use crate::failure::{Failure, UNSOUND};
+use crate::{
+    failure::{Failure, UNSOUND},
+    stdout::write_out,
+};
 
 /// What the records say about the program that wrote them.
 const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));
@@ -136,8 +139,8 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     let contenders = contenders(&scenario)?;
     let experiment = Experiment::new(scenario, contenders);
     let manifest = experiment.manifest(LAB);
-    writable(&args.out, "--out")?;
     let qlog = args.qlog.as_deref().map(|root| Staged::new(root, &qlog_path(root, &manifest))).transpose()?;
+    writable(&args.out, "--out")?;
     let execution = Execution { threads: args.threads, qlog: qlog.as_ref().map(|staged| staged.partial.clone()) };
 
     let bar = progress(experiment.cells().len());
@@ -249,16 +252,6 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         text(report)
     };
     write_out(&output)
-}
-
-/// Writes to the standard output. A reader that has gone away (`| head`) is no failure.
-fn write_out(output: &str) -> Result<(), Failure> {
-    match std::io::stdout().lock().write_all(output.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format_args!("cannot write the report: {error}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn list() -> Result<ExitCode, Failure> {

@@ -25,6 +25,8 @@ pub enum Figure {
     Jain,
     /// Share of packets dropped by the queue.
     QueueLoss,
+    /// 99th percentile of the wait in the queue.
+    QueueDelayP99,
     /// Time of the handshake.
     Handshake,
     /// Requests answered per second.
@@ -90,7 +92,7 @@ use Better::{Higher, Lower};
 use Unit::{BitsPerSecond, Index, PerSecond, Seconds, Share};
 
 #[rustfmt::skip]
-const TABLE: [Row; 19] = [
+const TABLE: [Row; 20] = [
     (Figure::Goodput, "goodput", "goodput", BitsPerSecond, Some(Higher),
      "unique application bytes delivered to the receiving application per second, all connections together"),
     (Figure::RttP50, "rtt_p50", "RTT p50", Seconds, Some(Lower),
@@ -107,6 +109,8 @@ const TABLE: [Row; 19] = [
     (Figure::Jain, "jain", "Jain's index", Index, Some(Higher),
      "Jain's index of the connections' goodputs: 1 when all got the same, 1/n when one got everything"),
     (Figure::QueueLoss, "queue_loss", "queue loss", Share, Some(Lower), "the part of link loss that the full queue caused"),
+    (Figure::QueueDelayP99, "queue_delay_p99", "queue delay p99", Seconds, Some(Lower),
+     "99th percentile of the time that packets waited in the loaded link's queue; needs 300 packets"),
     (Figure::Handshake, "handshake", "handshake p50", Seconds, Some(Lower),
      "median over the connections of the time from the first packet to the established connection, at the client"),
     (Figure::RequestRate, "request_rate", "requests", PerSecond, Some(Higher), "responses completed per second"),

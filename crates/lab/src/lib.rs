@@ -6,8 +6,9 @@
 //!
 //! Each arrow is a module: [`scenario`] reads the file, [`matrix`] spreads it over contenders and seeds, [`run`] executes
 //! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
-//! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the
-//! [`selftest`] that a report starts with. [`contender`] is the seam to the stacks that are compared. A sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run on it.
+//! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the [`selftest`] that a report starts
+//! with; [`mod@reference`] holds experiments with known answers. [`contender`] is the seam to the stacks that are compared: a sans-IO stack joins through [`host`] and [`stack`],
+//! and the [`workload`]s run on it. [`tiderace`] is our own.
 
 mod digest;
 
@@ -19,6 +20,7 @@ pub mod matrix;
 pub mod measure;
 pub mod qlog;
 pub mod record;
+pub mod reference;
 pub mod report;
 pub mod run;
 pub mod scenario;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netem::Histogram;
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
@@ -11,7 +12,7 @@ use crate::{
     stats::{
         distribution::to_f64,
         fairness::jain,
-        quantile::{TooFewSamples, quantile},
+        quantile::{TooFewSamples, quantile, samples_needed},
     },
 };
 
@@ -83,8 +84,13 @@ impl LinkWindow {
     }
 }
 
-/// The figures of one run of `span` that was measured.
-pub fn figures(connections: &[Measured], loaded: &LinkWindow, span: Duration) -> BTreeMap<Figure, Reading> {
+/// The figures of one run of `span` that was measured. `queueing` is how long packets waited at the loaded link.
+pub fn figures(
+    connections: &[Measured],
+    loaded: &LinkWindow,
+    queueing: &Histogram,
+    span: Duration,
+) -> BTreeMap<Figure, Reading> {
     let mut figures = BTreeMap::new();
     let bits = |connection: &Measured| count(connection.delivered) * 8.0 / span.as_secs_f64();
     let goodputs: Vec<f64> = connections.iter().map(bits).collect();
@@ -95,6 +101,7 @@ pub fn figures(connections: &[Measured], loaded: &LinkWindow, span: Duration) ->
     for (figure, dropped) in [(Figure::LinkLoss, loaded.dropped()), (Figure::QueueLoss, loaded.dropped_queue)] {
         figures.insert(figure, Reading::from_option(share(dropped, loaded.offered), Provenance::Simulated));
     }
+    figures.insert(Figure::QueueDelayP99, queue_delay(queueing));
     let mut handshakes: Vec<Duration> = connections.iter().filter_map(|connection| connection.handshake).collect();
     handshakes.sort_unstable();
     figures.insert(Figure::Handshake, percentile(&handshakes, 0.5));
@@ -127,6 +134,21 @@ fn rtt(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     };
     figures.push((Figure::Bufferbloat, bloat));
     figures
+}
+
+fn queue_delay(queueing: &Histogram) -> Reading {
+    let have = usize::try_from(queueing.count()).unwrap_or(usize::MAX);
+    let samples = Some(have);
+    match queueing.quantile_duration(0.99) {
+        Some(value) if have >= samples_needed(0.99) => {
+            Reading { samples, ..Reading::of(value.as_secs_f64(), Provenance::Simulated) }
+        }
+        Some(_) => {
+            let reason = Some(TooFewSamples { needed: samples_needed(0.99), have }.to_string());
+            Reading { samples, reason, ..Reading::none(Provenance::Refused) }
+        }
+        None => Reading::none(Provenance::Empty),
+    }
 }
 
 fn retransmitted(connections: &[Measured]) -> Reading {
@@ -216,8 +238,10 @@ mod tests {
     #[test]
     fn definitions() {
         let link = LinkWindow { offered: 1_000, dropped_loss: 30, dropped_queue: 20, ..LinkWindow::default() };
+        let mut queue = Histogram::new();
+        (1..=1_000).for_each(|millis| queue.record_duration(Duration::from_millis(millis)));
         let connections: Vec<_> = [500_000, 500_000, 500_000, 1_000_000].map(connection).into();
-        let figures = figures(&connections, &link, Duration::from_secs(2));
+        let figures = figures(&connections, &link, &queue, Duration::from_secs(2));
         let value = |figure| figures[&figure].value.unwrap();
         let close =
             |figure, expected: f64| assert!((value(figure) - expected).abs() < 1e-9, "{figure:?} {}", value(figure));
@@ -232,6 +256,7 @@ mod tests {
         close(Figure::Retransmitted, 0.05);
         close(Figure::Jain, 6.25 / (4.0 * 1.75));
         close(Figure::Handshake, 0.055);
+        assert!((value(Figure::QueueDelayP99) - 0.99).abs() < 0.004);
         assert_eq!(figures[&Figure::LinkLoss].provenance, Provenance::Simulated);
         assert_eq!(figures[&Figure::RttP99].samples, Some(400));
         assert!(!figures.contains_key(&Figure::RequestP50));
@@ -242,12 +267,12 @@ mod tests {
         let mut silent = connection(1);
         (silent.rtt, silent.stream_bytes_resent) = (None, None);
         let link = LinkWindow::default();
-        let known = figures(&[connection(1), silent], &link, Duration::from_secs(1));
+        let known = figures(&[connection(1), silent], &link, &Histogram::new(), Duration::from_secs(1));
         for figure in [Figure::RttP50, Figure::RttP99, Figure::Jitter, Figure::Bufferbloat, Figure::Retransmitted] {
             assert_eq!(known[&figure], Reading::none(Provenance::Unsupported), "{figure:?}");
         }
         assert_eq!(known[&Figure::LinkLoss].provenance, Provenance::Empty);
-        let one = figures(&[connection(0)], &link, Duration::from_secs(1));
+        let one = figures(&[connection(0)], &link, &Histogram::new(), Duration::from_secs(1));
         assert_eq!(one[&Figure::RttP99].provenance, Provenance::Refused);
         assert_eq!(one[&Figure::RttP99].reason.as_deref(), Some("needs 300 samples, there are 100"));
         assert_eq!(one[&Figure::Goodput].value, Some(0.0));
@@ -258,7 +283,7 @@ mod tests {
     fn residual_loss() {
         let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap() };
         let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
-        let figures = figures(&[connection], &LinkWindow::default(), Duration::from_secs(1));
+        let figures = figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1));
         assert_eq!(figures[&Figure::ResidualLoss].value, Some(0.025));
         assert_eq!(figures[&Figure::DelayP50].value, Some(0.195));
     }

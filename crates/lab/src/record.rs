@@ -145,7 +145,7 @@ pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> i
 /// Reads an experiment back.
 ///
 /// # Errors
-/// When a line is not what [`write`] writes.
+/// When a line is not what [`write()`] writes.
 pub fn read(input: impl BufRead) -> Result<(Manifest, Vec<Record>), ReadError> {
     let mut lines = input.lines().enumerate();
     let (_, first) = lines.next().ok_or(ReadError::Empty)?;
@@ -160,7 +160,8 @@ fn parse<T: DeserializeOwned>(line: usize, text: &str, schema: &str) -> Result<T
         schema: String,
     }
     let error = |message: String| ReadError::Line { line, message };
-    let head: Head = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
+    let head: Head =
+        serde_json::from_str(text).map_err(|e| error(format!("this is no line of a file with records ({e})")))?;
     if head.schema != schema {
         return Err(error(format!("the schema is `{}`, this version reads `{schema}`", head.schema)));
     }

@@ -122,18 +122,20 @@ fn simulate(
     let fault = |error: sim::SimError| error.to_string();
     let _warm = simulation.run_until(spec.measure_from).map_err(fault)?;
     let before = *simulation.counters(link);
+    simulation.network_mut().link_mut(link).take_queueing();
     let outcome = simulation.run_until(spec.end).map_err(fault)?;
     record.link = window(&before, simulation.counters(link));
     record.virtual_seconds = simulation.now().max(spec.end).as_secs_f64();
     record.events = simulation.events();
     let trace = simulation.trace();
     record.trace = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
+    let queueing = simulation.network_mut().link_mut(link).take_queueing();
     drop(simulation);
     let measured = (nodes.measured)();
     if measured.len() != connections.len() {
         return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
     }
-    record.figures = figures(&measured, &record.link, scenario.run.duration);
+    record.figures = figures(&measured, &record.link, &queueing, scenario.run.duration);
     record.connections = measured.iter().map(|one| connection_record(one, scenario.run.duration)).collect();
     if outcome.ended == sim::Ended::Stalled {
         return Err(outcome.to_string());

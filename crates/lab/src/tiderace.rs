@@ -3,14 +3,19 @@
 //! Each end is an endpoint with one connection. TLS is real (rustls), with certificates and a clock that never change:
 //! only keys differ from run to run, and no length depends on them.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::{
+    fs::File,
+    io::BufWriter,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
 
 use bytes::{Bytes, BytesMut};
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
     congestion::Algorithm,
-    observe::Observer,
+    observe::{Both, Observer, ObserverFactory, Start},
+    qlog::{QlogWriter, Vantage},
     streams::{Order, ReadError, StreamEvent, WriteError},
     tls::{
         ClientTls, ServerTls,
@@ -76,9 +81,11 @@ impl Tiderace {
         let (client_tls, server_tls) = TLS.as_ref().map_err(|error| BuildError(format!("TLS: {error}")))?;
         let side = if client { "client" } else { "server" };
         let seed = spec.seed.child(side, connection.index as u64);
+        let samples = Samples::default();
+        let watch: Arc<dyn ObserverFactory> = Arc::new(self.watch(samples.clone(), spec, connection, client)?);
         let server = (!client).then(|| {
             let config = ServerConfig::new(Arc::clone(server_tls), Arc::clone(&self.profile));
-            Arc::new(ServerConfig { retry: RetryPolicy::Never, ..config })
+            Arc::new(ServerConfig { retry: RetryPolicy::Never, observe: Some(Arc::clone(&watch)), ..config })
         });
         let (local, remote) = match client {
             true => (connection.client, connection.server),
@@ -86,15 +93,36 @@ impl Tiderace {
         };
         Ok(End {
             endpoint: Endpoint::new(EndpointConfig::from_seed(seed), server),
-            client: client.then(|| ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile))),
+            client: client.then(|| {
+                let config = ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile));
+                ClientConfig { observe: Some(watch), ..config }
+            }),
             handle: None,
             local,
             remote,
             buffer: vec![0; BATCH],
-            samples: Samples::default(),
+            samples,
             failed: None,
             last: Last::default(),
         })
+    }
+}
+
+impl Tiderace {
+    /// What watches this end, with a file when qlog is wanted.
+    fn watch(
+        &self,
+        samples: Samples,
+        spec: &RunSpec<'_>,
+        connection: &ConnectionSpec,
+        client: bool,
+    ) -> Result<Watch, BuildError> {
+        let (vantage, name) = if client { (Vantage::Client, "client") } else { (Vantage::Server, "server") };
+        let file = spec.qlog.map(|directory| directory.file(connection.index, name)).transpose();
+        let file = file.map_err(|error| BuildError(format!("cannot create a qlog file: {error}")))?;
+        let (scenario, profile) = (&spec.scenario.name, &self.profile.name);
+        let title = format!("{scenario}, {profile}, seed {}, connection {}", spec.seed_number, connection.index);
+        Ok(Watch { samples, vantage, title, log: Mutex::new(file) })
     }
 }
 
@@ -148,13 +176,37 @@ struct Last {
     acknowledged: u64,
 }
 
+/// What watches the connection from its first packet on.
+struct Watch {
+    samples: Samples,
+    vantage: Vantage,
+    title: String,
+    /// Where qlog goes, when it is wanted; handed over to the connection.
+    log: Mutex<Option<BufWriter<File>>>,
+}
+
+impl ObserverFactory for Watch {
+    fn observe(&self, _now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
+        let samples = Box::new(self.samples.clone());
+        let Some(log) = self.log.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Some(samples) };
+        let log = QlogWriter::new(log, self.vantage, self.title.clone(), start.original_dcid, Instant::ZERO);
+        Some(Box::new(Both(samples, Box::new(log))))
+    }
+}
+
 /// RTT samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
 #[derive(Clone, Debug, Default)]
 struct Samples(Arc<Mutex<Vec<Duration>>>);
 
+impl Samples {
+    fn push(&self, sample: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    }
+}
+
 impl Observer for Samples {
     fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(adjusted);
+        self.push(adjusted);
     }
 }
 
@@ -165,10 +217,6 @@ impl End {
 
     fn adopt(&mut self, handle: Handle) {
         self.handle = Some(handle);
-        let samples = self.samples.clone();
-        if let Some(connection) = self.connection() {
-            connection.set_observer(Box::new(samples));
-        }
     }
 
     /// What the connection has counted, kept for when it is gone.

@@ -120,6 +120,7 @@ fn figures_agree_with_the_path() {
     assert!(resent >= link * 0.7 && resent < 0.1, "{resent} resent at {link} loss");
     let p50 = value(&record, Figure::RttP50);
     assert!((0.040..0.090).contains(&p50), "{p50}");
+    assert!((0.010..=0.040).contains(&value(&record, Figure::QueueDelayP99)), "the queue holds 40 ms");
     assert!(value(&record, Figure::RttP99) <= 0.040 + 0.040 + 0.006, "the queue bounds the delay");
     assert!((value(&record, Figure::Jitter) - (value(&record, Figure::RttP95) - p50)).abs() < 1e-12);
     // Goodput is at most the rate less headers, and the link carried it.
@@ -242,7 +243,7 @@ fn broken_records_are_refused() {
         (String::new(), "the file is empty"),
         (text.replace("tiderace-lab-run/1", "tiderace-lab-run/9"), "line 2: the schema is `tiderace-lab-run/9`"),
         (text.replace("\"goodput\":{", "\"speed\":{"), "line 2: unknown figure `speed`"),
-        (text[..text.len() - 10].to_owned(), "line 2: EOF"),
+        (text[..text.len() - 10].to_owned(), "line 2: this is no line of a file with records (EOF"),
     ] {
         let error = read(broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");

@@ -94,3 +94,28 @@ fn requests_and_datagrams() {
     assert!((value(&record, Figure::ResidualLoss) - 0.01).abs() < 0.012, "{}", value(&record, Figure::ResidualLoss));
     assert!((0.020..0.040).contains(&value(&record, Figure::DelayP50)), "{}", value(&record, Figure::DelayP50));
 }
+
+#[test]
+fn qlog_says_what_happened() {
+    let root = std::env::temp_dir().join(format!("tiderace-qlog-test-{}", std::process::id()));
+    let scenario = scenario(&[("duration = \"4 s\"", "duration = \"500 ms\"")]);
+    let with = run_one(&scenario, contender("cubic").unwrap().as_ref(), 3, Some(&root));
+    assert_eq!(with, run(&scenario, "cubic", 3), "a log changes nothing");
+    let directory = root.join("tiderace-cubic/seed-3");
+    let mut names: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    let expected: Vec<_> = ["000-client", "000-server", "001-client", "001-server"]
+        .map(|name| std::ffi::OsString::from(format!("connection-{name}.sqlog")))
+        .into();
+    assert_eq!(names, expected);
+    let log = std::fs::read_to_string(directory.join("connection-001-server.sqlog")).unwrap();
+    let events: Vec<serde_json::Value> =
+        log.split('\u{1e}').skip(1).map(|record| serde_json::from_str(record).unwrap()).collect();
+    let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    // The record counts from the end of the warm-up, the log from the start.
+    assert!(count("quic:packet_sent") as u64 > with.connections[1].packets_sent.unwrap());
+    assert!(count("quic:packet_received") > 10 && count("quic:recovery_metrics_updated") > 10);
+    let data = events.iter().find(|event| event["data"]["frames"][0]["frame_type"] == "stream");
+    assert!(data.is_some(), "stream frames are named");
+    std::fs::remove_dir_all(&root).unwrap();
+}

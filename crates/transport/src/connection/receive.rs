@@ -39,11 +39,12 @@ pub(super) struct Arrival {
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
-pub(super) struct PacketSeen {
+pub(super) struct PacketSeen<'a> {
     pub(super) space: SpaceId,
     pub(super) kind: PacketKind,
     pub(super) pn: u64,
-    pub(super) dcid: ConnectionId,
+    /// The ID that it was sent to.
+    pub(super) dcid: &'a [u8],
     pub(super) arrival: Arrival,
     /// It was sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
@@ -68,6 +69,7 @@ impl Connection {
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn, waited: false };
+        let processed = self.stats.packets_received;
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
             let end = (start + segment_size.max(1)).min(payload.len());
@@ -77,6 +79,9 @@ impl Connection {
         self.finish_batch(now, payload);
         if !self.unopened.is_empty() {
             self.retry_unopened(now);
+        }
+        if self.stats.packets_received > processed && self.lifecycle.is_open() {
+            self.restart_idle(now);
         }
     }
 
@@ -90,6 +95,7 @@ impl Connection {
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
         let mut deferred = std::mem::take(&mut self.deferred);
+        self.streams.next_buffer();
         for item in deferred.drain(..) {
             let result = match item {
                 Deferred::Stream { id, offset, range, fin } => {
@@ -116,18 +122,24 @@ impl Connection {
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
+            if !wire::is_long(&buffer[at..end]) {
+                // It fills the datagram.
+                let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    break;
+                };
+                if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+                    self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
+                }
+                break;
+            }
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             };
             let packet_end = at + header.packet_len();
             match header {
-                Header::Short { dcid, pn_offset, .. } => {
-                    if first_dcid.is_some_and(|first| first != dcid) {
-                        break;
-                    }
-                    self.handle_short(now, buffer, at, packet_end, pn_offset, dcid, arrival);
-                }
+                Header::Short { .. } => unreachable!("a packet with a long header has none"),
                 Header::Long { ty, version, dcid, scid, pn_offset, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
@@ -188,15 +200,16 @@ impl Connection {
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen = PacketSeen { space, kind, pn: opened.pn, dcid, arrival, old_keys: false };
+                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(now, level, &buffer[start..end], arrival),
+            Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
+                self.keep_unopened(now, level, &buffer[start..end], arrival);
+            }
             Err(error) => self.on_unopenable(now, level, end - start, error),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     #[inline]
     fn handle_short(
         &mut self,
@@ -205,7 +218,6 @@ impl Connection {
         start: usize,
         end: usize,
         pn_offset: usize,
-        dcid: ConnectionId,
         arrival: Arrival,
     ) {
         let expected = self.spaces.expected_pn(SpaceId::DATA);
@@ -216,14 +228,13 @@ impl Connection {
                     self.keys.retire_previous_at(now + self.pto() * 3);
                     self.note_key_updates(now, Initiator::Remote);
                 }
-                let old_keys = opened.old_keys;
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
                     kind: PacketKind::OneRtt,
                     pn: opened.pn,
-                    dcid,
+                    dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
-                    old_keys,
+                    old_keys: opened.old_keys,
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
@@ -246,7 +257,7 @@ impl Connection {
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
-    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen) {
+    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             let size = opened.payload.end + crate::crypto::TAG_LEN;
@@ -273,13 +284,12 @@ impl Connection {
         }
     }
 
-    /// Restarts the idle timer, and lets the handshake use what the packet brought.
-    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen) {
+    /// Lets the handshake use what the packet brought. The idle timer restarts once for the whole batch.
+    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen<'_>) {
         if !self.lifecycle.is_open() {
             return;
         }
         self.sent_since_received = false;
-        self.restart_idle(now);
         if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() {
             self.progress_handshake(now);
         }

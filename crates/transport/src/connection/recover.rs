@@ -158,11 +158,13 @@ impl Connection {
                 crypto.send_again();
             }
         }
-        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join.
+        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join, and those with something to say: the peer may
+        // need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
         let in_flight = self.paths[self.active].recovery.ack_eliciting_in_flight(other.recovery());
-        if let Some(space) = self.spaces.get_mut(other).filter(|_| in_flight > 0) {
-            space.probes = space.probes.max(1);
+        let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
+        if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
+            space.probes = space.probes.max(PROBES);
         }
     }
 

@@ -170,17 +170,23 @@ impl Connection {
     }
 
     /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
+    #[inline]
     fn build_datagram(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+        if !self.handshake.is_confirmed() {
+            return self.build_coalesced(now, out, allowance, ecn);
+        }
+        // Nearly always only one space is left, and a datagram is a packet.
+        let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
+        let Some(packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        self.close_packet(now, &packet, out, ecn)
+    }
+
+    /// Builds a datagram of a packet in each space that has something to say.
+    fn build_coalesced(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
         let mut open: [Option<OpenPacket>; 3] = [None; 3];
         let mut count = 0;
         let mut at = 0;
-        // Once the handshake is confirmed, which is nearly always, only one space is left.
-        let spaces: [Option<SpaceId>; 3] = if self.handshake.is_confirmed() {
-            [Some(SpaceId::DATA), None, None]
-        } else {
-            [Some(SpaceId::Initial), Some(SpaceId::Handshake), Some(SpaceId::DATA)]
-        };
-        for space in spaces.into_iter().flatten() {
+        for space in [SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA] {
             if out.len() - at < MIN_PACKET_ROOM {
                 break;
             }
@@ -212,13 +218,14 @@ impl Connection {
             }
         }
         let mut size = 0;
-        for packet in open.into_iter().flatten() {
+        for packet in open.iter().flatten() {
             size = self.close_packet(now, packet, out, ecn);
         }
         size
     }
 
     /// Whether a packet may be sent in a space, and with what.
+    #[inline]
     fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
         if !self.keys.can_seal(id.level()) {
             return None;
@@ -245,6 +252,7 @@ impl Connection {
     }
 
     /// Writes header and frames of a packet at `start`. `None` when no frame found room.
+    #[inline]
     fn open_packet(
         &mut self,
         now: Instant,
@@ -337,6 +345,7 @@ impl Connection {
     }
 
     /// The frames of a packet, most urgent first.
+    #[inline]
     fn write_frames(&mut self, id: SpaceId, w: &mut Writer<'_>) {
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
@@ -410,7 +419,7 @@ impl Connection {
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
     #[inline]
-    fn close_packet(&mut self, now: Instant, packet: OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
+    fn close_packet(&mut self, now: Instant, packet: &OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
         let end = packet.end + TAG_LEN;
         if let Some(pos) = &packet.long {
             wire::patch_length(out, pos, end);
@@ -509,7 +518,7 @@ impl Connection {
             probe: false,
         };
         let active = std::mem::replace(&mut self.active, place);
-        let len = self.close_packet(now, packet, buffer, None);
+        let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
@@ -555,7 +564,7 @@ impl Connection {
             }
         }
         let mut len = 0;
-        for packet in packets {
+        for packet in &packets {
             len = self.close_packet(now, packet, out, None);
         }
         if len == 0 {
