@@ -94,8 +94,18 @@ impl Handshake {
         // Late copies of a level that is done with carry nothing new.
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
         stream.on_frame(offset, data)?;
+        // RFC 9001 §4.1.3 MUST: once TLS reads another level, nothing new may come at this one.
+        if stream.has_unread() && self.session.as_ref().is_some_and(|session| session.read_level() > level) {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "handshake bytes at a level that is over"));
+        }
         self.unread = true;
         Ok(())
+    }
+
+    /// Handshake bytes wait for the session.
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread
     }
 
     /// The session may go on: an answer from outside has arrived.

@@ -54,11 +54,11 @@ impl Connection {
             self.paths.0.push(path);
             self.paths.0.len() - 1
         } else {
-            let place = (0..PATHS).find(|&place| {
-                place != self.active
-                    && place != self.last_validated
-                    && self.paths[place].recovery.bytes_in_flight() == 0
-                    && !self.paths[place].challenge.is_running()
+            // Rather one that nothing waits for; but a peer that keeps moving must not be locked out by what it left.
+            let replaceable = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
+            let place = replaceable.min_by_key(|&place| {
+                let path = &self.paths[place];
+                (path.recovery.bytes_in_flight() > 0, path.challenge.is_running())
             })?;
             self.paths[place] = path;
             place
@@ -90,6 +90,7 @@ impl Connection {
         if let Err(error) = self.remote_ids.rotate() {
             self.fail(now, error);
         }
+        self.fit_datagrams();
     }
 
     fn observe_migration(&mut self, now: Instant, state: Migration, place: usize) {

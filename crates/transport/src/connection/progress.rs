@@ -115,9 +115,6 @@ impl Connection {
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);
-        if let Some(first) = self.first_dcid.take() {
-            self.retired_ids.push(first);
-        }
     }
 
     /// Forgets a level of the handshake with everything that was sent in it (RFC 9002 §6.4).

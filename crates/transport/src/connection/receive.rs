@@ -1,8 +1,10 @@
 //! A datagram in: split into packets, opened in place, read frame by frame.
 
+use std::net::SocketAddr;
+
 use bytes::{Bytes, BytesMut};
 use units::{Duration, Instant};
-use wire::{ConnectionId, Header, LongType, PacketKind, Side};
+use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
 use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
 use crate::{
@@ -18,6 +20,8 @@ use crate::{
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
 const UNOPENED_LIMIT: usize = 16;
+/// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
+const MIN_INITIAL_DATAGRAM: usize = 1200;
 
 /// A packet that arrived before its keys.
 pub(super) struct Unopened {
@@ -59,7 +63,7 @@ impl Connection {
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
-            self.handle_while_closing(&mut payload);
+            payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
         let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
@@ -123,6 +127,11 @@ impl Connection {
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
             if !wire::is_long(&buffer[at..end]) {
+                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
+                if !wire::header::fixed_bit(&buffer[at..end]) {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    break;
+                }
                 // It fills the datagram.
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
@@ -138,12 +147,29 @@ impl Connection {
                 break;
             };
             let packet_end = at + header.packet_len();
+            // RFC 9000 §17.2, §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it
+            // (RFC 9287). Version Negotiation has no such bit.
+            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::header::fixed_bit(&buffer[at..end]) {
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
+                break;
+            }
             match header {
                 Header::Short { .. } => unreachable!("a packet with a long header has none"),
-                Header::Long { ty, version, dcid, scid, pn_offset, .. } => {
+                Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
                         break;
+                    }
+                    // RFC 9000 §14.1 MUST: a server discards an Initial packet in a datagram below 1,200 bytes; §17.2.2
+                    // MUST: a client one that carries a token.
+                    let refused = match self.side {
+                        Side::Server => end - start < MIN_INITIAL_DATAGRAM,
+                        Side::Client => !token.is_empty(),
+                    };
+                    if ty == LongType::Initial && refused {
+                        self.stats.packets_undecryptable += 1;
+                        at = packet_end;
+                        continue;
                     }
                     self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
                 }
@@ -152,7 +178,11 @@ impl Connection {
                     let packet = buffer[at..packet_end].to_vec();
                     self.handle_retry(now, &packet, scid, token);
                 }
-                Header::VersionNegotiation { versions, .. } => {
+                Header::VersionNegotiation { scid, versions, .. } => {
+                    // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
+                    if buffer[at..packet_end][scid] != *self.remote_ids.current().as_slice() {
+                        break;
+                    }
                     let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
                     self.handle_version_negotiation(now, offered, packet_end - at);
                 }
@@ -290,13 +320,22 @@ impl Connection {
             return;
         }
         self.sent_since_received = false;
-        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() {
+        // Tickets come in 1-RTT packets after the handshake.
+        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() || self.handshake.has_unread() {
             self.progress_handshake(now);
         }
     }
 
     fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
-        if self.unopened.len() < UNOPENED_LIMIT {
+        // Only for keys that are still to come: copies of what is done with take no place away.
+        let limit = match level {
+            Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
+            Level::OneRtt if !self.connected => UNOPENED_LIMIT,
+            // Early data may turn out to be refused, so it leaves room for what will be needed.
+            Level::ZeroRtt if self.side == Side::Server && !self.connected => UNOPENED_LIMIT / 2,
+            _ => 0,
+        };
+        if self.unopened.len() < limit {
             self.stats.packets_buffered += 1;
             self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
             self.unopened.push(Unopened {
@@ -312,7 +351,7 @@ impl Connection {
     }
 
     /// Opens what waited for keys, as far as they are there by now.
-    fn retry_unopened(&mut self, now: Instant) {
+    pub(super) fn retry_unopened(&mut self, now: Instant) {
         while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
             let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
             let end = packet.len();
@@ -328,7 +367,7 @@ impl Connection {
     }
 
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
-    fn handle_while_closing(&mut self, payload: &mut BytesMut) {
+    fn handle_while_closing(&mut self, payload: &mut [u8]) {
         self.lifecycle.on_datagram();
         if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
             return;
@@ -352,15 +391,24 @@ impl Connection {
     /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
     // RFC 9000 §10.3.1 MUST: compare the last 16 bytes with the token of the ID in use, without leaking by timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
-        const MIN_RESET: usize = 21;
-        if packet.len() >= MIN_RESET {
-            let token = packet[packet.len() - 16..].try_into().expect("16 bytes");
-            if self.remote_ids.is_reset(&token) {
-                let size = packet.len();
-                self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
-                self.drain(now, CloseReason::Reset);
-            }
+        if let Some(token) = ResetToken::at_end_of(packet)
+            && self.remote_ids.is_reset(&token.0)
+        {
+            let size = packet.len();
+            self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+            self.drain(now, CloseReason::Reset);
         }
+    }
+
+    /// The endpoint found the token of the peer's ID in use at the end of a datagram that names no ID of ours. `false`
+    /// when it comes from where the peer is not.
+    // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
+    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr) -> bool {
+        let known = self.paths.0.iter().any(|path| path.remote == remote);
+        if known {
+            self.drain(now, CloseReason::Reset);
+        }
+        known
     }
 
     /// The server wants to see its own token before it keeps state.
@@ -388,7 +436,8 @@ impl Connection {
 
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
     fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
-        if self.side == Side::Server || self.heard || offered.contains(&self.version) {
+        // RFC 8999 §6 MUST: one that names no version is ignored.
+        if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
             return;
         }
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };

@@ -23,13 +23,12 @@ const REPEATED: usize = 2;
 impl Connection {
     /// How far the handshake is, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
-        let path = &self.paths[self.active];
         let confirmed = self.handshake.is_confirmed();
         Progress {
             has_handshake_keys: self.keys.can_seal(Level::Handshake),
             confirmed,
             peer_validated_us: self.side == Side::Server || confirmed || self.handshake_acked,
-            at_amplification_limit: path.amplification.budget() < 1200,
+            at_amplification_limit: self.datagram_room() == 0,
         }
     }
 

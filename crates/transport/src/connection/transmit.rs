@@ -13,6 +13,7 @@ use crate::{
     crypto::TAG_LEN,
     endpoint::Transmit,
     observe::{DatagramsEvent, Initiator, PacketEvent},
+    path::Path,
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
     tls::Level,
@@ -111,8 +112,8 @@ impl Connection {
         let ecn = self.ecn_mark();
         let (mut len, mut segments) = (0, 0);
         while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
-            let room = usize::try_from(self.paths[self.active].amplification.budget()).unwrap_or(usize::MAX).min(mtu);
-            if room < mtu && room < MIN_INITIAL_DATAGRAM {
+            let room = self.datagram_room();
+            if room == 0 {
                 break;
             }
             let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);
@@ -140,6 +141,16 @@ impl Connection {
         let segment_size = mtu.min(len);
         self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
         Some(Transmit { remote, local, ecn, len, segment_size })
+    }
+
+    /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
+    /// useful fits: before the handshake is confirmed, a datagram with an Initial packet.
+    #[inline]
+    pub(super) fn datagram_room(&self) -> usize {
+        let path = &self.paths[self.active];
+        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
+        let least = if self.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
+        if room < least { 0 } else { room }
     }
 
     /// Bytes that congestion control and pacing permit at the moment.
@@ -480,13 +491,14 @@ impl Connection {
 
     /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
     fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send())?;
+        let may_send = |path: &Path| path.amplification.budget() >= MIN_PACKET_ROOM as u64;
+        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send() && may_send(p))?;
         if !self.keys.can_seal(Level::OneRtt) {
             return None;
         }
         let path = &mut self.paths[place];
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
-        if room < MIN_PACKET_ROOM || buffer.len() < room {
+        if buffer.len() < room {
             return None;
         }
         let response = path.challenge.take_response();

@@ -41,15 +41,23 @@ impl Recovery {
         space: SpaceId,
         pn: u64,
         entry: &Entry,
+        largest_of_all: Option<u64>,
         skipped: impl Fn(u64) -> u64,
         now: Instant,
     ) -> Judgement {
-        let state = &mut self.spaces[space.index()];
         // RFC 9002 §6.1: only packets sent before one that was acknowledged can be lost.
-        let Some(largest) = state.largest_acked.filter(|&largest| pn < largest) else { return Judgement::Keep };
-        let at = lost_at(entry.sent_at, self.reordering.time_threshold(&self.rtt));
+        let largest = self.spaces[space.index()].largest_acked.filter(|&largest| pn < largest);
+        let at = match largest {
+            Some(_) => lost_at(entry.sent_at, self.reordering.time_threshold(&self.rtt)),
+            // What was acknowledged went over another path: the two say nothing of each other's order, but a probe timeout
+            // of this path is time enough. Without this, what was in flight when the peer moved would wait for ever.
+            None if largest_of_all.is_some_and(|largest| pn < largest) => entry.sent_at + self.pto(),
+            None => return Judgement::Keep,
+        };
         // RFC 9002 §6.1.1, §6.1.2: lost by number or by time. Numbers that were left out are no reordering.
-        if largest - pn - skipped(largest) >= self.reordering.packet_threshold() {
+        let by_number =
+            largest.is_some_and(|largest| largest - pn - skipped(largest) >= self.reordering.packet_threshold());
+        if by_number {
             return Judgement::Lost(LossTrigger::ReorderingThreshold);
         }
         if at <= now {
@@ -58,6 +66,7 @@ impl Recovery {
         if !entry.is_in_flight() {
             return Judgement::Ignore;
         }
+        let state = &mut self.spaces[space.index()];
         state.loss_time = Some(state.loss_time.map_or(at, |time| time.min(at)));
         Judgement::Keep
     }
@@ -138,6 +147,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
         }
     }
     ledger.expire_losses(memory);
+    let largest_of_all = ledger.largest_acked();
 
     let mut from = 0;
     while let Some(pn) = ledger.next_outstanding(from) {
@@ -147,7 +157,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
             ledger.declare_lost(pn, None, |frame| out.frame(Verdict::Lost, frame));
             continue;
         };
-        match recovery.judge(space, pn, &entry, |largest| ledger.skipped_between(pn, largest), now) {
+        match recovery.judge(space, pn, &entry, largest_of_all, |largest| ledger.skipped_between(pn, largest), now) {
             // On one path, packets sent later are judged no worse: the rest is not looked at.
             Judgement::Keep if ledger.is_one_path() => break,
             Judgement::Keep | Judgement::Ignore => {}
