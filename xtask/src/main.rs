@@ -1,2 +1,26 @@
-//! What the project measures and checks about itself.
-fn main() {}
+//! What the project measures and checks about itself. Each subcommand has a file.
+
+mod shows;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What tiderace measures and checks about itself.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Shows(shows::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Shows(args) => shows::run(&args),
+    }
+}

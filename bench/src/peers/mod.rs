@@ -12,6 +12,7 @@
 mod floor;
 mod quinn;
 mod tcp_rustls;
+mod tiderace;
 
 use std::{net::SocketAddr, process::ExitCode};
 
@@ -38,6 +39,8 @@ pub const CONNECTION_WINDOW: u32 = 64 << 20;
 pub enum Peer {
     /// Kernel UDP with GSO and GRO plus AES-128-GCM: what any QUIC has to pay
     Floor,
+    /// Ours, on tokio's current-thread runtime
+    Tiderace,
     /// quinn 0.11 on tokio's current-thread runtime
     Quinn,
     /// Kernel TCP with TLS 1.3 by rustls
@@ -49,6 +52,7 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::Tiderace => "tiderace",
             Self::Quinn => "quinn",
             Self::TcpRustls => "tcp-rustls",
         }
@@ -123,6 +127,7 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
             };
             match arguments.peer {
                 Peer::Floor => floor::serve(*listen, bytes, announce),
+                Peer::Tiderace => tiderace::serve(*listen, bytes, announce),
                 Peer::Quinn => quinn::serve(*listen, bytes, announce),
                 Peer::TcpRustls => tcp_rustls::serve(*listen, bytes, announce),
             }?
@@ -131,6 +136,7 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
             let trust = identity::from_hex(trust)?;
             match arguments.peer {
                 Peer::Floor => floor::send(*to, bytes),
+                Peer::Tiderace => tiderace::send(*to, &trust, bytes),
                 Peer::Quinn => quinn::send(*to, &trust, bytes),
                 Peer::TcpRustls => tcp_rustls::send(*to, &trust, bytes),
             }?

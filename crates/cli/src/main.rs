@@ -1,2 +1,47 @@
-//! The command line of tiderace.
-fn main() {}
+//! The command line of tiderace: a table of contents. Each subcommand has a file.
+
+mod address;
+mod failure;
+mod interrupt;
+mod lab;
+mod perf;
+mod relay;
+mod stdout;
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// QUIC that you can measure, tune and run on bad networks.
+#[derive(Debug, Parser)]
+#[command(name = "tiderace", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compare transports on modelled network paths.
+    Lab(lab::Args),
+    /// Measure connections over real UDP sockets.
+    Perf(perf::Args),
+    /// Put a modelled path between a client and a server.
+    Relay(relay::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // What the verifier says, the error that ends the program says again.
+    let quiet = "warn,rustls_platform_verifier=off";
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let result = match cli.command {
+        Command::Lab(args) => lab::run(args),
+        Command::Perf(args) => perf::run(args),
+        Command::Relay(args) => relay::run(&args),
+    };
+    result.unwrap_or_else(failure::Failure::report)
+}

@@ -1,1 +1,31 @@
-//! Scenario, matrix, run, records, statistics, report.
+//! The laboratory: real stacks on modelled paths, and what can be said about them.
+//!
+//! ```text
+//! scenario.toml → matrix → run → records → statistics → report
+//! ```
+//!
+//! Each arrow is a module: [`scenario`] reads the file, [`matrix`] spreads it over contenders and seeds, [`run`] executes
+//! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
+//! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the [`selftest`] that a report starts
+//! with; [`mod@reference`] holds experiments with known answers. [`contender`] is the seam to the stacks that are compared: a sans-IO stack joins through [`host`] and [`stack`],
+//! and the [`workload`]s run on it. [`tiderace`] is our own.
+
+mod digest;
+
+pub mod contender;
+pub mod experiment;
+pub mod figure;
+pub mod host;
+pub mod matrix;
+pub mod measure;
+pub mod qlog;
+pub mod record;
+pub mod reference;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod selftest;
+pub mod stack;
+pub mod stats;
+pub mod tiderace;
+pub mod workload;

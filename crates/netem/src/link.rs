@@ -99,6 +99,11 @@ impl Link {
         &self.queueing
     }
 
+    /// Takes [`Self::queueing`] out and begins a new one, for example when a warm-up is over.
+    pub fn take_queueing(&mut self) -> Histogram {
+        core::mem::take(&mut self.queueing)
+    }
+
     /// Bytes that wait in the queue at `now`, without the packet that is being sent.
     pub fn backlog(&mut self, now: Instant) -> DataSize {
         self.transmitter.as_mut().map_or(DataSize::from_bytes(0), |transmitter| transmitter.backlog(now))

@@ -16,7 +16,7 @@ use crate::{
     driver::Driver,
     error::ConnectError,
     shared::Shared,
-    socket::Socket,
+    socket::{Socket, SocketStats},
 };
 
 /// How an endpoint is opened.
@@ -161,6 +161,11 @@ impl Endpoint {
     /// What no connection reports.
     pub fn stats(&self) -> EndpointStats {
         self.shared.lock().endpoint.stats()
+    }
+
+    /// What the socket has done.
+    pub fn socket_stats(&self) -> SocketStats {
+        self.shared.lock().socket
     }
 }
 

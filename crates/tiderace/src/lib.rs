@@ -7,6 +7,7 @@
 //! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
 //! resets it, dropping a [`RecvStream`] asks the peer to stop.
 
+mod buffers;
 mod clock;
 mod connection;
 mod driver;
@@ -19,6 +20,7 @@ mod stream;
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 /// The state machine and its settings.
 pub use transport;

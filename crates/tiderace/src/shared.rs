@@ -9,7 +9,7 @@ use std::{
 use transport::{CloseReason, Event, Handle, streams::StreamEvent};
 use wire::{Dir, StreamId};
 
-use crate::clock::Clock;
+use crate::{clock::Clock, socket::SocketStats};
 
 /// Shared by the driver and all handles of an endpoint.
 pub(crate) struct Shared {
@@ -26,6 +26,8 @@ pub(crate) struct State {
     /// The driver, while it sleeps.
     pub(crate) driver: Option<Waker>,
     pub(crate) idle_waiters: Vec<Waker>,
+    /// What the socket had done when the driver last ran.
+    pub(crate) socket: SocketStats,
     /// No connection is accepted or opened any more.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
@@ -155,6 +157,7 @@ impl Shared {
                 incoming_waiters: Vec::new(),
                 driver: None,
                 idle_waiters: Vec::new(),
+                socket: SocketStats::default(),
                 closed: false,
                 orphaned: false,
             }),

@@ -5,26 +5,37 @@ use std::{
     net::SocketAddr,
 };
 
-use bytes::BytesMut;
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
 use transport::{Datagram, Ecn, Transmit};
 use units::Instant;
 
+use crate::buffers::ReceiveBuffers;
+
 /// Reads per system call at most.
-const BATCH: usize = 8;
-/// A read with GRO returns up to this many bytes.
-const RECEIVE_BUFFER: usize = 64 * 1024;
+const BATCH: usize = 4;
 /// The largest payload that UDP carries, so the largest GSO batch.
 pub(crate) const SEND_BUFFER: usize = 65_507;
 /// What the kernel is asked to keep for us while we do not run.
 const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
 
+/// What a socket did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// System calls that sent something.
+    pub send_calls: u64,
+    /// System calls that received something.
+    pub receive_calls: u64,
+    /// Times that the socket had no room for what was to be sent.
+    pub send_blocked: u64,
+}
+
 /// Owns the socket and its buffers.
 pub(crate) struct Socket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
-    buffers: Vec<BytesMut>,
+    buffers: ReceiveBuffers,
+    pub(crate) stats: SocketStats,
 }
 
 impl Socket {
@@ -35,7 +46,7 @@ impl Socket {
         grow_buffers(&sock);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
-        Ok(Self { io, state, buffers: Vec::new() })
+        Ok(Self { io, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -55,26 +66,24 @@ impl Socket {
         self.io.poll_send_ready(cx)
     }
 
-    /// One system call; hands each read to `take`. Returns the number of reads.
+    /// One system call; hands each read to `take`. Returns the number of bytes.
     pub(crate) fn try_recv(&mut self, now: Instant, mut take: impl FnMut(Datagram)) -> io::Result<usize> {
-        self.buffers.resize_with(BATCH, BytesMut::new);
-        for buffer in &mut self.buffers {
-            // Takes the same memory again when everything that was handed up from it has been dropped.
-            if buffer.len() < RECEIVE_BUFFER {
-                buffer.resize(RECEIVE_BUFFER, 0);
-            }
-        }
         let mut metas = [RecvMeta::default(); BATCH];
         let (io, state, buffers) = (&self.io, &self.state, &mut self.buffers);
         let count = io.try_io(Interest::READABLE, || {
-            let mut slices: Vec<IoSliceMut<'_>> = buffers.iter_mut().map(|b| IoSliceMut::new(b)).collect();
+            let mut free = buffers.ready(BATCH).iter_mut();
+            let mut slices: [IoSliceMut<'_>; BATCH] =
+                std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as were asked for")));
             state.recv(UdpSockRef::from(io), &mut slices, &mut metas)
         })?;
-        for (meta, buffer) in metas.iter().zip(&mut self.buffers).take(count) {
+        self.stats.receive_calls += 1;
+        let metas = &metas[..count];
+        let mut bytes = 0;
+        for (payload, meta) in self.buffers.take(metas.iter().map(|meta| meta.len)).zip(metas) {
+            bytes += meta.len;
             if meta.len == 0 {
                 continue;
             }
-            let payload = buffer.split_to(meta.len);
             take(Datagram {
                 remote: meta.addr,
                 local: meta.dst_ip,
@@ -84,11 +93,11 @@ impl Socket {
                 payload,
             });
         }
-        Ok(count)
+        Ok(bytes)
     }
 
     /// One system call.
-    pub(crate) fn try_send(&self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn try_send(&mut self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
         let out = quinn_udp::Transmit {
             destination: transmit.remote,
             ecn: transmit.ecn.map(to_codepoint),
@@ -96,7 +105,12 @@ impl Socket {
             segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
             src_ip: transmit.local,
         };
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out))
+        let result = self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out));
+        match &result {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.stats.send_blocked += 1,
+            _ => self.stats.send_calls += 1,
+        }
+        result
     }
 }
 

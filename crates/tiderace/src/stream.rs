@@ -1,15 +1,16 @@
 //! The two halves of a stream.
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use transport::streams::{self, Order, Priority};
+use transport::streams::{self, Chunk, Order, Priority};
 use wire::StreamId;
 
 use crate::{
@@ -169,16 +170,31 @@ impl AsyncWrite for SendStream {
     }
 }
 
+/// Bytes of a stream that are fetched at once: taking the lock for each part, of a packet's size, would cost as much as
+/// the rest of the way.
+const FETCH: usize = 64 * 1024;
+
 /// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
 pub struct RecvStream {
     connection: Connection,
     id: StreamId,
+    /// Fetched and not handed out yet, about `FETCH` bytes. To flow control they count as read.
+    fetched: VecDeque<Chunk>,
+    /// What comes after the fetched parts, when that is known.
+    end: Option<RecvEnd>,
     ended: bool,
+}
+
+/// How a stream ends.
+#[derive(Clone, Copy)]
+enum RecvEnd {
+    Complete,
+    Reset(u64),
 }
 
 impl RecvStream {
     pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
-        Self { connection, id, ended: false }
+        Self { connection, id, fetched: VecDeque::new(), end: None, ended: false }
     }
 
     /// The stream's number.
@@ -218,43 +234,62 @@ impl RecvStream {
         Ok(all)
     }
 
-    fn poll_chunk(
-        &mut self,
-        cx: &mut Context<'_>,
-        max: usize,
-        order: Order,
-    ) -> Poll<Result<Option<streams::Chunk>, ReadError>> {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>, max: usize, order: Order) -> Poll<Result<Option<Chunk>, ReadError>> {
         if self.ended {
             return Poll::Ready(Err(ReadError::StreamClosed));
         }
-        let mut state = self.connection.shared.lock();
-        let acted = self.connection.act(&mut state, |waiters, connection| {
-            let result = connection.read(self.id, max, order);
-            if matches!(result, Err(streams::ReadError::Blocked)) {
-                waiters.wait_read(self.id, cx.waker());
+        if self.fetched.is_empty() && self.end.is_none() {
+            ready!(self.poll_fetch(cx, order))?;
+        }
+        if let Some(chunk) = self.fetched.front_mut() {
+            if chunk.data.len() <= max.max(1) {
+                return Poll::Ready(Ok(self.fetched.pop_front()));
             }
-            (result, connection.wants_to_send_credit())
-        });
-        let (result, credit) = match acted {
-            Ok(acted) => acted,
-            Err(reason) => return Poll::Ready(Err(reason.into())),
-        };
+            let offset = chunk.offset;
+            let data = chunk.data.split_to(max.max(1));
+            chunk.offset += data.len() as u64;
+            return Poll::Ready(Ok(Some(Chunk { offset, data })));
+        }
+        self.ended = true;
+        Poll::Ready(match self.end {
+            Some(RecvEnd::Reset(code)) => Err(ReadError::Reset(code)),
+            Some(RecvEnd::Complete) | None => Ok(None),
+        })
+    }
+
+    /// Takes what has arrived; ready when that is something, or the end.
+    fn poll_fetch(&mut self, cx: &mut Context<'_>, order: Order) -> Poll<Result<(), ReadError>> {
+        let Self { connection, id, fetched, end, .. } = self;
+        let mut state = connection.shared.lock();
+        let (outcome, credit) = connection.act(&mut state, |waiters, connection| {
+            let mut bytes = 0;
+            let outcome = loop {
+                if bytes >= FETCH {
+                    break Poll::Ready(Ok(()));
+                }
+                match connection.read(*id, usize::MAX, order) {
+                    Ok(Some(chunk)) => {
+                        bytes += chunk.data.len();
+                        fetched.push_back(chunk);
+                        continue;
+                    }
+                    Ok(None) => *end = Some(RecvEnd::Complete),
+                    Err(streams::ReadError::Reset(code)) => *end = Some(RecvEnd::Reset(code)),
+                    Err(streams::ReadError::Blocked) if fetched.is_empty() => {
+                        waiters.wait_read(*id, cx.waker());
+                        break Poll::Pending;
+                    }
+                    Err(streams::ReadError::Blocked) => {}
+                    Err(_) => break Poll::Ready(Err(ReadError::StreamClosed)),
+                }
+                break Poll::Ready(Ok(()));
+            };
+            (outcome, connection.wants_to_send_credit())
+        })?;
         if credit {
             state.wake_driver();
         }
-        match result {
-            Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk))),
-            Ok(None) => {
-                self.ended = true;
-                Poll::Ready(Ok(None))
-            }
-            Err(streams::ReadError::Blocked) => Poll::Pending,
-            Err(streams::ReadError::Reset(code)) => {
-                self.ended = true;
-                Poll::Ready(Err(ReadError::Reset(code)))
-            }
-            Err(_) => Poll::Ready(Err(ReadError::StreamClosed)),
-        }
+        outcome
     }
 
     /// Asks the peer not to send more.
@@ -263,6 +298,7 @@ impl RecvStream {
     /// When the stream was read to its end, or the connection is over.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
         self.ended = true;
+        self.fetched.clear();
         let mut state = self.connection.shared.lock();
         let result = self.connection.act(&mut state, |_, connection| connection.stop_sending(self.id, code))?;
         state.wake_driver();

@@ -366,8 +366,8 @@ mod tests {
     fn a_datagram_is_whole_or_waits() {
         let mut d = datagrams(10_000, 0);
         d.send(vec![1; 500].into()).unwrap();
-        assert_eq!(packet(&mut d, 500).1, []);
-        assert_eq!(packet(&mut d, 502).1, [], "502 bytes cannot hold type, length and 500, nor end with 500");
+        assert!(packet(&mut d, 500).1.is_empty());
+        assert!(packet(&mut d, 502).1.is_empty(), "502 bytes cannot hold type, length and 500, nor end with 500");
         assert_eq!(packet(&mut d, 503).1, [0]);
         d.send(Bytes::new()).unwrap();
         assert_eq!(packet(&mut d, 1).0, [[0u8; 0]]);

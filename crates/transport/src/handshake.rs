@@ -35,7 +35,6 @@ pub(crate) struct Handshake {
     /// Initial, Handshake, 1-RTT.
     crypto: [Option<Box<CryptoStream>>; 3],
     waiting: Option<Waiting>,
-    complete: bool,
     confirmed: bool,
     /// Handshake bytes arrived that the session has not seen.
     unread: bool,
@@ -66,15 +65,9 @@ impl Handshake {
             session,
             crypto: [Some(Box::default()), Some(Box::default()), Some(Box::default())],
             waiting: None,
-            complete: false,
             confirmed: false,
             unread: false,
         }
-    }
-
-    /// The peer's Finished message was verified (RFC 9001 §4.1.1).
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// Both ends know that the other has the keys (RFC 9001 §4.1.2).
@@ -134,10 +127,6 @@ impl Handshake {
                         if let Some(stream) = &mut self.crypto[place(level)] {
                             stream.write(&data);
                         }
-                    }
-                    TlsEvent::Complete => {
-                        self.complete = true;
-                        return Ok(Some(TlsEvent::Complete));
                     }
                     other => return Ok(Some(other)),
                 }

@@ -5,7 +5,8 @@
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
 //! `handshake`, [`keys`], [`acks`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report.
+//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report, [`qlog`] the file
+//! that is written from it.
 
 pub mod acks;
 mod cid;
@@ -23,6 +24,7 @@ pub mod observe;
 pub mod pacing;
 mod path;
 pub mod profile;
+pub mod qlog;
 pub mod range_set;
 pub mod recovery;
 pub mod sent;

@@ -96,14 +96,14 @@ impl LocalIds {
     }
 
     /// RETIRE_CONNECTION_ID from the peer, in a packet addressed to `used`.
-    pub(crate) fn on_retire(&mut self, sequence: u64, used: &ConnectionId) -> Result<(), TransportError> {
+    pub(crate) fn on_retire(&mut self, sequence: u64, used: &[u8]) -> Result<(), TransportError> {
         // RFC 9000 §19.16 MUST: a sequence number that was never sent is an error.
         if sequence >= self.next_sequence {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "retires a connection ID that was never issued"));
         }
         let Some(position) = self.issued.iter().position(|i| i.sequence == sequence) else { return Ok(()) };
         // RFC 9000 §19.16 MUST NOT: the ID that the packet itself was sent to cannot be retired by it.
-        if self.issued[position].id == *used {
+        if self.issued[position].id.as_slice() == used {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "retires the connection ID that it is sent to"));
         }
         let gone = self.issued.swap_remove(position);

@@ -26,7 +26,7 @@ impl Connection {
         now: Instant,
         payload: &[u8],
         base: usize,
-        seen: &PacketSeen,
+        seen: &PacketSeen<'_>,
     ) -> Result<(), TransportError> {
         // RFC 9000 §12.4 MUST: a packet without frames is an error.
         if payload.is_empty() {
@@ -80,7 +80,12 @@ impl Connection {
     }
 
     /// Everything but STREAM, DATAGRAM and ACK.
-    fn handle_rare_frame(&mut self, now: Instant, seen: &PacketSeen, frame: Frame<'_>) -> Result<(), TransportError> {
+    fn handle_rare_frame(
+        &mut self,
+        now: Instant,
+        seen: &PacketSeen<'_>,
+        frame: Frame<'_>,
+    ) -> Result<(), TransportError> {
         match frame {
             Frame::Padding { .. } | Frame::Ping => Ok(()),
             Frame::Crypto { offset, data } => {
@@ -114,13 +119,13 @@ impl Connection {
                 self.fit_datagrams();
                 Ok(())
             }
-            Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, &seen.dcid),
+            Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
             Frame::PathChallenge(data) => {
                 self.paths[seen.arrival.path].challenge.on_challenge(data);
                 Ok(())
             }
             Frame::PathResponse(data) => {
-                self.on_path_response(data);
+                self.on_path_response(now, data);
                 Ok(())
             }
             Frame::NewToken { token } => self.on_new_token(token),

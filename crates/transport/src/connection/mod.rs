@@ -18,6 +18,7 @@ mod spaces;
 mod timeouts;
 mod transmit;
 mod verdicts;
+mod watch;
 
 use std::{
     collections::VecDeque,
@@ -35,6 +36,7 @@ use self::{
     receive::Unopened,
     spaces::Spaces,
     transmit::Skip,
+    watch::Unwatched,
 };
 use crate::{
     cid::{LocalIds, RemoteIds},
@@ -139,6 +141,8 @@ pub struct Connection {
     closed_told: bool,
     stats: Stats,
     observer: Option<Box<dyn crate::observe::Observer>>,
+    /// Who is asked for an observer once a packet has proved authentic.
+    unwatched: Option<Box<Unwatched>>,
 }
 
 /// What remains of interest in the peer's transport parameters.
@@ -160,6 +164,7 @@ impl Connection {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let session = config.tls.start(version::V1, server_name, parameters)?;
         let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
@@ -177,6 +182,8 @@ impl Connection {
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
+        connection.unwatched = unwatched;
+        connection.start_watching(now);
         connection.progress_handshake(now);
         Ok(connection)
     }
@@ -189,6 +196,7 @@ impl Connection {
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
         });
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
         let path = new_path(now, &profile, &setup, origin.validated);
@@ -209,6 +217,7 @@ impl Connection {
         connection.send_token = config.send_token;
         connection.original_dcid = Some(origin.original_dcid);
         connection.heard = true;
+        connection.unwatched = unwatched;
         connection
     }
 
@@ -271,6 +280,7 @@ impl Connection {
             closed_told: false,
             stats: Stats::default(),
             observer: None,
+            unwatched: None,
             profile,
         }
     }

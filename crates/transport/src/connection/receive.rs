@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use units::Instant;
+use units::{Duration, Instant};
 use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
 use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
@@ -13,7 +13,7 @@ use crate::{
     endpoint::Datagram,
     events::CloseReason,
     keys::{OpenError, Opened},
-    observe::PacketEvent,
+    observe::{DropReason, Initiator, PacketEvent, Unsealed},
     timers::Timer,
     tls::Level,
 };
@@ -38,14 +38,17 @@ pub(super) struct Arrival {
     pub(super) path: usize,
     pub(super) received_at: Instant,
     pub(super) ecn: Option<Ecn>,
+    /// The packet had to wait for its keys.
+    pub(super) waited: bool,
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
-pub(super) struct PacketSeen {
+pub(super) struct PacketSeen<'a> {
     pub(super) space: SpaceId,
     pub(super) kind: PacketKind,
     pub(super) pn: u64,
-    pub(super) dcid: ConnectionId,
+    /// The ID that it was sent to.
+    pub(super) dcid: &'a [u8],
     pub(super) arrival: Arrival,
     /// It was sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
@@ -54,6 +57,7 @@ pub(super) struct PacketSeen {
 impl Connection {
     /// Takes in the payloads of one read that are addressed to this connection.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+        self.observe_datagrams(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
         let segments = payload.len().div_ceil(segment_size.max(1)) as u64;
         self.stats.datagrams_received += segments;
@@ -62,9 +66,14 @@ impl Connection {
             payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
-        let Some(path) = self.path_of(now, remote, local) else { return };
+        let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
         self.paths[path].amplification.on_received(payload.len());
-        let arrival = Arrival { path, received_at, ecn };
+        // Windows grow by what arrives within a round trip; before the first sample nothing is known.
+        let rtt = self.paths[self.active].recovery.rtt();
+        let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
+        self.streams.tune(now, rtt);
+        let arrival = Arrival { path, received_at, ecn, waited: false };
+        let processed = self.stats.packets_received;
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
             let end = (start + segment_size.max(1)).min(payload.len());
@@ -75,22 +84,22 @@ impl Connection {
         if !self.unopened.is_empty() {
             self.retry_unopened(now);
         }
+        if self.stats.packets_received > processed && self.lifecycle.is_open() {
+            self.restart_idle(now);
+        }
     }
 
-    /// Hands up what the batch carried, and lets the parts act once for all of it.
+    /// Hands up what the batch carried.
     fn finish_batch(&mut self, now: Instant, payload: BytesMut) {
         if !self.deferred.is_empty() {
             self.deliver_deferred(now, payload.freeze());
-        }
-        if self.lifecycle.is_open() {
-            let rtt = self.paths[self.active].recovery.rtt().smoothed();
-            self.streams.tune(now, rtt);
         }
     }
 
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
         let mut deferred = std::mem::take(&mut self.deferred);
+        self.streams.next_buffer();
         for item in deferred.drain(..) {
             let result = match item {
                 Deferred::Stream { id, offset, range, fin } => {
@@ -117,24 +126,32 @@ impl Connection {
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
+            if !wire::is_long(&buffer[at..end]) {
+                // It fills the datagram.
+                let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    break;
+                };
+                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
+                if !wire::fixed_bit(&buffer[at..end]) {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+                    self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
+                }
+                break;
+            }
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
-                self.stats.packets_undecryptable += 1;
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             };
             let packet_end = at + header.packet_len();
-            // RFC 9000 §17.2, §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it
-            // (RFC 9287). Version Negotiation has no such bit.
-            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::header::fixed_bit(&buffer[at..end]) {
-                self.stats.packets_undecryptable += 1;
+            // RFC 9000 §17.2 MUST: the same holds for long headers. Version Negotiation has no such bit.
+            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::fixed_bit(&buffer[at..end]) {
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             }
             match header {
-                Header::Short { dcid, pn_offset, .. } => {
-                    if first_dcid.is_some_and(|first| first != dcid) {
-                        break;
-                    }
-                    self.handle_short(now, buffer, at, packet_end, pn_offset, dcid, arrival);
-                }
+                Header::Short { .. } => unreachable!("a packet with a long header has none"),
                 Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
@@ -147,7 +164,7 @@ impl Connection {
                         Side::Client => !token.is_empty(),
                     };
                     if ty == LongType::Initial && refused {
-                        self.stats.packets_undecryptable += 1;
+                        self.drop_packet(now, None, packet_end - at, DropReason::Invalid);
                         at = packet_end;
                         continue;
                     }
@@ -164,7 +181,7 @@ impl Connection {
                         break;
                     }
                     let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
-                    self.handle_version_negotiation(now, offered);
+                    self.handle_version_negotiation(now, offered, packet_end - at);
                 }
                 Header::UnknownVersion { .. } => break,
             }
@@ -193,6 +210,7 @@ impl Connection {
         let expected = self.spaces.expected_pn(space);
         match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
             Ok(opened) => {
+                self.start_watching(now);
                 // RFC 9000 §7.2: the peer's source ID of its first authentic packet is what it wants to be called;
                 // packets with another are discarded from then on.
                 match self.expected.initial_source {
@@ -209,15 +227,16 @@ impl Connection {
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen = PacketSeen { space, kind, pn: opened.pn, dcid, arrival, old_keys: false };
+                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(level, &buffer[start..end], arrival),
-            Err(error) => self.on_unopenable(now, error),
+            Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
+                self.keep_unopened(now, level, &buffer[start..end], arrival);
+            }
+            Err(error) => self.on_unopenable(now, level, end - start, error),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     #[inline]
     fn handle_short(
         &mut self,
@@ -226,7 +245,6 @@ impl Connection {
         start: usize,
         end: usize,
         pn_offset: usize,
-        dcid: ConnectionId,
         arrival: Arrival,
     ) {
         let expected = self.spaces.expected_pn(SpaceId::DATA);
@@ -235,23 +253,21 @@ impl Connection {
                 if opened.new_phase {
                     // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
                     self.keys.retire_previous_at(now + self.pto() * 3);
-                    self.stats.key_updates += 1;
-                    self.observe(now, |observer, at| observer.keys_updated(at));
+                    self.note_key_updates(now, Initiator::Remote);
                 }
-                let old_keys = opened.old_keys;
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
                     kind: PacketKind::OneRtt,
                     pn: opened.pn,
-                    dcid,
+                    dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
-                    old_keys,
+                    old_keys: opened.old_keys,
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),
+            Err(OpenError::NoKeys) => self.keep_unopened(now, Level::OneRtt, &buffer[start..end], arrival),
             Err(error) => {
-                self.on_unopenable(now, error);
+                self.on_unopenable(now, Level::OneRtt, end - start, error);
                 if error.fatal().is_none() {
                     self.check_reset(now, &buffer[start..end]);
                 }
@@ -260,26 +276,34 @@ impl Connection {
     }
 
     #[cold]
-    fn on_unopenable(&mut self, now: Instant, error: OpenError) {
+    fn on_unopenable(&mut self, now: Instant, level: Level, size: usize, error: OpenError) {
         match error.fatal() {
             Some(error) => self.fail(now, error),
-            None => self.stats.packets_undecryptable += 1,
+            None => self.drop_packet(now, Some(level.into()), size, DropReason::Undecryptable),
         }
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
-    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen) {
+    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            self.stats.packets_duplicate += 1;
+            let size = opened.payload.end + crate::crypto::TAG_LEN;
+            self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
             return;
         }
         self.stats.packets_received += 1;
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observer {
-            let size = opened.payload.end + crate::crypto::TAG_LEN;
-            let space = seen.space.observed();
-            observer.packet_received(now, &PacketEvent { space, pn: seen.pn, size, payload: &buffer[range.clone()] });
+            let event = PacketEvent {
+                space: seen.kind.into(),
+                pn: seen.pn,
+                size: opened.payload.end + crate::crypto::TAG_LEN,
+                header: &buffer[start..range.start],
+                key_phase: self.keys.updates().saturating_sub(u64::from(seen.old_keys)),
+                payload: &buffer[range.clone()],
+                out_of_turn: seen.arrival.waited,
+            };
+            observer.packet_received(now, &event);
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
             Ok(()) => self.on_packet_processed(now, &seen),
@@ -287,30 +311,30 @@ impl Connection {
         }
     }
 
-    /// Restarts the idle timer, and lets the handshake use what the packet brought.
-    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen) {
+    /// Lets the handshake use what the packet brought. The idle timer restarts once for the whole batch.
+    fn on_packet_processed(&mut self, now: Instant, seen: &PacketSeen<'_>) {
         if !self.lifecycle.is_open() {
             return;
         }
         self.sent_since_received = false;
-        self.restart_idle(now);
         // Tickets come in 1-RTT packets after the handshake.
         if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() || self.handshake.has_unread() {
             self.progress_handshake(now);
         }
     }
 
-    fn keep_unopened(&mut self, level: Level, packet: &[u8], arrival: Arrival) {
+    fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
         // Only for keys that are still to come: copies of what is done with take no place away.
         let limit = match level {
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
-            Level::OneRtt if !self.handshake.is_complete() => UNOPENED_LIMIT,
+            Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
-            Level::ZeroRtt if self.side == Side::Server && !self.handshake.is_complete() => UNOPENED_LIMIT / 2,
+            Level::ZeroRtt if self.side == Side::Server && !self.connected => UNOPENED_LIMIT / 2,
             _ => 0,
         };
         if self.unopened.len() < limit {
             self.stats.packets_buffered += 1;
+            self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
             self.unopened.push(Unopened {
                 level,
                 path: arrival.path,
@@ -318,6 +342,8 @@ impl Connection {
                 ecn: arrival.ecn,
                 packet: BytesMut::from(packet),
             });
+        } else {
+            self.drop_packet(now, Some(level.into()), packet.len(), DropReason::NoRoom);
         }
     }
 
@@ -326,7 +352,7 @@ impl Connection {
         while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
             let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
             let end = packet.len();
-            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn });
+            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
             self.finish_batch(now, packet);
             if !self.lifecycle.is_open() {
                 return;
@@ -365,19 +391,25 @@ impl Connection {
         if let Some(token) = ResetToken::at_end_of(packet)
             && self.remote_ids.is_reset(&token.0)
         {
-            self.drain(now, CloseReason::Reset);
+            self.on_reset(now, packet.len());
         }
     }
 
     /// The endpoint found the token of the peer's ID in use at the end of a datagram that names no ID of ours. `false`
     /// when it comes from where the peer is not.
     // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
-    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr) -> bool {
+    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr, size: usize) -> bool {
         let known = self.paths.0.iter().any(|path| path.remote == remote);
         if known {
-            self.drain(now, CloseReason::Reset);
+            self.on_reset(now, size);
         }
         known
+    }
+
+    #[cold]
+    fn on_reset(&mut self, now: Instant, size: usize) {
+        self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+        self.drain(now, CloseReason::Reset);
     }
 
     /// The server wants to see its own token before it keeps state.
@@ -389,23 +421,28 @@ impl Connection {
             return;
         }
         if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
-            self.stats.packets_undecryptable += 1;
+            self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
+        let retry = Unsealed::Retry { scid, token_len: token.len() };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
         self.token = token;
         self.expected.retry_source = Some(scid);
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
+        self.observe_initial_keys(now);
         self.resend_initial(now);
     }
 
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
-    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>) {
+    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
         // RFC 8999 §6 MUST: one that names no version is ignored.
         if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
             return;
         }
+        let negotiation = Unsealed::VersionNegotiation { versions: &offered };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {
             self.end(now, CloseReason::VersionMismatch { offered });
             // Nobody holds state for this connection: nothing has to drain.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::TransportError,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},
-    sent::Verdict,
+    sent::{SentFrame, Verdict},
     tls::Level,
 };
 
@@ -58,6 +58,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
         };
         let outcome = recovery::on_ack_received(
             ledger,
@@ -67,7 +68,7 @@ impl Connection {
             now,
             delay,
             &progress,
-            &mut |verdict, frame| carriers.tell(verdict, &frame),
+            &mut carriers,
         )?;
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
@@ -89,8 +90,11 @@ impl Connection {
             EcnFeedback::None => {}
         }
         if self.observer.is_some() {
-            let metrics = self.metrics();
-            self.observe(now, |observer, at| observer.metrics(at, &metrics));
+            if let Some((path, latest)) = outcome.rtt {
+                let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
+                self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
+            }
+            self.observe_metrics(now);
         }
     }
 
@@ -121,17 +125,16 @@ impl Connection {
                     local_ids: &mut self.local_ids,
                     remote_ids: &mut self.remote_ids,
                     control: &mut self.control,
+                    observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
                 };
-                let outcome =
-                    recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut |verdict, frame| {
-                        carriers.tell(verdict, &frame);
-                    });
+                let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
                 self.on_outcome(now, &outcome);
             }
             Reason::Probe | Reason::AntiDeadlock => {
                 self.stats.probe_timeouts += 1;
                 self.paths[place].recovery.on_probe_timeout(now);
                 self.probe(id, deadline.reason == Reason::AntiDeadlock);
+                self.observe_metrics(now);
             }
         }
     }
@@ -154,11 +157,13 @@ impl Connection {
                 crypto.send_again();
             }
         }
-        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join.
+        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join, and those with something to say: the peer may
+        // need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
         let in_flight = self.paths[self.active].recovery.ack_eliciting_in_flight(other.recovery());
-        if let Some(space) = self.spaces.get_mut(other).filter(|_| in_flight > 0) {
-            space.probes = space.probes.max(1);
+        let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
+        if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
+            space.probes = space.probes.max(PROBES);
         }
     }
 
@@ -174,6 +179,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
@@ -189,10 +195,17 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: None,
         };
-        recovery::discard_space(&mut space.ledger, &mut self.paths, id.recovery(), now, &mut |_, frame| {
-            carriers.tell(Verdict::Lost, &frame);
-        });
+        recovery::discard_space(
+            &mut space.ledger,
+            &mut self.paths,
+            id.recovery(),
+            now,
+            &mut |_: Verdict, frame: SentFrame| {
+                carriers.tell(Verdict::Lost, &frame);
+            },
+        );
     }
 
     /// After a Retry everything in Initial packets goes out again, with the numbers going on (RFC 9000 §17.2.5.3).

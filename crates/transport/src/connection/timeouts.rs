@@ -3,7 +3,7 @@
 use units::Instant;
 
 use super::Connection;
-use crate::{events::CloseReason, recovery::Allowance, timers::Timer};
+use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level};
 
 impl Connection {
     /// Does what is due at `now`.
@@ -23,7 +23,14 @@ impl Connection {
                 }
                 Timer::KeepAlive => self.control.ping = true,
                 Timer::PathValidation => self.on_path_timeout(now),
-                Timer::DiscardKeys => self.keys.on_timeout(now),
+                Timer::DiscardKeys => {
+                    let due = self.keys.deadline().is_some_and(|at| at <= now);
+                    self.keys.on_timeout(now);
+                    if due {
+                        let phase = self.keys.updates().saturating_sub(1);
+                        self.observe(now, |observer, at| observer.keys_discarded(at, Level::OneRtt, Some(phase)));
+                    }
+                }
                 Timer::Close => {
                     self.lifecycle.finish();
                     self.timers.clear_all();

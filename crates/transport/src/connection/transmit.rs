@@ -12,7 +12,7 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
-    observe::PacketEvent,
+    observe::{DatagramsEvent, Initiator, PacketEvent},
     path::Path,
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
@@ -138,7 +138,9 @@ impl Connection {
         }
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
-        Some(Transmit { remote, local, ecn, len, segment_size: mtu.min(len) })
+        let segment_size = mtu.min(len);
+        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
+        Some(Transmit { remote, local, ecn, len, segment_size })
     }
 
     /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
@@ -174,23 +176,28 @@ impl Connection {
     fn try_update_keys(&mut self, now: Instant) {
         if self.keys.update(now, self.pto() * 3) {
             self.key_update_wanted = false;
-            self.stats.key_updates += 1;
-            self.observe(now, |observer, at| observer.keys_updated(at));
+            self.note_key_updates(now, Initiator::Local);
         }
     }
 
     /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
+    #[inline]
     fn build_datagram(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+        if !self.handshake.is_confirmed() {
+            return self.build_coalesced(now, out, allowance, ecn);
+        }
+        // Nearly always only one space is left, and a datagram is a packet.
+        let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
+        let Some(packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        self.close_packet(now, &packet, out, ecn)
+    }
+
+    /// Builds a datagram of a packet in each space that has something to say.
+    fn build_coalesced(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
         let mut open: [Option<OpenPacket>; 3] = [None; 3];
         let mut count = 0;
         let mut at = 0;
-        // Once the handshake is confirmed, which is nearly always, only one space is left.
-        let spaces: [Option<SpaceId>; 3] = if self.handshake.is_confirmed() {
-            [Some(SpaceId::DATA), None, None]
-        } else {
-            [Some(SpaceId::Initial), Some(SpaceId::Handshake), Some(SpaceId::DATA)]
-        };
-        for space in spaces.into_iter().flatten() {
+        for space in [SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA] {
             if out.len() - at < MIN_PACKET_ROOM {
                 break;
             }
@@ -222,13 +229,14 @@ impl Connection {
             }
         }
         let mut size = 0;
-        for packet in open.into_iter().flatten() {
+        for packet in open.iter().flatten() {
             size = self.close_packet(now, packet, out, ecn);
         }
         size
     }
 
     /// Whether a packet may be sent in a space, and with what.
+    #[inline]
     fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
         if !self.keys.can_seal(id.level()) {
             return None;
@@ -255,6 +263,7 @@ impl Connection {
     }
 
     /// Writes header and frames of a packet at `start`. `None` when no frame found room.
+    #[inline]
     fn open_packet(
         &mut self,
         now: Instant,
@@ -347,6 +356,7 @@ impl Connection {
     }
 
     /// The frames of a packet, most urgent first.
+    #[inline]
     fn write_frames(&mut self, id: SpaceId, w: &mut Writer<'_>) {
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
@@ -420,20 +430,33 @@ impl Connection {
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
     #[inline]
-    fn close_packet(&mut self, now: Instant, packet: OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
+    fn close_packet(&mut self, now: Instant, packet: &OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
         let end = packet.end + TAG_LEN;
         if let Some(pos) = &packet.long {
             wire::patch_length(out, pos, end);
         }
         let pn_offset = packet.pn_offset - packet.start;
         if let Some(observer) = &mut self.observer {
-            let payload = &out[packet.pn_offset + packet.pn_len..packet.end];
-            let space = packet.space.observed();
-            observer.packet_sent(now, &PacketEvent { space, pn: packet.pn, size: end - packet.start, payload });
+            let frames = packet.pn_offset + packet.pn_len;
+            let event = PacketEvent {
+                space: packet.space.observed(),
+                pn: packet.pn,
+                size: end - packet.start,
+                header: &out[packet.start..frames],
+                key_phase: self.keys.updates(),
+                payload: &out[frames..packet.end],
+                out_of_turn: packet.probe,
+            };
+            observer.packet_sent(now, &event);
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
-            SpaceId::Data(path) => self.keys.seal_short(bytes, pn_offset, packet.pn, path),
+            SpaceId::Data(path) => {
+                let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
+                // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
+                self.note_key_updates(now, Initiator::Local);
+                sealed
+            }
             space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
         };
         if let Err(error) = sealed {
@@ -507,11 +530,14 @@ impl Connection {
             probe: false,
         };
         let active = std::mem::replace(&mut self.active, place);
-        let len = self.close_packet(now, packet, buffer, None);
+        let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 
@@ -550,7 +576,7 @@ impl Connection {
             }
         }
         let mut len = 0;
-        for packet in packets {
+        for packet in &packets {
             len = self.close_packet(now, packet, out, None);
         }
         if len == 0 {
@@ -559,6 +585,9 @@ impl Connection {
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 

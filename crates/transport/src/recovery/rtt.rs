@@ -12,6 +12,7 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rtt {
     latest: u64,
+    adjusted: u64,
     smoothed: u64,
     variation: u64,
     min: u64,
@@ -30,7 +31,7 @@ impl Rtt {
     pub fn new(initial: Duration) -> Self {
         let initial = nanos(initial);
         // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
-        Self { latest: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
+        Self { latest: 0, adjusted: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
     }
 
     /// Takes a sample. `ack_delay` is what the peer reported, already limited as the caller has to (RFC 9002 §5.3).
@@ -40,6 +41,7 @@ impl Rtt {
         if self.first_sample_at.is_none() {
             // RFC 9002 §5.2, §5.3: the first sample sets everything.
             self.min = latest;
+            self.adjusted = latest;
             self.smoothed = latest;
             self.variation = latest / 2;
             self.first_sample_at = Some(now);
@@ -49,6 +51,7 @@ impl Rtt {
         self.min = self.min.min(latest);
         // RFC 9002 §5.3: the delay is taken off only when the result is not below the minimum.
         let adjusted = if latest >= self.min.saturating_add(ack_delay) { latest - ack_delay } else { latest };
+        self.adjusted = adjusted;
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
@@ -62,6 +65,13 @@ impl Rtt {
     #[inline]
     pub fn latest(&self) -> Duration {
         Duration::from_nanos(self.latest)
+    }
+
+    /// The newest sample without the peer's delay of the acknowledgement, as it went into the smoothed RTT: what the path
+    /// took. Zero before the first.
+    #[inline]
+    pub fn adjusted(&self) -> Duration {
+        Duration::from_nanos(self.adjusted)
     }
 
     /// The smoothed RTT; the assumed one before the first sample.

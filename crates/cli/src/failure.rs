@@ -1,0 +1,42 @@
+//! How the program fails: one clear message, what to do on a line of its own, an exit code.
+
+use std::{fmt::Display, process::ExitCode};
+
+/// Something is wrong with what was asked, or with the machine's answer to it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    hint: Option<String>,
+}
+
+/// Exit code of a wrong request: option, file, name, address.
+pub(crate) const USAGE: u8 = 2;
+/// Exit code of a run that was made and whose result may not be used.
+pub(crate) const UNSOUND: u8 = 1;
+
+impl Failure {
+    pub(crate) fn new(message: impl Display) -> Self {
+        Self { message: message.to_string(), hint: None }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Prints it on the standard error and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        eprintln!("error: {}", self.message);
+        if let Some(hint) = self.hint {
+            eprintln!("hint: {hint}");
+        }
+        ExitCode::from(USAGE)
+    }
+}
+
+impl From<::lab::scenario::ScenarioError> for Failure {
+    fn from(error: ::lab::scenario::ScenarioError) -> Self {
+        Self { message: error.to_string(), hint: error.hint }
+    }
+}

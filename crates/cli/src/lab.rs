@@ -1,0 +1,280 @@
+//! `tiderace lab`: runs scenarios, lists them, and prints reports from stored records.
+
+use std::{
+    fs,
+    io::{BufReader, IsTerminal},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::{
+    contender::Contender,
+    experiment::{Experiment, Yield, qlog_path, store},
+    record,
+    report::{Report, text},
+    run::Execution,
+    scenario::{Overrides, PRESETS, QueueSize, Scenario, load, nearest},
+};
+use units::{Bitrate, Probability, duration_text};
+
+use crate::{
+    failure::{Failure, UNSOUND},
+    stdout::write_out,
+};
+
+/// What the records say about the program that wrote them.
+const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));
+
+/// Compare transports on modelled network paths.
+///
+/// Real protocol code runs in virtual time over a modelled path: nothing of this machine's network is used, no privilege
+/// is needed, and the same seed gives the same packets bit for bit.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(RunArgs),
+    List,
+    Report(ReportArgs),
+}
+
+/// Run a scenario and say what it shows.
+///
+/// Every contender meets the same path with the same random numbers, once for each seed. The report gives each figure's
+/// median over the seeds with its interval, compares the contenders pair by pair, and says what was simulated. The
+/// records behind it go into a file as JSON lines.
+///
+/// Exit code 0: the report may be used. 1: a run or the self-test failed, and the report says which. 2: the scenario or
+/// an option is wrong, and nothing was written.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace lab run mobile
+  tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic
+  tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
+struct RunArgs {
+    /// A preset (see `tiderace lab list`) or a scenario file
+    #[arg(value_name = "NAME|FILE")]
+    scenario: String,
+    /// Seeds, each a run of every contender; 6 or more give intervals
+    #[arg(long, value_name = "N")]
+    seeds: Option<u32>,
+    /// First seed; the others count up from it
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a qlog file for each side of each connection into a new directory below DIR
+    #[arg(long, value_name = "DIR")]
+    qlog: Option<PathBuf>,
+    /// Directory for the records
+    #[arg(long, value_name = "DIR", default_value = "lab-out")]
+    out: PathBuf,
+    /// Threads to run on [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<std::num::NonZeroUsize>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Settings that replace those of the scenario.
+#[derive(Debug, Parser)]
+#[command(next_help_heading = "Replace settings of the scenario")]
+struct Settings {
+    /// Independent packet loss in both directions, such as '1 %' or 0.01
+    #[arg(long, value_name = "SHARE")]
+    loss: Option<Probability>,
+    /// One-way delay of both directions, such as 25ms; the round trip is twice that
+    #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
+    delay: Option<Duration>,
+    /// Rate of each direction that has one, such as 20Mbit/s
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Bitrate>,
+    /// Queue of each direction that has a rate, in bytes ('125 kB') or in rate x round trip ('2 BDP')
+    #[arg(long, value_name = "SIZE")]
+    queue: Option<QueueSize>,
+    /// Connections that share the path
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
+    /// Streams per connection; for requests: how many are in flight
+    #[arg(long, value_name = "N")]
+    streams: Option<u32>,
+    /// Time that is measured, after the scenario's warm-up, such as 30s
+    #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
+    duration: Option<Duration>,
+    /// Congestion controllers, separated by commas; the first is the baseline
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    cc: Vec<String>,
+}
+
+/// Print the report of stored records again.
+#[derive(Debug, Parser)]
+struct ReportArgs {
+    /// The file that `tiderace lab run` named
+    #[arg(value_name = "RECORDS")]
+    records: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    match args.command {
+        Command::Run(args) => run_scenario(&args),
+        Command::List => list(),
+        Command::Report(args) => report(&args),
+    }
+}
+
+fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let scenario = args.settings.overrides(args).apply(load(&args.scenario)?)?;
+    let contenders = contenders(&scenario)?;
+    let experiment = Experiment::new(scenario, contenders);
+    let manifest = experiment.manifest(LAB);
+    let qlog = args.qlog.as_deref().map(|root| Staged::new(root, &qlog_path(root, &manifest))).transpose()?;
+    writable(&args.out, "--out")?;
+    let execution = Execution { threads: args.threads, qlog: qlog.as_ref().map(|staged| staged.partial.clone()) };
+
+    let bar = progress(experiment.cells().len());
+    let Yield { manifest, records, checks } = experiment.run(LAB, &execution, &|_| bar.inc(1));
+    bar.finish_and_clear();
+
+    let path = store(&args.out, &manifest, &records);
+    let path = path.map_err(|error| Failure::new(format_args!("cannot write the records: {error}")))?;
+    let qlog = qlog.map(Staged::publish).transpose()?;
+    let mut report = Report::new(manifest, &records);
+    (report.self_test, report.records) = (checks, Some(path));
+    print(&report, args.json)?;
+    if let Some(directory) = qlog {
+        eprintln!("qlog files: {}", directory.display());
+    }
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+impl Settings {
+    fn overrides(&self, args: &RunArgs) -> Overrides {
+        Overrides {
+            loss: self.loss,
+            delay: self.delay,
+            rate: self.rate,
+            queue: self.queue,
+            connections: self.connections,
+            streams: self.streams,
+            duration: self.duration,
+            seeds: args.seeds,
+            seed: args.seed,
+            congestion: self.cc.clone(),
+        }
+    }
+}
+
+/// The contenders that the scenario names.
+fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
+    let known = lab::tiderace::controllers();
+    let contender = |name: &String| {
+        lab::tiderace::contender(name).ok_or_else(|| {
+            let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
+            match nearest(name, known.iter().copied()) {
+                Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
+                None => failure.hint(format_args!("there are {}", known.join(", "))),
+            }
+        })
+    };
+    scenario.contenders.congestion.iter().map(contender).collect()
+}
+
+/// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.
+fn writable(directory: &Path, option: &str) -> Result<(), Failure> {
+    let probe = directory.join(format!(".probe-{}", std::process::id()));
+    let tried =
+        fs::create_dir_all(directory).and_then(|()| fs::write(&probe, b"")).and_then(|()| fs::remove_file(&probe));
+    tried.map_err(|error| {
+        Failure::new(format_args!("cannot write to {}: {error}", directory.display()))
+            .hint(format_args!("choose another directory with `{option} DIR`"))
+    })
+}
+
+/// A directory that appears under its name only when it is complete.
+struct Staged {
+    partial: PathBuf,
+    complete: PathBuf,
+}
+
+impl Staged {
+    fn new(root: &Path, complete: &Path) -> Result<Self, Failure> {
+        if complete.exists() {
+            let message = format_args!("{} is there already", complete.display()).to_string();
+            return Err(Failure::new(message).hint("remove it, or choose another directory with `--qlog DIR`"));
+        }
+        writable(root, "--qlog")?;
+        let partial = complete.with_extension(format!("partial-{}", std::process::id()));
+        Ok(Self { partial, complete: complete.to_owned() })
+    }
+
+    fn publish(self) -> Result<PathBuf, Failure> {
+        let renamed = fs::create_dir_all(&self.partial).and_then(|()| fs::rename(&self.partial, &self.complete));
+        renamed.map_err(|error| Failure::new(format_args!("cannot store the qlog files: {error}")))?;
+        Ok(self.complete.clone())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // What was not published is incomplete. After publishing there is nothing under this name.
+        let _ = fs::remove_dir_all(&self.partial);
+    }
+}
+
+/// A bar on the standard error, with the time left. Nothing when that is no terminal.
+fn progress(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left").expect("the template is valid");
+    bar.set_style(style);
+    if std::io::stderr().is_terminal() {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
+}
+
+fn print(report: &Report, json: bool) -> Result<(), Failure> {
+    let output = if json {
+        let json = report.json().map_err(|error| Failure::new(format_args!("cannot write the report: {error}")))?;
+        json + "\n"
+    } else {
+        text(report)
+    };
+    write_out(&output)
+}
+
+fn list() -> Result<ExitCode, Failure> {
+    let mut output = String::new();
+    let width = PRESETS.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
+    for preset in PRESETS {
+        output += &format!("{:<width$}  {}\n", preset.name, load(preset.name)?.title);
+    }
+    output += &format!("\nCongestion controllers: {}\n", lab::tiderace::controllers().join(", "));
+    write_out(&output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    let path = args.records.display();
+    let file = fs::File::open(&args.records).map_err(|error| {
+        Failure::new(format_args!("cannot read {path}: {error}"))
+            .hint("`tiderace lab run` names the file that it writes")
+    })?;
+    let (manifest, records) = record::read(BufReader::new(file)).map_err(|error| {
+        Failure::new(format_args!("{path}: {error}")).hint("is it a file that `tiderace lab run` has written?")
+    })?;
+    let report = Report::new(manifest, &records);
+    print(&report, args.json)?;
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}

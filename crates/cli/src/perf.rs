@@ -1,0 +1,92 @@
+//! `tiderace perf`: how fast connections are, between two machines or two processes, over real UDP sockets.
+//!
+//! [`server`] answers, [`client`] asks and reports. [`protocol`] is what they say to each other, [`transfer`] one
+//! stream of the client, [`samples`] what may be said of times, [`report`] what is printed, [`trust`] certificates.
+
+mod client;
+mod cpu;
+mod progress;
+mod protocol;
+mod reach;
+mod report;
+mod samples;
+mod server;
+mod transfer;
+mod trust;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand};
+use tiderace::{Profile, transport::congestion::Algorithm};
+
+use crate::failure::Failure;
+
+/// Measure connections over real UDP sockets.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Server(server::Args),
+    Client(client::Args),
+}
+
+/// How this end sends.
+#[derive(Debug, Parser)]
+struct SendingArgs {
+    /// Congestion control of what this end sends [default: cubic]
+    #[arg(long, value_name = "ALGORITHM")]
+    cc: Option<String>,
+    /// UDP payload that this end sends, in bytes; an Ethernet carries 1472 over IPv4 and 1452 over IPv6
+    #[arg(long, value_name = "BYTES", default_value_t = 1200, value_parser = clap::value_parser!(u16).range(1200..=1472))]
+    mtu: u16,
+}
+
+impl SendingArgs {
+    fn profile(&self) -> Result<Profile, Failure> {
+        let congestion = self.cc.as_deref().map(congestion).transpose()?.unwrap_or_default();
+        let mut profile = Profile { name: "perf".to_owned(), congestion, initial_mtu: self.mtu, ..Profile::default() };
+        profile.streams.max_streams_bidi = MAX_STREAMS;
+        Ok(profile)
+    }
+}
+
+/// Streams that a client may have open on a connection: those it transfers on, and one for the report.
+const MAX_STREAMS: u64 = 1_001;
+
+/// Finds a congestion controller by its name.
+fn congestion(name: &str) -> Result<Algorithm, Failure> {
+    name.parse().map_err(|_| {
+        let names = Algorithm::ALL.map(Algorithm::name);
+        let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
+        match lab::scenario::nearest(name, names) {
+            Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
+            None => failure.hint(format_args!("there are {}", names.join(", "))),
+        }
+    })
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
+    let result = match args.command {
+        Command::Server(args) => runtime.block_on(server::run(args)),
+        Command::Client(args) => runtime.block_on(client::run(args)),
+    };
+    // Whatever still runs has nothing more to say.
+    runtime.shutdown_timeout(Duration::ZERO);
+    result
+}
+
+/// Bytes in a unit in which CPU time is told.
+const GIB: f64 = 1_073_741_824.0;
+
+/// CPU time for each GiB; `None` without bytes.
+#[expect(clippy::cast_precision_loss, reason = "a figure for a report")]
+fn per_gib(time: Duration, bytes: u64) -> Option<f64> {
+    (bytes > 0).then(|| time.as_secs_f64() / (bytes as f64 / GIB))
+}

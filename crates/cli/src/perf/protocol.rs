@@ -1,0 +1,204 @@
+//! What `perf client` and `perf server` say to each other.
+//!
+//! Everything goes over bidirectional streams that the client opens, each with one request of two 64-bit numbers in
+//! network byte order: the bytes that the client will send and the bytes that it wants. Then data goes both ways.
+//! [`UNTIL_STOPPED`] as a number means: until the client resets the stream (to the server) or asks to stop (from it).
+//! After an upload the server answers with a [`Receipt`], behind whatever it had to send. Two times [`REPORT`] asks for
+//! the figures of the connection at the server's end ([`SenderReport`]).
+
+use bytes::Bytes;
+use tiderace::{ReadError, RecvStream};
+
+use super::samples::Samples;
+
+/// The application protocol.
+pub(super) const ALPN: &str = "tiderace-perf/1";
+/// A transfer without an end of its own.
+pub(super) const UNTIL_STOPPED: u64 = u64::MAX;
+const REPORT: u64 = u64::MAX - 1;
+/// Code of a stream that ends because its time is over.
+pub(super) const TIME_IS_UP: u64 = 0;
+/// Code of a stream or a connection on which the peer does not follow the protocol.
+pub(super) const PROTOCOL_ERROR: u64 = 1;
+/// Bytes that are written at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// The payload of transfers: written again and again, never copied.
+pub(super) fn payload() -> Bytes {
+    static PAYLOAD: [u8; CHUNK] = {
+        let mut bytes = [0; CHUNK];
+        let mut place = 0;
+        while place < CHUNK {
+            // Only its lowest byte counts.
+            bytes[place] = (place & 0xff) as u8;
+            place += 1;
+        }
+        bytes
+    };
+    Bytes::from_static(&PAYLOAD)
+}
+
+/// What the client asks for on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Bytes to the server, and bytes from it.
+    Transfer { upload: u64, download: u64 },
+    /// The figures of the connection.
+    Report,
+}
+
+impl Request {
+    pub(super) fn encode(self) -> [u8; 16] {
+        pair(match self {
+            Self::Transfer { upload, download } => (upload, download),
+            Self::Report => (REPORT, REPORT),
+        })
+    }
+
+    fn decode(bytes: [u8; 16]) -> Self {
+        match numbers(bytes) {
+            (REPORT, REPORT) => Self::Report,
+            (upload, download) => Self::Transfer { upload, download },
+        }
+    }
+
+    /// Reads the request of a stream. `None` when it ends before.
+    pub(super) async fn read(stream: &mut RecvStream) -> Result<Option<Self>, ReadError> {
+        Ok(read_16(stream).await?.map(Self::decode))
+    }
+}
+
+/// What the server received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Receipt {
+    /// Bytes, each counted once.
+    pub(super) bytes: u64,
+    /// From when the request came until the last byte came.
+    pub(super) nanos: u64,
+}
+
+impl Receipt {
+    pub(super) fn encode(self) -> [u8; 16] {
+        pair((self.bytes, self.nanos))
+    }
+
+    /// Reads the receipt at the end of a stream. `None` when it ends before.
+    pub(super) async fn read(stream: &mut RecvStream) -> Result<Option<Self>, ReadError> {
+        Ok(read_16(stream).await?.map(|bytes| {
+            let (bytes, nanos) = numbers(bytes);
+            Self { bytes, nanos }
+        }))
+    }
+}
+
+/// What the sending end of data knows of the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SenderReport {
+    pub(super) packets_sent: u64,
+    pub(super) packets_lost: u64,
+    /// Retransmissions included.
+    pub(super) stream_bytes_sent: u64,
+    pub(super) stream_bytes_retransmitted: u64,
+    pub(super) rtt: Samples,
+}
+
+impl SenderReport {
+    /// More than any report takes, in bytes.
+    pub(super) const MAX_LEN: usize = 64 * 1024;
+
+    pub(super) fn new(stats: &tiderace::Stats, rtt: Samples) -> Self {
+        Self {
+            packets_sent: stats.packets_sent,
+            packets_lost: stats.packets_lost,
+            stream_bytes_sent: stats.stream_bytes_sent,
+            stream_bytes_retransmitted: stats.stream_bytes_retransmitted,
+            rtt,
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (sum, value) in [
+            (&mut self.packets_sent, other.packets_sent),
+            (&mut self.packets_lost, other.packets_lost),
+            (&mut self.stream_bytes_sent, other.stream_bytes_sent),
+            (&mut self.stream_bytes_retransmitted, other.stream_bytes_retransmitted),
+        ] {
+            *sum = sum.saturating_add(value);
+        }
+        self.rtt.merge(other.rtt);
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for number in [self.packets_sent, self.packets_lost, self.stream_bytes_sent, self.stream_bytes_retransmitted] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        self.rtt.encode(&mut out);
+        out
+    }
+
+    /// Reads what [`Self::encode`] wrote. `None` for anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rtt) = bytes.split_first_chunk::<32>()?;
+        let number = |place: usize| u64::from_be_bytes(head[place * 8..][..8].try_into().expect("8 bytes"));
+        Some(Self {
+            packets_sent: number(0),
+            packets_lost: number(1),
+            stream_bytes_sent: number(2),
+            stream_bytes_retransmitted: number(3),
+            rtt: Samples::decode(rtt)?,
+        })
+    }
+}
+
+fn pair((first, second): (u64, u64)) -> [u8; 16] {
+    ((u128::from(first) << 64) | u128::from(second)).to_be_bytes()
+}
+
+fn numbers(bytes: [u8; 16]) -> (u64, u64) {
+    let both = u128::from_be_bytes(bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    ((both >> 64) as u64, both as u64)
+}
+
+async fn read_16(stream: &mut RecvStream) -> Result<Option<[u8; 16]>, ReadError> {
+    let (mut bytes, mut have) = ([0; 16], 0);
+    while have < bytes.len() {
+        let Some(chunk) = stream.read_chunk(bytes.len() - have).await? else { return Ok(None) };
+        bytes[have..have + chunk.len()].copy_from_slice(&chunk);
+        have += chunk.len();
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn requests_read_back() {
+        for request in [
+            Request::Report,
+            Request::Transfer { upload: 0, download: UNTIL_STOPPED },
+            Request::Transfer { upload: 1, download: 0x0102_0304_0506_0708 },
+        ] {
+            assert_eq!(Request::decode(request.encode()), request);
+        }
+        let bytes = Request::Transfer { upload: 1, download: 2 }.encode();
+        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn reports_read_back_and_fit() {
+        let mut rtt = Samples::new();
+        (0..10_000).for_each(|ms| rtt.record(Duration::from_millis(ms)));
+        let stats = tiderace::Stats { packets_sent: 1, packets_lost: 2, stream_bytes_sent: 3, ..Default::default() };
+        let report = SenderReport::new(&stats, rtt);
+        let bytes = report.encode();
+        assert!(bytes.len() <= SenderReport::MAX_LEN);
+        assert_eq!(SenderReport::decode(&bytes), Some(report));
+        assert_eq!(SenderReport::decode(&bytes[..40]), None);
+    }
+}

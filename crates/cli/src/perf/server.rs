@@ -1,0 +1,271 @@
+//! `perf server`: does what clients ask for, and says for each connection what went through it.
+
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use serde_json::json;
+use tiderace::{Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
+
+use super::{
+    SendingArgs,
+    cpu::process_time,
+    per_gib,
+    protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, UNTIL_STOPPED},
+    samples::RttSamples,
+    trust::{self, CertificateArgs},
+};
+use crate::{
+    address::cannot_listen,
+    failure::Failure,
+    interrupt::Interrupt,
+    stdout::{write_json_line, write_out},
+};
+
+/// Answer `tiderace perf client` until Ctrl-C.
+///
+/// Prints a line for each connection when it is over, and sums at the end.
+#[derive(Debug, Parser)]
+pub(super) struct Args {
+    /// Address and UDP port; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
+    listen: SocketAddr,
+    /// Print JSON lines
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    certificate: CertificateArgs,
+    #[command(flatten)]
+    sending: SendingArgs,
+}
+
+/// Runs the server until it is asked to end.
+pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
+    let profile = args.sending.profile()?;
+    let (tls, fingerprint) = trust::server(&args.certificate)?;
+    let config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
+    let mut interrupt = Interrupt::listen()?;
+    let endpoint = Endpoint::server(args.listen, config).map_err(|error| cannot_listen(args.listen, &error))?;
+    let address = endpoint.local_addr();
+    if args.json {
+        write_json_line(&json!({
+            "event": "listening", "address": address.to_string(),
+            "certificate_sha256": fingerprint.to_string(),
+        }))?;
+    } else {
+        eprintln!("listening on {address}, Ctrl-C ends");
+        eprintln!("certificate SHA-256 {fingerprint}");
+        eprintln!("clients trust it with: tiderace perf client HOST:{} --pin {fingerprint}", address.port());
+    }
+
+    let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
+    let accept = async {
+        while let Some(connection) = endpoint.accept().await {
+            let sums = sums.clone();
+            tokio::spawn(async move {
+                let line = serve(connection, &sums).await;
+                // Nobody reads the output any more: the measurements of clients go on all the same.
+                let _ = if args.json { write_json_line(&line.json()) } else { write_out(&line.text()) };
+            });
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        () = interrupt.wait() => {}
+    }
+    endpoint.close(0, b"the server ends");
+    // Long enough for the lines of the connections that this has closed.
+    let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
+    sums.print(args.json, cpu_before)
+}
+
+/// What went through all connections.
+#[derive(Default)]
+struct Sums {
+    connections: AtomicU64,
+    /// Bytes of the application, each counted once.
+    received: AtomicU64,
+    /// Of a connection that is open: bytes written. In sums: bytes sent, each counted once.
+    sent: AtomicU64,
+}
+
+impl Sums {
+    fn print(&self, json: bool, cpu_before: Option<Duration>) -> Result<ExitCode, Failure> {
+        let [connections, received, sent] =
+            [&self.connections, &self.received, &self.sent].map(|count| count.load(Ordering::Relaxed));
+        let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
+        let each = cpu.and_then(|cpu| per_gib(cpu, received + sent));
+        if json {
+            write_json_line(&json!({
+                "event": "total", "connections": connections, "received_bytes": received, "sent_bytes": sent,
+                "cpu_s": cpu.map(|cpu| cpu.as_secs_f64()), "cpu_s_per_gib": each,
+            }))?;
+        } else {
+            let each = each.map_or("–".to_owned(), |each| format!("{each:.2} s"));
+            write_out(&format!(
+                "total: {connections} connections, {} received, {} sent, {each} CPU per GiB\n",
+                indicatif::DecimalBytes(received),
+                indicatif::DecimalBytes(sent),
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A connection that is over.
+struct Line {
+    peer: String,
+    received: u64,
+    sent: u64,
+    duration: Duration,
+    rtt: RttSamples,
+    reason: String,
+}
+
+impl Line {
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "event": "connection", "peer": self.peer, "received_bytes": self.received, "sent_bytes": self.sent,
+            "duration_s": self.duration.as_secs_f64(), "rtt": self.rtt.get().summary(), "closed": self.reason,
+        })
+    }
+
+    fn text(&self) -> String {
+        let rtt = self.rtt.get().summary().map_or("–".to_owned(), |rtt| format!("{:.3} ms", rtt.p50_ms));
+        format!(
+            "{}: {} received, {} sent in {:.2} s, RTT p50 {rtt}; {}\n",
+            self.peer,
+            indicatif::DecimalBytes(self.received),
+            indicatif::DecimalBytes(self.sent),
+            self.duration.as_secs_f64(),
+            self.reason
+        )
+    }
+}
+
+/// Serves a connection until it is over.
+async fn serve(connection: Connection, sums: &Sums) -> Line {
+    let (started, rtt) = (Instant::now(), RttSamples::new());
+    connection.set_observer(Box::new(rtt.clone()));
+    let peer = connection.remote_addr().map_or_else(|| "?".to_owned(), |peer| peer.to_string());
+    let counts = Arc::new(Sums::default());
+    let reason = loop {
+        match connection.accept_bi().await {
+            Ok((send, recv)) => {
+                let (connection, counts, rtt) = (connection.clone(), counts.clone(), rtt.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = answer(send, recv, &connection, &counts, &rtt).await {
+                        // What ends a stream ends the measurement, and the client reports it.
+                        tracing::debug!("stream: {error}");
+                    }
+                });
+            }
+            Err(reason) => break reason,
+        }
+    };
+    let [received, written] = [&counts.received, &counts.sent].map(|count| count.load(Ordering::Relaxed));
+    // What was written and given up before it went out was not sent.
+    let sent = connection
+        .stats()
+        .map_or(written, |stats| written.min(stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)));
+    sums.connections.fetch_add(1, Ordering::Relaxed);
+    sums.received.fetch_add(received, Ordering::Relaxed);
+    sums.sent.fetch_add(sent, Ordering::Relaxed);
+    Line { peer, received, sent, duration: started.elapsed(), rtt, reason: reason.to_string() }
+}
+
+/// Why a stream is not answered to its end.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("{0}")]
+    Write(#[from] WriteError),
+}
+
+/// Answers one stream.
+async fn answer(
+    mut send: SendStream,
+    mut recv: RecvStream,
+    connection: &Connection,
+    counts: &Sums,
+    rtt: &RttSamples,
+) -> Result<(), StreamError> {
+    match Request::read(&mut recv).await? {
+        None => send.reset(PROTOCOL_ERROR)?,
+        Some(Request::Report) => {
+            if let Some(stats) = connection.stats() {
+                send.write_all(&SenderReport::new(&stats, rtt.get()).encode()).await?;
+            }
+            send.finish()?;
+        }
+        Some(Request::Transfer { upload, download }) => {
+            let (received, sent) =
+                tokio::join!(receive(&mut recv, upload, &counts.received), give(&mut send, download, &counts.sent));
+            let receipt = received?;
+            if !sent? {
+                return Ok(());
+            }
+            if upload > 0 {
+                send.write_all(&receipt.encode()).await?;
+            }
+            send.finish()?;
+        }
+    }
+    // Until the peer has it all: dropping the handle before would not take it back, but a connection without handles is
+    // closed.
+    send.finished().await?;
+    Ok(())
+}
+
+/// Takes what the client sends.
+async fn receive(recv: &mut RecvStream, upload: u64, count: &AtomicU64) -> Result<Receipt, ReadError> {
+    let (started, mut bytes) = (Instant::now(), 0);
+    loop {
+        match recv.read_chunk(usize::MAX).await {
+            Ok(Some(chunk)) => {
+                bytes += chunk.len() as u64;
+                count.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                if bytes > upload {
+                    recv.stop(PROTOCOL_ERROR)?;
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(ReadError::Reset(_)) if upload == UNTIL_STOPPED => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Ok(Receipt { bytes, nanos })
+}
+
+/// Sends what the client wants. Says whether it still wanted it at the end.
+async fn give(send: &mut SendStream, download: u64, count: &AtomicU64) -> Result<bool, WriteError> {
+    let payload = protocol::payload();
+    let mut left = download;
+    while left > 0 {
+        let size = usize::try_from(left).unwrap_or(usize::MAX).min(payload.len());
+        match send.write_chunk(payload.slice(..size)).await {
+            Ok(()) => {}
+            Err(WriteError::Stopped(_)) => {
+                // RFC 9000 §3.5: the stream is still to be ended from this side.
+                send.reset(PROTOCOL_ERROR).ok();
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        count.fetch_add(size as u64, Ordering::Relaxed);
+        if download != UNTIL_STOPPED {
+            left -= size as u64;
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,162 @@
+//! One stream of the client: so many bytes, or as many as there is time for.
+
+use std::time::Duration;
+
+use tiderace::{CloseReason, Connection, ReadError, WriteError};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    progress::Moved,
+    protocol::{self, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
+};
+
+/// How long the server may take to answer once the data is through.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// When a stream ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// After so many bytes.
+    Bytes(u64),
+    /// At this time.
+    At(Instant),
+}
+
+impl End {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::At(_) => UNTIL_STOPPED,
+        }
+    }
+
+    /// Waits for the time; for ever if the bytes decide.
+    async fn time_up(self) {
+        match self {
+            Self::Bytes(_) => std::future::pending().await,
+            Self::At(time) => sleep_until(time).await,
+        }
+    }
+}
+
+/// What came through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delivered {
+    /// Bytes of the application, each counted once, where they were received.
+    pub(super) bytes: u64,
+    /// From the request to the last of them.
+    pub(super) elapsed: Duration,
+}
+
+impl Delivered {
+    /// Both streams together: they ran at the same time.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(other.bytes), elapsed: self.elapsed.max(other.elapsed) }
+    }
+}
+
+/// Why a stream came to nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum TransferError {
+    #[error("{0}")]
+    Connection(#[from] CloseReason),
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("the server sent {got} bytes instead of {wanted}")]
+    Short { got: u64, wanted: u64 },
+    #[error("the server's answer is not understood")]
+    Answer,
+    #[error("the server does not answer")]
+    Silence,
+}
+
+/// Receives.
+pub(super) async fn download(connection: &Connection, end: End, moved: &Moved) -> Result<Delivered, TransferError> {
+    let (mut send, mut recv) = connection.open_bi().await?;
+    let started = Instant::now();
+    send.write_all(&Request::Transfer { upload: 0, download: end.bytes() }.encode()).await?;
+    send.finish()?;
+    let mut delivered = Delivered::default();
+    let mut time_up = std::pin::pin!(end.time_up());
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            () = &mut time_up => {
+                delivered.elapsed = started.elapsed();
+                recv.stop(TIME_IS_UP)?;
+                return Ok(delivered);
+            }
+            chunk = recv.read_chunk(usize::MAX) => chunk?,
+        };
+        let Some(chunk) = chunk else { break };
+        delivered.bytes += chunk.len() as u64;
+        moved.add(chunk.len());
+    }
+    delivered.elapsed = started.elapsed();
+    match end {
+        End::Bytes(wanted) if wanted == delivered.bytes => Ok(delivered),
+        End::Bytes(wanted) => Err(TransferError::Short { got: delivered.bytes, wanted }),
+        // There is no end before the time is up.
+        End::At(_) => Err(TransferError::Answer),
+    }
+}
+
+/// Sends. What counts is what the server received, and how long that took there.
+pub(super) async fn upload(connection: &Connection, end: End, moved: &Moved) -> Result<Delivered, TransferError> {
+    let (mut send, mut recv) = connection.open_bi().await?;
+    send.write_all(&Request::Transfer { upload: end.bytes(), download: 0 }.encode()).await?;
+    let payload = protocol::payload();
+    let mut left = end.bytes();
+    let mut time_up = std::pin::pin!(end.time_up());
+    while left > 0 {
+        let size = usize::try_from(left).unwrap_or(usize::MAX).min(payload.len());
+        tokio::select! {
+            biased;
+            () = &mut time_up => break,
+            written = send.write_chunk(payload.slice(..size)) => written?,
+        }
+        moved.add(size);
+        if end.bytes() != UNTIL_STOPPED {
+            left -= size as u64;
+        }
+    }
+    if left == 0 {
+        send.finish()?;
+    } else {
+        // What is not there yet does not count, so it need not go any more.
+        send.reset(TIME_IS_UP)?;
+    }
+    let receipt = match end {
+        // However long it takes: the connection ends when nothing moves any more.
+        End::Bytes(_) => Receipt::read(&mut recv).await?,
+        End::At(_) => timeout(ANSWER_TIME, Receipt::read(&mut recv)).await.map_err(|_| TransferError::Silence)??,
+    };
+    let Receipt { bytes, nanos } = receipt.ok_or(TransferError::Answer)?;
+    Ok(Delivered { bytes, elapsed: Duration::from_nanos(nanos) })
+}
+
+/// Transfers nothing, there and back.
+pub(super) async fn nothing(connection: &Connection) -> Result<(), TransferError> {
+    let moved = Moved::default();
+    timeout(ANSWER_TIME, download(connection, End::Bytes(0), &moved))
+        .await
+        .map_err(|_| TransferError::Silence)?
+        .map(|_| ())
+}
+
+/// Asks the server for its figures of the connection.
+pub(super) async fn report(connection: &Connection) -> Result<SenderReport, TransferError> {
+    let ask = async {
+        let (mut send, mut recv) = connection.open_bi().await?;
+        send.write_all(&Request::Report.encode()).await?;
+        send.finish()?;
+        let answer = recv.read_to_end(SenderReport::MAX_LEN).await.map_err(|error| match error {
+            tiderace::ReadToEndError::Read(error) => error.into(),
+            _ => TransferError::Answer,
+        })?;
+        SenderReport::decode(&answer).ok_or(TransferError::Answer)
+    };
+    timeout(ANSWER_TIME, ask).await.map_err(|_| TransferError::Silence)?
+}

@@ -1,0 +1,141 @@
+//! `tiderace relay`: a modelled path between programs that speak UDP, in real time.
+
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use emu::{Relay, RelayConfig, RelayError, Statistics};
+use lab::scenario::load;
+use netem::{DropReason, LinkCounters};
+use serde_json::{Value, json};
+use units::Seed;
+
+use crate::{
+    address,
+    failure::{Failure, UNSOUND},
+    interrupt::Interrupt,
+    stdout::{write_json_line, write_out},
+};
+
+/// Put a modelled path between a client and a server.
+///
+/// Clients send to the relay instead of the server. Every packet passes the path of a scenario, with its rate, queue,
+/// delay and loss: the very same links that `tiderace lab` drives in virtual time. No privileges are needed. Ctrl-C
+/// ends the relay and prints what it did.
+///
+/// Exit code 0: the packets met the path as it was configured. 1: they did not, because this machine was too slow or
+/// too busy, and the last line says why. 2: an option, the scenario or an address is wrong.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example:
+  tiderace perf server --listen 127.0.0.1:4433
+  tiderace relay --path mobile --listen 127.0.0.1:4434 --to 127.0.0.1:4433
+  tiderace perf client 127.0.0.1:4434 --insecure")]
+pub(crate) struct Args {
+    /// Scenario whose path is used: a preset (see `tiderace lab list`) or a file
+    #[arg(long, value_name = "SCENARIO|FILE")]
+    path: String,
+    /// Where clients send to; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// The server
+    #[arg(long, value_name = "HOST:PORT")]
+    to: String,
+    /// Seed of the path's random numbers [default: the scenario's first]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often the relay is asked whether it still works.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl From<RelayError> for Failure {
+    fn from(error: RelayError) -> Self {
+        let text = error.to_string();
+        let failure = Self::new(text.split(" (os error").next().unwrap_or_default());
+        match error.hint() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+/// Runs the relay until it is asked to end.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let scenario = load(&args.path)?;
+    let to = address::resolve(&args.to)?.address;
+    let seed = args.seed.unwrap_or(scenario.run.seed);
+    let config = RelayConfig {
+        up: scenario.path.up().clone(),
+        down: scenario.path.down.clone(),
+        seed: Seed::from_number(seed),
+        ..RelayConfig::new(args.listen, to)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {}", address::plain(&error))))?;
+    let statistics = runtime.block_on(async {
+        let mut interrupt = Interrupt::listen()?;
+        let relay = Relay::start(&config)?;
+        announce(args, &scenario.name, seed, relay.address(), to)?;
+        loop {
+            tokio::select! {
+                () = interrupt.wait() => break,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            if relay.statistics().is_err() {
+                break;
+            }
+        }
+        // If it has stopped by itself, this says why.
+        Ok::<_, Failure>(relay.stop()?)
+    })?;
+    let doubt = statistics.doubt();
+    if args.json {
+        write_json_line(&json(&statistics, doubt.as_deref()))?;
+    } else {
+        write_out(&format!("{statistics}\n"))?;
+        if let Some(doubt) = &doubt {
+            write_out(&format!("do not trust this run: {doubt}\n"))?;
+        }
+    }
+    Ok(if doubt.is_some() { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
+}
+
+fn announce(args: &Args, path: &str, seed: u64, address: SocketAddr, to: SocketAddr) -> Result<(), Failure> {
+    if args.json {
+        return write_json_line(&json!({
+            "event": "listening", "address": address.to_string(), "to": to.to_string(), "path": path, "seed": seed,
+        }));
+    }
+    eprintln!("{address} leads to {to} by the path of `{path}` (seed {seed}), Ctrl-C ends");
+    Ok(())
+}
+
+fn json(statistics: &Statistics, doubt: Option<&str>) -> Value {
+    let late = |share| statistics.lateness.quantile(share);
+    json!({
+        "event": "total",
+        "up": link(&statistics.up), "down": link(&statistics.down),
+        "lateness_p50_ns": late(0.5), "lateness_p99_ns": late(0.99), "lateness_p999_ns": late(0.999),
+        "sent_packets": statistics.sent, "held_packets": statistics.held, "clients": statistics.clients,
+        "refused_packets": statistics.refused, "overflowed_packets": statistics.overflowed,
+        "kernel_dropped_packets": statistics.kernel_dropped, "send_failed_packets": statistics.send_failed,
+        "orphaned_packets": statistics.orphaned, "unreachable_reports": statistics.unreachable,
+        "real_time_priority": statistics.preferred,
+        "trusted": doubt.is_none(), "doubt": doubt,
+    })
+}
+
+fn link(counters: &LinkCounters) -> Value {
+    let dropped: serde_json::Map<String, Value> = DropReason::ALL
+        .iter()
+        .map(|&reason| (format!("{}_packets", reason.name()), counters.dropped(reason).packets.into()))
+        .collect();
+    json!({
+        "offered_packets": counters.offered.packets, "offered_bytes": counters.offered.bytes,
+        "delivered_packets": counters.delivered.packets, "delivered_bytes": counters.delivered.bytes,
+        "dropped": dropped, "duplicated_packets": counters.duplicated, "corrupted_packets": counters.corrupted,
+        "reordered_packets": counters.reordered, "queue_peak_bytes": counters.queue_peak_bytes,
+    })
+}

@@ -1,0 +1,157 @@
+//! Who takes part: the seam between the lab and the stacks it compares.
+//!
+//! A [`Contender`] builds, for one run, a client and a server per connection as nodes of the simulator, and afterwards
+//! yields what they counted. The lab knows nothing of the stack behind it, so another workspace can build the same lab
+//! with other stacks in it. A stack that is sans-IO need not implement this directly: see [`crate::stack`].
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sim::Node;
+use units::{Duration, Instant, Seed};
+
+use crate::{qlog::QlogDir, scenario::Scenario};
+
+/// One stack with one set of parameters.
+pub trait Contender: Send + Sync {
+    /// Who it is.
+    fn identity(&self) -> Identity;
+
+    /// What is switched on and has to be shown: for each of these, every connection must afterwards present
+    /// [`Evidence`] from the stack's own counters, or the run fails.
+    fn factors(&self) -> Vec<Factor>;
+
+    /// Builds the nodes of one run. Called on the thread that runs it; the nodes need not be `Send`.
+    ///
+    /// # Errors
+    /// When the stack cannot be set up like this.
+    fn build(&self, spec: &RunSpec<'_>) -> Result<Nodes, BuildError>;
+}
+
+/// Who a contender is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Identity {
+    /// Short name in tables, unique in a report: `tiderace cubic`.
+    pub name: String,
+    /// Version of the stack.
+    pub version: String,
+    /// Everything that was set and matters, by name.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// Something that is switched on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Factor {
+    /// What: `congestion`.
+    pub name: String,
+    /// Which: `cubic`.
+    pub value: String,
+}
+
+/// A counter of the stack that shows a factor at work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The factor's name: `congestion`.
+    pub factor: String,
+    /// The value that the stack itself reports: `cubic`, asked from the controller in use and not from the settings.
+    pub value: String,
+    /// The counter, for people: `acknowledgements processed by the controller`.
+    pub counter: String,
+    /// What it stands at. Zero shows nothing.
+    pub count: u64,
+}
+
+/// The contender cannot be set up for this run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
+
+/// One run: a scenario with one seed.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSpec<'a> {
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// The seed as a person writes it.
+    pub seed_number: u64,
+    /// Where all randomness of the stack must come from. It is the same for every contender with this seed number, and
+    /// independent of the link's, so that runs can be compared in pairs.
+    pub seed: Seed,
+    /// The connections, in order.
+    pub connections: &'a [ConnectionSpec],
+    /// Figures count from here …
+    pub measure_from: Instant,
+    /// … to here, when the run ends.
+    pub end: Instant,
+    /// Where qlog files go, if they are wanted.
+    pub qlog: Option<&'a QlogDir>,
+}
+
+/// One connection of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionSpec {
+    /// Its number, from 0.
+    pub index: usize,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// When the client begins the handshake.
+    pub start: Instant,
+}
+
+/// What takes part in a run, and how to read it out afterwards.
+pub struct Nodes {
+    /// Client and server of each connection, in the order of [`RunSpec::connections`].
+    pub pairs: Vec<(Box<dyn Node>, Box<dyn Node>)>,
+    /// Called once, after the end, with the nodes gone from the simulator's hands or not.
+    pub measured: Box<dyn FnOnce() -> Vec<Measured>>,
+}
+
+impl core::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Nodes").field("pairs", &self.pairs.len()).finish_non_exhaustive()
+    }
+}
+
+/// What one connection measured between [`RunSpec::measure_from`] and [`RunSpec::end`]. What a contender cannot report
+/// is `None` and prints as `–`; it must not be estimated from anything else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Unique application bytes that the receiving application got.
+    pub delivered: u64,
+    /// From the client's first packet to the established connection. `None` also when it never was.
+    pub handshake: Option<Duration>,
+    /// RTT samples of the sender of the data, one for each acknowledgement that gave one, less the delay that the
+    /// receiver reports for the acknowledgement: what the path took, not what the receiver's policy adds.
+    pub rtt: Option<Vec<Duration>>,
+    /// Smallest RTT of the connection's whole life.
+    pub rtt_min: Option<Duration>,
+    /// Stream bytes put into packets, by the sender of the data.
+    pub stream_bytes_sent: Option<u64>,
+    /// Those of them that had been sent before.
+    pub stream_bytes_resent: Option<u64>,
+    /// Packets sent by the sender of the data.
+    pub packets_sent: Option<u64>,
+    /// Time of each request that was answered. `None` for other workloads.
+    pub requests: Option<Vec<Duration>>,
+    /// What became of the datagrams. `None` for other workloads.
+    pub datagrams: Option<DatagramsMeasured>,
+    /// Why the connection ended before the run did.
+    pub closed: Option<String>,
+    /// Bytes that arrived wrong, duplicated or out of place. Anything but zero fails the run.
+    pub wrong_bytes: u64,
+    /// Counters that show the factors at work.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Unreliable datagrams, as the two applications saw them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatagramsMeasured {
+    /// Datagrams that were due: sent early enough to arrive before the end even through a full queue.
+    pub due: u64,
+    /// Those of them that arrived, each counted once.
+    pub arrived: u64,
+    /// How long each of those took.
+    pub delays: Vec<Duration>,
+}

@@ -1,0 +1,110 @@
+//! A whole experiment: a scenario with its contenders, executed, checked and stored.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    contender::Contender,
+    matrix::{Cell, cells},
+    record::{self, MANIFEST_SCHEMA, Manifest, Record},
+    run::{Execution, run_all},
+    scenario::Scenario,
+    selftest::{self, Check},
+};
+
+/// A scenario and who is compared in it.
+pub struct Experiment {
+    scenario: Scenario,
+    contenders: Vec<Box<dyn Contender>>,
+}
+
+impl core::fmt::Debug for Experiment {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let names: Vec<String> = self.contenders.iter().map(|contender| contender.identity().name).collect();
+        f.debug_struct("Experiment").field("scenario", &self.scenario.name).field("contenders", &names).finish()
+    }
+}
+
+/// What an experiment yielded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Yield {
+    /// What was run.
+    pub manifest: Manifest,
+    /// The runs, in the order in which they were to be run.
+    pub records: Vec<Record>,
+    /// Whether the laboratory itself works.
+    pub checks: Vec<Check>,
+}
+
+impl Experiment {
+    /// An experiment. The first contender is the baseline of comparisons.
+    pub const fn new(scenario: Scenario, contenders: Vec<Box<dyn Contender>>) -> Self {
+        Self { scenario, contenders }
+    }
+
+    /// The runs in their order.
+    pub fn cells(&self) -> Vec<Cell> {
+        let first = self.scenario.run.seed;
+        cells(self.contenders.len(), first..first + u64::from(self.scenario.run.seeds))
+    }
+
+    /// What is to be run. `lab` names the program and its version.
+    pub fn manifest(&self, lab: &str) -> Manifest {
+        Manifest {
+            schema: MANIFEST_SCHEMA.to_owned(),
+            lab: lab.to_owned(),
+            scenario: self.scenario.clone(),
+            digest: self.scenario.digest(),
+            contenders: self.contenders.iter().map(|contender| contender.identity()).collect(),
+        }
+    }
+
+    /// Runs everything, then the self-test. `done` is called after each run, from the thread that ran it.
+    pub fn run(&self, lab: &str, execution: &Execution, done: &(dyn Fn(&Record) + Sync)) -> Yield {
+        let records = run_all(&self.scenario, &self.contenders, &self.cells(), execution, done);
+        let checks = selftest::run(&self.scenario, &self.contenders, &records);
+        Yield { manifest: self.manifest(lab), records, checks }
+    }
+}
+
+/// Where the records of an experiment go within `directory`. The name is the same for the same experiment only, whose
+/// records are the same bytes, so that replacing a file loses nothing.
+pub fn records_path(directory: &Path, manifest: &Manifest) -> PathBuf {
+    directory.join(format!("{}.jsonl", stem(manifest)))
+}
+
+/// Where the qlog files of an experiment go within `directory`.
+pub fn qlog_path(directory: &Path, manifest: &Manifest) -> PathBuf {
+    directory.join(stem(manifest))
+}
+
+fn stem(manifest: &Manifest) -> String {
+    let text = serde_json::to_string(manifest).unwrap_or_default();
+    let fingerprint = crate::digest::fnv1a(text.as_bytes());
+    format!("{}-{:08x}", manifest.scenario.name, fingerprint >> 32)
+}
+
+/// Writes the records into `directory`, which is created when it is not there. The file appears under its name only
+/// when it is complete.
+///
+/// # Errors
+/// When the directory or the file cannot be written.
+pub fn store(directory: &Path, manifest: &Manifest, records: &[Record]) -> io::Result<PathBuf> {
+    fs::create_dir_all(directory)?;
+    let path = records_path(directory, manifest);
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    let written = write_to(&partial, manifest, records).and_then(|()| fs::rename(&partial, &path));
+    if written.is_err() {
+        // The first error is the one to report; what is left over is a file that could not be written anyway.
+        let _ = fs::remove_file(&partial);
+    }
+    written.map(|()| path)
+}
+
+fn write_to(path: &Path, manifest: &Manifest, records: &[Record]) -> io::Result<()> {
+    let mut out = io::BufWriter::new(fs::File::create(path)?);
+    record::write(&mut out, manifest, records)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}

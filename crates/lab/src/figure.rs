@@ -1,0 +1,197 @@
+//! Every figure that a report can show: its name, unit, direction and definition, once.
+
+use crate::stats::compare::Better;
+
+/// A figure of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Figure {
+    /// See [`Figure::meaning`], as for all others.
+    Goodput,
+    /// Median of RTT.
+    RttP50,
+    /// 95th percentile of RTT.
+    RttP95,
+    /// 99th percentile of RTT.
+    RttP99,
+    /// p95 − p50 of RTT.
+    Jitter,
+    /// Mean over minimum of RTT, minus one.
+    Bufferbloat,
+    /// Share of packets dropped by the link.
+    LinkLoss,
+    /// Share of stream bytes sent again.
+    Retransmitted,
+    /// Jain's index.
+    Jain,
+    /// Share of packets dropped by the queue.
+    QueueLoss,
+    /// 99th percentile of the wait in the queue.
+    QueueDelayP99,
+    /// Time of the handshake.
+    Handshake,
+    /// Requests answered per second.
+    RequestRate,
+    /// Median time of a request.
+    RequestP50,
+    /// 95th percentile of the time of a request.
+    RequestP95,
+    /// 99th percentile of the time of a request.
+    RequestP99,
+    /// What the application misses.
+    ResidualLoss,
+    /// Median delay of a datagram.
+    DelayP50,
+    /// 95th percentile of the delay of a datagram.
+    DelayP95,
+    /// 99th percentile of the delay of a datagram.
+    DelayP99,
+}
+
+/// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bits per second; printed as Mbit/s.
+    BitsPerSecond,
+    /// Seconds; printed as milliseconds.
+    Seconds,
+    /// A share; printed in percent.
+    Share,
+    /// An index without a unit.
+    Index,
+    /// Per second.
+    PerSecond,
+}
+
+impl Unit {
+    /// The base unit, as in records.
+    pub const fn base(self) -> &'static str {
+        match self {
+            Self::BitsPerSecond => "bit/s",
+            Self::Seconds => "s",
+            Self::Share | Self::Index => "1",
+            Self::PerSecond => "1/s",
+        }
+    }
+
+    /// The unit that people read, and what a value in the base unit is multiplied by.
+    pub const fn printed(self) -> (&'static str, f64) {
+        match self {
+            Self::BitsPerSecond => ("Mbit/s", 1e-6),
+            Self::Seconds => ("ms", 1e3),
+            Self::Share => ("%", 100.0),
+            Self::Index => ("", 1.0),
+            Self::PerSecond => ("1/s", 1.0),
+        }
+    }
+}
+
+/// The table: key in records, label in reports, unit, which way is better, and what it means.
+type Row = (Figure, &'static str, &'static str, Unit, Option<Better>, &'static str);
+
+use Better::{Higher, Lower};
+use Unit::{BitsPerSecond, Index, PerSecond, Seconds, Share};
+
+#[rustfmt::skip]
+const TABLE: [Row; 20] = [
+    (Figure::Goodput, "goodput", "goodput", BitsPerSecond, Some(Higher),
+     "unique application bytes delivered to the receiving application per second, all connections together"),
+    (Figure::RttP50, "rtt_p50", "RTT p50", Seconds, Some(Lower),
+     "median of the RTT samples that acknowledgements gave the sender of the data, less the reported delay of the \
+      acknowledgement, all connections together"),
+    (Figure::RttP95, "rtt_p95", "RTT p95", Seconds, Some(Lower), "95th percentile of the same samples"),
+    (Figure::RttP99, "rtt_p99", "RTT p99", Seconds, Some(Lower), "99th percentile of the same samples; needs 300 samples"),
+    (Figure::Jitter, "jitter", "jitter", Seconds, Some(Lower), "p95 - p50 of RTT"),
+    (Figure::Bufferbloat, "bufferbloat", "bufferbloat", Index, Some(Lower), "mean RTT under load / minimum RTT - 1"),
+    (Figure::LinkLoss, "link_loss", "link loss", Share, None,
+     "packets that the loaded link dropped, by its queue or by its loss model, of all that were offered to it"),
+    (Figure::Retransmitted, "retransmitted", "retransmitted", Share, Some(Lower),
+     "stream bytes sent again, of all stream bytes sent"),
+    (Figure::Jain, "jain", "Jain's index", Index, Some(Higher),
+     "Jain's index of the connections' goodputs: 1 when all got the same, 1/n when one got everything"),
+    (Figure::QueueLoss, "queue_loss", "queue loss", Share, Some(Lower), "the part of link loss that the full queue caused"),
+    (Figure::QueueDelayP99, "queue_delay_p99", "queue delay p99", Seconds, Some(Lower),
+     "99th percentile of the time that packets waited in the loaded link's queue; needs 300 packets"),
+    (Figure::Handshake, "handshake", "handshake p50", Seconds, Some(Lower),
+     "median over the connections of the time from the first packet to the established connection, at the client"),
+    (Figure::RequestRate, "request_rate", "requests", PerSecond, Some(Higher), "responses completed per second"),
+    (Figure::RequestP50, "request_p50", "request p50", Seconds, Some(Lower),
+     "median time from sending a request to the last byte of its response"),
+    (Figure::RequestP95, "request_p95", "request p95", Seconds, Some(Lower), "95th percentile of the same times"),
+    (Figure::RequestP99, "request_p99", "request p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
+    (Figure::ResidualLoss, "residual_loss", "residual loss", Share, Some(Lower),
+     "datagrams that the receiving application still misses, of those that were due to arrive"),
+    (Figure::DelayP50, "delay_p50", "delay p50", Seconds, Some(Lower),
+     "median time from handing a datagram to the sender's stack to getting it from the receiver's"),
+    (Figure::DelayP95, "delay_p95", "delay p95", Seconds, Some(Lower), "95th percentile of the same times"),
+    (Figure::DelayP99, "delay_p99", "delay p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
+];
+
+impl Figure {
+    /// All figures, in the order of reports.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// The figures that every report shows, even where nobody supports them.
+    pub const ALWAYS: [Self; 9] = [
+        Self::Goodput,
+        Self::RttP50,
+        Self::RttP95,
+        Self::RttP99,
+        Self::Jitter,
+        Self::Bufferbloat,
+        Self::LinkLoss,
+        Self::Retransmitted,
+        Self::Jain,
+    ];
+
+    fn row(self) -> &'static Row {
+        // The table is in the order of the enum; a test holds it to that.
+        &TABLE[self as usize]
+    }
+
+    /// The key in records.
+    pub fn key(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The name in reports.
+    pub fn label(self) -> &'static str {
+        self.row().2
+    }
+
+    /// What it is measured in.
+    pub fn unit(self) -> Unit {
+        self.row().3
+    }
+
+    /// Which way it improves; `None` when it describes the network and not the contender.
+    pub fn better(self) -> Option<Better> {
+        self.row().4
+    }
+
+    /// Its definition.
+    pub fn meaning(self) -> &'static str {
+        self.row().5
+    }
+
+    /// The figure with this key.
+    pub fn from_key(key: &str) -> Option<Self> {
+        Self::all().find(|figure| figure.key() == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_keys_are_unique() {
+        for (index, figure) in Figure::all().enumerate() {
+            assert_eq!(figure as usize, index);
+            assert_eq!(Figure::from_key(figure.key()), Some(figure));
+            assert!(!figure.meaning().is_empty());
+        }
+        assert_eq!(Figure::from_key("speed"), None);
+    }
+}

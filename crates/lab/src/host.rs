@@ -1,0 +1,78 @@
+//! What a workload needs from one end of a connection: the seam between workloads and stacks.
+//!
+//! The contract: after anything has happened to the connection, drain [`Host::poll_event`]. Events are edges, not
+//! levels: after `Readable` the workload reads until [`ReadEnd::Blocked`] or the end, after `Writable` it writes until
+//! [`Written::Blocked`].
+
+use bytes::Bytes;
+
+/// A bidirectional stream, by whatever number the stack knows it.
+pub type Stream = u64;
+
+/// Something the workload has to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEvent {
+    /// The handshake is complete: streams and datagrams may be used.
+    Established,
+    /// The peer has opened streams: [`Host::accept`] gives them.
+    Opened,
+    /// The stream has data, its end or its reset.
+    Readable(Stream),
+    /// A stream that was blocked takes data again.
+    Writable(Stream),
+    /// [`Host::open`], which had nothing to give, may be asked again.
+    Available,
+    /// Datagrams have arrived.
+    Datagram,
+    /// The connection is over, and why.
+    Closed(String),
+}
+
+/// What became of an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// This many bytes were taken from the front of the data, at least one.
+    Bytes(usize),
+    /// Nothing fits; [`HostEvent::Writable`] follows.
+    Blocked,
+    /// The stream takes no more data, ever.
+    Closed,
+}
+
+/// Why a read came to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// Nothing more for the time being; [`HostEvent::Readable`] follows.
+    Blocked,
+    /// Everything was read up to the end of the stream.
+    Finished,
+    /// The stream or the connection was broken off.
+    Closed,
+}
+
+/// One end of a connection, as a workload sees it. Streams are bidirectional and reliable, reads are in order.
+pub trait Host {
+    /// The next event, `None` when there is nothing to tell.
+    fn poll_event(&mut self) -> Option<HostEvent>;
+
+    /// Opens a stream. `None`: the peer permits no further one; [`HostEvent::Available`] follows.
+    fn open(&mut self) -> Option<Stream>;
+
+    /// The next stream that the peer opened.
+    fn accept(&mut self) -> Option<Stream>;
+
+    /// Takes bytes from the front of `data`.
+    fn write(&mut self, stream: Stream, data: &mut Bytes) -> Written;
+
+    /// Ends the sending side, after what was written.
+    fn finish(&mut self, stream: Stream);
+
+    /// Hands all data that is there to `sink`, in order.
+    fn read(&mut self, stream: Stream, sink: &mut dyn FnMut(&[u8])) -> ReadEnd;
+
+    /// Sends an unreliable datagram. `false` when the connection cannot take it (too large, not negotiated).
+    fn send_datagram(&mut self, data: Bytes) -> bool;
+
+    /// The next datagram that arrived.
+    fn receive_datagram(&mut self) -> Option<Bytes>;
+}

@@ -1,0 +1,290 @@
+//! From what the connections and the links counted to the figures of one run.
+
+use std::collections::BTreeMap;
+
+use netem::Histogram;
+use serde::{Deserialize, Serialize};
+use units::Duration;
+
+use crate::{
+    contender::Measured,
+    figure::Figure,
+    stats::{
+        distribution::to_f64,
+        fairness::jain,
+        quantile::{TooFewSamples, quantile, samples_needed},
+    },
+};
+
+/// A figure of one run, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The value in the figure's base unit. `None` when there is none: the provenance says why.
+    pub value: Option<f64>,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// How many samples it rests on, where it rests on samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
+    /// Why there is no value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provenance {
+    /// Counted by the stack or the application while it ran.
+    Measured,
+    /// Computed from measured values.
+    Derived,
+    /// Counted in the model of the network.
+    Simulated,
+    /// The contender cannot report it.
+    Unsupported,
+    /// Could be computed, but nobody should believe it: too few samples.
+    Refused,
+    /// Nothing to measure: no packet was sent, no connection was established.
+    Empty,
+}
+
+impl Reading {
+    const fn of(value: f64, provenance: Provenance) -> Self {
+        Self { value: Some(value), provenance, samples: None, reason: None }
+    }
+
+    const fn none(provenance: Provenance) -> Self {
+        Self { value: None, provenance, samples: None, reason: None }
+    }
+
+    fn from_option(value: Option<f64>, provenance: Provenance) -> Self {
+        value.map_or(Self::none(Provenance::Empty), |value| Self::of(value, provenance))
+    }
+}
+
+/// Packets of the loaded link while it was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkWindow {
+    /// Packets offered to the link.
+    pub offered: u64,
+    /// Bytes of IP packets offered to the link.
+    pub offered_bytes: u64,
+    /// Packets that found the queue full.
+    pub dropped_queue: u64,
+    /// Packets that the loss model took.
+    pub dropped_loss: u64,
+    /// Packets dropped for any other reason: too large for the path, or by a test's script.
+    pub dropped_other: u64,
+}
+
+impl LinkWindow {
+    fn dropped(&self) -> u64 {
+        self.dropped_queue + self.dropped_loss + self.dropped_other
+    }
+}
+
+/// The figures of one run of `span` that was measured. `queueing` is how long packets waited at the loaded link.
+pub fn figures(
+    connections: &[Measured],
+    loaded: &LinkWindow,
+    queueing: &Histogram,
+    span: Duration,
+) -> BTreeMap<Figure, Reading> {
+    let mut figures = BTreeMap::new();
+    let bits = |connection: &Measured| count(connection.delivered) * 8.0 / span.as_secs_f64();
+    let goodputs: Vec<f64> = connections.iter().map(bits).collect();
+    figures.insert(Figure::Goodput, Reading::of(goodputs.iter().sum(), Provenance::Measured));
+    figures.insert(Figure::Jain, Reading::from_option(jain(&goodputs), Provenance::Derived));
+    figures.extend(rtt(connections));
+    figures.insert(Figure::Retransmitted, retransmitted(connections));
+    for (figure, dropped) in [(Figure::LinkLoss, loaded.dropped()), (Figure::QueueLoss, loaded.dropped_queue)] {
+        figures.insert(figure, Reading::from_option(share(dropped, loaded.offered), Provenance::Simulated));
+    }
+    figures.insert(Figure::QueueDelayP99, queue_delay(queueing));
+    let mut handshakes: Vec<Duration> = connections.iter().filter_map(|connection| connection.handshake).collect();
+    handshakes.sort_unstable();
+    figures.insert(Figure::Handshake, percentile(&handshakes, 0.5));
+    figures.extend(requests(connections, span));
+    figures.extend(datagrams(connections));
+    figures
+}
+
+/// RTT percentiles, jitter and bufferbloat, from the samples of all connections together.
+fn rtt(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    const PERCENTILES: [(Figure, f64); 3] = [(Figure::RttP50, 0.5), (Figure::RttP95, 0.95), (Figure::RttP99, 0.99)];
+    let Some(samples) = pooled(connections, |connection| connection.rtt.as_ref()) else {
+        let figures = [Figure::RttP50, Figure::RttP95, Figure::RttP99, Figure::Jitter, Figure::Bufferbloat];
+        return figures.map(|figure| (figure, Reading::none(Provenance::Unsupported))).into();
+    };
+    let mut figures: Vec<_> = PERCENTILES.iter().map(|&(figure, q)| (figure, percentile(&samples, q))).collect();
+    let jitter = match (figures[0].1.value, figures[1].1.value) {
+        (Some(p50), Some(p95)) => Reading::of(p95 - p50, Provenance::Derived),
+        _ => Reading { provenance: figures[1].1.provenance, ..figures[1].1.clone() },
+    };
+    figures.push((Figure::Jitter, jitter));
+    let mean = samples.iter().map(Duration::as_secs_f64).sum::<f64>() / to_f64(samples.len().max(1));
+    let least = connections.iter().filter_map(|connection| connection.rtt_min).min();
+    let bloat = match least {
+        Some(least) if !samples.is_empty() && !least.is_zero() => {
+            Reading::of(mean / least.as_secs_f64() - 1.0, Provenance::Derived)
+        }
+        None if !samples.is_empty() => Reading::none(Provenance::Unsupported),
+        _ => Reading::none(Provenance::Empty),
+    };
+    figures.push((Figure::Bufferbloat, bloat));
+    figures
+}
+
+fn queue_delay(queueing: &Histogram) -> Reading {
+    let have = usize::try_from(queueing.count()).unwrap_or(usize::MAX);
+    let samples = Some(have);
+    match queueing.quantile_duration(0.99) {
+        Some(value) if have >= samples_needed(0.99) => {
+            Reading { samples, ..Reading::of(value.as_secs_f64(), Provenance::Simulated) }
+        }
+        Some(_) => {
+            let reason = Some(TooFewSamples { needed: samples_needed(0.99), have }.to_string());
+            Reading { samples, reason, ..Reading::none(Provenance::Refused) }
+        }
+        None => Reading::none(Provenance::Empty),
+    }
+}
+
+fn retransmitted(connections: &[Measured]) -> Reading {
+    let sum = |read: fn(&Measured) -> Option<u64>| -> Option<u64> { connections.iter().map(read).sum() };
+    match (sum(|c| c.stream_bytes_resent), sum(|c| c.stream_bytes_sent)) {
+        (Some(resent), Some(sent)) => Reading::from_option(share(resent, sent), Provenance::Measured),
+        _ => Reading::none(Provenance::Unsupported),
+    }
+}
+
+fn requests(connections: &[Measured], span: Duration) -> Vec<(Figure, Reading)> {
+    let Some(times) = pooled(connections, |connection| connection.requests.as_ref()) else { return Vec::new() };
+    let rate = to_f64(times.len()) / span.as_secs_f64();
+    vec![
+        (Figure::RequestRate, Reading::of(rate, Provenance::Measured)),
+        (Figure::RequestP50, percentile(&times, 0.5)),
+        (Figure::RequestP95, percentile(&times, 0.95)),
+        (Figure::RequestP99, percentile(&times, 0.99)),
+    ]
+}
+
+fn datagrams(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let read =
+        |connection: &'_ Measured| connection.datagrams.as_ref().map(|datagrams| (datagrams.due, datagrams.arrived));
+    let Some(counts) = connections.iter().map(read).collect::<Option<Vec<_>>>() else { return Vec::new() };
+    let delays = pooled(connections, |connection| connection.datagrams.as_ref().map(|datagrams| &datagrams.delays));
+    let (due, arrived) = counts.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+    let delays = delays.unwrap_or_default();
+    vec![
+        (Figure::ResidualLoss, Reading::from_option(share(due.saturating_sub(arrived), due), Provenance::Measured)),
+        (Figure::DelayP50, percentile(&delays, 0.5)),
+        (Figure::DelayP95, percentile(&delays, 0.95)),
+        (Figure::DelayP99, percentile(&delays, 0.99)),
+    ]
+}
+
+/// All samples in ascending order; `None` when a connection does not report them.
+fn pooled(connections: &[Measured], read: impl Fn(&Measured) -> Option<&Vec<Duration>>) -> Option<Vec<Duration>> {
+    let mut samples = Vec::new();
+    for connection in connections {
+        samples.extend_from_slice(read(connection)?);
+    }
+    samples.sort_unstable();
+    Some(samples)
+}
+
+fn percentile(ascending: &[Duration], q: f64) -> Reading {
+    let samples = Some(ascending.len());
+    match quantile(ascending, q) {
+        Ok(value) => Reading { samples, ..Reading::of(value.as_secs_f64(), Provenance::Measured) },
+        Err(TooFewSamples { have: 0, .. }) => Reading::none(Provenance::Empty),
+        Err(error) => Reading { samples, reason: Some(error.to_string()), ..Reading::none(Provenance::Refused) },
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| count(part) / count(whole))
+}
+
+/// A count as a number to compute with.
+#[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53")]
+fn count(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::DatagramsMeasured;
+
+    fn millis(range: impl Iterator<Item = u64>) -> Option<Vec<Duration>> {
+        Some(range.map(Duration::from_millis).collect())
+    }
+
+    fn connection(delivered: u64) -> Measured {
+        Measured {
+            delivered,
+            handshake: Some(Duration::from_millis(55)),
+            rtt: millis(51..=150),
+            rtt_min: Some(Duration::from_millis(50)),
+            stream_bytes_sent: Some(1_000),
+            stream_bytes_resent: Some(50),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn definitions() {
+        let link = LinkWindow { offered: 1_000, dropped_loss: 30, dropped_queue: 20, ..LinkWindow::default() };
+        let mut queue = Histogram::new();
+        (1..=1_000).for_each(|millis| queue.record_duration(Duration::from_millis(millis)));
+        let connections: Vec<_> = [500_000, 500_000, 500_000, 1_000_000].map(connection).into();
+        let figures = figures(&connections, &link, &queue, Duration::from_secs(2));
+        let value = |figure| figures[&figure].value.unwrap();
+        let close =
+            |figure, expected: f64| assert!((value(figure) - expected).abs() < 1e-9, "{figure:?} {}", value(figure));
+        close(Figure::Goodput, 10e6);
+        close(Figure::RttP50, 0.100);
+        close(Figure::RttP95, 0.145);
+        close(Figure::RttP99, 0.149);
+        close(Figure::Jitter, 0.045);
+        close(Figure::Bufferbloat, 0.1005 / 0.05 - 1.0);
+        close(Figure::LinkLoss, 0.05);
+        close(Figure::QueueLoss, 0.02);
+        close(Figure::Retransmitted, 0.05);
+        close(Figure::Jain, 6.25 / (4.0 * 1.75));
+        close(Figure::Handshake, 0.055);
+        assert!((value(Figure::QueueDelayP99) - 0.99).abs() < 0.004);
+        assert_eq!(figures[&Figure::LinkLoss].provenance, Provenance::Simulated);
+        assert_eq!(figures[&Figure::RttP99].samples, Some(400));
+        assert!(!figures.contains_key(&Figure::RequestP50));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        let mut silent = connection(1);
+        (silent.rtt, silent.stream_bytes_resent) = (None, None);
+        let link = LinkWindow::default();
+        let known = figures(&[connection(1), silent], &link, &Histogram::new(), Duration::from_secs(1));
+        for figure in [Figure::RttP50, Figure::RttP99, Figure::Jitter, Figure::Bufferbloat, Figure::Retransmitted] {
+            assert_eq!(known[&figure], Reading::none(Provenance::Unsupported), "{figure:?}");
+        }
+        assert_eq!(known[&Figure::LinkLoss].provenance, Provenance::Empty);
+        let one = figures(&[connection(0)], &link, &Histogram::new(), Duration::from_secs(1));
+        assert_eq!(one[&Figure::RttP99].provenance, Provenance::Refused);
+        assert_eq!(one[&Figure::RttP99].reason.as_deref(), Some("needs 300 samples, there are 100"));
+        assert_eq!(one[&Figure::Goodput].value, Some(0.0));
+        assert_eq!(one[&Figure::Jain].provenance, Provenance::Empty);
+    }
+
+    #[test]
+    fn residual_loss() {
+        let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap() };
+        let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
+        let figures = figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1));
+        assert_eq!(figures[&Figure::ResidualLoss].value, Some(0.025));
+        assert_eq!(figures[&Figure::DelayP50].value, Some(0.195));
+    }
+}

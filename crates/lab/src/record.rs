@@ -1,0 +1,205 @@
+//! Records: what the runs yielded, as JSON lines that reports are made from.
+//!
+//! The first line is the [`Manifest`] (what was to be run), each further line the [`Record`] of one run. Records hold
+//! nothing of the machine or the day: the same experiment yields the same bytes. Readers refuse a schema they do not
+//! know; the number in it goes up when a field changes its meaning or goes away, not when one is added.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, Write},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    contender::{Evidence, Factor, Identity},
+    figure::Figure,
+    measure::{LinkWindow, Reading},
+    scenario::Scenario,
+};
+
+/// Schema of the first line.
+pub const MANIFEST_SCHEMA: &str = "tiderace-lab-experiment/1";
+/// Schema of each further line.
+pub const RECORD_SCHEMA: &str = "tiderace-lab-run/1";
+
+/// What was to be run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`MANIFEST_SCHEMA`].
+    pub schema: String,
+    /// The program and its version.
+    pub lab: String,
+    /// The scenario with everything that was replaced on the command line.
+    pub scenario: Scenario,
+    /// [`Scenario::digest`]: runs with equal digests may be compared.
+    pub digest: String,
+    /// The contenders in the order of reports. The first is the baseline of comparisons.
+    pub contenders: Vec<Identity>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`RECORD_SCHEMA`].
+    pub schema: String,
+    /// The scenario's name.
+    pub scenario: String,
+    /// [`Scenario::digest`].
+    pub digest: String,
+    /// Who ran.
+    pub contender: Identity,
+    /// With which seed.
+    pub seed: u64,
+    /// Whether the figures may be used.
+    pub outcome: RunOutcome,
+    /// Virtual seconds from the start to the end, warm-up included.
+    pub virtual_seconds: f64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Packets that were offered to a link, and the hash of when, how large and what became of them.
+    pub trace: TraceSummary,
+    /// The loaded direction's link while it was measured.
+    pub link: LinkWindow,
+    /// The figures by their keys.
+    #[serde(with = "by_key")]
+    pub figures: BTreeMap<Figure, Reading>,
+    /// What was switched on.
+    pub factors: Vec<Factor>,
+    /// The connections in order.
+    pub connections: Vec<ConnectionRecord>,
+}
+
+/// Whether a run's figures may be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunOutcome {
+    /// They may.
+    Valid,
+    /// They may not, and why.
+    Failed(String),
+}
+
+/// A packet trace in short.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceSummary {
+    /// Equal traces have equal hashes.
+    pub hash: String,
+    /// Packets in it.
+    pub packets: u64,
+}
+
+/// One connection of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionRecord {
+    /// Bits per second that its receiving application got.
+    pub goodput: f64,
+    /// Seconds that the handshake took.
+    pub handshake: Option<f64>,
+    /// RTT samples.
+    pub rtt_samples: Option<usize>,
+    /// Smallest RTT in seconds.
+    pub rtt_min: Option<f64>,
+    /// Stream bytes that the sender of the data put into packets.
+    pub stream_bytes_sent: Option<u64>,
+    /// Those of them that had been sent before.
+    pub stream_bytes_resent: Option<u64>,
+    /// Packets of the sender of the data.
+    pub packets_sent: Option<u64>,
+    /// Why it ended before the run did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
+    /// Counters that show the factors at work.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Records that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A line is not what it should be.
+    #[error("line {line}: {message}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// There is no first line.
+    #[error("the file is empty")]
+    Empty,
+}
+
+/// Writes an experiment.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> io::Result<()> {
+    let mut line = |value: serde_json::Result<String>| writeln!(out, "{}", value.map_err(io::Error::other)?);
+    line(serde_json::to_string(manifest))?;
+    records.iter().try_for_each(|record| line(serde_json::to_string(record)))
+}
+
+/// Reads an experiment back.
+///
+/// # Errors
+/// When a line is not what [`write()`] writes.
+pub fn read(input: impl BufRead) -> Result<(Manifest, Vec<Record>), ReadError> {
+    let mut lines = input.lines().enumerate();
+    let (_, first) = lines.next().ok_or(ReadError::Empty)?;
+    let manifest = parse(1, &first?, MANIFEST_SCHEMA)?;
+    let records = lines.map(|(index, line)| parse(index + 1, &line?, RECORD_SCHEMA)).collect::<Result<_, _>>()?;
+    Ok((manifest, records))
+}
+
+fn parse<T: DeserializeOwned>(line: usize, text: &str, schema: &str) -> Result<T, ReadError> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    let error = |message: String| ReadError::Line { line, message };
+    let head: Head =
+        serde_json::from_str(text).map_err(|e| error(format!("this is no line of a file with records ({e})")))?;
+    if head.schema != schema {
+        return Err(error(format!("the schema is `{}`, this version reads `{schema}`", head.schema)));
+    }
+    serde_json::from_str(text).map_err(|e| error(e.to_string()))
+}
+
+/// Figures as a map from key to reading with its unit.
+mod by_key {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    use super::{Figure, Reading};
+
+    #[derive(Serialize)]
+    struct Written<'a> {
+        unit: &'static str,
+        #[serde(flatten)]
+        reading: &'a Reading,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        figures: &BTreeMap<Figure, Reading>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let written =
+            figures.iter().map(|(figure, reading)| (figure.key(), Written { unit: figure.unit().base(), reading }));
+        serializer.collect_map(written)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<Figure, Reading>, D::Error> {
+        let written = BTreeMap::<String, Reading>::deserialize(deserializer)?;
+        let known = written.into_iter().map(|(key, value)| {
+            let figure = Figure::from_key(&key).ok_or_else(|| D::Error::custom(format!("unknown figure `{key}`")))?;
+            Ok((figure, value))
+        });
+        known.collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! Reference results: experiments whose answer is known before they are run.
+//!
+//! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
+//! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
+//! against the size of the buffer, [`speed`] measures what simulating costs. Tests and `cargo xtask shows` run the same
+//! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
+
+pub mod full_queue;
+pub mod loss_response;
+pub mod speed;
+
+use core::ops::RangeInclusive;
+
+use crate::{
+    contender::Contender,
+    figure::Figure,
+    matrix::cells,
+    record::{Record, RunOutcome},
+    run::{Execution, run_all},
+    scenario::{Scenario, parse},
+    stats::{
+        interval::{Interval, median_interval},
+        quantile::median,
+    },
+};
+
+/// A measured value beside the range it has to lie in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What was measured, for people: `newreno at 1 % loss`.
+    pub name: String,
+    /// Median over the runs.
+    pub value: f64,
+    /// Its 95 % interval, when there are enough runs for one.
+    pub interval: Option<Interval>,
+    /// Where the value has to lie.
+    pub target: RangeInclusive<f64>,
+    /// What value and target are measured in.
+    pub unit: &'static str,
+    /// What the value was made from.
+    pub detail: String,
+}
+
+impl Finding {
+    /// Whether the value lies where it has to.
+    pub fn passed(&self) -> bool {
+        self.target.contains(&self.value)
+    }
+}
+
+impl core::fmt::Display for Finding {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {:.3} {}", self.name, self.value, self.unit)?;
+        if let Some(interval) = &self.interval {
+            write!(f, " [{:.3}, {:.3}]", interval.low, interval.high)?;
+        }
+        write!(f, ", target {:.3} to {:.3}; {}", self.target.start(), self.target.end(), self.detail)
+    }
+}
+
+/// Nothing could be measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(pub String);
+
+/// Our stack with one controller.
+fn stack(controller: &str) -> Result<Box<dyn Contender>, Failed> {
+    crate::tiderace::contender(controller).ok_or_else(|| Failed(format!("there is no controller `{controller}`")))
+}
+
+/// A scenario that this module wrote as text.
+fn scenario(text: &str) -> Result<Scenario, Failed> {
+    parse(text, "reference").map_err(|error| Failed(error.to_string()))
+}
+
+/// Runs every seed of the scenario on all cores. One run that cannot be used is a failure: the others would have been
+/// chosen by their result.
+fn runs(scenario: &Scenario, controller: &str) -> Result<Vec<Record>, Failed> {
+    let first = scenario.run.seed;
+    let cells = cells(1, first..first + u64::from(scenario.run.seeds));
+    let records = run_all(scenario, &[stack(controller)?], &cells, &Execution::default(), &|_| {});
+    for record in &records {
+        if let RunOutcome::Failed(reason) = &record.outcome {
+            return Err(Failed(format!("seed {}: {reason}", record.seed)));
+        }
+    }
+    Ok(records)
+}
+
+/// A figure of a run.
+fn figure(record: &Record, figure: Figure) -> Result<f64, Failed> {
+    let reading = record.figures.get(&figure);
+    reading.and_then(|reading| reading.value).ok_or_else(|| {
+        let reason = reading.and_then(|reading| reading.reason.clone()).unwrap_or_else(|| "no value".to_owned());
+        Failed(format!("seed {}: {}: {reason}", record.seed, figure.label()))
+    })
+}
+
+/// The median and its 95 % interval.
+fn centre(values: &[f64]) -> Result<(f64, Option<Interval>), Failed> {
+    let mut ascending = values.to_vec();
+    ascending.sort_by(f64::total_cmp);
+    let value = median(&ascending).ok_or_else(|| Failed("no run".to_owned()))?;
+    Ok((value, median_interval(values, 0.95)))
+}

@@ -1,0 +1,258 @@
+//! What the records say, for people and for programs.
+//!
+//! [`Report`] holds the numbers; [`text`] prints them as a table that is readable without colour, and the report itself
+//! serialises as JSON. The same records give the same report.
+
+mod text;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use units::Seed;
+
+use crate::{
+    figure::Figure,
+    measure::{Provenance, Reading},
+    record::{Manifest, Record, RunOutcome},
+    selftest::Check,
+    stats::{
+        compare::{Comparison, MARGIN, compare},
+        interval::{Interval, RUNS_MIN, median_interval},
+        quantile::median,
+    },
+};
+
+pub use text::text;
+
+/// Schema of the JSON form.
+pub const REPORT_SCHEMA: &str = "tiderace-lab-report/1";
+
+/// Figures that contenders are compared by.
+const COMPARED: [Figure; 6] = [
+    Figure::Goodput,
+    Figure::RttP95,
+    Figure::Retransmitted,
+    Figure::RequestP95,
+    Figure::ResidualLoss,
+    Figure::DelayP95,
+];
+
+/// What the records say.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// [`REPORT_SCHEMA`].
+    pub schema: &'static str,
+    /// What was run.
+    pub manifest: Manifest,
+    /// Whether the laboratory itself works. Empty for a report from stored records.
+    pub self_test: Vec<Check>,
+    /// One column per contender, in the manifest's order.
+    pub contenders: Vec<Column>,
+    /// Each further contender against the first one.
+    pub comparisons: Vec<ComparisonRow>,
+    /// Virtual seconds of all runs.
+    pub virtual_seconds: f64,
+    /// Runs that failed.
+    pub failures: Vec<Failure>,
+    /// The file with the records, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records: Option<PathBuf>,
+}
+
+/// What one contender's runs say.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Runs that count.
+    pub runs: usize,
+    /// One hash of the packet traces of all its runs.
+    pub trace_hash: String,
+    /// Packets in them.
+    pub packets: u64,
+    /// Connections that ended before their run did, or were never established.
+    pub connections_lost: usize,
+    /// Connections in all.
+    pub connections: usize,
+    /// Figures by key.
+    pub figures: Vec<Cell>,
+}
+
+/// One figure of one contender over the seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// Key of the figure.
+    pub figure: &'static str,
+    /// Base unit of the values.
+    pub unit: &'static str,
+    /// Median over the runs; `None` without a value in every run.
+    pub median: Option<f64>,
+    /// Its interval; `None` below six runs.
+    pub interval: Option<Interval>,
+    /// Where the values come from, or why there is none.
+    pub provenance: Provenance,
+    /// Why there is none, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// One figure of two contenders.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparisonRow {
+    /// Who is compared.
+    pub contender: String,
+    /// With whom.
+    pub baseline: String,
+    /// Key of the figure.
+    pub figure: &'static str,
+    /// What it says.
+    #[serde(flatten)]
+    pub result: Comparison,
+}
+
+/// A run whose figures are not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Who ran.
+    pub contender: String,
+    /// With which seed.
+    pub seed: u64,
+    /// Why.
+    pub reason: String,
+}
+
+impl Report {
+    /// Puts together what the records say. Records of another scenario or of contenders that the manifest does not name
+    /// are left out.
+    pub fn new(manifest: Manifest, records: &[Record]) -> Self {
+        let records: Vec<&Record> = records.iter().filter(|record| record.digest == manifest.digest).collect();
+        let by_contender: Vec<Vec<&Record>> = manifest
+            .contenders
+            .iter()
+            .map(|identity| {
+                let mut own: Vec<_> = records.iter().copied().filter(|record| record.contender == *identity).collect();
+                own.sort_by_key(|record| record.seed);
+                own
+            })
+            .collect();
+        let contenders = manifest.contenders.iter().zip(&by_contender);
+        let contenders = contenders.map(|(identity, runs)| column(&identity.name, &identity.version, runs)).collect();
+        let failures = records.iter().filter_map(|record| match &record.outcome {
+            RunOutcome::Valid => None,
+            RunOutcome::Failed(reason) => {
+                Some(Failure { contender: record.contender.name.clone(), seed: record.seed, reason: reason.clone() })
+            }
+        });
+        Self {
+            schema: REPORT_SCHEMA,
+            contenders,
+            comparisons: comparisons(&manifest, &by_contender),
+            virtual_seconds: records.iter().map(|record| record.virtual_seconds).sum(),
+            failures: failures.collect(),
+            self_test: Vec::new(),
+            records: None,
+            manifest,
+        }
+    }
+
+    /// Whether the self-test found nothing and every run counts.
+    pub fn is_sound(&self) -> bool {
+        self.failures.is_empty() && self.self_test.iter().all(|check| check.passed)
+    }
+
+    /// The figure of a contender.
+    pub fn cell(&self, contender: usize, figure: Figure) -> Option<&Cell> {
+        self.contenders.get(contender)?.figures.iter().find(|cell| cell.figure == figure.key())
+    }
+
+    /// The report as JSON.
+    ///
+    /// # Errors
+    /// Never in practice: everything in it can be written as JSON.
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+}
+
+fn column(name: &str, version: &str, runs: &[&Record]) -> Column {
+    let valid: Vec<&Record> = runs.iter().copied().filter(|record| record.outcome == RunOutcome::Valid).collect();
+    let hashes: Vec<&str> = runs.iter().map(|record| record.trace.hash.as_str()).collect();
+    let connections = || valid.iter().flat_map(|record| &record.connections);
+    let lost =
+        |connection: &&crate::record::ConnectionRecord| connection.closed.is_some() || connection.handshake.is_none();
+    let figures = Figure::all().filter(|figure| {
+        Figure::ALWAYS.contains(figure) || valid.iter().any(|record| record.figures.contains_key(figure))
+    });
+    Column {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        runs: valid.len(),
+        trace_hash: format!("{:016x}", crate::digest::fnv1a(hashes.join("\n").as_bytes())),
+        packets: runs.iter().map(|record| record.trace.packets).sum(),
+        connections_lost: connections().filter(lost).count(),
+        connections: connections().count(),
+        figures: figures.map(|figure| cell(figure, &valid)).collect(),
+    }
+}
+
+/// One figure over the runs. A figure that is missing in one of them is missing: leaving out the runs that could not
+/// report it would choose the runs by their result.
+fn cell(figure: Figure, runs: &[&Record]) -> Cell {
+    let empty = Reading { value: None, provenance: Provenance::Empty, samples: None, reason: None };
+    let readings: Vec<&Reading> = runs.iter().map(|run| run.figures.get(&figure).unwrap_or(&empty)).collect();
+    let values: Option<Vec<f64>> = readings.iter().map(|reading| reading.value).collect();
+    let values = values.filter(|values| !values.is_empty());
+    let blamed = readings.iter().find(|reading| reading.value.is_none()).or(readings.first());
+    let mut ascending = values.clone().unwrap_or_default();
+    ascending.sort_by(f64::total_cmp);
+    Cell {
+        figure: figure.key(),
+        unit: figure.unit().base(),
+        median: median(&ascending),
+        interval: values.and_then(|values| median_interval(&values, 0.95)),
+        provenance: blamed.map_or(Provenance::Empty, |reading| reading.provenance),
+        reason: blamed.and_then(|reading| reading.reason.clone()),
+    }
+}
+
+/// Compares each further contender with the first, seed by seed.
+fn comparisons(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> Vec<ComparisonRow> {
+    let Some((baseline, others)) = by_contender.split_first() else { return Vec::new() };
+    let mut rows = Vec::new();
+    for (index, runs) in others.iter().enumerate() {
+        for figure in COMPARED {
+            let Some(better) = figure.better() else { continue };
+            let pairs = pairs(figure, runs, baseline);
+            let seed = Seed::from_number(0).child(figure.key(), index as u64);
+            if let Some(result) = compare(&pairs, better, MARGIN, seed) {
+                rows.push(ComparisonRow {
+                    contender: manifest.contenders[index + 1].name.clone(),
+                    baseline: manifest.contenders[0].name.clone(),
+                    figure: figure.key(),
+                    result,
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// The values of the seeds on which both have one.
+fn pairs(figure: Figure, contender: &[&Record], baseline: &[&Record]) -> Vec<(f64, f64)> {
+    let value = |record: &Record| match record.outcome {
+        RunOutcome::Valid => record.figures.get(&figure)?.value,
+        RunOutcome::Failed(_) => None,
+    };
+    let pair = |record: &&Record| {
+        let other = baseline.iter().find(|other| other.seed == record.seed)?;
+        Some((value(record)?, value(other)?))
+    };
+    contender.iter().filter_map(pair).collect()
+}
+
+/// Whether intervals and verdicts can be given at all.
+pub(crate) const fn enough_runs(runs: usize) -> bool {
+    runs >= RUNS_MIN
+}

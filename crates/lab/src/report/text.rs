@@ -1,0 +1,315 @@
+//! The report as text: a table of figures, the comparison, what was simulated and how. Readable without colour, at
+//! most 100 columns wide for up to four contenders.
+
+use core::fmt::{self, Write};
+
+use netem::{LinkConfig, Loss, Queue};
+use units::duration_text::display;
+
+use super::{Cell, Report, enough_runs};
+use crate::{
+    figure::{Figure, Unit},
+    measure::Provenance,
+    scenario::{Direction, Scenario, Workload},
+    stats::compare::{MARGIN, Verdict},
+};
+
+/// Prints the report.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write_all(&mut out, report);
+    out
+}
+
+fn write_all(out: &mut String, report: &Report) -> fmt::Result {
+    let scenario = &report.manifest.scenario;
+    writeln!(out, "{}: {}", scenario.name, scenario.title)?;
+    self_test(out, report)?;
+    out.push('\n');
+    table(out, report)?;
+    notes(out, report)?;
+    comparisons(out, report)?;
+    simulated(out, report)?;
+    failures(out, report)?;
+    match &report.records {
+        Some(path) => writeln!(out, "\nRecords (JSON lines): {}", path.display()),
+        None => Ok(()),
+    }
+}
+
+fn self_test(out: &mut String, report: &Report) -> fmt::Result {
+    let (passed, failed): (Vec<_>, Vec<_>) = report.self_test.iter().partition(|check| check.passed);
+    if !passed.is_empty() {
+        let names: Vec<&str> = passed.iter().map(|check| check.name).collect();
+        writeln!(out, "Self-test: {} passed ({}).", passed.len(), names.join(", "))?;
+    }
+    for check in failed {
+        writeln!(out, "Self-test FAILED: {}: {}. Do not believe what follows.", check.name, check.detail)?;
+    }
+    Ok(())
+}
+
+/// One row per figure, one column per contender.
+fn table(out: &mut String, report: &Report) -> fmt::Result {
+    let figures: Vec<Figure> = Figure::all()
+        .filter(|&figure| (0..report.contenders.len()).any(|i| report.cell(i, figure).is_some()))
+        .collect();
+    let body: Vec<Vec<String>> = figures
+        .iter()
+        .map(|&figure| (0..report.contenders.len()).map(|i| entry(report.cell(i, figure), figure.unit())).collect())
+        .collect();
+    let labels: Vec<String> = figures.iter().map(|&figure| label(figure)).collect();
+    let first = labels.iter().map(|label| width(label)).max().unwrap_or(0);
+    let widths: Vec<usize> = (report.contenders.iter().enumerate())
+        .map(|(i, column)| body.iter().map(|row| width(&row[i])).chain([width(&column.name)]).max().unwrap_or(0))
+        .collect();
+    write!(out, "{:first$}", "")?;
+    for (column, &width) in report.contenders.iter().zip(&widths) {
+        write!(out, "   {:<width$}", column.name)?;
+    }
+    end_line(out);
+    for (label, row) in labels.iter().zip(&body) {
+        out.push_str(label);
+        pad(out, first - width(label));
+        for (entry, &column) in row.iter().zip(&widths) {
+            write!(out, "   {entry}")?;
+            pad(out, column - width(entry));
+        }
+        end_line(out);
+    }
+    Ok(())
+}
+
+fn label(figure: Figure) -> String {
+    match figure.unit().printed().0 {
+        "" => figure.label().to_owned(),
+        unit => format!("{} ({unit})", figure.label()),
+    }
+}
+
+/// `12.3 [11.9, 12.8]`, or why there is nothing.
+fn entry(cell: Option<&Cell>, unit: Unit) -> String {
+    let Some(cell) = cell else { return "–".to_owned() };
+    let scale = unit.printed().1;
+    match (cell.median, cell.interval, cell.provenance) {
+        (Some(median), Some(interval), _) => {
+            let (low, high) = (interval.low * scale, interval.high * scale);
+            let digits = decimals(median * scale, high - low);
+            format!("{:.digits$} [{low:.digits$}, {high:.digits$}]", median * scale)
+        }
+        (Some(median), None, _) => {
+            let digits = decimals(median * scale, 0.0);
+            format!("{:.digits$}", median * scale)
+        }
+        (None, _, Provenance::Refused) => "too few samples".to_owned(),
+        (None, _, _) => "–".to_owned(),
+    }
+}
+
+/// Decimals so that an interval's width shows two digits, but no value more than four digits in all.
+#[expect(clippy::cast_possible_truncation, reason = "clamped")]
+fn decimals(value: f64, width: f64) -> usize {
+    let shown = |x: f64, digits: i32| digits - 1 - x.abs().log10().floor().clamp(-9.0, 9.0) as i32;
+    let by_width = if width > 0.0 { shown(width, 2) } else { i32::MAX };
+    let by_value = if value == 0.0 { 1 } else { shown(value, 4) };
+    usize::try_from(by_width.min(by_value).clamp(0, 4)).unwrap_or(0)
+}
+
+fn notes(out: &mut String, report: &Report) -> fmt::Result {
+    let runs = report.contenders.iter().map(|column| column.runs).min().unwrap_or(0);
+    let interval = report.contenders.iter().flat_map(|column| &column.figures).find_map(|cell| cell.interval);
+    out.push('\n');
+    match interval {
+        Some(interval) => writeln!(
+            out,
+            "Median over {runs} seeds, in brackets the interval that covers it with {:.1} % confidence\n(order \
+             statistics, at least 95 %).",
+            interval.coverage * 100.0
+        )?,
+        None => writeln!(out, "Median over {runs} seeds. Intervals need at least 6: try `--seeds 10`.")?,
+    }
+    let cells = || report.contenders.iter().flat_map(|column| &column.figures);
+    if cells().any(|cell| cell.provenance == Provenance::Unsupported) {
+        out.push_str("– the contender cannot report it.\n");
+    }
+    if let Some(reason) = cells().filter(|cell| cell.median.is_none()).find_map(|cell| cell.reason.as_deref()) {
+        writeln!(out, "too few samples: {reason}; a longer `--duration` gives more.")?;
+    }
+    for column in report.contenders.iter().filter(|column| column.connections_lost > 0) {
+        let (lost, all) = (column.connections_lost, column.connections);
+        writeln!(out, "{}: {lost} of {all} connections broke off or were never established.", column.name)?;
+    }
+    Ok(())
+}
+
+fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
+    let mut pair = None;
+    for row in &report.comparisons {
+        if pair != Some((&row.contender, &row.baseline)) {
+            pair = Some((&row.contender, &row.baseline));
+            writeln!(out, "\n{} compared with {}, seed by seed:", row.contender, row.baseline)?;
+        }
+        let label = Figure::from_key(row.figure).map_or(row.figure, Figure::label);
+        let (ratio, result) = (row.result.ratio, &row.result);
+        write!(out, "  {label:<14} x {:.3}", ratio.value)?;
+        if enough_runs(result.pairs) {
+            write!(out, " [{:.3}, {:.3}]", ratio.low, ratio.high)?;
+        }
+        match (result.verdict, result.pairs_needed) {
+            (Verdict::Better, _) => writeln!(out, "  better")?,
+            (Verdict::Worse, _) => writeln!(out, "  worse")?,
+            (Verdict::Equivalent, _) => writeln!(out, "  equivalent (within {:.0} %)", MARGIN * 100.0)?,
+            (Verdict::Undecided, Some(needed)) if needed > 1_000 => {
+                writeln!(out, "  undecided; more than 1000 seeds would be needed")?;
+            }
+            (Verdict::Undecided, Some(needed)) => writeln!(out, "  undecided; about {needed} seeds would decide")?,
+            (Verdict::Undecided, None) => writeln!(out, "  undecided")?,
+        }
+    }
+    if pair.is_some() {
+        out.push_str("Geometric mean of the ratios with a 95 % bootstrap interval of the paired log-ratio.\n");
+    }
+    Ok(())
+}
+
+fn simulated(out: &mut String, report: &Report) -> fmt::Result {
+    let scenario = &report.manifest.scenario;
+    out.push_str("\nSimulated\n");
+    writeln!(out, "  down      {}", link(&scenario.path.down))?;
+    writeln!(out, "  up        {}", link(scenario.path.up()))?;
+    writeln!(out, "  traffic   {}", traffic(scenario))?;
+    let (first, count) = (scenario.run.seed, u64::from(scenario.run.seeds));
+    let seeds = if count == 1 { format!("seed {first}") } else { format!("seeds {first} to {}", first + count - 1) };
+    writeln!(
+        out,
+        "  runs      {} x {seeds}, each {} of warm-up that no figure counts and {} measured;\n            {:.0} virtual \
+         seconds in all, on one path model with the same random numbers for all",
+        report.contenders.len(),
+        display(scenario.run.warmup),
+        display(scenario.run.duration),
+        report.virtual_seconds
+    )?;
+    out.push_str("  how       real protocol code in virtual time; not modelled: the time that computers take\n");
+    let name = report.contenders.iter().map(|column| width(&column.name)).max().unwrap_or(0);
+    for (index, column) in report.contenders.iter().enumerate() {
+        let title = if index == 0 { "traces" } else { "" };
+        writeln!(
+            out,
+            "  {title:<9} {:<name$}  {}  hash {}  {} packets",
+            column.name, column.version, column.trace_hash, column.packets
+        )?;
+    }
+    Ok(())
+}
+
+/// One direction of the path in words.
+fn link(link: &LinkConfig) -> String {
+    let mut words = Vec::new();
+    match (link.rate, link.queue) {
+        (Some(rate), Queue::DropTail { bytes }) => {
+            // Whole microseconds are enough for people.
+            let micros = u64::try_from(rate.time_for(bytes).as_micros()).unwrap_or(u64::MAX);
+            let full = display(units::Duration::from_micros(micros)).to_string();
+            words.push(format!("{rate}, drop-tail queue {bytes} ({full})"));
+        }
+        (Some(rate), Queue::Unlimited) => words.push(format!("{rate}, unlimited queue")),
+        (None, _) => words.push("unlimited rate".to_owned()),
+    }
+    words.push(format!("delay {}", display(link.delay)));
+    if !link.jitter.is_zero() {
+        words.push(format!("jitter up to {}", display(link.jitter)));
+    }
+    match link.loss {
+        Loss::None => words.push("no loss".to_owned()),
+        Loss::Iid { p } => words.push(format!("loss {p} (independent)")),
+        Loss::Burst { mean, length } => words.push(format!("loss {mean} in bursts of {length}")),
+        Loss::GilbertElliott { p, r, .. } => words.push(format!("Gilbert-Elliott loss (p {p}, r {r})")),
+    }
+    if let Some(reorder) = &link.reorder {
+        words.push(format!("reordering {}", reorder.probability));
+    }
+    if let Some(duplicate) = &link.duplicate {
+        words.push(format!("duplication {}", duplicate.probability));
+    }
+    if link.corrupt.get() > 0.0 {
+        words.push(format!("corruption {}", link.corrupt));
+    }
+    if let Some(mtu) = link.mtu {
+        words.push(format!("MTU {mtu}"));
+    }
+    words.join(", ")
+}
+
+fn traffic(scenario: &Scenario) -> String {
+    let traffic = &scenario.traffic;
+    let plural = |count: u32, word: &str| if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") };
+    let direction = match traffic.direction {
+        Direction::Download => "download",
+        Direction::Upload => "upload",
+    };
+    let kind = match traffic.workload {
+        Workload::Bulk => format!("bulk {direction}, {} each", plural(traffic.streams, "stream")),
+        Workload::Requests => format!(
+            "{} in flight each, {} answered with {}",
+            plural(traffic.streams, "request"),
+            traffic.request_size(),
+            traffic.response_size()
+        ),
+        Workload::Datagrams => {
+            let rate = traffic.datagram_rate.map(|rate| rate.to_string()).unwrap_or_default();
+            format!("{direction} of datagrams of {} at {rate} each", traffic.datagram_size())
+        }
+    };
+    let spread = match traffic.start_spread {
+        units::Duration::ZERO => String::new(),
+        spread => format!(", starting within {}", display(spread)),
+    };
+    format!("{}{spread}: {kind}", plural(traffic.connections, "connection"))
+}
+
+fn failures(out: &mut String, report: &Report) -> fmt::Result {
+    if report.failures.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nFailed: {} runs, whose figures are not used", report.failures.len())?;
+    for failure in report.failures.iter().take(10) {
+        writeln!(out, "  {} seed {}: {}", failure.contender, failure.seed, failure.reason)?;
+    }
+    match report.failures.len().checked_sub(10) {
+        Some(more @ 1..) => writeln!(out, "  and {more} more"),
+        _ => Ok(()),
+    }
+}
+
+/// Columns on a terminal: every character that is printed here is one wide.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn pad(out: &mut String, columns: usize) {
+    out.extend(core::iter::repeat_n(' ', columns));
+}
+
+/// Ends a line without spaces before its end.
+fn end_line(out: &mut String) {
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_follow_the_interval() {
+        assert_eq!(decimals(12.345, 0.5), 2);
+        assert_eq!(decimals(123.45, 20.0), 0);
+        assert_eq!(decimals(12.345, 0.0), 2);
+        assert_eq!(decimals(0.051, 0.004), 4);
+        assert_eq!(decimals(100.4032, 0.0004), 1);
+        assert_eq!(decimals(1e9, 0.0), 0);
+        assert_eq!(decimals(f64::INFINITY, f64::INFINITY), 0);
+        assert_eq!(decimals(0.0, 0.0), 1);
+    }
+}

@@ -1,0 +1,291 @@
+//! Executes runs: one in the simulator, or all of an experiment on all cores.
+
+use core::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
+};
+
+use netem::{DropReason, LinkCounters, Queue};
+use rand_core::RngCore;
+use sim::{Access, Dumbbell, Host, Node, Simulation, client_address, server_address};
+use units::{DataSize, Duration, Instant, Seed};
+
+use crate::{
+    contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
+    matrix::Cell,
+    measure::{LinkWindow, figures},
+    qlog::QlogDir,
+    record::{ConnectionRecord, RECORD_SCHEMA, Record, RunOutcome, TraceSummary},
+    scenario::{Direction, Scenario},
+};
+
+/// How an experiment is executed.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    /// Threads; `None` takes one for each core.
+    pub threads: Option<NonZeroUsize>,
+    /// Directory for qlog files.
+    pub qlog: Option<PathBuf>,
+}
+
+/// Runs all cells and returns their records in the order of the cells, whatever order the threads finish in.
+///
+/// `done` is called after each run, from the thread that ran it.
+pub fn run_all(
+    scenario: &Scenario,
+    contenders: &[Box<dyn Contender>],
+    cells: &[Cell],
+    execution: &Execution,
+    done: &(dyn Fn(&Record) + Sync),
+) -> Vec<Record> {
+    let threads = execution.threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let next = AtomicUsize::new(0);
+    let records = Mutex::new(vec![None; cells.len()]);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(cell) = cells.get(index) else { return };
+            let record = run_one(scenario, contenders[cell.contender].as_ref(), cell.seed, execution.qlog.as_deref());
+            done(&record);
+            records.lock().expect("no thread panics while it holds the lock")[index] = Some(record);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(cells.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let records = records.into_inner().expect("the threads have ended");
+    records.into_iter().map(|record| record.expect("every cell was run")).collect()
+}
+
+/// Runs one contender with one seed. A run that cannot be used yields a record that says so.
+pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Path>) -> Record {
+    let mut record = Record {
+        schema: RECORD_SCHEMA.to_owned(),
+        scenario: scenario.name.clone(),
+        digest: scenario.digest(),
+        contender: contender.identity(),
+        seed,
+        outcome: RunOutcome::Valid,
+        virtual_seconds: 0.0,
+        events: 0,
+        trace: TraceSummary::default(),
+        link: LinkWindow::default(),
+        figures: std::collections::BTreeMap::new(),
+        factors: contender.factors(),
+        connections: Vec::new(),
+    };
+    if let Err(reason) = simulate(scenario, contender, qlog, &mut record) {
+        record.outcome = RunOutcome::Failed(reason);
+    }
+    record
+}
+
+/// Builds the network and the nodes, lets time pass, and fills the record.
+fn simulate(
+    scenario: &Scenario,
+    contender: &dyn Contender,
+    qlog: Option<&Path>,
+    record: &mut Record,
+) -> Result<(), String> {
+    let seed = Seed::from_number(record.seed);
+    let connections = connections(scenario, seed);
+    let qlog = qlog.map(|root| QlogDir::create(root, &record.contender.name, record.seed)).transpose();
+    let qlog = qlog.map_err(|error| format!("cannot create the directory for qlog files: {error}"))?;
+    let spec = RunSpec {
+        scenario,
+        seed_number: record.seed,
+        seed: seed.child("stack", 0),
+        connections: &connections,
+        measure_from: scenario.run.measure_from(),
+        end: scenario.run.end(),
+        qlog: qlog.as_ref(),
+    };
+    let nodes = contender.build(&spec).map_err(|error| error.to_string())?;
+    if nodes.pairs.len() != connections.len() {
+        return Err(format!("{} pairs of nodes for {} connections", nodes.pairs.len(), connections.len()));
+    }
+    let (clients, servers): (Vec<_>, Vec<_>) = nodes.pairs.into_iter().unzip();
+    let mut simulation = network(scenario, seed, &connections, clients, servers)?;
+    let link = match scenario.traffic.direction {
+        Direction::Download => Dumbbell::DOWN,
+        Direction::Upload => Dumbbell::UP,
+    };
+    let fault = |error: sim::SimError| error.to_string();
+    let _warm = simulation.run_until(spec.measure_from).map_err(fault)?;
+    let before = *simulation.counters(link);
+    simulation.network_mut().link_mut(link).take_queueing();
+    let outcome = simulation.run_until(spec.end).map_err(fault)?;
+    record.link = window(&before, simulation.counters(link));
+    record.virtual_seconds = simulation.now().max(spec.end).as_secs_f64();
+    record.events = simulation.events();
+    let trace = simulation.trace();
+    record.trace = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
+    let queueing = simulation.network_mut().link_mut(link).take_queueing();
+    drop(simulation);
+    let measured = (nodes.measured)();
+    if measured.len() != connections.len() {
+        return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
+    }
+    record.figures = figures(&measured, &record.link, &queueing, scenario.run.duration);
+    record.connections = measured.iter().map(|one| connection_record(one, scenario.run.duration)).collect();
+    if outcome.ended == sim::Ended::Stalled {
+        return Err(outcome.to_string());
+    }
+    verify(&record.factors, &measured)
+}
+
+/// Where the connections are and when they start. The starts are the same for every contender.
+fn connections(scenario: &Scenario, seed: Seed) -> Vec<ConnectionSpec> {
+    let span = u64::try_from(scenario.traffic.start_spread.as_nanos()).unwrap_or(u64::MAX);
+    let mut draws = seed.stream("connection starts");
+    let address = |index: u32, of: fn(u16) -> SocketAddr| of(u16::try_from(index).expect("at most 1000 connections"));
+    let connection = |index: u32| {
+        let later = (u128::from(draws.next_u64()) * (u128::from(span) + 1)) >> 64;
+        ConnectionSpec {
+            index: index as usize,
+            client: address(index, client_address),
+            server: address(index, server_address),
+            start: Instant::from_nanos(u64::try_from(later).unwrap_or(span)),
+        }
+    };
+    (0..scenario.traffic.connections).map(connection).collect()
+}
+
+type Nodes = Vec<Box<dyn Node>>;
+
+/// The dumbbell of the scenario with its nodes.
+fn network(
+    scenario: &Scenario,
+    seed: Seed,
+    connections: &[ConnectionSpec],
+    clients: Nodes,
+    servers: Nodes,
+) -> Result<Simulation<Box<dyn Node>>, String> {
+    let (down, up) = (scenario.path.down.clone(), scenario.path.up().clone());
+    let host = |side: &str, index: usize, node, start, jitter| Host {
+        name: format!("{side} {index}"),
+        node,
+        access: Access { delay: Duration::ZERO, jitter },
+        start,
+    };
+    let (up_jitter, down_jitter) = (phase_jitter(&up, connections), phase_jitter(&down, connections));
+    let clients = connections.iter().zip(clients);
+    let clients = clients.map(|(c, node)| host("client", c.index, node, c.start, up_jitter));
+    let servers = connections.iter().zip(servers);
+    let servers = servers.map(|(c, node)| host("server", c.index, node, Instant::ZERO, down_jitter));
+    let dumbbell = Dumbbell { up, down, start_jitter: Duration::ZERO };
+    dumbbell.build(seed.child("network", 0), clients, servers).map_err(|error| error.to_string())
+}
+
+/// Random delay of each packet before a shared bottleneck: up to half of the time the link takes for a packet of 1500
+/// bytes. Without it, connections on a deterministic drop-tail queue move in step and one starves another for ever
+/// (Floyd & Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways"). A single connection needs none.
+pub fn phase_jitter(link: &netem::LinkConfig, connections: &[ConnectionSpec]) -> Duration {
+    match (link.rate, link.queue) {
+        (Some(rate), Queue::DropTail { .. }) if connections.len() > 1 => rate.time_for(DataSize::from_bytes(1_500)) / 2,
+        _ => Duration::ZERO,
+    }
+}
+
+/// What the link did between two moments.
+fn window(before: &LinkCounters, after: &LinkCounters) -> LinkWindow {
+    let dropped = |reason| after.dropped(reason).packets - before.dropped(reason).packets;
+    LinkWindow {
+        offered: after.offered.packets - before.offered.packets,
+        offered_bytes: after.offered.bytes - before.offered.bytes,
+        dropped_queue: dropped(DropReason::Queue),
+        dropped_loss: dropped(DropReason::Loss),
+        dropped_other: dropped(DropReason::Mtu) + dropped(DropReason::Script),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 bytes")]
+fn connection_record(measured: &Measured, span: Duration) -> ConnectionRecord {
+    ConnectionRecord {
+        goodput: measured.delivered as f64 * 8.0 / span.as_secs_f64(),
+        handshake: measured.handshake.map(|span| span.as_secs_f64()),
+        rtt_samples: measured.rtt.as_ref().map(Vec::len),
+        rtt_min: measured.rtt_min.map(|span| span.as_secs_f64()),
+        stream_bytes_sent: measured.stream_bytes_sent,
+        stream_bytes_resent: measured.stream_bytes_resent,
+        packets_sent: measured.packets_sent,
+        closed: measured.closed.clone(),
+        evidence: measured.evidence.clone(),
+    }
+}
+
+/// Says whether the run's figures may be used: every byte arrived as it was sent, and every factor that was switched on
+/// shows in the stack's own counters, on every connection that was established.
+///
+/// A connection that was never established cannot show anything. It counts with its zero goodput; a run in which none
+/// was established shows nothing at all and fails.
+fn verify(factors: &[Factor], measured: &[Measured]) -> Result<(), String> {
+    let wrong: u64 = measured.iter().map(|connection| connection.wrong_bytes).sum();
+    if wrong > 0 {
+        return Err(format!("{wrong} bytes arrived wrong, twice or out of place"));
+    }
+    let established = || measured.iter().enumerate().filter(|(_, connection)| connection.handshake.is_some());
+    if established().next().is_none() {
+        let reason = measured.iter().find_map(|connection| connection.closed.as_deref());
+        return Err(format!("no connection was established ({})", reason.unwrap_or("no reason was given")));
+    }
+    for factor in factors {
+        for (index, connection) in established() {
+            let shown = connection.evidence.iter().find(|evidence| evidence.factor == factor.name);
+            let missing = match shown {
+                None => "its counters do not mention it".to_owned(),
+                Some(evidence) if evidence.value != factor.value => {
+                    format!("its counters say `{}`", evidence.value)
+                }
+                Some(evidence) if evidence.count == 0 => format!("{} stands at zero", evidence.counter),
+                Some(_) => continue,
+            };
+            return Err(format!("no evidence of {} `{}` on connection {index}: {missing}", factor.name, factor.value));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::Evidence;
+
+    fn evidence(value: &str, count: u64) -> Measured {
+        let (factor, counter) = ("congestion".to_owned(), "acknowledgements processed".to_owned());
+        let evidence = vec![Evidence { factor, value: value.to_owned(), counter, count }];
+        Measured { evidence, handshake: Some(Duration::from_millis(50)), ..Measured::default() }
+    }
+
+    #[test]
+    fn a_factor_must_be_shown_on_every_connection() {
+        let cubic = [Factor { name: "congestion".to_owned(), value: "cubic".to_owned() }];
+        assert_eq!(verify(&cubic, &[evidence("cubic", 7), evidence("cubic", 1)]), Ok(()));
+        let message = |connections: &[Measured]| verify(&cubic, connections).unwrap_err();
+        assert!(message(&[evidence("cubic", 7), evidence("newreno", 7)]).ends_with("its counters say `newreno`"));
+        assert!(message(&[evidence("cubic", 0)]).ends_with("acknowledgements processed stands at zero"));
+        let silent = Measured { evidence: Vec::new(), ..evidence("cubic", 1) };
+        assert!(message(&[silent]).ends_with("connection 0: its counters do not mention it"));
+    }
+
+    #[test]
+    fn what_makes_a_run_useless() {
+        let wrong = Measured { wrong_bytes: 3, ..evidence("cubic", 1) };
+        assert!(verify(&[], &[wrong]).unwrap_err().starts_with("3 bytes"));
+        let failed = Measured { closed: Some("timed out".to_owned()), ..Measured::default() };
+        assert_eq!(
+            verify(&[], std::slice::from_ref(&failed)).unwrap_err(),
+            "no connection was established (timed out)"
+        );
+        assert_eq!(verify(&[], &[failed, evidence("cubic", 1)]), Ok(()));
+    }
+}

@@ -1,0 +1,224 @@
+//! An experiment as a file: the path, the traffic on it, how often it is run, and who is compared.
+//!
+//! A scenario is TOML. Every field is documented here, at the struct that holds it; the presets in `scenarios/` show
+//! them in use. Unknown fields are refused, so a typing mistake cannot silently leave a setting at its default.
+//!
+//! ```toml
+//! name = "mobile"
+//! title = "Mobile access, random loss"
+//! about = "What the scenario stands for, and where its numbers come from."
+//!
+//! [path.down]                  # from servers to clients; fields: see netem::LinkConfig
+//! rate = "20 Mbit/s"
+//! queue = "125 kB"
+//! delay = "25 ms"
+//! loss = "5 %"
+//!
+//! [traffic]
+//! workload = "bulk"
+//! connections = 20
+//!
+//! [run]
+//! warmup = "3 s"
+//! duration = "12 s"
+//!
+//! [contenders]
+//! congestion = ["newreno", "cubic"]
+//! ```
+
+mod check;
+mod overrides;
+mod presets;
+mod read;
+mod suggest;
+
+use netem::LinkConfig;
+use serde::{Deserialize, Serialize};
+use units::{Bitrate, DataSize, Duration, Instant};
+
+pub use check::Fault;
+pub use overrides::{Overrides, QueueSize};
+pub use presets::{PRESETS, Preset};
+pub use read::{ScenarioError, load, parse};
+pub use suggest::nearest;
+
+/// One experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// Short name: lower-case letters, digits and hyphens. Files are named after it.
+    pub name: String,
+    /// One line for lists.
+    pub title: String,
+    /// What the scenario stands for and where its numbers come from. For people.
+    pub about: String,
+    /// The path between clients and servers.
+    pub path: Path,
+    /// What the connections carry.
+    pub traffic: Traffic,
+    /// How long and how often.
+    pub run: Plan,
+    /// Who is compared.
+    #[serde(default)]
+    pub contenders: Selection,
+}
+
+/// Both directions of the path that all connections share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Path {
+    /// From servers to clients.
+    pub down: LinkConfig,
+    /// From clients to servers. Without it, the same settings as `down`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up: Option<LinkConfig>,
+}
+
+impl Path {
+    /// The settings from clients to servers.
+    pub fn up(&self) -> &LinkConfig {
+        self.up.as_ref().unwrap_or(&self.down)
+    }
+
+    /// Round-trip time of the empty path: propagation alone, without the time to send a packet.
+    pub fn base_rtt(&self) -> Duration {
+        self.down.delay + self.up().delay
+    }
+}
+
+/// What the connections carry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Traffic {
+    /// The kind of traffic.
+    pub workload: Workload,
+    /// Who sends the data.
+    #[serde(default)]
+    pub direction: Direction,
+    /// Connections that share the path, 1 to 1000.
+    pub connections: u32,
+    /// `bulk`: streams per connection. `requests`: requests in flight per connection. 1 to 1000, by default 1.
+    #[serde(default = "one")]
+    pub streams: u32,
+    /// Each connection starts at a moment drawn from zero to this, so that connections do not move in step
+    /// (Floyd & Jacobson's phase effects).
+    #[serde(with = "units::duration_text", default)]
+    pub start_spread: Duration,
+    /// `requests`: bytes of each request. By default 200 B.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_size: Option<DataSize>,
+    /// `requests`: bytes of each response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_size: Option<DataSize>,
+    /// `datagrams`: payload rate of each connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagram_rate: Option<Bitrate>,
+    /// `datagrams`: payload of each datagram, 16 to 1150 bytes. By default 1000 B.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagram_size: Option<DataSize>,
+}
+
+/// The kinds of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// Streams that always have something to send.
+    Bulk,
+    /// Requests and responses, the next request when the response to the last one is complete.
+    Requests,
+    /// Unreliable datagrams at a constant rate (RFC 9221).
+    Datagrams,
+}
+
+/// Who sends the data that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Servers send: [`Path::down`] is the loaded direction.
+    #[default]
+    Download,
+    /// Clients send: [`Path::up`] is the loaded direction.
+    Upload,
+}
+
+/// How long and how often.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Plan {
+    /// Time from the start that no figure counts: handshakes and slow start. By default 0.
+    #[serde(with = "units::duration_text", default)]
+    pub warmup: Duration,
+    /// Time that is measured, after the warm-up.
+    #[serde(with = "units::duration_text")]
+    pub duration: Duration,
+    /// Number of seeds, each a run of every contender. From 6 on there are intervals; by default 10.
+    #[serde(default = "ten")]
+    pub seeds: u32,
+    /// The first seed; the others follow it. By default 1.
+    #[serde(default = "first")]
+    pub seed: u64,
+}
+
+impl Plan {
+    /// When measuring begins.
+    pub fn measure_from(&self) -> Instant {
+        Instant::ZERO + self.warmup
+    }
+
+    /// When measuring and the run end.
+    pub fn end(&self) -> Instant {
+        self.measure_from() + self.duration
+    }
+}
+
+/// Who is compared: each name of each list is a contender of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Selection {
+    /// Congestion controllers. The first one is the baseline of comparisons.
+    #[serde(default = "both")]
+    pub congestion: Vec<String>,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self { congestion: both() }
+    }
+}
+
+fn both() -> Vec<String> {
+    vec!["newreno".to_owned(), "cubic".to_owned()]
+}
+
+const fn one() -> u32 {
+    1
+}
+
+const fn ten() -> u32 {
+    10
+}
+
+const fn first() -> u64 {
+    1
+}
+
+impl Scenario {
+    /// The settings that carry the measured data.
+    pub fn loaded_link(&self) -> &LinkConfig {
+        match self.traffic.direction {
+            Direction::Download => &self.path.down,
+            Direction::Upload => self.path.up(),
+        }
+    }
+
+    /// A short fingerprint of everything that influences a run. Texts for people and the choice of seeds and
+    /// contenders are left out: runs with equal fingerprints may be compared.
+    pub fn digest(&self) -> String {
+        let settings = serde_json::json!({
+            "path": self.path, "traffic": self.traffic,
+            "warmup": units::duration_text::display(self.run.warmup).to_string(),
+            "duration": units::duration_text::display(self.run.duration).to_string(),
+        });
+        format!("{:016x}", crate::digest::fnv1a(settings.to_string().as_bytes()))
+    }
+}

@@ -1,0 +1,206 @@
+//! Which scenarios make sense: ranges, and fields that belong together.
+
+use netem::{LinkConfig, Queue};
+use units::{DataSize, Duration, duration_text};
+
+use super::{Direction, Scenario, Traffic, Workload};
+
+/// A field whose value makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The field as in the file, for example `path.down.queue`.
+    pub field: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+/// Longest one-way delay: beyond it the handshake timers, not the path, decide what happens.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+/// Longest run in virtual time.
+const RUN_MAX: Duration = Duration::from_secs(3_600);
+/// Shortest time that is worth measuring.
+const RUN_MIN: Duration = Duration::from_millis(10);
+
+fn fault(field: &str, message: impl Into<String>) -> Fault {
+    Fault { field: field.to_owned(), message: message.into(), hint: None }
+}
+
+impl Fault {
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl Scenario {
+    /// Says whether the scenario can be run.
+    ///
+    /// # Errors
+    /// The first field that makes no sense.
+    pub fn check(&self) -> Result<(), Fault> {
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(allowed) {
+            let message = format!("`{}` is not a name", self.name);
+            return Err(fault("name", message).hint("use up to 64 lower-case letters, digits and hyphens"));
+        }
+        check_link("path.down", &self.path.down)?;
+        if let Some(up) = &self.path.up {
+            check_link("path.up", up)?;
+        }
+        self.traffic.check()?;
+        let bottleneck = self.loaded_link();
+        if self.traffic.workload == Workload::Bulk && bottleneck.rate.is_none() {
+            let field = match self.traffic.direction {
+                Direction::Upload if self.path.up.is_some() => "path.up.rate",
+                _ => "path.down.rate",
+            };
+            return Err(fault(field, "bulk traffic needs a bottleneck: without a rate it would send without end")
+                .hint("add for example `rate = \"20 Mbit/s\"` and `queue = \"125 kB\"`"));
+        }
+        self.check_run()
+    }
+
+    fn check_run(&self) -> Result<(), Fault> {
+        let run = &self.run;
+        let text = duration_text::display;
+        if run.duration < RUN_MIN || run.duration > RUN_MAX {
+            let message = format!("{} is out of range: {} to {}", text(run.duration), text(RUN_MIN), text(RUN_MAX));
+            return Err(fault("run.duration", message));
+        }
+        if run.warmup > RUN_MAX {
+            return Err(fault("run.warmup", format!("{} is more than {}", text(run.warmup), text(RUN_MAX))));
+        }
+        if self.traffic.start_spread > run.warmup + run.duration {
+            return Err(fault("traffic.start-spread", "connections would start after the run has ended")
+                .hint(format!("the run takes {} with its warm-up", text(run.warmup + run.duration))));
+        }
+        if run.seeds == 0 || run.seeds > 1_000 {
+            return Err(fault("run.seeds", format!("{} is out of range: 1 to 1000", run.seeds)));
+        }
+        if run.seed.checked_add(u64::from(run.seeds)).is_none() {
+            return Err(fault("run.seed", "the seeds after it would not fit into 64 bits"));
+        }
+        let congestion = &self.contenders.congestion;
+        if congestion.is_empty() {
+            return Err(fault("contenders.congestion", "nobody is compared").hint("name at least one controller"));
+        }
+        for (i, name) in congestion.iter().enumerate() {
+            if congestion[..i].contains(name) {
+                return Err(fault("contenders.congestion", format!("`{name}` is named twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Traffic {
+    fn check(&self) -> Result<(), Fault> {
+        for (field, value) in [("traffic.connections", self.connections), ("traffic.streams", self.streams)] {
+            if value == 0 || value > 1_000 {
+                return Err(fault(field, format!("{value} is out of range: 1 to 1000")));
+            }
+        }
+        let belongs = |field: &str, present: bool, to: Workload, word: &str| {
+            if present && self.workload != to {
+                return Err(fault(field, format!("only `workload = \"{word}\"` has this field")));
+            }
+            Ok(())
+        };
+        belongs("traffic.request-size", self.request_size.is_some(), Workload::Requests, "requests")?;
+        belongs("traffic.response-size", self.response_size.is_some(), Workload::Requests, "requests")?;
+        belongs("traffic.datagram-rate", self.datagram_rate.is_some(), Workload::Datagrams, "datagrams")?;
+        belongs("traffic.datagram-size", self.datagram_size.is_some(), Workload::Datagrams, "datagrams")?;
+        match self.workload {
+            Workload::Bulk => Ok(()),
+            Workload::Requests => {
+                if self.response_size.is_none() {
+                    return Err(fault("traffic.response-size", "requests need the size of their response")
+                        .hint("add for example `response-size = \"20 kB\"`"));
+                }
+                range("traffic.request-size", self.request_size(), 1, 1 << 30)?;
+                range("traffic.response-size", self.response_size(), 1, 1 << 30)
+            }
+            Workload::Datagrams => {
+                match self.datagram_rate {
+                    None => {
+                        return Err(fault("traffic.datagram-rate", "datagrams need a rate")
+                            .hint("add for example `datagram-rate = \"1 Mbit/s\"`"));
+                    }
+                    Some(rate) if rate.as_bps() < 1_000 || rate.as_bps() > 10_000_000_000 => {
+                        let message = format!("{rate} is out of range: 1 kbit/s to 10 Gbit/s");
+                        return Err(fault("traffic.datagram-rate", message));
+                    }
+                    Some(_) => {}
+                }
+                range("traffic.datagram-size", self.datagram_size(), 16, 1_150)
+            }
+        }
+    }
+
+    /// Bytes of each request.
+    pub fn request_size(&self) -> DataSize {
+        self.request_size.unwrap_or(DataSize::from_bytes(200))
+    }
+
+    /// Bytes of each response; zero for workloads without.
+    pub fn response_size(&self) -> DataSize {
+        self.response_size.unwrap_or_default()
+    }
+
+    /// Payload of each datagram.
+    pub fn datagram_size(&self) -> DataSize {
+        self.datagram_size.unwrap_or(DataSize::from_bytes(1_000))
+    }
+}
+
+fn range(field: &str, size: DataSize, min: u64, max: u64) -> Result<(), Fault> {
+    if (min..=max).contains(&size.as_bytes()) {
+        return Ok(());
+    }
+    let (min, max) = (DataSize::from_bytes(min), DataSize::from_bytes(max));
+    Err(fault(field, format!("{size} is out of range: {min} to {max}")))
+}
+
+/// The link model checks what contradicts itself; what is checked here is whether a QUIC connection could use it.
+fn check_link(prefix: &str, link: &LinkConfig) -> Result<(), Fault> {
+    let field = |name: &str| format!("{prefix}.{name}");
+    if let Some(rate) = link.rate
+        && !(1_000..=100_000_000_000).contains(&rate.as_bps())
+    {
+        return Err(fault(&field("rate"), format!("{rate} is out of range: 1 kbit/s to 100 Gbit/s")));
+    }
+    let packet = u64::from(link.mtu.unwrap_or(1_500));
+    if let Queue::DropTail { bytes } = link.queue
+        && bytes.as_bytes() < packet
+    {
+        return Err(fault(&field("queue"), format!("{bytes} has no room for one packet of {packet} bytes"))
+            .hint("a queue of one bandwidth-delay product is rate × round-trip time / 8"));
+    }
+    if link.delay > DELAY_MAX {
+        let message =
+            format!("{} is more than {}", duration_text::display(link.delay), duration_text::display(DELAY_MAX));
+        return Err(fault(&field("delay"), message));
+    }
+    if link.loss.mean() > 0.9 {
+        return Err(fault(&field("loss"), "nothing gets through reliably beyond 90 % loss"));
+    }
+    if link.corrupt.get() > 0.9 {
+        return Err(fault(&field("corrupt"), "nothing gets through reliably beyond 90 % corruption"));
+    }
+    link.check().map_err(|error| fault(&field(blamed(&error)), error.to_string()))
+}
+
+/// The field that an error of the link model is about.
+fn blamed(error: &netem::ConfigError) -> &'static str {
+    use netem::ConfigError as E;
+    match error {
+        E::ZeroRate | E::QueueWithoutRate => "rate",
+        E::RateWithoutQueue => "queue",
+        E::ImpossibleBurst { .. } | E::FrozenChain => "loss",
+        E::ReorderWithoutDelay => "reorder",
+        E::NoJitter => "jitter",
+        E::TinyMtu(_) => "mtu",
+    }
+}

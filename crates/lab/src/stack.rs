@@ -1,0 +1,256 @@
+//! Contenders made of sans-IO stacks: implement [`Stack`] and [`StackBuilder`], and [`SansIo`] does the rest.
+//!
+//! A [`StackNode`] is one end of one connection: the stack, the workload's [`App`] on it, and the counters of both, as a
+//! node of the simulator. In each call, in this order: the datagram, the timeout, the RTT samples, the workload, the
+//! datagrams that result.
+
+use std::{cell::RefCell, rc::Rc};
+
+use sim::{Datagram, Node, Outbox};
+use units::{Duration, Instant};
+
+use crate::{
+    contender::{
+        BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Identity, Measured, Nodes, RunSpec,
+    },
+    host::Host,
+    scenario::{Direction, Workload},
+    workload::{App, End},
+};
+
+/// One end of one connection of a sans-IO stack. After any of these calls the node drains [`Host::poll_event`] and calls
+/// [`Stack::transmit`], in turn, until no event is left. The stack tells its events before or after it transmits, as it
+/// likes.
+pub trait Stack: Host {
+    /// Begins. A client starts its handshake.
+    fn start(&mut self, now: Instant);
+
+    /// A datagram has arrived.
+    fn receive(&mut self, now: Instant, datagram: Datagram);
+
+    /// When [`Stack::on_timeout`] wants to be called, and why.
+    fn timeout(&self) -> Option<(Instant, &'static str)>;
+
+    /// The time of [`Stack::timeout`] has come.
+    fn on_timeout(&mut self, now: Instant);
+
+    /// Puts everything that may leave into `out`.
+    fn transmit(&mut self, now: Instant, out: &mut Outbox);
+
+    /// Hands over the RTT samples taken since the last call, as [`Measured::rtt`] defines them. `false` when the stack does not tell them.
+    fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool;
+
+    /// What the stack has counted so far.
+    fn counters(&self) -> StackCounters;
+
+    /// Counters that show the factors of the contender at work.
+    fn evidence(&self) -> Vec<Evidence>;
+}
+
+/// Counters of one end since it began. `None`: the stack does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackCounters {
+    /// Smallest RTT sample.
+    pub rtt_min: Option<Duration>,
+    /// Stream bytes put into packets.
+    pub stream_bytes_sent: Option<u64>,
+    /// Those of them that had been sent before.
+    pub stream_bytes_resent: Option<u64>,
+    /// Packets sent.
+    pub packets_sent: Option<u64>,
+}
+
+/// Makes the two ends of a connection.
+pub trait StackBuilder: Send + Sync {
+    /// The stack.
+    type Stack: Stack + 'static;
+
+    /// As [`Contender::identity`].
+    fn identity(&self) -> Identity;
+
+    /// As [`Contender::factors`].
+    fn factors(&self) -> Vec<Factor>;
+
+    /// The client of a connection.
+    ///
+    /// # Errors
+    /// When the stack cannot be set up like this.
+    fn client(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec) -> Result<Self::Stack, BuildError>;
+
+    /// The server of a connection.
+    ///
+    /// # Errors
+    /// When the stack cannot be set up like this.
+    fn server(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec) -> Result<Self::Stack, BuildError>;
+}
+
+/// A contender made of a sans-IO stack.
+#[derive(Clone, Copy, Debug)]
+pub struct SansIo<B>(pub B);
+
+impl<B: StackBuilder> Contender for SansIo<B> {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        self.0.factors()
+    }
+
+    fn build(&self, spec: &RunSpec<'_>) -> Result<Nodes, BuildError> {
+        let mut pairs: Vec<(Box<dyn Node>, Box<dyn Node>)> = Vec::with_capacity(spec.connections.len());
+        let mut kept = Vec::with_capacity(spec.connections.len());
+        for connection in spec.connections {
+            let client = Shared::new(StackNode::new(self.0.client(spec, connection)?, End::Client, spec));
+            let server = Shared::new(StackNode::new(self.0.server(spec, connection)?, End::Server, spec));
+            kept.push((client.clone(), server.clone(), connection.start));
+            pairs.push((Box::new(client), Box::new(server)));
+        }
+        let traffic = &spec.scenario.traffic;
+        let (direction, workload) = (traffic.direction, traffic.workload);
+        let measured = move || {
+            let pair = |(client, server, start): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| {
+                measured(&mut client.0.borrow_mut(), &mut server.0.borrow_mut(), *start, direction, workload)
+            };
+            kept.iter().map(pair).collect()
+        };
+        Ok(Nodes { pairs, measured: Box::new(measured) })
+    }
+}
+
+/// A node that the simulator drives and the contender reads afterwards.
+struct Shared<S>(Rc<RefCell<StackNode<S>>>);
+
+impl<S> Clone for Shared<S> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<S> Shared<S> {
+    fn new(node: StackNode<S>) -> Self {
+        Self(Rc::new(RefCell::new(node)))
+    }
+}
+
+impl<S: Stack> Node for Shared<S> {
+    fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
+        self.0.borrow_mut().handle(now, datagram, out);
+    }
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.0.borrow().deadline()
+    }
+    fn finished(&self) -> bool {
+        self.0.borrow().finished()
+    }
+}
+
+/// One end of one connection as a node.
+#[derive(Debug)]
+pub struct StackNode<S> {
+    stack: S,
+    app: App,
+    started: bool,
+    measure_from: Instant,
+    /// The counters when measuring began.
+    before: Option<StackCounters>,
+    /// RTT samples since then; `None` when the stack does not tell them.
+    rtt: Option<Vec<Duration>>,
+}
+
+impl<S: Stack> StackNode<S> {
+    /// One end of a connection with its share of the workload.
+    pub fn new(stack: S, end: End, spec: &RunSpec<'_>) -> Self {
+        let (app, measure_from) = (App::new(end, spec), spec.measure_from);
+        Self { stack, app, started: false, measure_from, before: None, rtt: Some(Vec::new()) }
+    }
+}
+
+impl<S: Stack> Node for StackNode<S> {
+    fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
+        if self.before.is_none() && now >= self.measure_from {
+            self.before = Some(self.stack.counters());
+        }
+        if !self.started {
+            self.started = true;
+            self.stack.start(now);
+        }
+        if let Some(datagram) = datagram {
+            self.stack.receive(now, datagram);
+        }
+        if self.stack.timeout().is_some_and(|(at, _)| at <= now) {
+            self.stack.on_timeout(now);
+        }
+        if let Some(samples) = &mut self.rtt {
+            let counts = now >= self.measure_from;
+            let told = self.stack.take_rtt_samples(&mut |sample| {
+                if counts {
+                    samples.push(sample);
+                }
+            });
+            if !told {
+                self.rtt = None;
+            }
+        }
+        self.app.drive(now, &mut self.stack);
+        loop {
+            self.stack.transmit(now, out);
+            // Some stacks tell their events only after they have sent; what the workload then does is sent as well.
+            if !self.app.drive(now, &mut self.stack) {
+                return;
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        [self.stack.timeout(), self.app.deadline()].into_iter().flatten().min_by_key(|&(at, _)| at)
+    }
+
+    fn finished(&self) -> bool {
+        // A run ends by the clock, not when everybody is content.
+        false
+    }
+}
+
+/// Puts together what the two ends of a connection counted.
+fn measured<S: Stack>(
+    client: &mut StackNode<S>,
+    server: &mut StackNode<S>,
+    start: Instant,
+    direction: Direction,
+    workload: Workload,
+) -> Measured {
+    let handshake = client.app.established().map(|at| at - start);
+    let closed = [&client.app, &server.app].into_iter().find_map(|app| app.closed().map(str::to_owned));
+    let requests = (workload == Workload::Requests).then(|| client.app.tally().requests.clone());
+    let wrong_bytes = client.app.tally().wrong_bytes + server.app.tally().wrong_bytes;
+    let (sender, receiver) = match direction {
+        Direction::Download => (server, client),
+        Direction::Upload => (client, server),
+    };
+    let datagrams = (workload == Workload::Datagrams).then(|| DatagramsMeasured {
+        due: sender.app.tally().due,
+        arrived: receiver.app.tally().delays.len() as u64,
+        delays: receiver.app.tally().delays.clone(),
+    });
+    let (after, before) = (sender.stack.counters(), sender.before);
+    let since = |read: fn(&StackCounters) -> Option<u64>| -> Option<u64> {
+        // Without a call since measuring began nothing has changed since.
+        let before = before.as_ref().unwrap_or(&after);
+        Some(read(&after)?.saturating_sub(read(before)?))
+    };
+    Measured {
+        delivered: receiver.app.tally().delivered,
+        handshake,
+        rtt: sender.rtt.take(),
+        rtt_min: after.rtt_min,
+        stream_bytes_sent: since(|counters| counters.stream_bytes_sent),
+        stream_bytes_resent: since(|counters| counters.stream_bytes_resent),
+        packets_sent: since(|counters| counters.packets_sent),
+        requests,
+        datagrams,
+        closed,
+        wrong_bytes,
+        evidence: sender.stack.evidence(),
+    }
+}

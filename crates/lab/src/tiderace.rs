@@ -1,0 +1,390 @@
+//! Our own stack as a contender: `tiderace` with one of its congestion controllers.
+//!
+//! Each end is an endpoint with one connection. TLS is real (rustls), with certificates and a clock that never change:
+//! only keys differ from run to run, and no length depends on them.
+
+use std::{
+    fs::File,
+    io::BufWriter,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+use bytes::{Bytes, BytesMut};
+use sim::{Datagram, Ecn, Outbox};
+use transport::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
+    congestion::Algorithm,
+    observe::{Both, Observer, ObserverFactory, Start},
+    qlog::{QlogWriter, Vantage},
+    streams::{Order, ReadError, StreamEvent, WriteError},
+    tls::{
+        ClientTls, ServerTls,
+        rustls_backend::{FixedClock, Identity as Certificates, RustlsClient, RustlsServer},
+    },
+};
+use units::{Duration, Instant};
+use wire::{Dir, StreamId};
+
+use crate::{
+    contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RunSpec},
+    host::{Host, HostEvent, ReadEnd, Stream, Written},
+    stack::{SansIo, Stack, StackBuilder, StackCounters},
+};
+
+/// The names of the congestion controllers that there are.
+pub fn controllers() -> Vec<&'static str> {
+    Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
+}
+
+/// Our stack with this congestion controller; `None` when there is none of this name.
+pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
+    let congestion = controller.parse().ok()?;
+    Some(with_profile(Profile { name: controller.to_owned(), congestion, ..Profile::default() }))
+}
+
+/// Our stack with a profile of one's own, under the profile's name.
+pub fn with_profile(profile: Profile) -> Box<dyn Contender> {
+    Box::new(SansIo(Tiderace { profile: Arc::new(profile) }))
+}
+
+/// Builds both ends with one profile.
+struct Tiderace {
+    profile: Arc<Profile>,
+}
+
+/// The application protocol of the workloads.
+const ALPN: &str = "tiderace-lab";
+/// The name in the server's certificate.
+const SERVER_NAME: &str = "server.lab.tiderace.test";
+/// 2027-01-15, when the certificates are valid.
+const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
+/// A batch: as much as one send with segmentation offload takes.
+const BATCH: usize = 64 * 1024;
+
+/// TLS for both ends; the reason when the fixtures cannot be used.
+type Tls = (Arc<dyn ClientTls>, Arc<dyn ServerTls>);
+
+static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| tls().map_err(|error| error.to_string()));
+
+fn tls() -> Result<Tls, transport::tls::rustls_backend::ConfigError> {
+    let chain =
+        vec![include_bytes!("../fixtures/leaf.der").to_vec(), include_bytes!("../fixtures/intermediate.der").to_vec()];
+    let certificates = Certificates::from_der(chain, include_bytes!("../fixtures/leaf.key.der").to_vec())?;
+    let root = include_bytes!("../fixtures/root.der").to_vec();
+    let client = RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).build()?;
+    let server = RustlsServer::builder().alpn(ALPN).clock(Arc::new(CLOCK)).identity(certificates).build()?;
+    Ok((Arc::new(client), Arc::new(server)))
+}
+
+impl Tiderace {
+    fn end(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec, client: bool) -> Result<End, BuildError> {
+        let (client_tls, server_tls) = TLS.as_ref().map_err(|error| BuildError(format!("TLS: {error}")))?;
+        let side = if client { "client" } else { "server" };
+        let seed = spec.seed.child(side, connection.index as u64);
+        let samples = Samples::default();
+        let watch: Arc<dyn ObserverFactory> = Arc::new(self.watch(samples.clone(), spec, connection, client)?);
+        let server = (!client).then(|| {
+            let config = ServerConfig::new(Arc::clone(server_tls), Arc::clone(&self.profile));
+            Arc::new(ServerConfig { retry: RetryPolicy::Never, observe: Some(Arc::clone(&watch)), ..config })
+        });
+        let (local, remote) = match client {
+            true => (connection.client, connection.server),
+            false => (connection.server, connection.client),
+        };
+        Ok(End {
+            endpoint: Endpoint::new(EndpointConfig::from_seed(seed), server),
+            client: client.then(|| {
+                let config = ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile));
+                ClientConfig { observe: Some(watch), ..config }
+            }),
+            handle: None,
+            local,
+            remote,
+            buffer: vec![0; BATCH],
+            samples,
+            failed: None,
+            last: Last::default(),
+        })
+    }
+}
+
+impl Tiderace {
+    /// What watches this end, with a file when qlog is wanted.
+    fn watch(
+        &self,
+        samples: Samples,
+        spec: &RunSpec<'_>,
+        connection: &ConnectionSpec,
+        client: bool,
+    ) -> Result<Watch, BuildError> {
+        let (vantage, name) = if client { (Vantage::Client, "client") } else { (Vantage::Server, "server") };
+        let file = spec.qlog.map(|directory| directory.file(connection.index, name)).transpose();
+        let file = file.map_err(|error| BuildError(format!("cannot create a qlog file: {error}")))?;
+        let (scenario, profile) = (&spec.scenario.name, &self.profile.name);
+        let title = format!("{scenario}, {profile}, seed {}, connection {}", spec.seed_number, connection.index);
+        Ok(Watch { samples, vantage, title, log: Mutex::new(file) })
+    }
+}
+
+impl StackBuilder for Tiderace {
+    type Stack = End;
+
+    fn identity(&self) -> Identity {
+        let profile = serde_json::to_value(&*self.profile).ok();
+        let parameters = profile.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
+        let plain = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Identity {
+            name: format!("tiderace {}", self.profile.name),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            parameters: parameters.map(|(name, value)| (name.clone(), plain(value))).collect(),
+        }
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        vec![Factor { name: "congestion".to_owned(), value: self.profile.congestion.name().to_owned() }]
+    }
+
+    fn client(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec) -> Result<End, BuildError> {
+        self.end(spec, connection, true)
+    }
+
+    fn server(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec) -> Result<End, BuildError> {
+        self.end(spec, connection, false)
+    }
+}
+
+/// One end of a connection: an endpoint of its own.
+struct End {
+    endpoint: Endpoint,
+    /// A client's settings.
+    client: Option<ClientConfig>,
+    handle: Option<Handle>,
+    local: core::net::SocketAddr,
+    remote: core::net::SocketAddr,
+    buffer: Vec<u8>,
+    samples: Samples,
+    /// The connection could not even be started.
+    failed: Option<String>,
+    last: Last,
+}
+
+/// What the connection said last: it is gone when it has drained.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    counters: StackCounters,
+    controller: &'static str,
+    acknowledged: u64,
+}
+
+/// What watches the connection from its first packet on.
+struct Watch {
+    samples: Samples,
+    vantage: Vantage,
+    title: String,
+    /// Where qlog goes, when it is wanted; handed over to the connection.
+    log: Mutex<Option<BufWriter<File>>>,
+}
+
+impl ObserverFactory for Watch {
+    fn observe(&self, _now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
+        let samples = Box::new(self.samples.clone());
+        let Some(log) = self.log.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Some(samples) };
+        let log = QlogWriter::new(log, self.vantage, self.title.clone(), start.original_dcid, Instant::ZERO);
+        Some(Box::new(Both(samples, Box::new(log))))
+    }
+}
+
+/// RTT samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
+#[derive(Clone, Debug, Default)]
+struct Samples(Arc<Mutex<Vec<Duration>>>);
+
+impl Samples {
+    fn push(&self, sample: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    }
+}
+
+impl Observer for Samples {
+    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
+        self.push(adjusted);
+    }
+}
+
+impl End {
+    fn connection(&mut self) -> Option<&mut Connection> {
+        self.endpoint.connection_mut(self.handle?)
+    }
+
+    fn adopt(&mut self, handle: Handle) {
+        self.handle = Some(handle);
+    }
+
+    /// What the connection has counted, kept for when it is gone.
+    fn current(&self) -> Last {
+        let Some(connection) = self.handle.and_then(|handle| self.endpoint.connection(handle)) else {
+            return self.last;
+        };
+        let stats = connection.stats();
+        Last {
+            counters: StackCounters {
+                rtt_min: (stats.min_rtt > 0).then(|| Duration::from_nanos(stats.min_rtt)),
+                stream_bytes_sent: Some(stats.stream_bytes_sent),
+                stream_bytes_resent: Some(stats.stream_bytes_retransmitted),
+                packets_sent: Some(stats.packets_sent),
+            },
+            controller: connection.congestion_control(),
+            acknowledged: stats.packets_acked,
+        }
+    }
+}
+
+impl Stack for End {
+    fn start(&mut self, now: Instant) {
+        let Some(config) = &self.client else { return };
+        match self.endpoint.connect(now, config, self.remote, SERVER_NAME) {
+            Ok(handle) => self.adopt(handle),
+            Err(error) => self.failed = Some(error.to_string()),
+        }
+    }
+
+    fn receive(&mut self, now: Instant, datagram: Datagram) {
+        let payload = datagram.payload;
+        self.endpoint.handle_datagram(
+            now,
+            transport::Datagram {
+                remote: datagram.from,
+                local: Some(datagram.to.ip()),
+                ecn: match datagram.ecn {
+                    Ecn::NotEct => None,
+                    Ecn::Ect0 => Some(transport::Ecn::Ect0),
+                    Ecn::Ect1 => Some(transport::Ecn::Ect1),
+                    Ecn::Ce => Some(transport::Ecn::Ce),
+                },
+                received_at: now,
+                segment_size: payload.len(),
+                payload,
+            },
+        );
+        while let Some(handle) = self.endpoint.poll_accept() {
+            // The first connection is the one of the run: there is one client.
+            if self.handle.is_none() {
+                self.adopt(handle);
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<(Instant, &'static str)> {
+        self.endpoint.poll_timeout().map(|(at, _, timer)| (at, timer.name()))
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        // A connection may come to its end here: what it has counted is needed afterwards.
+        self.last = self.current();
+        self.endpoint.handle_timeout(now);
+    }
+
+    fn transmit(&mut self, now: Instant, out: &mut Outbox) {
+        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
+            out.send(Datagram {
+                from: self.local,
+                to: transmit.remote,
+                ecn: match transmit.ecn {
+                    None => Ecn::NotEct,
+                    Some(transport::Ecn::Ect0) => Ecn::Ect0,
+                    Some(transport::Ecn::Ect1) => Ecn::Ect1,
+                    Some(transport::Ecn::Ce) => Ecn::Ce,
+                },
+                payload: BytesMut::from(&self.buffer[..transmit.len]),
+                segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
+                tag: 0,
+            });
+        }
+    }
+
+    fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool {
+        self.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
+        true
+    }
+
+    fn counters(&self) -> StackCounters {
+        self.current().counters
+    }
+
+    fn evidence(&self) -> Vec<Evidence> {
+        let last = self.current();
+        vec![Evidence {
+            factor: "congestion".to_owned(),
+            value: last.controller.to_owned(),
+            counter: "packets whose acknowledgement its controller was told".to_owned(),
+            count: last.acknowledged,
+        }]
+    }
+}
+
+impl Host for End {
+    fn poll_event(&mut self) -> Option<HostEvent> {
+        if let Some(reason) = self.failed.take() {
+            return Some(HostEvent::Closed(reason));
+        }
+        while let Some((handle, event)) = self.endpoint.poll_event() {
+            if Some(handle) != self.handle {
+                continue;
+            }
+            let event = match event {
+                Event::Connected => HostEvent::Established,
+                Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => HostEvent::Opened,
+                Event::Stream(StreamEvent::Readable { id }) => HostEvent::Readable(id.0),
+                Event::Stream(StreamEvent::Writable { id }) => HostEvent::Writable(id.0),
+                Event::Stream(StreamEvent::StreamsAvailable { dir: Dir::Bi }) => HostEvent::Available,
+                Event::DatagramsReadable => HostEvent::Datagram,
+                Event::Closed(reason) => HostEvent::Closed(reason.to_string()),
+                _ => continue,
+            };
+            return Some(event);
+        }
+        None
+    }
+
+    fn open(&mut self) -> Option<Stream> {
+        self.connection()?.open(Dir::Bi).map(|id| id.0)
+    }
+
+    fn accept(&mut self) -> Option<Stream> {
+        self.connection()?.accept(Dir::Bi).map(|id| id.0)
+    }
+
+    fn write(&mut self, stream: Stream, data: &mut Bytes) -> Written {
+        match self.connection().map(|connection| connection.write(StreamId(stream), data)) {
+            Some(Ok(taken)) => Written::Bytes(taken),
+            Some(Err(WriteError::Blocked)) => Written::Blocked,
+            _ => Written::Closed,
+        }
+    }
+
+    fn finish(&mut self, stream: Stream) {
+        if let Some(connection) = self.connection() {
+            // A stream that the peer stopped has no end to send.
+            let _ = connection.finish(StreamId(stream));
+        }
+    }
+
+    fn read(&mut self, stream: Stream, sink: &mut dyn FnMut(&[u8])) -> ReadEnd {
+        let Some(connection) = self.connection() else { return ReadEnd::Closed };
+        loop {
+            match connection.read(StreamId(stream), usize::MAX, Order::Ordered) {
+                Ok(Some(chunk)) => sink(&chunk.data),
+                Ok(None) => return ReadEnd::Finished,
+                Err(ReadError::Blocked) => return ReadEnd::Blocked,
+                Err(_) => return ReadEnd::Closed,
+            }
+        }
+    }
+
+    fn send_datagram(&mut self, data: Bytes) -> bool {
+        self.connection().is_some_and(|connection| connection.send_datagram(data).is_ok())
+    }
+
+    fn receive_datagram(&mut self) -> Option<Bytes> {
+        self.connection()?.recv_datagram()
+    }
+}

@@ -1,0 +1,159 @@
+//! What the connections carry: one [`App`] at each end of each connection.
+//!
+//! An app knows the scenario, its side and the time, and drives its end of the connection through [`Host`]. Both ends
+//! know the scenario, so nothing has to be negotiated: a server answers the first stream as the scenario says.
+
+mod bulk;
+mod datagrams;
+mod pattern;
+mod requests;
+
+use units::{Duration, Instant};
+
+use crate::{
+    contender::RunSpec,
+    host::{Host, HostEvent},
+    scenario::{Direction, Workload},
+};
+
+pub use pattern::{mismatches, pattern};
+
+/// Which end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Opened it.
+    Client,
+    /// Accepted it.
+    Server,
+}
+
+/// What one end of a connection counted between the begin and the end of measuring.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Unique application bytes received, where this end is the receiver of the measured data.
+    pub delivered: u64,
+    /// Bytes that arrived wrong, at any time of the run.
+    pub wrong_bytes: u64,
+    /// Time of each answered request, at the client.
+    pub requests: Vec<Duration>,
+    /// Datagrams that were due, at the sender.
+    pub due: u64,
+    /// Time that each due datagram took, at the receiver.
+    pub delays: Vec<Duration>,
+}
+
+/// The time that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    from: Instant,
+    to: Instant,
+}
+
+impl Window {
+    pub(crate) fn contains(self, at: Instant) -> bool {
+        (self.from..self.to).contains(&at)
+    }
+}
+
+/// One end's share of the workload.
+#[derive(Debug)]
+pub struct App {
+    end: End,
+    kind: Kind,
+    tally: Tally,
+    window: Window,
+    established: Option<Instant>,
+    closed: Option<String>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bulk(bulk::Bulk),
+    Requests(requests::Requests),
+    Datagrams(datagrams::Datagrams),
+}
+
+impl App {
+    /// The workload of a run at one end of a connection.
+    pub fn new(end: End, spec: &RunSpec<'_>) -> Self {
+        let traffic = &spec.scenario.traffic;
+        let sender = if traffic.direction == Direction::Download { End::Server } else { End::Client };
+        let kind = match traffic.workload {
+            Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams)),
+            Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic)),
+            Workload::Datagrams => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
+        };
+        let window = Window { from: spec.measure_from, to: spec.end };
+        Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
+    }
+
+    /// Drains the connection's events and acts on them, and on the time. Returns whether there was anything to act on.
+    pub fn drive(&mut self, now: Instant, host: &mut impl Host) -> bool {
+        let mut acted = false;
+        while let Some(event) = host.poll_event() {
+            acted = true;
+            match &event {
+                HostEvent::Established => self.established = Some(now),
+                HostEvent::Closed(reason) => self.closed = Some(reason.clone()),
+                _ => {}
+            }
+            let mut scope = Scope { now, window: self.window, tally: &mut self.tally };
+            match &mut self.kind {
+                Kind::Bulk(bulk) => bulk.on_event(host, &event, &mut scope),
+                Kind::Requests(requests) => requests.on_event(host, &event, &mut scope),
+                Kind::Datagrams(datagrams) => datagrams.on_event(host, &event, &mut scope),
+            }
+        }
+        if let Kind::Datagrams(datagrams) = &mut self.kind {
+            acted |= datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+        }
+        acted
+    }
+
+    /// When the app wants to act by itself, and why.
+    pub fn deadline(&self) -> Option<(Instant, &'static str)> {
+        match &self.kind {
+            Kind::Datagrams(datagrams) if self.closed.is_none() => {
+                datagrams.deadline().map(|at| (at, "the next datagram is due"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Which end this is.
+    pub const fn end(&self) -> End {
+        self.end
+    }
+
+    /// When the handshake was complete.
+    pub const fn established(&self) -> Option<Instant> {
+        self.established
+    }
+
+    /// Why the connection is over, if it is.
+    pub fn closed(&self) -> Option<&str> {
+        self.closed.as_deref()
+    }
+
+    /// What was counted.
+    pub const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+/// What an event handler may look at and count in.
+pub(crate) struct Scope<'a> {
+    pub(crate) now: Instant,
+    pub(crate) window: Window,
+    pub(crate) tally: &'a mut Tally,
+}
+
+impl Scope<'_> {
+    /// Counts bytes that arrived from `offset` of their stream, and those that are not what was sent.
+    pub(crate) fn received(&mut self, offset: u64, data: &[u8], counts: bool) {
+        self.tally.wrong_bytes += mismatches(offset, data);
+        if counts && self.window.contains(self.now) {
+            self.tally.delivered += data.len() as u64;
+        }
+    }
+}

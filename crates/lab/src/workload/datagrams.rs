@@ -1,0 +1,144 @@
+//! Unreliable datagrams at a constant rate (RFC 9221). Each carries its number and the time at which it was handed to
+//! the stack, so the receiver knows what it misses and how long each took.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use units::{DataSize, Duration, Instant};
+
+use super::{Scope, mismatches, pattern};
+use crate::{
+    contender::RunSpec,
+    host::{Host, HostEvent},
+};
+
+/// Bytes of number and time at the front of each datagram.
+const HEAD: usize = 16;
+
+/// One end of a connection with datagrams.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    sends: bool,
+    size: usize,
+    interval: Duration,
+    /// When the next one leaves; `None` before the connection is established, and at the receiver.
+    next: Option<Instant>,
+    number: u64,
+    /// Datagrams handed over before this are due to arrive before the run ends, even through a full queue.
+    due_until: Instant,
+    end: Instant,
+    /// Which numbers have arrived, one bit each.
+    seen: Vec<u64>,
+}
+
+impl Datagrams {
+    pub(super) fn new(sends: bool, spec: &RunSpec<'_>) -> Self {
+        let traffic = &spec.scenario.traffic;
+        let size = traffic.datagram_size();
+        let interval = traffic.datagram_rate.map_or(Duration::MAX, |rate| rate.time_for(size));
+        let link = spec.scenario.loaded_link();
+        let queued = match (link.rate, link.queue) {
+            (Some(rate), netem::Queue::DropTail { bytes }) => {
+                rate.time_for(DataSize::from_bytes(bytes.as_bytes() + 1_500))
+            }
+            _ => Duration::ZERO,
+        };
+        let reordered = link.reorder.map_or(Duration::ZERO, |reorder| reorder.delay);
+        let slowest = link.delay + link.jitter + reordered + queued;
+        Self {
+            sends,
+            size: usize::try_from(size.as_bytes()).unwrap_or(HEAD).max(HEAD),
+            interval,
+            next: None,
+            number: 0,
+            due_until: spec.end.saturating_sub(slowest),
+            end: spec.end,
+            seen: Vec::new(),
+        }
+    }
+
+    pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
+        match event {
+            HostEvent::Established if self.sends => self.next = Some(scope.now),
+            HostEvent::Datagram => {
+                while let Some(data) = host.receive_datagram() {
+                    self.receive(&data, scope);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends what is due; returns whether there was anything.
+    pub(super) fn on_time(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) -> bool {
+        let before = self.number;
+        while let Some(at) = self.next.filter(|&at| at <= scope.now) {
+            let mut data = BytesMut::with_capacity(self.size);
+            data.put_u64(self.number);
+            data.put_u64(at.as_nanos());
+            data.extend_from_slice(&Self::filling(self.number, self.size - HEAD));
+            self.number += 1;
+            scope.tally.due += u64::from(self.is_due(at, scope));
+            // A datagram that the stack refuses was due all the same: the application misses it.
+            host.send_datagram(data.freeze());
+            self.next = Some(at + self.interval).filter(|&next| next < self.end);
+        }
+        self.number > before
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.next
+    }
+
+    fn is_due(&self, sent: Instant, scope: &Scope<'_>) -> bool {
+        scope.window.contains(sent) && sent < self.due_until
+    }
+
+    /// The bytes after the head. Different for each number, so that mixed-up datagrams are noticed.
+    fn filling(number: u64, len: usize) -> Bytes {
+        let mut offset = number % 1_000;
+        // The pattern ends at its period: start where enough is left.
+        while pattern(offset, len as u64).len() < len {
+            offset += 1;
+        }
+        pattern(offset, len as u64)
+    }
+
+    fn receive(&mut self, data: &[u8], scope: &mut Scope<'_>) {
+        if data.len() != self.size {
+            scope.tally.wrong_bytes += data.len().abs_diff(self.size) as u64;
+            return;
+        }
+        let (head, rest) = data.split_at(HEAD);
+        let word = |at: usize| head[at..at + 8].iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        let (number, sent) = (word(0), Instant::from_nanos(word(8)));
+        let wrong = mismatches(number % 1_000, rest);
+        // Numbers count up from zero, one per interval: one beyond what time allows is a wrong byte in the head.
+        if wrong > 0 || sent > scope.now || number > sent.as_nanos() / nanos(self.interval) {
+            scope.tally.wrong_bytes += wrong.max(1);
+            return;
+        }
+        if self.first_time(number) {
+            if scope.window.contains(scope.now) {
+                scope.tally.delivered += data.len() as u64;
+            }
+            if self.is_due(sent, scope) {
+                scope.tally.delays.push(scope.now - sent);
+            }
+        }
+    }
+
+    /// Whether this number has not arrived before. It is known to be bounded by the run's length.
+    fn first_time(&mut self, number: u64) -> bool {
+        let Ok(word) = usize::try_from(number / 64) else { return false };
+        if self.seen.len() <= word {
+            self.seen.resize(word + 1, 0);
+        }
+        let bit = 1 << (number % 64);
+        let first = self.seen[word] & bit == 0;
+        self.seen[word] |= bit;
+        first
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).max(1)
+}

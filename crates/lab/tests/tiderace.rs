@@ -1,0 +1,121 @@
+//! Our own stack in the laboratory.
+
+extern crate tiderace_lab as lab;
+
+use lab::{
+    figure::Figure,
+    record::{Record, RunOutcome},
+    run::run_one,
+    scenario::{Scenario, parse},
+    tiderace::{contender, controllers},
+};
+
+const BULK: &str = r#"
+name = "test"
+title = "Two downloads over a lossy link"
+about = "For tests."
+[path.down]
+rate = "10 Mbit/s"
+queue = "50 kB"
+delay = "20 ms"
+loss = "1 %"
+[path.up]
+rate = "10 Mbit/s"
+queue = "50 kB"
+delay = "20 ms"
+[traffic]
+workload = "bulk"
+connections = 2
+start-spread = "50 ms"
+[run]
+warmup = "1 s"
+duration = "4 s"
+seeds = 1
+"#;
+
+fn scenario(changes: &[(&str, &str)]) -> Scenario {
+    let text = changes.iter().fold(BULK.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    });
+    parse(&text, "test.toml").unwrap()
+}
+
+fn run(scenario: &Scenario, controller: &str, seed: u64) -> Record {
+    run_one(scenario, contender(controller).unwrap().as_ref(), seed, None)
+}
+
+fn value(record: &Record, figure: Figure) -> f64 {
+    record.figures[&figure].value.unwrap_or_else(|| panic!("{figure:?} of {record:?}"))
+}
+
+#[test]
+fn every_controller_shows_every_figure() {
+    let scenario = scenario(&[]);
+    for controller in controllers() {
+        let record = run(&scenario, controller, 1);
+        assert_eq!(record.outcome, RunOutcome::Valid, "{controller}");
+        for figure in Figure::ALWAYS {
+            assert!(record.figures[&figure].value.is_some(), "{controller}: {figure:?} {:?}", record.figures[&figure]);
+        }
+        assert!((1e6..9.7e6).contains(&value(&record, Figure::Goodput)), "{:?}", record.figures);
+        assert!((0.039..0.042).contains(&record.connections[0].rtt_min.unwrap()), "{:?}", record.connections);
+        let (resent, lost) = (value(&record, Figure::Retransmitted), value(&record, Figure::LinkLoss));
+        assert!((resent - lost).abs() < 0.01, "{resent} resent, {lost} lost");
+        // ClientHello in two datagrams, certificate chain in two: one round trip, plus the time to send them.
+        assert!((0.040..0.060).contains(&value(&record, Figure::Handshake)), "{}", value(&record, Figure::Handshake));
+        for connection in &record.connections {
+            assert_eq!((connection.closed.as_deref(), &*connection.evidence[0].value), (None, controller));
+        }
+    }
+    assert!(contender("vegas").is_none());
+}
+
+#[test]
+fn runs_repeat_bit_for_bit() {
+    let scenario = scenario(&[("duration = \"4 s\"", "duration = \"1 s\"")]);
+    let one = run(&scenario, "cubic", 1);
+    assert_eq!(one, run(&scenario, "cubic", 1));
+    assert_ne!(one.trace, run(&scenario, "cubic", 2).trace);
+}
+
+#[test]
+fn requests_and_datagrams() {
+    let requests = "workload = \"requests\"\nresponse-size = \"10 kB\"\nstreams = 3";
+    let record = run(&scenario(&[("workload = \"bulk\"", requests), ("loss = \"1 %\"\n", "")]), "cubic", 1);
+    assert_eq!(record.outcome, RunOutcome::Valid);
+    // A round trip of 40 ms and the time for three responses of 10 kB at 10 Mbit/s, shared by two connections.
+    assert!((0.045..0.110).contains(&value(&record, Figure::RequestP50)), "{}", value(&record, Figure::RequestP50));
+    assert!(value(&record, Figure::RequestRate) > 50.0);
+
+    let datagrams = "workload = \"datagrams\"\ndatagram-rate = \"300 kbit/s\"\ndatagram-size = \"500 B\"";
+    let record = run(&scenario(&[("workload = \"bulk\"", datagrams)]), "newreno", 1);
+    assert_eq!(record.outcome, RunOutcome::Valid);
+    assert!((value(&record, Figure::ResidualLoss) - 0.01).abs() < 0.012, "{}", value(&record, Figure::ResidualLoss));
+    assert!((0.020..0.040).contains(&value(&record, Figure::DelayP50)), "{}", value(&record, Figure::DelayP50));
+}
+
+#[test]
+fn qlog_says_what_happened() {
+    let root = std::env::temp_dir().join(format!("tiderace-qlog-test-{}", std::process::id()));
+    let scenario = scenario(&[("duration = \"4 s\"", "duration = \"500 ms\"")]);
+    let with = run_one(&scenario, contender("cubic").unwrap().as_ref(), 3, Some(&root));
+    assert_eq!(with, run(&scenario, "cubic", 3), "a log changes nothing");
+    let directory = root.join("tiderace-cubic/seed-3");
+    let mut names: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    let expected: Vec<_> = ["000-client", "000-server", "001-client", "001-server"]
+        .map(|name| std::ffi::OsString::from(format!("connection-{name}.sqlog")))
+        .into();
+    assert_eq!(names, expected);
+    let log = std::fs::read_to_string(directory.join("connection-001-server.sqlog")).unwrap();
+    let events: Vec<serde_json::Value> =
+        log.split('\u{1e}').skip(1).map(|record| serde_json::from_str(record).unwrap()).collect();
+    let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    // The record counts from the end of the warm-up, the log from the start.
+    assert!(count("quic:packet_sent") as u64 > with.connections[1].packets_sent.unwrap());
+    assert!(count("quic:packet_received") > 10 && count("quic:recovery_metrics_updated") > 10);
+    let data = events.iter().find(|event| event["data"]["frames"][0]["frame_type"] == "stream");
+    assert!(data.is_some(), "stream frames are named");
+    std::fs::remove_dir_all(&root).unwrap();
+}

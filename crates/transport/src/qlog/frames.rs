@@ -1,0 +1,283 @@
+//! Frames, read from the payload of a packet while they are written to the file.
+
+use serde::{Serialize, Serializer, ser::SerializeSeq};
+use units::Duration;
+use wire::{Ack, Dir, Frame, Frames};
+
+use super::{
+    header::Token,
+    value::{ErrorName, Hex, Raw, is_false, millis},
+};
+use crate::sent::SentFrame;
+
+/// The frames of a packet.
+pub(super) struct FrameList<'a> {
+    pub(super) payload: &'a [u8],
+    /// The `ack_delay_exponent` of whoever sent the packet.
+    pub(super) ack_delay_exponent: u8,
+}
+
+impl Serialize for FrameList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut frames = Frames::new(self.payload);
+        loop {
+            let start = frames.position();
+            match frames.next() {
+                None => break,
+                Some(Ok(frame)) => list.serialize_element(&QuicFrame::new(&frame, self.ack_delay_exponent))?,
+                // What follows a frame that cannot be read cannot be read either.
+                Some(Err(error)) => list.serialize_element(&QuicFrame::Unknown {
+                    frame_type_bytes: error.frame_type,
+                    raw: Raw::of(self.payload.len() - start),
+                })?,
+            }
+        }
+        list.end()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StreamType {
+    Bidirectional,
+    Unidirectional,
+}
+
+impl From<Dir> for StreamType {
+    fn from(dir: Dir) -> Self {
+        match dir {
+            Dir::Bi => Self::Bidirectional,
+            Dir::Uni => Self::Unidirectional,
+        }
+    }
+}
+
+/// `QuicBaseFrames`.
+#[derive(Serialize)]
+#[serde(tag = "frame_type", rename_all = "snake_case")]
+pub(super) enum QuicFrame<'a> {
+    Padding {
+        raw: Raw,
+    },
+    Ping {},
+    Ack {
+        ack_delay: f32,
+        acked_ranges: AckedRanges<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ect1: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ect0: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ce: Option<u64>,
+    },
+    ResetStream {
+        stream_id: u64,
+        error: &'static str,
+        error_code: u64,
+        final_size: u64,
+    },
+    StopSending {
+        stream_id: u64,
+        error: &'static str,
+        error_code: u64,
+    },
+    Crypto {
+        offset: u64,
+        raw: Raw,
+    },
+    NewToken {
+        token: Token,
+    },
+    Stream {
+        stream_id: u64,
+        offset: u64,
+        #[serde(skip_serializing_if = "is_false")]
+        fin: bool,
+        raw: Raw,
+    },
+    MaxData {
+        maximum: u64,
+    },
+    MaxStreamData {
+        stream_id: u64,
+        maximum: u64,
+    },
+    MaxStreams {
+        stream_type: StreamType,
+        maximum: u64,
+    },
+    DataBlocked {
+        limit: u64,
+    },
+    StreamDataBlocked {
+        stream_id: u64,
+        limit: u64,
+    },
+    StreamsBlocked {
+        stream_type: StreamType,
+        limit: u64,
+    },
+    NewConnectionId {
+        sequence_number: u64,
+        retire_prior_to: u64,
+        connection_id_length: usize,
+        connection_id: Hex<'a>,
+    },
+    RetireConnectionId {
+        sequence_number: u64,
+    },
+    PathChallenge {
+        data: Hex<'a>,
+    },
+    PathResponse {
+        data: Hex<'a>,
+    },
+    ConnectionClose {
+        error_space: &'static str,
+        error: ErrorText,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error_code: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason_bytes: Option<Hex<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trigger_frame_type: Option<u64>,
+    },
+    HandshakeDone {},
+    Datagram {
+        raw: Raw,
+    },
+    Unknown {
+        frame_type_bytes: u64,
+        raw: Raw,
+    },
+}
+
+/// What an application's code means is not known here (`ApplicationError`): the number follows.
+pub(super) const UNKNOWN: &str = "unknown";
+
+/// The error of a CONNECTION_CLOSE frame.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum ErrorText {
+    Transport(ErrorName),
+    Application(&'static str),
+}
+
+/// The ranges of an ACK frame, each as its lowest and highest number, or as the only one.
+pub(super) struct AckedRanges<'a>(Ack<'a>);
+
+impl Serialize for AckedRanges<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Range {
+            One([u64; 1]),
+            Many([u64; 2]),
+        }
+        serializer.collect_seq(self.0.ranges().map(|range| {
+            let (low, high) = (*range.start(), *range.end());
+            if low == high { Range::One([low]) } else { Range::Many([low, high]) }
+        }))
+    }
+}
+
+impl<'a> QuicFrame<'a> {
+    fn new(frame: &'a Frame<'a>, ack_delay_exponent: u8) -> Self {
+        match *frame {
+            Frame::Padding { len } => Self::Padding { raw: Raw::of_payload(len) },
+            Frame::Ping => Self::Ping {},
+            Frame::Ack(ack) => {
+                let micros = ack.delay.saturating_mul(1 << ack_delay_exponent.min(20));
+                Self::Ack {
+                    ack_delay: millis(Duration::from_micros(micros)),
+                    acked_ranges: AckedRanges(ack),
+                    ect1: ack.ecn.map(|ecn| ecn.ect1),
+                    ect0: ack.ecn.map(|ecn| ecn.ect0),
+                    ce: ack.ecn.map(|ecn| ecn.ce),
+                }
+            }
+            Frame::ResetStream { id, code, final_size } => {
+                Self::ResetStream { stream_id: id.0, error: UNKNOWN, error_code: code, final_size }
+            }
+            Frame::StopSending { id, code } => Self::StopSending { stream_id: id.0, error: UNKNOWN, error_code: code },
+            Frame::Crypto { offset, data } => Self::Crypto { offset, raw: Raw::of_payload(data.len()) },
+            Frame::NewToken { token } => {
+                Self::NewToken { token: Token { ty: Some("resumption"), raw: Raw::of(token.len()) } }
+            }
+            Frame::Stream(stream) => Self::Stream {
+                stream_id: stream.id.0,
+                offset: stream.offset,
+                fin: stream.fin,
+                raw: Raw::of_payload(stream.data.len()),
+            },
+            Frame::MaxData(maximum) => Self::MaxData { maximum },
+            Frame::MaxStreamData { id, limit } => Self::MaxStreamData { stream_id: id.0, maximum: limit },
+            Frame::MaxStreams { dir, limit } => Self::MaxStreams { stream_type: dir.into(), maximum: limit },
+            Frame::DataBlocked(limit) => Self::DataBlocked { limit },
+            Frame::StreamDataBlocked { id, limit } => Self::StreamDataBlocked { stream_id: id.0, limit },
+            Frame::StreamsBlocked { dir, limit } => Self::StreamsBlocked { stream_type: dir.into(), limit },
+            Frame::NewConnectionId { sequence, retire_prior_to, ref cid, .. } => Self::NewConnectionId {
+                sequence_number: sequence,
+                retire_prior_to,
+                connection_id_length: cid.len(),
+                connection_id: Hex(cid.as_slice()),
+            },
+            Frame::RetireConnectionId { sequence } => Self::RetireConnectionId { sequence_number: sequence },
+            Frame::PathChallenge(ref data) => Self::PathChallenge { data: Hex(data) },
+            Frame::PathResponse(ref data) => Self::PathResponse { data: Hex(data) },
+            Frame::ConnectionClose { error, frame_type, reason } => Self::close(
+                "transport",
+                ErrorText::Transport(ErrorName(error)),
+                ErrorName(error).code_if_unknown(),
+                reason,
+                Some(frame_type),
+            ),
+            Frame::ApplicationClose { error, reason } => {
+                Self::close("application", ErrorText::Application(UNKNOWN), Some(error), reason, None)
+            }
+            Frame::HandshakeDone => Self::HandshakeDone {},
+            Frame::Datagram { data } => Self::Datagram { raw: Raw::of_payload(data.len()) },
+        }
+    }
+
+    fn close(
+        error_space: &'static str,
+        error: ErrorText,
+        error_code: Option<u64>,
+        words: &'a [u8],
+        trigger_frame_type: Option<u64>,
+    ) -> Self {
+        let reason = std::str::from_utf8(words).ok();
+        let reason_bytes = reason.is_none().then_some(Hex(words));
+        Self::ConnectionClose { error_space, error, error_code, reason, reason_bytes, trigger_frame_type }
+    }
+
+    /// What a record of the ledger says about a lost frame. `None` for those whose content is not kept, because what is
+    /// sent in their place is the state of that moment, and for those that are not sent again.
+    pub(super) fn of_record(frame: &SentFrame) -> Option<Self> {
+        Some(match *frame {
+            SentFrame::Stream { id, offset, len, fin } => {
+                Self::Stream { stream_id: id.0, offset, fin, raw: Raw::of_payload(len.into()) }
+            }
+            SentFrame::Crypto { offset, len } => Self::Crypto { offset, raw: Raw::of_payload(len.into()) },
+            SentFrame::DataBlocked(limit) => Self::DataBlocked { limit },
+            SentFrame::RetireConnectionId(sequence) => Self::RetireConnectionId { sequence_number: sequence },
+            SentFrame::HandshakeDone => Self::HandshakeDone {},
+            SentFrame::Ping => Self::Ping {},
+            SentFrame::Ack { .. }
+            | SentFrame::MaxData
+            | SentFrame::MaxStreamData(_)
+            | SentFrame::MaxStreams(_)
+            | SentFrame::StreamDataBlocked(_)
+            | SentFrame::StreamsBlocked(_)
+            | SentFrame::ResetStream(_)
+            | SentFrame::StopSending(_)
+            | SentFrame::NewConnectionId(_)
+            | SentFrame::NewToken
+            | SentFrame::Datagram(_) => return None,
+        })
+    }
+}

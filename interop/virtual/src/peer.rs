@@ -1,0 +1,196 @@
+//! What a QUIC stack has to offer to take part: datagrams and time in, datagrams, deadlines and signals out, and the
+//! few commands that the script gives. One peer is one endpoint with at most one connection.
+//!
+//! Contract: after each `receive`, `expire` or command, drain `signal` until `None`, then call `transmit`, then read
+//! `deadline`. A peer never needs to be called before its deadline or the next datagram.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use units::Instant;
+
+use crate::certificates::Identity;
+
+/// Which end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Opens the connection.
+    Client,
+    /// Waits for it.
+    Server,
+}
+
+impl Side {
+    /// The other end.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Whether one or both ends may send on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dir {
+    /// Both ends send.
+    Bi,
+    /// The end that opened it sends.
+    Uni,
+}
+
+/// RFC 9000 §2.1: the ID of stream `index` of a kind, by who opened it and its direction.
+pub fn stream_id(initiator: Side, dir: Dir, index: u64) -> u64 {
+    index << 2 | u64::from(dir == Dir::Uni) << 1 | u64::from(initiator == Side::Server)
+}
+
+/// Who opened the stream with this ID, and its direction.
+pub fn stream_kind(id: u64) -> (Side, Dir) {
+    (if id & 1 == 0 { Side::Client } else { Side::Server }, if id & 2 == 0 { Dir::Bi } else { Dir::Uni })
+}
+
+/// What both stacks are configured with in one run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Origin of the stack's own randomness, where it can be seeded.
+    pub seed: [u8; 32],
+    /// The server's certificate chain and the root that the client trusts.
+    pub identity: Arc<Identity>,
+    /// Offer the hybrid X25519MLKEM768 first, whose ClientHello needs two datagrams; classical groups only otherwise.
+    pub post_quantum: bool,
+    /// `max_idle_timeout` of both ends.
+    pub idle_timeout: Duration,
+    /// Initial flow-control window of each stream, bytes.
+    pub stream_window: u64,
+    /// Initial flow-control window of the connection, bytes.
+    pub connection_window: u64,
+    /// How many streams of each direction the other end may have open.
+    pub streams: u64,
+}
+
+/// The application protocol both ends insist on.
+pub const ALPN: &[u8] = b"tiderace-interop";
+/// The name in the server's certificate.
+pub const SERVER_NAME: &str = "peer.test";
+
+/// How a connection ended, as one end saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The other application closed it with this code and reason.
+    ByPeer {
+        /// Application error code.
+        code: u64,
+        /// Reason phrase.
+        reason: Vec<u8>,
+    },
+    /// Nothing was heard for the idle timeout.
+    Idle,
+    /// The other end has forgotten the connection and said so with a stateless reset.
+    Reset,
+    /// An error: found here, or reported by the other end's stack.
+    Error(String),
+}
+
+/// What a peer tells the script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The handshake is complete.
+    Connected,
+    /// The other end has opened streams: `accept` them.
+    Opened(Dir),
+    /// A stream has something to read: data, its end or a reset.
+    Readable(u64),
+    /// A stream that could not be written to can be again.
+    Writable(u64),
+    /// The other end asked to stop sending on a stream.
+    Stopped {
+        /// Stream ID.
+        id: u64,
+        /// Application error code; `None` when the stack no longer knows it.
+        code: Option<u64>,
+    },
+    /// More streams of this direction may be opened.
+    StreamsAvailable(Dir),
+    /// The connection is over. Not signalled for one's own `close`.
+    Closed(Closed),
+}
+
+/// What reading a stream gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes were written to the buffer.
+    Data(usize),
+    /// Everything has been read.
+    Finished,
+    /// The sender gave up with this code.
+    Reset(u64),
+    /// Nothing now; `Readable` follows.
+    Blocked,
+}
+
+/// What writing to a stream gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// So many bytes were taken, at least one.
+    Taken(usize),
+    /// Nothing fits; `Writable` follows.
+    Blocked,
+    /// The other end asked to stop sending, with this code (`None` when the stack no longer knows it).
+    Stopped(Option<u64>),
+}
+
+/// A misuse or refusal that the script did not expect from the stack, in its own words.
+pub type Refusal = String;
+
+/// A QUIC stack as one end of one connection under virtual time.
+pub trait Peer {
+    /// A datagram arrived.
+    fn receive(&mut self, now: Instant, datagram: BytesMut);
+    /// When to call `expire` at the latest, and for what.
+    fn deadline(&mut self) -> Option<(Instant, &'static str)>;
+    /// The deadline has come.
+    fn expire(&mut self, now: Instant);
+    /// Appends the datagrams that may leave.
+    fn transmit(&mut self, now: Instant, out: &mut Vec<BytesMut>);
+    /// What has happened since the last call.
+    fn signal(&mut self) -> Option<Signal>;
+    /// Nothing of the connection is left, also not the memory of its close. A server that never had one is not gone.
+    fn gone(&self) -> bool;
+
+    /// Opens a stream; `None` when the other end allows no more (`StreamsAvailable` follows).
+    fn open(&mut self, dir: Dir) -> Option<u64>;
+    /// The next stream that the other end opened.
+    fn accept(&mut self, dir: Dir) -> Option<u64>;
+    /// Writes a prefix of `data`.
+    ///
+    /// # Errors
+    /// When the stack refuses for a reason other than flow control or the other end's wish.
+    fn write(&mut self, id: u64, data: &[u8]) -> Result<Write, Refusal>;
+    /// Ends the sending part of a stream.
+    ///
+    /// # Errors
+    /// When the stack refuses.
+    fn finish(&mut self, id: u64) -> Result<(), Refusal>;
+    /// Gives up the sending part of a stream.
+    ///
+    /// # Errors
+    /// When the stack refuses.
+    fn reset(&mut self, id: u64, code: u64) -> Result<(), Refusal>;
+    /// Asks the other end to stop sending.
+    ///
+    /// # Errors
+    /// When the stack refuses.
+    fn stop_sending(&mut self, id: u64, code: u64) -> Result<(), Refusal>;
+    /// Reads in order.
+    ///
+    /// # Errors
+    /// When the stack refuses.
+    fn read(&mut self, id: u64, buffer: &mut [u8]) -> Result<Read, Refusal>;
+    /// Starts a key update. `false` when this stack never starts one.
+    fn update_keys(&mut self) -> bool;
+    /// How often the keys changed, by either end; `None` when the stack does not tell.
+    fn key_updates(&self) -> Option<u64>;
+    /// Closes the connection.
+    fn close(&mut self, now: Instant, code: u64, reason: &[u8]);
+}

@@ -1,0 +1,333 @@
+//! One seed, one pair of stacks: builds the two ends and the path, lets time pass, and gives the verdict.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::Result;
+use bytes::BytesMut;
+use netem::DropReason;
+use serde::Serialize;
+use sim::{Datagram, Dumbbell, Limits, Node, Outbox, Simulation, client_address, point_to_point, server_address};
+use units::{Duration, Instant, Seed};
+
+use crate::{
+    certificates::{ChainSize, Identity},
+    network::Network,
+    peer::{Closed, Peer, Settings, Side},
+    plan::Plan,
+    script::Script,
+    stacks::Stack,
+};
+
+/// Every run ends within this virtual time, or it has failed. With a fifth of all packets lost in bursts on a path of
+/// 1 Mbit/s and 240 ms, a sound stack needs minutes for a megabyte.
+pub const TIME_LIMIT: Duration = Duration::from_secs(1_800);
+/// Every run ends within so many events (datagrams that arrive, deadlines), or it has failed.
+pub const EVENT_LIMIT: u64 = 2_000_000;
+/// How long a run goes on without a look at whether an end has failed.
+const STEP: Duration = Duration::from_secs(5);
+
+/// Print every datagram that an end sends or receives to standard error.
+pub static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// One line per datagram: when, which end, which way, the type of its first packet, and its size.
+fn trace(now: Instant, side: Side, way: &str, datagram: &[u8]) {
+    if TRACE.load(Ordering::Relaxed) {
+        // RFC 9000 §17: the type is in the upper bits, which are not encrypted.
+        let kind = match datagram.first() {
+            Some(first) if first & 0x80 == 0 => "1-RTT",
+            Some(_) if datagram.get(1..5) == Some(&[0; 4]) => "Version Negotiation",
+            Some(first) => ["Initial", "0-RTT", "Handshake", "Retry"][usize::from(first >> 4 & 3)],
+            None => "empty",
+        };
+        eprintln!("{now:?} {side:?} {way} {kind} {}", datagram.len());
+    }
+}
+
+/// The certificates of all runs, made once.
+#[derive(Clone, Debug)]
+pub struct Identities([std::sync::Arc<Identity>; 3]);
+
+impl Identities {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// When a certificate cannot be made.
+    pub fn new() -> Result<Self> {
+        let make = |size| Identity::new(size).map(std::sync::Arc::new);
+        Ok(Self([make(ChainSize::Small)?, make(ChainSize::Medium)?, make(ChainSize::Large)?]))
+    }
+
+    fn get(&self, size: ChainSize) -> std::sync::Arc<Identity> {
+        self.0[size as usize].clone()
+    }
+}
+
+/// Who meets whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pair {
+    /// The stack that opens the connection.
+    pub client: Stack,
+    /// The stack that waits for it.
+    pub server: Stack,
+}
+
+impl std::fmt::Display for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.client, self.server)
+    }
+}
+
+/// What a run that did as planned can tell.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    /// Virtual seconds until both ends had forgotten the connection.
+    pub seconds: f64,
+    /// Simulation events.
+    pub events: u64,
+    /// Application bytes read and compared, both ends.
+    pub bytes_compared: u64,
+    /// Packets offered to the links.
+    pub packets: u64,
+    /// Packets that the links dropped by loss or for want of room. Probes larger than the MTU are not counted.
+    pub dropped: u64,
+    /// Packets that the links damaged.
+    pub corrupted: u64,
+    /// Packets that the links delivered twice.
+    pub duplicated: u64,
+    /// Key updates the plan asked for and the stack started.
+    pub key_updates: u64,
+    /// The end that was to learn of the close learned of it by timeout or stateless reset, because the close got lost.
+    pub close_lost: bool,
+    /// The network let nothing through to one end for its whole idle timeout although the other end kept sending: the
+    /// connection ended as it must. What was read until then was compared.
+    pub starved: bool,
+    /// Hash of times, sizes and fates of all packets: equal in two runs that went the same way.
+    pub trace: String,
+}
+
+/// A run that did not do as planned.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Failure {
+    /// What went wrong, and what each end waits for.
+    pub what: String,
+    /// Virtual seconds.
+    pub seconds: f64,
+    /// The defect of a peer that it comes from, when that is known.
+    pub known_defect: Option<String>,
+}
+
+/// A known defect of a peer that explains a failure, so that it does not count against the other stack. Each must be
+/// narrow: what it names cannot come about by what the other stack does.
+fn known_defect(pair: Pair, what: &str, figures: &Figures) -> Option<&'static str> {
+    let family = matches!(pair.server, Stack::Quinn | Stack::Noq);
+    // RFC 9000 §17.2.5: a server must discard a Retry packet. A client here never sends one: damaged bits of the type do.
+    (family && figures.corrupted > 0 && what.contains("client sent Retry"))
+        .then_some("quinn and noq servers close when damage turns a packet's type into Retry")
+}
+
+/// One end: a stack, its script and its place in the network.
+struct End {
+    side: Side,
+    peer: Box<dyn Peer>,
+    script: Script,
+    deadline: Option<(Instant, &'static str)>,
+    out: Vec<BytesMut>,
+    /// When a datagram last arrived here.
+    heard: Instant,
+    /// When the last datagrams left from here, [`SENDS`] at most.
+    sent: VecDeque<Instant>,
+    /// When the connection was over for this end.
+    ended: Option<Instant>,
+}
+
+/// So many datagrams have to get lost before the network is held responsible for an end that hears nothing: an end that has
+/// nothing to say but acknowledgements sends no more.
+const SENDS: usize = 1;
+
+impl End {
+    fn new(side: Side, stack: Stack, other: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
+        let peer = stack.peer(side, settings)?;
+        Ok(Self {
+            side,
+            peer,
+            script: Script::new(side, plan, other.resets_may_finish()),
+            deadline: None,
+            out: vec![],
+            heard: Instant::ZERO,
+            sent: VecDeque::new(),
+            ended: None,
+        })
+    }
+
+    fn explain(&self) -> String {
+        let mut text = match self.script.failure() {
+            Some(failure) => failure.to_owned(),
+            None if self.finished() => "done".into(),
+            None if self.script.done() => "done, but its connection is not drained".into(),
+            None => format!("waits for {}", self.script.waits_for()),
+        };
+        match self.deadline {
+            Some((at, reason)) => text.push_str(&format!(" [deadline {at:?}: {reason}]")),
+            None => text.push_str(" [no deadline]"),
+        }
+        text
+    }
+}
+
+impl Node for End {
+    fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
+        match datagram {
+            Some(datagram) => {
+                trace(now, self.side, "<-", &datagram.payload);
+                self.heard = now;
+                self.peer.receive(now, datagram.payload);
+            }
+            None if self.deadline.is_some_and(|(at, _)| at <= now) => {
+                trace(now, self.side, "timer", &[]);
+                self.peer.expire(now);
+            }
+            None => {}
+        }
+        self.script.advance(now, &mut *self.peer);
+        self.peer.transmit(now, &mut self.out);
+        // Sending may have made room or found an error.
+        self.script.advance(now, &mut *self.peer);
+        self.peer.transmit(now, &mut self.out);
+        let (here, there) = match self.side {
+            Side::Client => (client_address(0), server_address(0)),
+            Side::Server => (server_address(0), client_address(0)),
+        };
+        for payload in self.out.drain(..) {
+            trace(now, self.side, "->", &payload);
+            out.send(Datagram::new(here, there, payload));
+            self.sent.push_back(now);
+        }
+        while self.sent.len() > SENDS {
+            self.sent.pop_front();
+        }
+        if self.script.closed().is_some() {
+            self.ended.get_or_insert(now);
+        }
+        self.deadline = self.peer.deadline();
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.deadline
+    }
+
+    fn finished(&self) -> bool {
+        self.script.failure().is_some() || (self.script.done() && self.peer.gone())
+    }
+}
+
+/// Runs one seed with one pair. A panic of a stack is a failure like any other.
+pub fn run(number: u64, pair: Pair, identities: &Identities) -> Result<Figures, Failure> {
+    catch_unwind(AssertUnwindSafe(|| simulate(number, pair, identities))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Failure { what: format!("panic: {}", text.unwrap_or("no text")), ..Failure::default() })
+    })
+}
+
+fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures, Failure> {
+    let seed = Seed::from_number(number);
+    let (mut plan, network) = (Plan::new(&seed), Network::new(&seed));
+    if !pair.client.reads_new_keys_before_confirmation() {
+        plan.key_updates[Side::Server as usize].clear();
+    }
+    let mut simulation = build(&seed, pair, &plan, &network, identities)
+        .map_err(|error| Failure { what: format!("cannot start: {error:#}"), ..Failure::default() })?;
+    simulation.set_limits(Limits { events: EVENT_LIMIT, ..Limits::default() });
+    let limit = Instant::ZERO + TIME_LIMIT;
+    let verdict = loop {
+        let until = (simulation.now() + STEP).min(limit);
+        match simulation.run_until(until) {
+            Err(error) => break Some(error.to_string()),
+            Ok(_) if simulation.nodes().any(|end| end.script.failure().is_some()) => break Some("failed".into()),
+            Ok(outcome) if outcome.is_finished() => break None,
+            Ok(outcome) if outcome.ended == sim::Ended::TimeLimit && until < limit => {}
+            Ok(outcome) => break Some(outcome.to_string()),
+        }
+    };
+    let mut figures = figures(&simulation, pair, &plan);
+    if verdict.is_some() && starved(&simulation, &plan) {
+        figures.starved = true;
+        return Ok(figures);
+    }
+    match verdict.or_else(|| lost_close_without_reason(&figures, &network)) {
+        None => Ok(figures),
+        Some(verdict) => {
+            let (client, server) = (simulation.node(0).explain(), simulation.node(1).explain());
+            let what = format!("{verdict}\n  client {}: {client}\n  server {}: {server}", pair.client, pair.server);
+            let known_defect = known_defect(pair, &what, &figures).map(str::to_owned);
+            Err(Failure { what, seconds: figures.seconds, known_defect })
+        }
+    }
+}
+
+fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &Identities) -> Result<Simulation<End>> {
+    let end = |side: Side, stack: Stack, other: Stack| {
+        let mut bytes = [0; 32];
+        rand_core::RngCore::fill_bytes(&mut seed.child("stack", side as u64).stream("seed"), &mut bytes);
+        let settings = Settings {
+            seed: bytes,
+            identity: identities.get(plan.chain),
+            post_quantum: plan.post_quantum,
+            idle_timeout: plan.idle_timeout,
+            stream_window: plan.stream_window,
+            connection_window: plan.connection_window,
+            streams: plan.concurrent,
+        };
+        End::new(side, stack, other, &settings, plan)
+    };
+    let (client, server) = (end(Side::Client, pair.client, pair.server)?, end(Side::Server, pair.server, pair.client)?);
+    Ok(point_to_point(seed.child("path", 0), &network.up, &network.down, client, server)?)
+}
+
+fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
+    let links = [simulation.counters(Dumbbell::UP), simulation.counters(Dumbbell::DOWN)];
+    let started = [(Side::Client, pair.client), (Side::Server, pair.server)]
+        .into_iter()
+        .filter(|(_, stack)| stack.starts_key_updates())
+        .map(|(side, _)| plan.key_updates[side as usize].len() as u64)
+        .sum();
+    Figures {
+        seconds: simulation.now().as_secs_f64(),
+        events: simulation.events(),
+        bytes_compared: simulation.nodes().map(|end| end.script.bytes_compared()).sum(),
+        packets: simulation.trace().packets(),
+        dropped: links.iter().map(|link| link.dropped_in_all().packets - link.dropped(DropReason::Mtu).packets).sum(),
+        corrupted: links.iter().map(|link| link.corrupted).sum(),
+        duplicated: links.iter().map(|link| link.duplicated).sum(),
+        key_updates: started,
+        close_lost: simulation.nodes().any(|end| {
+            matches!(plan.ending, crate::plan::Ending::Close { .. })
+                && matches!(end.script.closed(), Some(Closed::Idle | Closed::Reset))
+        }),
+        starved: false,
+        trace: simulation.trace().hash().to_string(),
+    }
+}
+
+/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
+/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word
+/// either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
+fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
+    let gave_up = |end: &End, other: &End| {
+        let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };
+        let lost_on_the_way = |sender: &End, since: Instant| sender.sent.len() == SENDS && sender.sent[0] > since;
+        let deaf_too = other.heard <= end.heard && lost_on_the_way(end, other.heard);
+        ended - end.heard >= plan.idle_timeout && (lost_on_the_way(other, end.heard) || deaf_too)
+    };
+    let (client, server) = (simulation.node(0), simulation.node(1));
+    gave_up(client, server) || gave_up(server, client)
+}
+
+/// On a path that drops nothing a close arrives.
+fn lost_close_without_reason(figures: &Figures, network: &Network) -> Option<String> {
+    (figures.close_lost && figures.dropped == 0 && network.is_clean())
+        .then(|| "the close was not noticed although the path lost nothing".into())
+}

@@ -1,0 +1,150 @@
+//! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
+//!
+//! [`transport`] is the list of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! could not be measured, which counts as a miss: what was not seen was not shown.
+
+mod bad_input;
+mod command;
+mod cost;
+mod interop;
+mod laboratory;
+mod link;
+mod perf;
+mod relay;
+mod row;
+mod tests;
+
+use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
+
+use clap::{Parser, Subcommand, builder::PossibleValuesParser};
+
+use self::{
+    command::Commands,
+    row::{Document, Row},
+};
+
+/// Measure what the project promises and print each value beside its target.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    Transport(Options),
+}
+
+/// Everything that the transport, the link model and the laboratory promise.
+///
+/// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
+/// otherwise), the target, and under it what was measured and how. What cannot be measured on this machine is a miss too, with
+/// the reason. Progress goes to the standard error; the output of every command that is started goes into
+/// target/shows/*.log, and a miss names its file.
+///
+/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else.
+///
+/// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
+#[derive(Debug, Parser)]
+#[command(after_help = after_help())]
+struct Options {
+    /// Run this case only; may be given again
+    #[arg(long, value_name = "CASE", value_parser = PossibleValuesParser::new(transport().map(|case| case.name)))]
+    only: Vec<String>,
+    /// Print one JSON document instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Take the full measure where the default is a slice: a clone of the last commit built from nothing, 1,000 seeds per pair
+    /// of stacks with quiche among them, more and larger rounds of the benchmark. Takes hours
+    #[arg(long)]
+    long: bool,
+}
+
+fn after_help() -> String {
+    let cases: Vec<String> = transport().iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
+    format!(
+        "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows transport\n  cargo xtask shows transport --only model --only queue\n  \
+         cargo xtask shows transport --long --json > shows.json",
+        cases.join("\n")
+    )
+}
+
+/// A group of values that is measured together.
+struct Case {
+    name: &'static str,
+    about: &'static str,
+    measure: fn(&Context) -> anyhow::Result<Vec<Row>>,
+}
+
+/// What a case may use.
+struct Context {
+    /// The workspace.
+    root: PathBuf,
+    /// Starts programs and keeps what they print.
+    commands: Commands,
+    /// Measure in full.
+    long: bool,
+}
+
+/// The cases in their order: the long run of all tests comes last.
+fn transport() -> [Case; 11] {
+    let case = |name, about, measure| Case { name, about, measure };
+    [
+        case("fresh-lab", "`lab run mobile` prints its table within 60 s", laboratory::fresh),
+        case("model", "NewReno and CUBIC against RFC 9438 at 0.1 % and 1 % loss", laboratory::model),
+        case("queue", "CUBIC fills buffers of 0.5, 1, 2 and 4 BDP", laboratory::queue),
+        case("speed", "virtual seconds per second and core", laboratory::speed),
+        case("link", "arithmetic of a link, and bursty loss against its closed form", link::measure),
+        case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
+        case("relay", "loss and delay of the relay in real time", relay::measure),
+        case("perf", "`tiderace perf` through the relay against the simulator", perf::measure),
+        case("cpu", "CPU per GiB of a bulk transfer, beside quinn and the floor", cost::measure),
+        case("bad-input", "malformed and forged packets, and wrong requests", bad_input::measure),
+        case("tests", "`cargo test --workspace`", tests::measure),
+    ]
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Part::Transport(options) = &args.part;
+    match transport_shows(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Measures the cases asked for; whether everything passed.
+fn transport_shows(options: &Options) -> anyhow::Result<bool> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
+    let context = Context { commands: Commands::new(&root)?, root, long: options.long };
+    let mut document = Document::new("transport", options.long);
+    let cases = transport();
+    let chosen =
+        cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));
+    for case in chosen {
+        eprintln!("{}: {} …", case.name, case.about);
+        let started = Instant::now();
+        let rows = (case.measure)(&context).unwrap_or_else(|error| vec![Row::unmeasured(case.about, &error)]);
+        eprintln!("{}: {:.0} s", case.name, started.elapsed().as_secs_f64());
+        for mut row in rows {
+            row.case = case.name;
+            if !options.json {
+                print!("{row}");
+                std::io::stdout().flush()?;
+            }
+            document.rows.push(row);
+        }
+    }
+    let passed = document.finish();
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        println!("\n{}", document.summary());
+    }
+    Ok(passed)
+}
