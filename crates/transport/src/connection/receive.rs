@@ -137,7 +137,10 @@ impl Connection {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
-                if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
+                if !wire::fixed_bit(&buffer[at..end]) {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
                     self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
                 }
                 break;
@@ -147,9 +150,8 @@ impl Connection {
                 break;
             };
             let packet_end = at + header.packet_len();
-            // RFC 9000 §17.2, §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it
-            // (RFC 9287). Version Negotiation has no such bit.
-            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::header::fixed_bit(&buffer[at..end]) {
+            // RFC 9000 §17.2 MUST: the same holds for long headers. Version Negotiation has no such bit.
+            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::fixed_bit(&buffer[at..end]) {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             }
@@ -167,7 +169,7 @@ impl Connection {
                         Side::Client => !token.is_empty(),
                     };
                     if ty == LongType::Initial && refused {
-                        self.stats.packets_undecryptable += 1;
+                        self.drop_packet(now, None, packet_end - at, DropReason::Invalid);
                         at = packet_end;
                         continue;
                     }
@@ -394,21 +396,25 @@ impl Connection {
         if let Some(token) = ResetToken::at_end_of(packet)
             && self.remote_ids.is_reset(&token.0)
         {
-            let size = packet.len();
-            self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
-            self.drain(now, CloseReason::Reset);
+            self.on_reset(now, packet.len());
         }
     }
 
     /// The endpoint found the token of the peer's ID in use at the end of a datagram that names no ID of ours. `false`
     /// when it comes from where the peer is not.
     // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
-    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr) -> bool {
+    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr, size: usize) -> bool {
         let known = self.paths.0.iter().any(|path| path.remote == remote);
         if known {
-            self.drain(now, CloseReason::Reset);
+            self.on_reset(now, size);
         }
         known
+    }
+
+    #[cold]
+    fn on_reset(&mut self, now: Instant, size: usize) {
+        self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+        self.drain(now, CloseReason::Reset);
     }
 
     /// The server wants to see its own token before it keeps state.

@@ -256,7 +256,7 @@ impl Endpoint {
         // its state; the peer does not know our ID any more.
         if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
             && let Some(connection) = &mut self.slots[index as usize].connection
-            && connection.handle_reset(now, datagram.remote)
+            && connection.handle_reset(now, datagram.remote, datagram.payload.len())
         {
             self.mark_dirty(index);
             return;
