@@ -12,12 +12,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
-    ClientConfig, CloseReason, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
-    Timer,
+    ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
     congestion::Algorithm,
-    observe::{Observer, PacketEvent, PacketSpace, RecoveryMetrics},
-    qlog::Qlog,
-    sent::SentFrame,
+    observe::{Both, Observer, ObserverFactory, Start},
+    qlog::{QlogWriter, Vantage},
     streams::{Order, ReadError, StreamEvent, WriteError},
     tls::{
         ClientTls, ServerTls,
@@ -25,7 +23,7 @@ use transport::{
     },
 };
 use units::{Duration, Instant};
-use wire::{Dir, Side, StreamId};
+use wire::{Dir, StreamId};
 
 use crate::{
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RunSpec},
@@ -83,9 +81,11 @@ impl Tiderace {
         let (client_tls, server_tls) = TLS.as_ref().map_err(|error| BuildError(format!("TLS: {error}")))?;
         let side = if client { "client" } else { "server" };
         let seed = spec.seed.child(side, connection.index as u64);
+        let samples = Samples::default();
+        let watch: Arc<dyn ObserverFactory> = Arc::new(self.watch(samples.clone(), spec, connection, client)?);
         let server = (!client).then(|| {
             let config = ServerConfig::new(Arc::clone(server_tls), Arc::clone(&self.profile));
-            Arc::new(ServerConfig { retry: RetryPolicy::Never, ..config })
+            Arc::new(ServerConfig { retry: RetryPolicy::Never, observe: Some(Arc::clone(&watch)), ..config })
         });
         let (local, remote) = match client {
             true => (connection.client, connection.server),
@@ -93,12 +93,15 @@ impl Tiderace {
         };
         Ok(End {
             endpoint: Endpoint::new(EndpointConfig::from_seed(seed), server),
-            client: client.then(|| ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile))),
+            client: client.then(|| {
+                let config = ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile));
+                ClientConfig { observe: Some(watch), ..config }
+            }),
             handle: None,
             local,
             remote,
             buffer: vec![0; BATCH],
-            watch: Watch { samples: Samples::default(), qlog: self.qlog(spec, connection, client)? },
+            samples,
             failed: None,
             last: Last::default(),
         })
@@ -106,20 +109,20 @@ impl Tiderace {
 }
 
 impl Tiderace {
-    /// The file for this end, when qlog is wanted.
-    fn qlog(
+    /// What watches this end, with a file when qlog is wanted.
+    fn watch(
         &self,
+        samples: Samples,
         spec: &RunSpec<'_>,
         connection: &ConnectionSpec,
         client: bool,
-    ) -> Result<Option<Qlog<BufWriter<File>>>, BuildError> {
-        let Some(directory) = spec.qlog else { return Ok(None) };
-        let (side, name) = if client { (Side::Client, "client") } else { (Side::Server, "server") };
-        let file = directory.file(connection.index, name);
+    ) -> Result<Watch, BuildError> {
+        let (vantage, name) = if client { (Vantage::Client, "client") } else { (Vantage::Server, "server") };
+        let file = spec.qlog.map(|directory| directory.file(connection.index, name)).transpose();
         let file = file.map_err(|error| BuildError(format!("cannot create a qlog file: {error}")))?;
         let (scenario, profile) = (&spec.scenario.name, &self.profile.name);
         let title = format!("{scenario}, {profile}, seed {}, connection {}", spec.seed_number, connection.index);
-        Ok(Some(Qlog::new(file, side, &title)))
+        Ok(Watch { samples, vantage, title, log: Mutex::new(file) })
     }
 }
 
@@ -159,7 +162,7 @@ struct End {
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
     buffer: Vec<u8>,
-    watch: Watch,
+    samples: Samples,
     /// The connection could not even be started.
     failed: Option<String>,
     last: Last,
@@ -173,11 +176,22 @@ struct Last {
     acknowledged: u64,
 }
 
-/// What watches the connection, once there is one.
+/// What watches the connection from its first packet on.
 struct Watch {
     samples: Samples,
-    /// Handed over to the connection.
-    qlog: Option<Qlog<BufWriter<File>>>,
+    vantage: Vantage,
+    title: String,
+    /// Where qlog goes, when it is wanted; handed over to the connection.
+    log: Mutex<Option<BufWriter<File>>>,
+}
+
+impl ObserverFactory for Watch {
+    fn observe(&self, _now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
+        let samples = Box::new(self.samples.clone());
+        let Some(log) = self.log.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Some(samples) };
+        let log = QlogWriter::new(log, self.vantage, self.title.clone(), start.original_dcid, Instant::ZERO);
+        Some(Box::new(Both(samples, Box::new(log))))
+    }
 }
 
 /// RTT samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
@@ -196,45 +210,6 @@ impl Observer for Samples {
     }
 }
 
-/// RTT samples, and the log of everything.
-struct Logged {
-    samples: Samples,
-    log: Qlog<BufWriter<File>>,
-}
-
-impl Observer for Logged {
-    fn packet_sent(&mut self, now: Instant, packet: &PacketEvent<'_>) {
-        self.log.packet_sent(now, packet);
-    }
-    fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
-        self.log.packet_received(now, packet);
-    }
-    fn packet_lost(&mut self, now: Instant, space: PacketSpace, pn: u64) {
-        self.log.packet_lost(now, space, pn);
-    }
-    fn frame_lost(&mut self, now: Instant, frame: &SentFrame) {
-        self.log.frame_lost(now, frame);
-    }
-    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
-        self.samples.push(adjusted);
-    }
-    fn metrics(&mut self, now: Instant, metrics: &RecoveryMetrics) {
-        self.log.metrics(now, metrics);
-    }
-    fn timer_expired(&mut self, now: Instant, timer: Timer) {
-        self.log.timer_expired(now, timer);
-    }
-    fn connected(&mut self, now: Instant, alpn: &[u8]) {
-        self.log.connected(now, alpn);
-    }
-    fn keys_updated(&mut self, now: Instant) {
-        self.log.keys_updated(now);
-    }
-    fn closed(&mut self, now: Instant, reason: &CloseReason) {
-        self.log.closed(now, reason);
-    }
-}
-
 impl End {
     fn connection(&mut self) -> Option<&mut Connection> {
         self.endpoint.connection_mut(self.handle?)
@@ -242,14 +217,6 @@ impl End {
 
     fn adopt(&mut self, handle: Handle) {
         self.handle = Some(handle);
-        let samples = self.watch.samples.clone();
-        let observer: Box<dyn Observer> = match self.watch.qlog.take() {
-            Some(log) => Box::new(Logged { samples, log }),
-            None => Box::new(samples),
-        };
-        if let Some(connection) = self.connection() {
-            connection.set_observer(observer);
-        }
     }
 
     /// What the connection has counted, kept for when it is gone.
@@ -335,7 +302,7 @@ impl Stack for End {
     }
 
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool {
-        self.watch.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
+        self.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
         true
     }
 

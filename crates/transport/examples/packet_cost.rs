@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p tiderace-transport --example packet_cost`
 
+#![expect(clippy::disallowed_methods, reason = "a measurement of real time needs a clock")]
+
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -35,7 +35,6 @@ pub(crate) struct Handshake {
     /// Initial, Handshake, 1-RTT.
     crypto: [Option<Box<CryptoStream>>; 3],
     waiting: Option<Waiting>,
-    complete: bool,
     confirmed: bool,
     /// Handshake bytes arrived that the session has not seen.
     unread: bool,
@@ -66,15 +65,9 @@ impl Handshake {
             session,
             crypto: [Some(Box::default()), Some(Box::default()), Some(Box::default())],
             waiting: None,
-            complete: false,
             confirmed: false,
             unread: false,
         }
-    }
-
-    /// The peer's Finished message was verified (RFC 9001 §4.1.1).
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// Both ends know that the other has the keys (RFC 9001 §4.1.2).
@@ -101,8 +94,18 @@ impl Handshake {
         // Late copies of a level that is done with carry nothing new.
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
         stream.on_frame(offset, data)?;
+        // RFC 9001 §4.1.3 MUST: once TLS reads another level, nothing new may come at this one.
+        if stream.has_unread() && self.session.as_ref().is_some_and(|session| session.read_level() > level) {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "handshake bytes at a level that is over"));
+        }
         self.unread = true;
         Ok(())
+    }
+
+    /// Handshake bytes wait for the session.
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread
     }
 
     /// The session may go on: an answer from outside has arrived.
@@ -124,10 +127,6 @@ impl Handshake {
                         if let Some(stream) = &mut self.crypto[place(level)] {
                             stream.write(&data);
                         }
-                    }
-                    TlsEvent::Complete => {
-                        self.complete = true;
-                        return Ok(Some(TlsEvent::Complete));
                     }
                     other => return Ok(Some(other)),
                 }

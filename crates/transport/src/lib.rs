@@ -5,7 +5,8 @@
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
 //! `handshake`, [`keys`], [`acks`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report.
+//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report, [`qlog`] the file
+//! that is written from it.
 
 pub mod acks;
 mod cid;

@@ -14,6 +14,13 @@ impl ResetToken {
     /// Number of bytes.
     pub const LEN: usize = 16;
 
+    /// The last bytes of a datagram, when it is long enough to be a stateless reset (RFC 9000 §10.3: 21 bytes).
+    #[inline]
+    pub fn at_end_of(datagram: &[u8]) -> Option<Self> {
+        let (before, token) = datagram.split_last_chunk()?;
+        (before.len() >= 5).then_some(Self(*token))
+    }
+
     /// RFC 9000 §10.3.1: the comparison must not tell by its duration how much of a token was right.
     #[inline]
     pub fn ct_eq(&self, other: &[u8; Self::LEN]) -> bool {

@@ -81,12 +81,25 @@ pub(super) struct Args {
     sending: SendingArgs,
 }
 
+/// Longest time that may be given.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How much is transferred.
+#[derive(Clone, Copy)]
+enum Volume {
+    /// So many bytes in each direction.
+    Bytes(u64),
+    /// As many as there is time for.
+    For(Duration),
+}
+
 impl Args {
-    fn goal(&self) -> Option<Goal> {
+    /// What is transferred; `None` when nothing is.
+    fn volume(&self) -> Option<Volume> {
         match (self.bytes, self.duration) {
-            (Some(bytes), _) => Some(Goal::Bytes(bytes.as_bytes())),
-            (None, Some(span)) => Some(Goal::After(span)),
-            (None, None) => self.handshakes.is_none().then_some(Goal::After(Duration::from_secs(10))),
+            (Some(bytes), _) => Some(Volume::Bytes(bytes.as_bytes())),
+            (None, Some(span)) => Some(Volume::For(span)),
+            (None, None) => self.handshakes.is_none().then_some(Volume::For(Duration::from_secs(10))),
         }
     }
 
@@ -96,6 +109,12 @@ impl Args {
         }
         if self.timeout.is_zero() {
             return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
+        }
+        for (option, span) in [("--duration", self.duration), ("--timeout", Some(self.timeout))] {
+            if span.is_some_and(|span| span > LONGEST) {
+                let message = format_args!("`{option}` is longer than 30 days").to_string();
+                return Err(Failure::new(message).hint("a time has a unit, such as `10 s` or `500 ms`"));
+            }
         }
         if self.sending.cc.is_some() && !self.upload {
             eprintln!("note: --cc is for what the client sends, which is next to nothing without --upload;");
@@ -107,8 +126,8 @@ impl Args {
 
 /// Runs the client.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
-    args.check()?;
     let mut profile = args.sending.profile()?;
+    args.check()?;
     profile.handshake_timeout = args.timeout;
     let congestion = profile.congestion.name();
     let target = address::resolve(&args.server)?;
@@ -213,17 +232,19 @@ impl Run<'_> {
     async fn all(&mut self) -> Result<Outcome, Failure> {
         let (first, handshake) = self.peer.reach(&self.endpoint).await?;
         self.tally.established(handshake);
-        let goal = self.args.goal();
+        let volume = self.args.volume();
         if let Some(count) = self.args.handshakes {
             // The first one counts, unless it is needed for the transfer.
-            let done = u32::from(goal.is_none());
-            self.tally.completed += done;
+            let done = u32::from(volume.is_none());
+            if volume.is_none() {
+                self.confirm(&first).await;
+            }
             self.handshakes(count.get() - done).await;
         }
-        match goal {
-            Some(goal) => {
+        match volume {
+            Some(volume) => {
                 let lines = self.connect_others(Line::new(first)).await;
-                Ok(self.transfer(goal, lines).await)
+                Ok(self.transfer(volume, lines).await)
             }
             None => Ok(Outcome::default()),
         }
@@ -231,12 +252,13 @@ impl Run<'_> {
 
     /// Connections that are for nothing but their handshake.
     async fn handshakes(&mut self, count: u32) {
-        let bar = Progress::start(Goal::Bytes(count.into()), Moved::default());
+        let made = Moved::default();
+        let bar = Progress::start(Goal::Handshakes(count), made.clone());
         for _ in 0..count {
             match self.peer.connect(&self.endpoint).await {
                 Ok((connection, handshake)) => {
                     self.tally.established(handshake);
-                    self.tally.completed += 1;
+                    self.confirm(&connection).await;
                     connection.close(0, b"");
                 }
                 Err(error) => {
@@ -244,8 +266,17 @@ impl Run<'_> {
                     self.tally.error(&error);
                 }
             }
+            made.add(1);
         }
         drop(bar);
+    }
+
+    /// Finds out whether the connection is good for anything: a client's handshake is complete before the server's is.
+    async fn confirm(&mut self, connection: &Connection) {
+        match transfer::nothing(connection).await {
+            Ok(()) => self.tally.completed += 1,
+            Err(error) => self.tally.error(&error),
+        }
     }
 
     async fn connect_others(&mut self, first: Line) -> Vec<Line> {
@@ -272,23 +303,23 @@ impl Run<'_> {
     }
 
     /// The transfer, on all connections at the same time.
-    async fn transfer(&mut self, goal: Goal, lines: Vec<Line>) -> Outcome {
+    async fn transfer(&mut self, volume: Volume, lines: Vec<Line>) -> Outcome {
         let (upload, download) = (self.args.upload, self.args.download || !self.args.upload);
         let per_direction = lines.len() as u64 * u64::from(self.args.streams);
-        let all = match goal {
-            Goal::Bytes(bytes) => Goal::Bytes(bytes * (u64::from(upload) + u64::from(download))),
-            after @ Goal::After(_) => after,
+        let goal = match volume {
+            Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
+            Volume::For(span) => Goal::After(span),
         };
         let (moved, cpu_before) = (Moved::default(), process_time());
-        let bar = Progress::start(all, moved.clone());
+        let bar = Progress::start(goal, moved.clone());
         let now = Instant::now();
         let mut tasks = JoinSet::new();
         for (place, line) in lines.iter().enumerate() {
             for stream in 0..self.args.streams {
                 let number = place as u64 * u64::from(self.args.streams) + u64::from(stream);
-                let end = match goal {
-                    Goal::Bytes(bytes) => End::Bytes(part(bytes, number, per_direction)),
-                    Goal::After(span) => End::At(now + span),
+                let end = match volume {
+                    Volume::Bytes(bytes) => End::Bytes(part(bytes, number, per_direction)),
+                    Volume::For(span) => End::At(now + span),
                 };
                 if matches!(end, End::Bytes(0)) {
                     continue;

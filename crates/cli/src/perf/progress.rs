@@ -15,13 +15,13 @@ use tiderace::units::Bitrate;
 /// Between two looks at the counter.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Bytes that were moved so far, by all tasks together.
+/// Bytes that were moved so far (or handshakes that were made), by all tasks together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Moved(Arc<AtomicU64>);
 
 impl Moved {
-    pub(super) fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(super) fn add(&self, amount: usize) {
+        self.0.fetch_add(amount as u64, Ordering::Relaxed);
     }
 
     fn get(&self) -> u64 {
@@ -29,11 +29,12 @@ impl Moved {
     }
 }
 
-/// When a transfer is over.
+/// When it is over.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal {
     Bytes(u64),
     After(Duration),
+    Handshakes(u32),
 }
 
 /// Draws a bar until it is dropped.
@@ -49,12 +50,14 @@ impl Progress {
         }
         let length = match goal {
             Goal::Bytes(bytes) => bytes,
+            Goal::Handshakes(count) => count.into(),
             Goal::After(span) => u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
         };
         let bar = ProgressBar::new(length);
         let template = match goal {
             Goal::Bytes(_) => "{bar:40} {bytes} of {total_bytes}, {msg}, {eta} left",
-            Goal::After(_) => "{bar:40} {elapsed} of the time, {msg}",
+            Goal::After(_) => "{bar:40} {elapsed}, {msg}",
+            Goal::Handshakes(_) => "{bar:40} {pos} of {len} handshakes, {eta} left",
         };
         bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
         let ticker = tokio::spawn(draw(bar.clone(), goal, moved));
@@ -79,7 +82,7 @@ async fn draw(bar: ProgressBar, goal: Goal, moved: Moved) {
         bar.set_message(rate(bytes - before, now - looked));
         (before, looked) = (bytes, now);
         bar.set_position(match goal {
-            Goal::Bytes(_) => bytes,
+            Goal::Bytes(_) | Goal::Handshakes(_) => bytes,
             Goal::After(_) => u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
     }

@@ -62,15 +62,10 @@ impl Peer {
             {
                 failure.hint("the server speaks another protocol: it has to be `tiderace perf server`")
             }
-            ConnectError::Closed(CloseReason::PeerClosed { .. }) => {
-                failure.hint("the server's own output may say more")
-            }
             ConnectError::Closed(CloseReason::VersionMismatch { .. }) => {
                 failure.hint("the server speaks other versions of QUIC")
             }
-            ConnectError::Closed(_) => {
-                failure.hint("say whom to trust with `--pin`, `--ca` or `--insecure`, if it is that")
-            }
+            ConnectError::Closed(_) => failure.hint("the server's own output may say more"),
             _ => failure.hint("the name in the certificate is set with `--server-name`"),
         }
     }

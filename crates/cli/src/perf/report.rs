@@ -208,7 +208,16 @@ mod tests {
 
     #[test]
     fn the_table_says_what_it_can() {
-        insta::assert_snapshot!(report().text(), @"");
+        insta::assert_snapshot!(report().text(), @r"
+        server        192.0.2.1:4433
+        connections   75.0 % successful: 4 attempted, 3 established, 3 completed
+        handshake     p50 1.500 ms  p95 –  p99 –  min 1.500 ms  (2 samples)
+        download      1000 Mbit/s: 250.00 MB in 2.00 s
+        rtt           p50 50.000 ms  p95 50.000 ms  p99 50.000 ms  min 50.000 ms  (300 samples), seen by the server
+        sent again    0.500 % of the stream bytes; 5 of 1000 packets lost
+        cpu           0.50 s per GiB (0.50 s of this process)
+        error         1 × idle for too long
+        ");
     }
 
     #[test]

@@ -90,7 +90,9 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
 #[derive(Default)]
 struct Sums {
     connections: AtomicU64,
+    /// Bytes of the application, each counted once.
     received: AtomicU64,
+    /// Of a connection that is open: bytes written. In sums: bytes sent, each counted once.
     sent: AtomicU64,
 }
 
@@ -168,7 +170,11 @@ async fn serve(connection: Connection, sums: &Sums) -> Line {
             Err(reason) => break reason,
         }
     };
-    let [received, sent] = [&counts.received, &counts.sent].map(|count| count.load(Ordering::Relaxed));
+    let [received, written] = [&counts.received, &counts.sent].map(|count| count.load(Ordering::Relaxed));
+    // What was written and given up before it went out was not sent.
+    let sent = connection
+        .stats()
+        .map_or(written, |stats| written.min(stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)));
     sums.connections.fetch_add(1, Ordering::Relaxed);
     sums.received.fetch_add(received, Ordering::Relaxed);
     sums.sent.fetch_add(sent, Ordering::Relaxed);

@@ -137,6 +137,15 @@ pub(super) async fn upload(connection: &Connection, end: End, moved: &Moved) -> 
     Ok(Delivered { bytes, elapsed: Duration::from_nanos(nanos) })
 }
 
+/// Transfers nothing, there and back.
+pub(super) async fn nothing(connection: &Connection) -> Result<(), TransferError> {
+    let moved = Moved::default();
+    timeout(ANSWER_TIME, download(connection, End::Bytes(0), &moved))
+        .await
+        .map_err(|_| TransferError::Silence)?
+        .map(|_| ())
+}
+
 /// Asks the server for its figures of the connection.
 pub(super) async fn report(connection: &Connection) -> Result<SenderReport, TransferError> {
     let ask = async {

@@ -1,7 +1,6 @@
 //! Certificates: the server's own, and whom the client trusts.
 
 use std::{
-    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +8,7 @@ use std::{
 
 use clap::Parser;
 use rustls::{
-    DigitallySignedStruct, SignatureScheme,
+    CertificateError, DigitallySignedStruct, OtherError, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{WebPkiSupportedAlgorithms, aws_lc_rs::default_provider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
@@ -142,6 +141,18 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
+/// The server has another certificate than the pinned one.
+#[derive(thiserror::Error)]
+#[error("its fingerprint is {0}")]
+struct AnotherCertificate(Fingerprint);
+
+impl std::fmt::Debug for AnotherCertificate {
+    // The error that rustls makes of it shows this one.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// Accepts one certificate, or any. That the server has the certificate's key is checked either way.
 #[derive(Debug)]
 struct Judge {
@@ -160,10 +171,8 @@ impl ServerCertVerifier for Judge {
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.pinned {
             Some(pinned) if Fingerprint::of(end_entity) != pinned => {
-                let mut seen = String::from("the server has another certificate, with the fingerprint ");
-                // Writing into a string cannot fail.
-                let _ = write!(seen, "{}", Fingerprint::of(end_entity));
-                Err(rustls::Error::General(seen))
+                let other = OtherError(Arc::new(AnotherCertificate(Fingerprint::of(end_entity))));
+                Err(rustls::Error::InvalidCertificate(CertificateError::Other(other)))
             }
             _ => Ok(ServerCertVerified::assertion()),
         }

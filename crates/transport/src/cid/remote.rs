@@ -88,8 +88,10 @@ impl RemoteIds {
             }
         }
         self.retire_prior_to = self.retire_prior_to.max(retire_prior_to);
-        // RFC 9000 §19.15 MUST: an ID that is already asked back is retired at once, unless that was done before.
-        if sequence < self.retire_prior_to {
+        // RFC 9000 §19.15 MUST: an ID that is already asked back is retired at once. So is one that comes before the ID
+        // in use: either it was given up and this is a late copy of its announcement (RFC 9000 §5.1.2 MUST NOT: use it
+        // again), or it was overtaken, and there are newer ones.
+        if sequence < self.retire_prior_to.max(self.current.sequence) {
             self.retire(sequence)?;
         } else {
             let place = self.spare.partition_point(|s| s.sequence < sequence);
@@ -154,6 +156,12 @@ impl RemoteIds {
         if !self.to_retire.contains(&sequence) {
             self.to_retire.push_back(sequence);
         }
+    }
+
+    /// The token of the ID in use, if it has one.
+    #[inline]
+    pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
+        self.current.reset_token.as_ref()
     }
 
     /// Whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).

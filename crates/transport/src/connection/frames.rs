@@ -114,7 +114,10 @@ impl Connection {
             }
             Frame::StreamDataBlocked { id, limit } => self.streams.on_stream_data_blocked(id, limit),
             Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
-                self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)
+                self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
+                // The ID in use may be another, of another length.
+                self.fit_datagrams();
+                Ok(())
             }
             Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
             Frame::PathChallenge(data) => {
@@ -122,7 +125,7 @@ impl Connection {
                 Ok(())
             }
             Frame::PathResponse(data) => {
-                self.on_path_response(data);
+                self.on_path_response(now, data);
                 Ok(())
             }
             Frame::NewToken { token } => self.on_new_token(token),

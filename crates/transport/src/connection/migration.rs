@@ -9,6 +9,7 @@ use wire::Side;
 use super::Connection;
 use crate::{
     events::Event,
+    observe::{DropReason, Migration},
     path::{AmplificationLimit, Outcome, Path},
     recovery::Recovery,
 };
@@ -19,7 +20,13 @@ const PATHS: usize = 4;
 impl Connection {
     /// The path that a datagram came over; a new one when the address is new and may be.
     #[inline]
-    pub(super) fn path_of(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Option<usize> {
+    pub(super) fn path_of(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        size: usize,
+    ) -> Option<usize> {
         if self.paths[self.active].remote == remote {
             return Some(self.active);
         }
@@ -29,7 +36,7 @@ impl Connection {
         // RFC 9000 §9 MUST: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
         if self.side == Side::Client || !self.handshake.is_confirmed() {
-            self.stats.packets_undecryptable += 1;
+            self.drop_packet(now, None, size, DropReason::UnknownAddress);
             return None;
         }
         self.add_path(now, remote, local)
@@ -47,11 +54,11 @@ impl Connection {
             self.paths.0.push(path);
             self.paths.0.len() - 1
         } else {
-            let place = (0..PATHS).find(|&place| {
-                place != self.active
-                    && place != self.last_validated
-                    && self.paths[place].recovery.bytes_in_flight() == 0
-                    && !self.paths[place].challenge.is_running()
+            // Rather one that nothing waits for; but a peer that keeps moving must not be locked out by what it left.
+            let replaceable = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
+            let place = replaceable.min_by_key(|&place| {
+                let path = &self.paths[place];
+                (path.recovery.bytes_in_flight() > 0, path.challenge.is_running())
             })?;
             self.paths[place] = path;
             place
@@ -69,6 +76,7 @@ impl Connection {
             self.last_validated = self.active;
         }
         self.active = place;
+        self.observe_migration(now, Migration::Started, place);
         // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
         if !self.paths[place].amplification.is_validated() && !self.paths[place].challenge.is_running() {
             self.challenge(now, place);
@@ -82,6 +90,12 @@ impl Connection {
         if let Err(error) = self.remote_ids.rotate() {
             self.fail(now, error);
         }
+        self.fit_datagrams();
+    }
+
+    fn observe_migration(&mut self, now: Instant, state: Migration, place: usize) {
+        let remote = self.paths[place].remote;
+        self.observe(now, |observer, at| observer.migration(at, state, remote));
     }
 
     pub(super) fn challenge(&mut self, now: Instant, place: usize) {
@@ -95,7 +109,7 @@ impl Connection {
         self.random.next_u64().to_be_bytes()
     }
 
-    pub(super) fn on_path_response(&mut self, data: [u8; 8]) {
+    pub(super) fn on_path_response(&mut self, now: Instant, data: [u8; 8]) {
         // RFC 9000 §8.2.3: the answer counts wherever it arrives.
         for place in 0..self.paths.0.len() {
             if self.paths[place].challenge.on_response(data) == Outcome::Validated
@@ -103,6 +117,7 @@ impl Connection {
                 && place == self.active
             {
                 self.last_validated = place;
+                self.observe_migration(now, Migration::Validated, place);
                 self.push(Event::Migrated);
             }
         }
@@ -116,6 +131,7 @@ impl Connection {
                 if place == self.active && !self.paths[place].amplification.is_validated() {
                     // RFC 9000 §9.3.2 MUST: without proof the peer is still where it was.
                     self.active = self.last_validated;
+                    self.observe_migration(now, Migration::Abandoned, place);
                 }
             } else if let Some(pto) = self.paths[place].challenge.repeat_due(now) {
                 let data = self.challenge_data();

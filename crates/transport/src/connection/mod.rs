@@ -18,6 +18,7 @@ mod spaces;
 mod timeouts;
 mod transmit;
 mod verdicts;
+mod watch;
 
 use std::{
     collections::VecDeque,
@@ -35,6 +36,7 @@ use self::{
     receive::Unopened,
     spaces::Spaces,
     transmit::Skip,
+    watch::Unwatched,
 };
 use crate::{
     cid::{LocalIds, RemoteIds},
@@ -93,7 +95,8 @@ pub struct Connection {
     tokens: Arc<Tokens>,
     local_ids: LocalIds,
     remote_ids: RemoteIds,
-    /// What clients send to before they know the server's ID; routes here until the handshake is confirmed.
+    /// What clients send to before they know the server's ID. It routes here to the end: a copy of the first packet that
+    /// the network delivers late must not start another connection.
     first_dcid: Option<ConnectionId>,
     expected: ExpectedIds,
     /// The token that a client shows in its Initial packets.
@@ -133,10 +136,13 @@ pub struct Connection {
     /// A packet could not be sealed: the connection ends.
     seal_failed: Option<TransportError>,
     connected: bool,
-    retired_ids: Vec<ConnectionId>,
     events: VecDeque<Event>,
+    /// `Closed` was told: nothing follows.
+    closed_told: bool,
     stats: Stats,
     observer: Option<Box<dyn crate::observe::Observer>>,
+    /// Who is asked for an observer once a packet has proved authentic.
+    unwatched: Option<Box<Unwatched>>,
 }
 
 /// What remains of interest in the peer's transport parameters.
@@ -158,6 +164,7 @@ impl Connection {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let session = config.tls.start(version::V1, server_name, parameters)?;
         let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
@@ -175,6 +182,8 @@ impl Connection {
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
+        connection.unwatched = unwatched;
+        connection.start_watching(now);
         connection.progress_handshake(now);
         Ok(connection)
     }
@@ -187,6 +196,7 @@ impl Connection {
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
         });
+        let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
         let path = new_path(now, &profile, &setup, origin.validated);
@@ -207,6 +217,7 @@ impl Connection {
         connection.send_token = config.send_token;
         connection.original_dcid = Some(origin.original_dcid);
         connection.heard = true;
+        connection.unwatched = unwatched;
         connection
     }
 
@@ -265,10 +276,11 @@ impl Connection {
             seed: setup.seed,
             seal_failed: None,
             connected: false,
-            retired_ids: Vec::new(),
             events: VecDeque::new(),
+            closed_told: false,
             stats: Stats::default(),
             observer: None,
+            unwatched: None,
             profile,
         }
     }
@@ -280,23 +292,33 @@ impl Connection {
 
     /// The next thing that the application may want to know.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if let Some(event) = self.events.pop_front() {
+        if self.closed_told {
+            return None;
+        }
+        // The end is told last, after what arrived with it.
+        if let Some(event) = self.events.pop_front_if(|event| !matches!(event, Event::Closed(_))) {
             return Some(event);
         }
         if let Some(event) = self.streams.poll_event() {
             return Some(Event::Stream(event));
         }
-        self.datagrams.poll_event().map(|event| match event {
-            DatagramEvent::Readable => Event::DatagramsReadable,
-            DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
-            DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
-        })
+        if let Some(event) = self.datagrams.poll_event() {
+            return Some(match event {
+                DatagramEvent::Readable => Event::DatagramsReadable,
+                DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
+                DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
+            });
+        }
+        let last = self.events.pop_front();
+        self.closed_told = last.is_some();
+        last
     }
 
     /// The TLS session may go on: what it was waiting for is there.
     pub fn resume_handshake(&mut self, now: Instant) {
         self.handshake.resume();
         self.progress_handshake(now);
+        self.retry_unopened(now);
     }
 
     /// What the handshake waits for outside of the connection.
@@ -320,7 +342,13 @@ impl Connection {
     }
 
     pub(crate) fn poll_retired_id(&mut self) -> Option<ConnectionId> {
-        self.local_ids.poll_retired().or_else(|| self.retired_ids.pop())
+        self.local_ids.poll_retired()
+    }
+
+    /// What ends this connection when a datagram that names no ID of ours ends with it.
+    #[inline]
+    pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
+        if self.lifecycle.is_open() { self.remote_ids.reset_token() } else { None }
     }
 
     pub(crate) fn is_drained(&self) -> bool {

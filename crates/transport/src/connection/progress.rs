@@ -7,6 +7,7 @@ use super::{Connection, PeerPromises, spaces::SpaceId};
 use crate::{
     error::{Code, TransportError},
     events::Event,
+    observe::Initiator,
     tls::{Level, TlsEvent},
 };
 
@@ -36,6 +37,7 @@ impl Connection {
             TlsEvent::Write { .. } => {}
             TlsEvent::Secret { level, direction, suite, secret } => {
                 self.keys.install(level, direction, suite, &secret);
+                self.observe_keys(now, level, direction, suite);
             }
             TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,
             // Early data is not offered by this endpoint's configuration; what a session remembers is not used.
@@ -47,6 +49,7 @@ impl Connection {
 
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
         let peer = self.handshake.check_parameters(raw, &self.expected)?;
+        self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
         if let Some(token) = peer.stateless_reset_token {
             self.remote_ids.set_first_token(token);
         }
@@ -108,12 +111,10 @@ impl Connection {
             return;
         }
         self.keys.on_handshake_confirmed();
+        self.observe(now, |observer, at| observer.confirmed(at));
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);
-        if let Some(first) = self.first_dcid.take() {
-            self.retired_ids.push(first);
-        }
     }
 
     /// Forgets a level of the handshake with everything that was sent in it (RFC 9002 §6.4).
@@ -121,6 +122,7 @@ impl Connection {
         let level = id.level();
         if let Some(mut space) = self.spaces.take(id) {
             self.keys.discard(level);
+            self.observe(now, |observer, at| observer.keys_discarded(at, level, None));
             self.handshake.discard(level);
             self.settle_space(now, id, &mut space);
         }

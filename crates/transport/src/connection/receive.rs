@@ -1,8 +1,10 @@
 //! A datagram in: split into packets, opened in place, read frame by frame.
 
+use std::net::SocketAddr;
+
 use bytes::{Bytes, BytesMut};
 use units::{Duration, Instant};
-use wire::{ConnectionId, Header, LongType, PacketKind, Side};
+use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
 use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
 use crate::{
@@ -11,13 +13,15 @@ use crate::{
     endpoint::Datagram,
     events::CloseReason,
     keys::{OpenError, Opened},
-    observe::PacketEvent,
+    observe::{DropReason, Initiator, PacketEvent, Unsealed},
     timers::Timer,
     tls::Level,
 };
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
 const UNOPENED_LIMIT: usize = 16;
+/// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
+const MIN_INITIAL_DATAGRAM: usize = 1200;
 
 /// A packet that arrived before its keys.
 pub(super) struct Unopened {
@@ -34,6 +38,8 @@ pub(super) struct Arrival {
     pub(super) path: usize,
     pub(super) received_at: Instant,
     pub(super) ecn: Option<Ecn>,
+    /// The packet had to wait for its keys.
+    pub(super) waited: bool,
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
@@ -51,21 +57,22 @@ pub(super) struct PacketSeen<'a> {
 impl Connection {
     /// Takes in the payloads of one read that are addressed to this connection.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+        self.observe_datagrams(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
         let segments = payload.len().div_ceil(segment_size.max(1)) as u64;
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
-            self.handle_while_closing(&mut payload);
+            payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
-        let Some(path) = self.path_of(now, remote, local) else { return };
+        let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
         self.paths[path].amplification.on_received(payload.len());
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
         let rtt = self.paths[self.active].recovery.rtt();
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
-        let arrival = Arrival { path, received_at, ecn };
+        let arrival = Arrival { path, received_at, ecn, waited: false };
         let processed = self.stats.packets_received;
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
@@ -92,6 +99,7 @@ impl Connection {
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
         let mut deferred = std::mem::take(&mut self.deferred);
+        self.streams.next_buffer();
         for item in deferred.drain(..) {
             let result = match item {
                 Deferred::Stream { id, offset, range, fin } => {
@@ -119,9 +127,14 @@ impl Connection {
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
             if !wire::is_long(&buffer[at..end]) {
+                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
+                if !wire::header::fixed_bit(&buffer[at..end]) {
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    break;
+                }
                 // It fills the datagram.
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
-                    self.stats.packets_undecryptable += 1;
+                    self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
                 if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
@@ -130,16 +143,33 @@ impl Connection {
                 break;
             }
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
-                self.stats.packets_undecryptable += 1;
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             };
             let packet_end = at + header.packet_len();
+            // RFC 9000 §17.2, §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it
+            // (RFC 9287). Version Negotiation has no such bit.
+            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::header::fixed_bit(&buffer[at..end]) {
+                self.drop_packet(now, None, end - at, DropReason::Invalid);
+                break;
+            }
             match header {
                 Header::Short { .. } => unreachable!("a packet with a long header has none"),
-                Header::Long { ty, version, dcid, scid, pn_offset, .. } => {
+                Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
                         break;
+                    }
+                    // RFC 9000 §14.1 MUST: a server discards an Initial packet in a datagram below 1,200 bytes; §17.2.2
+                    // MUST: a client one that carries a token.
+                    let refused = match self.side {
+                        Side::Server => end - start < MIN_INITIAL_DATAGRAM,
+                        Side::Client => !token.is_empty(),
+                    };
+                    if ty == LongType::Initial && refused {
+                        self.stats.packets_undecryptable += 1;
+                        at = packet_end;
+                        continue;
                     }
                     self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
                 }
@@ -148,9 +178,13 @@ impl Connection {
                     let packet = buffer[at..packet_end].to_vec();
                     self.handle_retry(now, &packet, scid, token);
                 }
-                Header::VersionNegotiation { versions, .. } => {
+                Header::VersionNegotiation { scid, versions, .. } => {
+                    // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
+                    if buffer[at..packet_end][scid] != *self.remote_ids.current().as_slice() {
+                        break;
+                    }
                     let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
-                    self.handle_version_negotiation(now, offered);
+                    self.handle_version_negotiation(now, offered, packet_end - at);
                 }
                 Header::UnknownVersion { .. } => break,
             }
@@ -179,6 +213,7 @@ impl Connection {
         let expected = self.spaces.expected_pn(space);
         match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
             Ok(opened) => {
+                self.start_watching(now);
                 // RFC 9000 §7.2: the peer's source ID of its first authentic packet is what it wants to be called;
                 // packets with another are discarded from then on.
                 match self.expected.initial_source {
@@ -199,11 +234,9 @@ impl Connection {
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
-                self.keep_unopened(level, &buffer[start..end], arrival);
+                self.keep_unopened(now, level, &buffer[start..end], arrival);
             }
-            // The level is done with.
-            Err(OpenError::NoKeys) => {}
-            Err(error) => self.on_unopenable(now, error),
+            Err(error) => self.on_unopenable(now, level, end - start, error),
         }
     }
 
@@ -223,8 +256,7 @@ impl Connection {
                 if opened.new_phase {
                     // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
                     self.keys.retire_previous_at(now + self.pto() * 3);
-                    self.stats.key_updates += 1;
-                    self.observe(now, |observer, at| observer.keys_updated(at));
+                    self.note_key_updates(now, Initiator::Remote);
                 }
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
@@ -236,9 +268,9 @@ impl Connection {
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
-            Err(OpenError::NoKeys) => self.keep_unopened(Level::OneRtt, &buffer[start..end], arrival),
+            Err(OpenError::NoKeys) => self.keep_unopened(now, Level::OneRtt, &buffer[start..end], arrival),
             Err(error) => {
-                self.on_unopenable(now, error);
+                self.on_unopenable(now, Level::OneRtt, end - start, error);
                 if error.fatal().is_none() {
                     self.check_reset(now, &buffer[start..end]);
                 }
@@ -247,10 +279,10 @@ impl Connection {
     }
 
     #[cold]
-    fn on_unopenable(&mut self, now: Instant, error: OpenError) {
+    fn on_unopenable(&mut self, now: Instant, level: Level, size: usize, error: OpenError) {
         match error.fatal() {
             Some(error) => self.fail(now, error),
-            None => self.stats.packets_undecryptable += 1,
+            None => self.drop_packet(now, Some(level.into()), size, DropReason::Undecryptable),
         }
     }
 
@@ -258,15 +290,23 @@ impl Connection {
     fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            self.stats.packets_duplicate += 1;
+            let size = opened.payload.end + crate::crypto::TAG_LEN;
+            self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
             return;
         }
         self.stats.packets_received += 1;
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observer {
-            let size = opened.payload.end + crate::crypto::TAG_LEN;
-            let space = seen.space.observed();
-            observer.packet_received(now, &PacketEvent { space, pn: seen.pn, size, payload: &buffer[range.clone()] });
+            let event = PacketEvent {
+                space: seen.kind.into(),
+                pn: seen.pn,
+                size: opened.payload.end + crate::crypto::TAG_LEN,
+                header: &buffer[start..range.start],
+                key_phase: self.keys.updates().saturating_sub(u64::from(seen.old_keys)),
+                payload: &buffer[range.clone()],
+                out_of_turn: seen.arrival.waited,
+            };
+            observer.packet_received(now, &event);
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
             Ok(()) => self.on_packet_processed(now, &seen),
@@ -280,14 +320,24 @@ impl Connection {
             return;
         }
         self.sent_since_received = false;
-        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() {
+        // Tickets come in 1-RTT packets after the handshake.
+        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() || self.handshake.has_unread() {
             self.progress_handshake(now);
         }
     }
 
-    fn keep_unopened(&mut self, level: Level, packet: &[u8], arrival: Arrival) {
-        if self.unopened.len() < UNOPENED_LIMIT {
+    fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
+        // Only for keys that are still to come: copies of what is done with take no place away.
+        let limit = match level {
+            Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
+            Level::OneRtt if !self.connected => UNOPENED_LIMIT,
+            // Early data may turn out to be refused, so it leaves room for what will be needed.
+            Level::ZeroRtt if self.side == Side::Server && !self.connected => UNOPENED_LIMIT / 2,
+            _ => 0,
+        };
+        if self.unopened.len() < limit {
             self.stats.packets_buffered += 1;
+            self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
             self.unopened.push(Unopened {
                 level,
                 path: arrival.path,
@@ -295,15 +345,17 @@ impl Connection {
                 ecn: arrival.ecn,
                 packet: BytesMut::from(packet),
             });
+        } else {
+            self.drop_packet(now, Some(level.into()), packet.len(), DropReason::NoRoom);
         }
     }
 
     /// Opens what waited for keys, as far as they are there by now.
-    fn retry_unopened(&mut self, now: Instant) {
+    pub(super) fn retry_unopened(&mut self, now: Instant) {
         while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
             let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
             let end = packet.len();
-            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn });
+            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
             self.finish_batch(now, packet);
             if !self.lifecycle.is_open() {
                 return;
@@ -315,7 +367,7 @@ impl Connection {
     }
 
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
-    fn handle_while_closing(&mut self, payload: &mut BytesMut) {
+    fn handle_while_closing(&mut self, payload: &mut [u8]) {
         self.lifecycle.on_datagram();
         if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
             return;
@@ -339,13 +391,24 @@ impl Connection {
     /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
     // RFC 9000 §10.3.1 MUST: compare the last 16 bytes with the token of the ID in use, without leaking by timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
-        const MIN_RESET: usize = 21;
-        if packet.len() >= MIN_RESET {
-            let token = packet[packet.len() - 16..].try_into().expect("16 bytes");
-            if self.remote_ids.is_reset(&token) {
-                self.drain(now, CloseReason::Reset);
-            }
+        if let Some(token) = ResetToken::at_end_of(packet)
+            && self.remote_ids.is_reset(&token.0)
+        {
+            let size = packet.len();
+            self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+            self.drain(now, CloseReason::Reset);
         }
+    }
+
+    /// The endpoint found the token of the peer's ID in use at the end of a datagram that names no ID of ours. `false`
+    /// when it comes from where the peer is not.
+    // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
+    pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr) -> bool {
+        let known = self.paths.0.iter().any(|path| path.remote == remote);
+        if known {
+            self.drain(now, CloseReason::Reset);
+        }
+        known
     }
 
     /// The server wants to see its own token before it keeps state.
@@ -357,22 +420,28 @@ impl Connection {
             return;
         }
         if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
-            self.stats.packets_undecryptable += 1;
+            self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
+        let retry = Unsealed::Retry { scid, token_len: token.len() };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
         self.token = token;
         self.expected.retry_source = Some(scid);
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
+        self.observe_initial_keys(now);
         self.resend_initial(now);
     }
 
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
-    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>) {
-        if self.side == Side::Server || self.heard || offered.contains(&self.version) {
+    fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
+        // RFC 8999 §6 MUST: one that names no version is ignored.
+        if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
             return;
         }
+        let negotiation = Unsealed::VersionNegotiation { versions: &offered };
+        self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {
             self.end(now, CloseReason::VersionMismatch { offered });
             // Nobody holds state for this connection: nothing has to drain.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::TransportError,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},
-    sent::Verdict,
+    sent::{SentFrame, Verdict},
     tls::Level,
 };
 
@@ -23,13 +23,12 @@ const REPEATED: usize = 2;
 impl Connection {
     /// How far the handshake is, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
-        let path = &self.paths[self.active];
         let confirmed = self.handshake.is_confirmed();
         Progress {
             has_handshake_keys: self.keys.can_seal(Level::Handshake),
             confirmed,
             peer_validated_us: self.side == Side::Server || confirmed || self.handshake_acked,
-            at_amplification_limit: path.amplification.budget() < 1200,
+            at_amplification_limit: self.datagram_room() == 0,
         }
     }
 
@@ -59,6 +58,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
         };
         let outcome = recovery::on_ack_received(
             ledger,
@@ -68,7 +68,7 @@ impl Connection {
             now,
             delay,
             &progress,
-            &mut |verdict, frame| carriers.tell(verdict, &frame),
+            &mut carriers,
         )?;
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
@@ -94,8 +94,7 @@ impl Connection {
                 let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
                 self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
-            let metrics = self.metrics();
-            self.observe(now, |observer, at| observer.metrics(at, &metrics));
+            self.observe_metrics(now);
         }
     }
 
@@ -126,17 +125,16 @@ impl Connection {
                     local_ids: &mut self.local_ids,
                     remote_ids: &mut self.remote_ids,
                     control: &mut self.control,
+                    observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
                 };
-                let outcome =
-                    recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut |verdict, frame| {
-                        carriers.tell(verdict, &frame);
-                    });
+                let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
                 self.on_outcome(now, &outcome);
             }
             Reason::Probe | Reason::AntiDeadlock => {
                 self.stats.probe_timeouts += 1;
                 self.paths[place].recovery.on_probe_timeout(now);
                 self.probe(id, deadline.reason == Reason::AntiDeadlock);
+                self.observe_metrics(now);
             }
         }
     }
@@ -181,6 +179,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
@@ -196,10 +195,17 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            observer: None,
         };
-        recovery::discard_space(&mut space.ledger, &mut self.paths, id.recovery(), now, &mut |_, frame| {
-            carriers.tell(Verdict::Lost, &frame);
-        });
+        recovery::discard_space(
+            &mut space.ledger,
+            &mut self.paths,
+            id.recovery(),
+            now,
+            &mut |_: Verdict, frame: SentFrame| {
+                carriers.tell(Verdict::Lost, &frame);
+            },
+        );
     }
 
     /// After a Retry everything in Initial packets goes out again, with the numbers going on (RFC 9000 §17.2.5.3).

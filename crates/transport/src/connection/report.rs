@@ -2,15 +2,11 @@
 
 use std::net::SocketAddr;
 
-use units::{Duration, Instant};
+use units::Duration;
 use wire::{ConnectionId, Side};
 
 use super::Connection;
-use crate::{
-    observe::{Observer, RecoveryMetrics},
-    stats::Stats,
-    tls::Session,
-};
+use crate::{observe::RecoveryMetrics, stats::Stats, tls::Session};
 
 /// Getters.
 impl Connection {
@@ -94,19 +90,6 @@ impl Connection {
             pacing_rate: recovery.pacing_rate(),
             pto_count: recovery.pto_count(),
             state: controller.state(),
-        }
-    }
-
-    /// Watches the connection from here on.
-    pub fn set_observer(&mut self, observer: Box<dyn Observer>) {
-        self.observer = Some(observer);
-    }
-
-    /// Calls the observer, if there is one.
-    #[inline]
-    pub(super) fn observe(&mut self, now: Instant, tell: impl FnOnce(&mut dyn Observer, Instant)) {
-        if let Some(observer) = &mut self.observer {
-            tell(&mut **observer, now);
         }
     }
 }

@@ -3,7 +3,7 @@
 use units::Instant;
 
 use super::Connection;
-use crate::{events::CloseReason, recovery::Allowance, timers::Timer};
+use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level};
 
 impl Connection {
     /// Does what is due at `now`.
@@ -23,7 +23,14 @@ impl Connection {
                 }
                 Timer::KeepAlive => self.control.ping = true,
                 Timer::PathValidation => self.on_path_timeout(now),
-                Timer::DiscardKeys => self.keys.on_timeout(now),
+                Timer::DiscardKeys => {
+                    let due = self.keys.deadline().is_some_and(|at| at <= now);
+                    self.keys.on_timeout(now);
+                    if due {
+                        let phase = self.keys.updates().saturating_sub(1);
+                        self.observe(now, |observer, at| observer.keys_discarded(at, Level::OneRtt, Some(phase)));
+                    }
+                }
                 Timer::Close => {
                     self.lifecycle.finish();
                     self.timers.clear_all();
@@ -36,7 +43,9 @@ impl Connection {
     pub(super) fn refresh_timers(&mut self, now: Instant) {
         let recovery = self.recovery_deadline();
         self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));
+        // What may not be sent anyway, because of the address, needs no waking: the peer's next datagram does that.
         let acks = self.spaces.ids().filter_map(|id| self.spaces.get(id)?.acks.deadline()).min();
+        let acks = acks.filter(|_| self.datagram_room() > 0);
         self.timers.set(Timer::AckDelay, acks);
         let paced_until = if self.has_data() {
             match self.paths[self.active].recovery.allowance(now, u64::MAX) {

@@ -12,7 +12,8 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
-    observe::PacketEvent,
+    observe::{DatagramsEvent, Initiator, PacketEvent},
+    path::Path,
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
     tls::Level,
@@ -111,8 +112,8 @@ impl Connection {
         let ecn = self.ecn_mark();
         let (mut len, mut segments) = (0, 0);
         while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
-            let room = usize::try_from(self.paths[self.active].amplification.budget()).unwrap_or(usize::MAX).min(mtu);
-            if room < mtu && room < MIN_INITIAL_DATAGRAM {
+            let room = self.datagram_room();
+            if room == 0 {
                 break;
             }
             let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);
@@ -137,7 +138,19 @@ impl Connection {
         }
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
-        Some(Transmit { remote, local, ecn, len, segment_size: mtu.min(len) })
+        let segment_size = mtu.min(len);
+        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
+        Some(Transmit { remote, local, ecn, len, segment_size })
+    }
+
+    /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
+    /// useful fits: before the handshake is confirmed, a datagram with an Initial packet.
+    #[inline]
+    pub(super) fn datagram_room(&self) -> usize {
+        let path = &self.paths[self.active];
+        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
+        let least = if self.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
+        if room < least { 0 } else { room }
     }
 
     /// Bytes that congestion control and pacing permit at the moment.
@@ -163,8 +176,7 @@ impl Connection {
     fn try_update_keys(&mut self, now: Instant) {
         if self.keys.update(now, self.pto() * 3) {
             self.key_update_wanted = false;
-            self.stats.key_updates += 1;
-            self.observe(now, |observer, at| observer.keys_updated(at));
+            self.note_key_updates(now, Initiator::Local);
         }
     }
 
@@ -425,13 +437,26 @@ impl Connection {
         }
         let pn_offset = packet.pn_offset - packet.start;
         if let Some(observer) = &mut self.observer {
-            let payload = &out[packet.pn_offset + packet.pn_len..packet.end];
-            let space = packet.space.observed();
-            observer.packet_sent(now, &PacketEvent { space, pn: packet.pn, size: end - packet.start, payload });
+            let frames = packet.pn_offset + packet.pn_len;
+            let event = PacketEvent {
+                space: packet.space.observed(),
+                pn: packet.pn,
+                size: end - packet.start,
+                header: &out[packet.start..frames],
+                key_phase: self.keys.updates(),
+                payload: &out[frames..packet.end],
+                out_of_turn: packet.probe,
+            };
+            observer.packet_sent(now, &event);
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
-            SpaceId::Data(path) => self.keys.seal_short(bytes, pn_offset, packet.pn, path),
+            SpaceId::Data(path) => {
+                let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
+                // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
+                self.note_key_updates(now, Initiator::Local);
+                sealed
+            }
             space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
         };
         if let Err(error) = sealed {
@@ -466,13 +491,14 @@ impl Connection {
 
     /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
     fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send())?;
+        let may_send = |path: &Path| path.amplification.budget() >= MIN_PACKET_ROOM as u64;
+        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send() && may_send(p))?;
         if !self.keys.can_seal(Level::OneRtt) {
             return None;
         }
         let path = &mut self.paths[place];
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
-        if room < MIN_PACKET_ROOM || buffer.len() < room {
+        if buffer.len() < room {
             return None;
         }
         let response = path.challenge.take_response();
@@ -509,6 +535,9 @@ impl Connection {
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 
@@ -556,6 +585,9 @@ impl Connection {
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| {
+            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
+        });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
     }
 

@@ -1,11 +1,15 @@
 //! The fate of a frame, told to the part that the frame belongs to.
 
+use units::Instant;
+
 use super::{control::Control, spaces::SpaceId};
 use crate::{
     acks::AckState,
     cid::{LocalIds, RemoteIds},
     datagrams::Datagrams,
     handshake::Handshake,
+    observe::{LossEvent, Observer},
+    recovery::{Fates, LossTrigger},
     sent::{SentFrame, Verdict},
     streams::Streams,
 };
@@ -20,12 +24,31 @@ pub(super) struct Carriers<'a> {
     pub(super) local_ids: &'a mut LocalIds,
     pub(super) remote_ids: &'a mut RemoteIds,
     pub(super) control: &'a mut Control,
+    /// Where losses are told.
+    pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
+}
+
+impl Fates for Carriers<'_> {
+    #[inline]
+    fn frame(&mut self, verdict: Verdict, frame: SentFrame) {
+        self.tell(verdict, &frame);
+    }
+
+    fn packet_lost(&mut self, pn: u64, size: u16, mtu_probe: bool, trigger: LossTrigger) {
+        if let Some((now, observer)) = &mut self.observer {
+            let space = self.space.observed();
+            observer.packet_lost(*now, &LossEvent { space, pn, size, mtu_probe, trigger });
+        }
+    }
 }
 
 impl Carriers<'_> {
     #[inline]
     pub(super) fn tell(&mut self, verdict: Verdict, frame: &SentFrame) {
         let arrived = matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered);
+        if let (false, Some((now, observer))) = (arrived, &mut self.observer) {
+            observer.frame_lost(*now, frame);
+        }
         match *frame {
             SentFrame::Stream { .. } if arrived => self.streams.on_acked(frame),
             SentFrame::Stream { .. } => self.streams.on_lost(frame),

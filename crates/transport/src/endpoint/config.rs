@@ -6,6 +6,7 @@ use units::Seed;
 
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
+    observe::ObserverFactory,
     profile::Profile,
     tls::{ClientTls, ServerTls, TlsError},
 };
@@ -54,12 +55,15 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// Send a token with which the client skips address validation next time.
     pub send_token: bool,
+    /// Who watches accepted connections from their first packet on.
+    pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
 impl ServerConfig {
     /// Accepts with default limits.
     pub fn new(tls: Arc<dyn ServerTls>, profile: Arc<Profile>) -> Self {
-        Self { tls, profile, retry: RetryPolicy::Above(1_000), max_connections: 100_000, send_token: true }
+        let retry = RetryPolicy::Above(1_000);
+        Self { tls, profile, retry, max_connections: 100_000, send_token: true, observe: None }
     }
 }
 
@@ -72,12 +76,14 @@ pub struct ClientConfig {
     pub profile: Arc<Profile>,
     /// A token from an earlier connection to the same server.
     pub token: Vec<u8>,
+    /// Who watches the connection from its first packet on.
+    pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
 impl ClientConfig {
     /// A first connection, without a token.
     pub fn new(tls: Arc<dyn ClientTls>, profile: Arc<Profile>) -> Self {
-        Self { tls, profile, token: Vec::new() }
+        Self { tls, profile, token: Vec::new(), observe: None }
     }
 }
 

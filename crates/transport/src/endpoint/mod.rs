@@ -18,7 +18,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
-use wire::{ConnectionId, Header, LongType, version};
+use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 use self::{admission::FirstPacket, routes::Routes, stateless::Stateless};
@@ -77,6 +77,8 @@ struct Slot {
     dirty: bool,
     /// The wake-up that stands in `wakeups`.
     wakeup: Option<Instant>,
+    /// The peer's reset token that stands in `routes`.
+    reset_token: Option<ResetToken>,
 }
 
 /// What an endpoint did that no connection reports.
@@ -121,6 +123,8 @@ pub struct Endpoint {
     events: VecDeque<(Handle, Event)>,
     accepted: VecDeque<Handle>,
     stateless: Stateless,
+    /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
+    setups: u64,
     stats: EndpointStats,
 }
 
@@ -144,6 +148,7 @@ impl Endpoint {
             events: VecDeque::new(),
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
+            setups: 0,
             stats: EndpointStats::default(),
         }
     }
@@ -172,20 +177,20 @@ impl Endpoint {
     }
 
     fn setup(&mut self, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
-        self.stats.connections += 1;
+        self.setups += 1;
         Setup {
             scid,
             reset_token: self.tokens.reset_token(&scid),
             remote,
             local,
-            seed: self.seed.child("connection", self.stats.connections),
+            seed: self.seed.child("connection", self.setups),
             tokens: self.tokens.clone(),
         }
     }
 
     fn insert(&mut self, connection: Connection) -> Handle {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, connection: None, dirty: false, wakeup: None });
+            self.slots.push(Slot { generation: 0, connection: None, dirty: false, wakeup: None, reset_token: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 connections")
         });
         for id in connection.local_ids() {
@@ -195,6 +200,7 @@ impl Endpoint {
         slot.connection = Some(Box::new(connection));
         self.open += 1;
         self.half_open += 1;
+        self.stats.connections += 1;
         Handle { index, generation: slot.generation }
     }
 
@@ -246,6 +252,15 @@ impl Endpoint {
 
     /// A payload that no connection of ours claims.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
+        // RFC 9000 §10.3.1 MUST: a datagram that belongs to no connection may be a peer's way to say that it has lost
+        // its state; the peer does not know our ID any more.
+        if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
+            && let Some(connection) = &mut self.slots[index as usize].connection
+            && connection.handle_reset(now, datagram.remote)
+        {
+            self.mark_dirty(index);
+            return;
+        }
         let payload = &datagram.payload[..];
         let Ok(header) = Header::parse(payload, self.ids.len()) else {
             self.stats.dropped += 1;
@@ -382,6 +397,10 @@ impl Endpoint {
         while let Some(id) = connection.poll_retired_id() {
             self.routes.remove(&id, index);
         }
+        if connection.reset_token().map(|token| token.0) != slot.reset_token.map(|token| token.0) {
+            let new = connection.reset_token().copied();
+            self.routes.replace_reset(index, std::mem::replace(&mut slot.reset_token, new), new);
+        }
         if connection.is_drained() {
             self.remove(index);
             return;
@@ -413,6 +432,7 @@ impl Endpoint {
         for id in connection.local_ids() {
             self.routes.remove(&id, index);
         }
+        self.routes.replace_reset(index, slot.reset_token.take(), None);
         self.open -= 1;
         if !connection.was_connected() {
             self.half_open -= 1;

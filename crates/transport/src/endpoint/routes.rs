@@ -7,7 +7,7 @@ use std::{
 
 use rand_core::RngCore;
 use units::Seed;
-use wire::ConnectionId;
+use wire::{ConnectionId, ResetToken};
 
 /// A keyed hash: clients choose the first destination ID of a connection, and must not be able to choose collisions.
 #[derive(Clone)]
@@ -25,6 +25,9 @@ impl BuildHasher for Keyed {
 /// Owns the table of connection IDs. It is never iterated, so its order reaches nothing.
 pub(super) struct Routes {
     table: HashMap<ConnectionId, u32, Keyed>,
+    /// Stateless reset tokens of the peers' IDs in use. RFC 9000 §10.3.1: found by a keyed hash, so that the time it
+    /// takes tells nothing of the tokens.
+    resets: HashMap<[u8; 16], u32, Keyed>,
     /// The last answer: datagrams come in runs.
     last: Option<(ConnectionId, u32)>,
 }
@@ -32,7 +35,8 @@ pub(super) struct Routes {
 impl Routes {
     pub(super) fn new(seed: &Seed) -> Self {
         let mut random = seed.stream("routes");
-        Self { table: HashMap::with_hasher(Keyed([random.next_u64(), random.next_u64()])), last: None }
+        let mut keyed = || Keyed([random.next_u64(), random.next_u64()]);
+        Self { table: HashMap::with_hasher(keyed()), resets: HashMap::with_hasher(keyed()), last: None }
     }
 
     pub(super) fn insert(&mut self, id: ConnectionId, connection: u32) {
@@ -46,6 +50,21 @@ impl Routes {
             self.table.remove(id);
         }
         self.last = None;
+    }
+
+    /// The connection's peer uses another ID, with another reset token or none.
+    pub(super) fn replace_reset(&mut self, connection: u32, old: Option<ResetToken>, new: Option<ResetToken>) {
+        if let Some(old) = old.filter(|old| self.resets.get(&old.0) == Some(&connection)) {
+            self.resets.remove(&old.0);
+        }
+        if let Some(new) = new {
+            self.resets.insert(new.0, connection);
+        }
+    }
+
+    /// The connection that a reset with this token would end.
+    pub(super) fn find_reset(&self, token: &ResetToken) -> Option<u32> {
+        self.resets.get(&token.0).copied()
     }
 
     #[inline]

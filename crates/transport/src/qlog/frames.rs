@@ -1,134 +1,283 @@
-//! Frames as qlog writes them.
+//! Frames, read from the payload of a packet while they are written to the file.
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer, ser::SerializeSeq};
+use units::Duration;
 use wire::{Ack, Dir, Frame, Frames};
 
-use super::transport_error;
-use crate::{error::Code, sent::SentFrame};
+use super::{
+    header::Token,
+    value::{ErrorName, Hex, Raw, is_false, millis},
+};
+use crate::sent::SentFrame;
 
-/// All frames of a packet's payload. What cannot be read ends the list with its frame type.
-pub(super) fn frames(payload: &[u8]) -> Vec<Value> {
-    let one = |result| match result {
-        Ok(frame) => frame_value(&frame),
-        Err(wire::FrameError { frame_type, .. }) => json!({ "frame_type": "unknown", "frame_type_bytes": frame_type }),
-    };
-    Frames::new(payload).map(one).collect()
+/// The frames of a packet.
+pub(super) struct FrameList<'a> {
+    pub(super) payload: &'a [u8],
+    /// The `ack_delay_exponent` of whoever sent the packet.
+    pub(super) ack_delay_exponent: u8,
 }
 
-fn frame_value(frame: &Frame<'_>) -> Value {
-    match *frame {
-        Frame::Padding { len } => json!({ "frame_type": "padding", "raw": { "length": len } }),
-        Frame::Ping => json!({ "frame_type": "ping" }),
-        Frame::Ack(ref ack) => ack_value(ack),
-        Frame::ResetStream { id, code, final_size } => json!({
-            "frame_type": "reset_stream", "stream_id": id.0, "error": "unknown", "error_code": code,
-            "final_size": final_size,
-        }),
-        Frame::StopSending { id, code } => {
-            json!({ "frame_type": "stop_sending", "stream_id": id.0, "error": "unknown", "error_code": code })
+impl Serialize for FrameList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut frames = Frames::new(self.payload);
+        loop {
+            let start = frames.position();
+            match frames.next() {
+                None => break,
+                Some(Ok(frame)) => list.serialize_element(&QuicFrame::new(&frame, self.ack_delay_exponent))?,
+                // What follows a frame that cannot be read cannot be read either.
+                Some(Err(error)) => list.serialize_element(&QuicFrame::Unknown {
+                    frame_type_bytes: error.frame_type,
+                    raw: Raw::of(self.payload.len() - start),
+                })?,
+            }
         }
-        Frame::Crypto { offset, data } => {
-            json!({ "frame_type": "crypto", "offset": offset, "raw": { "length": data.len() } })
-        }
-        Frame::NewToken { token } => {
-            json!({ "frame_type": "new_token", "token": { "raw": { "length": token.len() } } })
-        }
-        Frame::Stream(ref stream) => json!({
-            "frame_type": "stream", "stream_id": stream.id.0, "offset": stream.offset, "fin": stream.fin,
-            "raw": { "payload_length": stream.data.len() },
-        }),
-        Frame::MaxData(maximum) => json!({ "frame_type": "max_data", "maximum": maximum }),
-        Frame::MaxStreamData { id, limit } => {
-            json!({ "frame_type": "max_stream_data", "stream_id": id.0, "maximum": limit })
-        }
-        Frame::MaxStreams { dir, limit } => {
-            json!({ "frame_type": "max_streams", "stream_type": stream_type(dir), "maximum": limit })
-        }
-        Frame::DataBlocked(limit) => json!({ "frame_type": "data_blocked", "limit": limit }),
-        Frame::StreamDataBlocked { id, limit } => {
-            json!({ "frame_type": "stream_data_blocked", "stream_id": id.0, "limit": limit })
-        }
-        Frame::StreamsBlocked { dir, limit } => {
-            json!({ "frame_type": "streams_blocked", "stream_type": stream_type(dir), "limit": limit })
-        }
-        Frame::NewConnectionId { sequence, retire_prior_to, cid, .. } => json!({
-            "frame_type": "new_connection_id", "sequence_number": sequence, "retire_prior_to": retire_prior_to,
-            "connection_id": hex(cid.as_slice()),
-        }),
-        Frame::RetireConnectionId { sequence } => {
-            json!({ "frame_type": "retire_connection_id", "sequence_number": sequence })
-        }
-        Frame::PathChallenge(data) => json!({ "frame_type": "path_challenge", "data": hex(&data) }),
-        Frame::PathResponse(data) => json!({ "frame_type": "path_response", "data": hex(&data) }),
-        Frame::ConnectionClose { error, frame_type, reason } => json!({
-            "frame_type": "connection_close", "error_space": "transport", "error": transport_error(Code(error)),
-            "error_code": error, "trigger_frame_type": frame_type, "reason": String::from_utf8_lossy(reason),
-        }),
-        Frame::ApplicationClose { error, reason } => json!({
-            "frame_type": "connection_close", "error_space": "application", "error": "unknown", "error_code": error,
-            "reason": String::from_utf8_lossy(reason),
-        }),
-        Frame::HandshakeDone => json!({ "frame_type": "handshake_done" }),
-        Frame::Datagram { data } => json!({ "frame_type": "datagram", "raw": { "payload_length": data.len() } }),
+        list.end()
     }
 }
 
-/// The delay stays in the sender's units: what they are is known only to the connection.
-fn ack_value(ack: &Ack<'_>) -> Value {
-    // qlog lists ranges upwards, frames carry them downwards.
-    let mut ranges: Vec<[u64; 2]> = ack.ranges().map(|range| [*range.start(), *range.end()]).collect();
-    ranges.reverse();
-    let mut value = json!({ "frame_type": "ack", "ack_delay_raw": ack.delay, "acked_ranges": ranges });
-    if let Some(ecn) = &ack.ecn {
-        (value["ect0"], value["ect1"], value["ce"]) = (json!(ecn.ect0), json!(ecn.ect1), json!(ecn.ce));
-    }
-    value
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StreamType {
+    Bidirectional,
+    Unidirectional,
 }
 
-/// A frame of a packet that was lost, as far as the ledger remembers it.
-pub(super) fn sent(frame: &SentFrame) -> Value {
-    match *frame {
-        SentFrame::Stream { id, offset, len, fin } => json!({
-            "frame_type": "stream", "stream_id": id.0, "offset": offset, "fin": fin, "raw": { "payload_length": len },
-        }),
-        SentFrame::Crypto { offset, len } => {
-            json!({ "frame_type": "crypto", "offset": offset, "raw": { "length": len } })
+impl From<Dir> for StreamType {
+    fn from(dir: Dir) -> Self {
+        match dir {
+            Dir::Bi => Self::Bidirectional,
+            Dir::Uni => Self::Unidirectional,
         }
-        SentFrame::Ack { largest } => json!({ "frame_type": "ack", "acked_ranges": [[largest]] }),
-        SentFrame::MaxData => json!({ "frame_type": "max_data" }),
-        SentFrame::MaxStreamData(id) => json!({ "frame_type": "max_stream_data", "stream_id": id.0 }),
-        SentFrame::MaxStreams(dir) => json!({ "frame_type": "max_streams", "stream_type": stream_type(dir) }),
-        SentFrame::DataBlocked(limit) => json!({ "frame_type": "data_blocked", "limit": limit }),
-        SentFrame::StreamDataBlocked(id) => json!({ "frame_type": "stream_data_blocked", "stream_id": id.0 }),
-        SentFrame::StreamsBlocked(dir) => json!({ "frame_type": "streams_blocked", "stream_type": stream_type(dir) }),
-        SentFrame::ResetStream(id) => json!({ "frame_type": "reset_stream", "stream_id": id.0 }),
-        SentFrame::StopSending(id) => json!({ "frame_type": "stop_sending", "stream_id": id.0 }),
-        SentFrame::NewConnectionId(sequence) => {
-            json!({ "frame_type": "new_connection_id", "sequence_number": sequence })
-        }
-        SentFrame::RetireConnectionId(sequence) => {
-            json!({ "frame_type": "retire_connection_id", "sequence_number": sequence })
-        }
-        SentFrame::NewToken => json!({ "frame_type": "new_token" }),
-        SentFrame::HandshakeDone => json!({ "frame_type": "handshake_done" }),
-        SentFrame::Datagram(_) => json!({ "frame_type": "datagram" }),
-        SentFrame::Ping => json!({ "frame_type": "ping" }),
     }
 }
 
-const fn stream_type(dir: Dir) -> &'static str {
-    match dir {
-        Dir::Bi => "bidirectional",
-        Dir::Uni => "unidirectional",
+/// `QuicBaseFrames`.
+#[derive(Serialize)]
+#[serde(tag = "frame_type", rename_all = "snake_case")]
+pub(super) enum QuicFrame<'a> {
+    Padding {
+        raw: Raw,
+    },
+    Ping {},
+    Ack {
+        ack_delay: f32,
+        acked_ranges: AckedRanges<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ect1: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ect0: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ce: Option<u64>,
+    },
+    ResetStream {
+        stream_id: u64,
+        error: &'static str,
+        error_code: u64,
+        final_size: u64,
+    },
+    StopSending {
+        stream_id: u64,
+        error: &'static str,
+        error_code: u64,
+    },
+    Crypto {
+        offset: u64,
+        raw: Raw,
+    },
+    NewToken {
+        token: Token,
+    },
+    Stream {
+        stream_id: u64,
+        offset: u64,
+        #[serde(skip_serializing_if = "is_false")]
+        fin: bool,
+        raw: Raw,
+    },
+    MaxData {
+        maximum: u64,
+    },
+    MaxStreamData {
+        stream_id: u64,
+        maximum: u64,
+    },
+    MaxStreams {
+        stream_type: StreamType,
+        maximum: u64,
+    },
+    DataBlocked {
+        limit: u64,
+    },
+    StreamDataBlocked {
+        stream_id: u64,
+        limit: u64,
+    },
+    StreamsBlocked {
+        stream_type: StreamType,
+        limit: u64,
+    },
+    NewConnectionId {
+        sequence_number: u64,
+        retire_prior_to: u64,
+        connection_id_length: usize,
+        connection_id: Hex<'a>,
+    },
+    RetireConnectionId {
+        sequence_number: u64,
+    },
+    PathChallenge {
+        data: Hex<'a>,
+    },
+    PathResponse {
+        data: Hex<'a>,
+    },
+    ConnectionClose {
+        error_space: &'static str,
+        error: ErrorText,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error_code: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason_bytes: Option<Hex<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trigger_frame_type: Option<u64>,
+    },
+    HandshakeDone {},
+    Datagram {
+        raw: Raw,
+    },
+    Unknown {
+        frame_type_bytes: u64,
+        raw: Raw,
+    },
+}
+
+/// What an application's code means is not known here (`ApplicationError`): the number follows.
+pub(super) const UNKNOWN: &str = "unknown";
+
+/// The error of a CONNECTION_CLOSE frame.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum ErrorText {
+    Transport(ErrorName),
+    Application(&'static str),
+}
+
+/// The ranges of an ACK frame, each as its lowest and highest number, or as the only one.
+pub(super) struct AckedRanges<'a>(Ack<'a>);
+
+impl Serialize for AckedRanges<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Range {
+            One([u64; 1]),
+            Many([u64; 2]),
+        }
+        serializer.collect_seq(self.0.ranges().map(|range| {
+            let (low, high) = (*range.start(), *range.end());
+            if low == high { Range::One([low]) } else { Range::Many([low, high]) }
+        }))
     }
 }
 
-/// Bytes as qlog writes them.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use core::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+impl<'a> QuicFrame<'a> {
+    fn new(frame: &'a Frame<'a>, ack_delay_exponent: u8) -> Self {
+        match *frame {
+            Frame::Padding { len } => Self::Padding { raw: Raw::of_payload(len) },
+            Frame::Ping => Self::Ping {},
+            Frame::Ack(ack) => {
+                let micros = ack.delay.saturating_mul(1 << ack_delay_exponent.min(20));
+                Self::Ack {
+                    ack_delay: millis(Duration::from_micros(micros)),
+                    acked_ranges: AckedRanges(ack),
+                    ect1: ack.ecn.map(|ecn| ecn.ect1),
+                    ect0: ack.ecn.map(|ecn| ecn.ect0),
+                    ce: ack.ecn.map(|ecn| ecn.ce),
+                }
+            }
+            Frame::ResetStream { id, code, final_size } => {
+                Self::ResetStream { stream_id: id.0, error: UNKNOWN, error_code: code, final_size }
+            }
+            Frame::StopSending { id, code } => Self::StopSending { stream_id: id.0, error: UNKNOWN, error_code: code },
+            Frame::Crypto { offset, data } => Self::Crypto { offset, raw: Raw::of_payload(data.len()) },
+            Frame::NewToken { token } => {
+                Self::NewToken { token: Token { ty: Some("resumption"), raw: Raw::of(token.len()) } }
+            }
+            Frame::Stream(stream) => Self::Stream {
+                stream_id: stream.id.0,
+                offset: stream.offset,
+                fin: stream.fin,
+                raw: Raw::of_payload(stream.data.len()),
+            },
+            Frame::MaxData(maximum) => Self::MaxData { maximum },
+            Frame::MaxStreamData { id, limit } => Self::MaxStreamData { stream_id: id.0, maximum: limit },
+            Frame::MaxStreams { dir, limit } => Self::MaxStreams { stream_type: dir.into(), maximum: limit },
+            Frame::DataBlocked(limit) => Self::DataBlocked { limit },
+            Frame::StreamDataBlocked { id, limit } => Self::StreamDataBlocked { stream_id: id.0, limit },
+            Frame::StreamsBlocked { dir, limit } => Self::StreamsBlocked { stream_type: dir.into(), limit },
+            Frame::NewConnectionId { sequence, retire_prior_to, ref cid, .. } => Self::NewConnectionId {
+                sequence_number: sequence,
+                retire_prior_to,
+                connection_id_length: cid.len(),
+                connection_id: Hex(cid.as_slice()),
+            },
+            Frame::RetireConnectionId { sequence } => Self::RetireConnectionId { sequence_number: sequence },
+            Frame::PathChallenge(ref data) => Self::PathChallenge { data: Hex(data) },
+            Frame::PathResponse(ref data) => Self::PathResponse { data: Hex(data) },
+            Frame::ConnectionClose { error, frame_type, reason } => Self::close(
+                "transport",
+                ErrorText::Transport(ErrorName(error)),
+                ErrorName(error).code_if_unknown(),
+                reason,
+                Some(frame_type),
+            ),
+            Frame::ApplicationClose { error, reason } => {
+                Self::close("application", ErrorText::Application(UNKNOWN), Some(error), reason, None)
+            }
+            Frame::HandshakeDone => Self::HandshakeDone {},
+            Frame::Datagram { data } => Self::Datagram { raw: Raw::of_payload(data.len()) },
+        }
+    }
+
+    fn close(
+        error_space: &'static str,
+        error: ErrorText,
+        error_code: Option<u64>,
+        words: &'a [u8],
+        trigger_frame_type: Option<u64>,
+    ) -> Self {
+        let reason = std::str::from_utf8(words).ok();
+        let reason_bytes = reason.is_none().then_some(Hex(words));
+        Self::ConnectionClose { error_space, error, error_code, reason, reason_bytes, trigger_frame_type }
+    }
+
+    /// What a record of the ledger says about a lost frame. `None` for those whose content is not kept, because what is
+    /// sent in their place is the state of that moment, and for those that are not sent again.
+    pub(super) fn of_record(frame: &SentFrame) -> Option<Self> {
+        Some(match *frame {
+            SentFrame::Stream { id, offset, len, fin } => {
+                Self::Stream { stream_id: id.0, offset, fin, raw: Raw::of_payload(len.into()) }
+            }
+            SentFrame::Crypto { offset, len } => Self::Crypto { offset, raw: Raw::of_payload(len.into()) },
+            SentFrame::DataBlocked(limit) => Self::DataBlocked { limit },
+            SentFrame::RetireConnectionId(sequence) => Self::RetireConnectionId { sequence_number: sequence },
+            SentFrame::HandshakeDone => Self::HandshakeDone {},
+            SentFrame::Ping => Self::Ping {},
+            SentFrame::Ack { .. }
+            | SentFrame::MaxData
+            | SentFrame::MaxStreamData(_)
+            | SentFrame::MaxStreams(_)
+            | SentFrame::StreamDataBlocked(_)
+            | SentFrame::StreamsBlocked(_)
+            | SentFrame::ResetStream(_)
+            | SentFrame::StopSending(_)
+            | SentFrame::NewConnectionId(_)
+            | SentFrame::NewToken
+            | SentFrame::Datagram(_) => return None,
+        })
+    }
 }

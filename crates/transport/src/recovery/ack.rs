@@ -5,10 +5,10 @@ use wire::Ack;
 
 use super::ecn::EcnFeedback;
 use super::loss::detect_losses;
-use super::{Paths, Progress, Recovery, SpaceId};
+use super::{Fates, Paths, Progress, Recovery, SpaceId};
 use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
 use crate::error::TransportError;
-use crate::sent::{Entry, Found, LatePacket, Ledger, PathIndex, SentFrame, Verdict};
+use crate::sent::{Entry, Found, LatePacket, Ledger, PathIndex, Verdict};
 
 /// What an acknowledgement or a timeout brought, over all paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,7 +241,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     now: Instant,
     ack_delay: Duration,
     progress: &Progress,
-    out: &mut impl FnMut(Verdict, SentFrame),
+    out: &mut impl Fates,
 ) -> Result<AckOutcome, TransportError> {
     let mut outcome = AckOutcome::default();
     for path in 0..paths.count() {
@@ -257,14 +257,14 @@ pub fn on_ack_received<P: Paths + ?Sized>(
             if entry.is_mtu_probe() {
                 outcome.mtu_probe_acked = outcome.mtu_probe_acked.max(Some(entry.size));
             }
-            frames.for_each(|frame| out(Verdict::Acked, *frame));
+            frames.for_each(|frame| out.frame(Verdict::Acked, *frame));
         }
         Found::Late { packet, frames } => {
             outcome.spurious_packets += 1;
             if let Some(recovery) = paths.recovery(packet.path) {
                 recovery.on_packet_late(now, ack.largest, packet);
             }
-            frames.for_each(|frame| out(Verdict::AckedLate, *frame));
+            frames.for_each(|frame| out.frame(Verdict::AckedLate, *frame));
         }
     })?;
 

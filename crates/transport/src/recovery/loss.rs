@@ -6,9 +6,9 @@ use units::Instant;
 use super::ack::AckOutcome;
 use super::ecn::EcnFeedback;
 use super::reordering::lost_at;
-use super::{Paths, Recovery, SpaceId};
+use super::{Fates, Paths, Recovery, SpaceId};
 use crate::congestion::LostPacket;
-use crate::sent::{Entry, Ledger, SentFrame, Verdict};
+use crate::sent::{Entry, Ledger, Verdict};
 
 /// RFC 9002 §7.6.1: losses over so many probe timeouts are persistent congestion.
 const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
@@ -16,9 +16,18 @@ const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
 /// A loss is remembered for so many probe timeouts, in case it turns out to be none.
 const LATE_MEMORY_PTOS: u32 = 2;
 
+/// What gave a loss away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LossTrigger {
+    /// Packets sent later were acknowledged, more of them than reordering explains (RFC 9002 §6.1.1).
+    ReorderingThreshold,
+    /// A packet sent later was acknowledged, longer ago than reordering explains (RFC 9002 §6.1.2).
+    TimeThreshold,
+}
+
 /// What is to be done with an outstanding packet.
 enum Judgement {
-    Lost,
+    Lost(LossTrigger),
     /// Not lost so far, and none sent later on the same path is.
     Keep,
     /// Not waited for.
@@ -32,20 +41,32 @@ impl Recovery {
         space: SpaceId,
         pn: u64,
         entry: &Entry,
+        largest_of_all: Option<u64>,
         skipped: impl Fn(u64) -> u64,
         now: Instant,
     ) -> Judgement {
-        let state = &mut self.spaces[space.index()];
         // RFC 9002 §6.1: only packets sent before one that was acknowledged can be lost.
-        let Some(largest) = state.largest_acked.filter(|&largest| pn < largest) else { return Judgement::Keep };
-        let at = lost_at(entry.sent_at, self.reordering.time_threshold(&self.rtt));
+        let largest = self.spaces[space.index()].largest_acked.filter(|&largest| pn < largest);
+        let at = match largest {
+            Some(_) => lost_at(entry.sent_at, self.reordering.time_threshold(&self.rtt)),
+            // What was acknowledged went over another path: the two say nothing of each other's order, but a probe timeout
+            // of this path is time enough. Without this, what was in flight when the peer moved would wait for ever.
+            None if largest_of_all.is_some_and(|largest| pn < largest) => entry.sent_at + self.pto(),
+            None => return Judgement::Keep,
+        };
         // RFC 9002 §6.1.1, §6.1.2: lost by number or by time. Numbers that were left out are no reordering.
-        if largest - pn - skipped(largest) >= self.reordering.packet_threshold() || at <= now {
-            return Judgement::Lost;
+        let by_number =
+            largest.is_some_and(|largest| largest - pn - skipped(largest) >= self.reordering.packet_threshold());
+        if by_number {
+            return Judgement::Lost(LossTrigger::ReorderingThreshold);
+        }
+        if at <= now {
+            return Judgement::Lost(LossTrigger::TimeThreshold);
         }
         if !entry.is_in_flight() {
             return Judgement::Ignore;
         }
+        let state = &mut self.spaces[space.index()];
         state.loss_time = Some(state.loss_time.map_or(at, |time| time.min(at)));
         Judgement::Keep
     }
@@ -116,7 +137,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
     space: SpaceId,
     now: Instant,
     outcome: &mut AckOutcome,
-    out: &mut impl FnMut(Verdict, SentFrame),
+    out: &mut impl Fates,
 ) {
     let mut memory = now;
     for path in 0..paths.count() {
@@ -126,21 +147,23 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
         }
     }
     ledger.expire_losses(memory);
+    let largest_of_all = ledger.largest_acked();
 
     let mut from = 0;
     while let Some(pn) = ledger.next_outstanding(from) {
         from = pn + 1;
         let Some(&entry) = ledger.entry(pn) else { break };
         let Some(recovery) = paths.recovery(entry.path) else {
-            ledger.declare_lost(pn, None, |frame| out(Verdict::Lost, frame));
+            ledger.declare_lost(pn, None, |frame| out.frame(Verdict::Lost, frame));
             continue;
         };
-        match recovery.judge(space, pn, &entry, |largest| ledger.skipped_between(pn, largest), now) {
+        match recovery.judge(space, pn, &entry, largest_of_all, |largest| ledger.skipped_between(pn, largest), now) {
             // On one path, packets sent later are judged no worse: the rest is not looked at.
             Judgement::Keep if ledger.is_one_path() => break,
             Judgement::Keep | Judgement::Ignore => {}
-            Judgement::Lost => {
+            Judgement::Lost(trigger) => {
                 if entry.is_in_flight() {
+                    out.packet_lost(pn, entry.size, entry.is_mtu_probe(), trigger);
                     recovery.on_packet_lost(space, pn, &entry, now);
                     recovery.extend_run(space, pn, &entry, |last| !ledger.acked_between(last, pn));
                     if entry.is_mtu_probe() {
@@ -149,7 +172,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
                     }
                 }
                 let remember = (entry.is_in_flight() && !entry.is_mtu_probe()).then_some(now);
-                ledger.declare_lost(pn, remember, |frame| out(Verdict::Lost, frame));
+                ledger.declare_lost(pn, remember, |frame| out.frame(Verdict::Lost, frame));
             }
         }
     }
@@ -161,7 +184,7 @@ pub fn on_loss_timer<P: Paths + ?Sized>(
     paths: &mut P,
     space: SpaceId,
     now: Instant,
-    out: &mut impl FnMut(Verdict, SentFrame),
+    out: &mut impl Fates,
 ) -> AckOutcome {
     let mut outcome = AckOutcome::default();
     begin(paths);
@@ -178,9 +201,9 @@ pub fn on_recovered<P: Paths + ?Sized>(
     space: SpaceId,
     pn: u64,
     now: Instant,
-    out: &mut impl FnMut(Verdict, SentFrame),
+    out: &mut impl Fates,
 ) -> bool {
-    let Some(entry) = ledger.declare_recovered(pn, |frame| out(Verdict::Recovered, frame)) else { return false };
+    let Some(entry) = ledger.declare_recovered(pn, |frame| out.frame(Verdict::Recovered, frame)) else { return false };
     begin(paths);
     if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
         recovery.on_packet_lost(space, pn, &entry, now);
@@ -196,10 +219,10 @@ pub fn discard_space<P: Paths + ?Sized>(
     paths: &mut P,
     space: SpaceId,
     now: Instant,
-    out: &mut impl FnMut(Verdict, SentFrame),
+    out: &mut impl Fates,
 ) {
     ledger.clear(|entry, frames| {
-        frames.for_each(|frame| out(Verdict::Discarded, *frame));
+        frames.for_each(|frame| out.frame(Verdict::Discarded, *frame));
         if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
             let bytes = u64::from(entry.size);
             // RFC 9002 §6.4: they no longer count as in flight.

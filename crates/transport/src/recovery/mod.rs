@@ -21,7 +21,7 @@ use units::{Bitrate, Duration, Instant, Seed};
 
 pub use ack::{AckOutcome, on_ack_received};
 pub use ecn::EcnFeedback;
-pub use loss::{discard_space, on_loss_timer, on_recovered};
+pub use loss::{LossTrigger, discard_space, on_loss_timer, on_recovered};
 pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
@@ -29,7 +29,7 @@ pub use timer::{Deadline, Progress, Reason};
 use crate::congestion::rate::mul_div;
 use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
 use crate::pacing::Pacer;
-use crate::sent::{Ledger, PathIndex, SentPacket};
+use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
 /// A packet number space (RFC 9000 §12.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +60,22 @@ pub trait Paths {
 
     /// One more than the highest index in use, at most 64.
     fn count(&self) -> PathIndex;
+}
+
+/// Hears what acknowledgements and timeouts decide. A function that takes the fate of each frame is one.
+pub trait Fates {
+    /// What became of a frame.
+    fn frame(&mut self, verdict: Verdict, frame: SentFrame);
+
+    /// A packet in flight counts as lost; its frames follow.
+    fn packet_lost(&mut self, _pn: u64, _size: u16, _mtu_probe: bool, _trigger: LossTrigger) {}
+}
+
+impl<F: FnMut(Verdict, SentFrame)> Fates for F {
+    #[inline]
+    fn frame(&mut self, verdict: Verdict, frame: SentFrame) {
+        self(verdict, frame);
+    }
 }
 
 impl Paths for Recovery {

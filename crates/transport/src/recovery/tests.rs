@@ -72,7 +72,7 @@ impl Path {
             now,
             Duration::ZERO,
             &self.progress,
-            &mut |verdict, frame| verdicts.push((verdict, number(frame))),
+            &mut |verdict: Verdict, frame: SentFrame| verdicts.push((verdict, number(frame))),
         )
     }
 
@@ -82,9 +82,15 @@ impl Path {
 
     fn loss_timer(&mut self, now: Instant) -> AckOutcome {
         let verdicts = &mut self.verdicts;
-        on_loss_timer(&mut self.ledger, &mut self.recovery, self.space, now, &mut |verdict, frame| {
-            verdicts.push((verdict, number(frame)));
-        })
+        on_loss_timer(
+            &mut self.ledger,
+            &mut self.recovery,
+            self.space,
+            now,
+            &mut |verdict: Verdict, frame: SentFrame| {
+                verdicts.push((verdict, number(frame)));
+            },
+        )
     }
 
     fn deadline(&self) -> Option<(Instant, Reason)> {
@@ -353,9 +359,15 @@ fn discarding_a_space_empties_the_flight() {
     path.send_many(0, 3);
     path.recovery.on_probe_timeout(at(999));
     let verdicts = &mut path.verdicts;
-    discard_space(&mut path.ledger, &mut path.recovery, SpaceId::Initial, at(1000), &mut |verdict, frame| {
-        verdicts.push((verdict, number(frame)));
-    });
+    discard_space(
+        &mut path.ledger,
+        &mut path.recovery,
+        SpaceId::Initial,
+        at(1000),
+        &mut |verdict: Verdict, frame: SentFrame| {
+            verdicts.push((verdict, number(frame)));
+        },
+    );
     assert_eq!(path.with(Verdict::Discarded), [0, 1, 2]);
     assert_eq!((path.recovery.bytes_in_flight(), path.recovery.pto_count(), path.deadline()), (0, 0, None));
     assert_eq!((path.ledger.next_pn(), path.ledger.memory()), (3, 0));
@@ -397,7 +409,7 @@ fn recovered_packets_count_as_lost_for_the_controller_only() {
     let mut path = Path::reno();
     path.send_many(0, 3);
     let verdicts = &mut path.verdicts;
-    let mut out = |verdict, frame| verdicts.push((verdict, number(frame)));
+    let mut out = |verdict: Verdict, frame: SentFrame| verdicts.push((verdict, number(frame)));
     assert!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(40), &mut out));
     assert!(!on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(41), &mut out));
     assert_eq!(path.verdicts, [(Verdict::Recovered, 1)]);
@@ -550,7 +562,7 @@ fn paths_are_judged_apart() {
     let mut buffer = [0; 64];
     let mut acknowledge = |ledger: &mut Ledger, recoveries: &mut [Recovery], millis, pns: &[u64]| {
         let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, pns, None)).next() else { panic!() };
-        let none = &mut |_, _| {};
+        let none = &mut |_: Verdict, _: SentFrame| {};
         let zero = Duration::ZERO;
         on_ack_received(ledger, recoveries, SpaceId::Data, &ack, at(millis), zero, &Progress::CONFIRMED, none).unwrap()
     };
@@ -626,7 +638,7 @@ fn acknowledgements_alone_are_not_hoarded() {
     let mut buffer = [0; 64];
     let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, &[5, 9999], None)).next() else { panic!() };
     let mut seen = Vec::new();
-    let out = &mut |verdict, frame| seen.push((verdict, frame));
+    let out = &mut |verdict: Verdict, frame: SentFrame| seen.push((verdict, frame));
     let (zero, progress) = (Duration::ZERO, Progress::CONFIRMED);
     on_ack_received(&mut path.ledger, &mut path.recovery, SpaceId::Data, &ack, at(10_000), zero, &progress, out)
         .unwrap();

@@ -4,21 +4,25 @@
 //! map. Each byte is kept once, whatever overlaps.
 //!
 //! A slice of a packet pins the whole buffer that was received with it, tens of kilobytes. The application usually reads
-//! at once, so slices are fine while there are few; a peer must not be able to make us hold many. Therefore, per connection,
-//! beyond [`SLICES`] slices small data is copied, beyond [`SLICES_MAX`] all data, into blocks that grow with their content.
-//! Blocks of neighbours ahead of a hole are merged from time to time, and the number of holes has a limit.
+//! at once, so slices are fine while they are few or fill the buffers that they pin; a peer must not be able to make us hold
+//! many otherwise. Therefore, per connection, beyond [`SLICES`] slices small data is copied, and beyond [`BUFFERS_MAX`]
+//! pinned buffers all data that would pin another, into blocks that grow with their content. Blocks of neighbours ahead of
+//! a hole are merged from time to time, and the number of holes has a limit.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::ranges::RangeSet;
+use super::{
+    pins::{Pin, Pins},
+    ranges::RangeSet,
+};
 
 /// Slices held without copy, whatever their size.
 const SLICES: usize = 64;
-/// Slices held without copy when they are of a packet's usual size: with 64 KiB pinned by each, 32 MiB.
-const SLICES_MAX: usize = 512;
-/// Below this a slice is small, in bytes.
+/// Buffers pinned by slices: with 64 KiB each, 32 MiB.
+const BUFFERS_MAX: usize = 512;
+/// Below this a slice is small, in bytes. The record of a slice takes a twentieth of that.
 const SLICE_SMALL: usize = 1024;
 /// A block does not grow further than this, in bytes.
 const BLOCK: usize = 16 << 10;
@@ -32,16 +36,47 @@ const PIECES: usize = 256;
 pub(super) struct Holdings {
     /// Pieces that are slices of received buffers.
     slices: usize,
+    /// The buffers that they are slices of.
+    pins: Pins,
     /// Ranges received ahead of a hole.
     pub(super) holes: usize,
     /// Bytes not read yet.
     pub(super) bytes: u64,
 }
 
+impl Holdings {
+    /// Data that is inserted from here on lies in another received buffer.
+    #[inline]
+    pub(super) fn next_buffer(&mut self) {
+        self.pins.next_buffer();
+    }
+
+    /// Takes a slice, if that does not pin too much for what it holds.
+    #[inline]
+    fn pin(&mut self, len: usize) -> Option<Pin> {
+        let fits = self.pins.is_current_pinned() || self.pins.buffers() < BUFFERS_MAX;
+        let pin = self.slices < SLICES || len >= SLICE_SMALL && fits;
+        pin.then(|| {
+            self.slices += 1;
+            self.pins.pin()
+        })
+    }
+
+    #[inline]
+    fn unpin(&mut self, pin: Pin) {
+        self.slices -= 1;
+        self.pins.unpin(pin);
+    }
+
+    pub(super) fn heap(&self) -> usize {
+        self.pins.heap()
+    }
+}
+
 #[derive(Debug)]
 enum Data {
     /// Part of a received buffer.
-    Slice(Bytes),
+    Slice(Bytes, Pin),
     /// A copy.
     Copied(Bytes),
     /// A copy that can grow.
@@ -51,14 +86,14 @@ enum Data {
 impl Data {
     fn len(&self) -> usize {
         match self {
-            Self::Slice(bytes) | Self::Copied(bytes) => bytes.len(),
+            Self::Slice(bytes, _) | Self::Copied(bytes) => bytes.len(),
             Self::Block(bytes) => bytes.len(),
         }
     }
 
     fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Slice(bytes) | Self::Copied(bytes) => bytes,
+            Self::Slice(bytes, _) | Self::Copied(bytes) => bytes,
             Self::Block(bytes) => bytes,
         }
     }
@@ -73,9 +108,10 @@ struct Piece {
 impl Piece {
     fn new(offset: u64, data: Bytes, held: &mut Holdings) -> Self {
         held.bytes += data.len() as u64;
-        let slice = held.slices < SLICES || held.slices < SLICES_MAX && data.len() >= SLICE_SMALL;
-        held.slices += usize::from(slice);
-        let data = if slice { Data::Slice(data) } else { Data::Block(data.to_vec()) };
+        let data = match held.pin(data.len()) {
+            Some(pin) => Data::Slice(data, pin),
+            None => Data::Block(data.to_vec()),
+        };
         Self { offset, data }
     }
 
@@ -88,7 +124,7 @@ impl Piece {
         let adjacent = self.end() == next.offset;
         match &mut self.data {
             Data::Block(block)
-                if adjacent && !matches!(next.data, Data::Slice(_)) && block.len() + next.data.len() <= BLOCK =>
+                if adjacent && !matches!(next.data, Data::Slice(..)) && block.len() + next.data.len() <= BLOCK =>
             {
                 block.extend_from_slice(next.data.as_slice());
                 true
@@ -103,15 +139,18 @@ impl Piece {
         if let Data::Block(block) = &mut self.data {
             self.data = Data::Copied(std::mem::take(block).into());
         }
-        let is_slice = matches!(self.data, Data::Slice(_));
-        let (Data::Slice(bytes) | Data::Copied(bytes)) = &mut self.data else {
-            unreachable!("a block was just copied")
+        let (bytes, pin) = match &mut self.data {
+            Data::Slice(bytes, pin) => (bytes, Some(*pin)),
+            Data::Copied(bytes) => (bytes, None),
+            Data::Block(_) => unreachable!("a block was just copied"),
         };
         let taken = if bytes.len() <= max { std::mem::take(bytes) } else { bytes.split_to(max) };
         let emptied = bytes.is_empty();
         self.offset += taken.len() as u64;
         held.bytes -= taken.len() as u64;
-        held.slices -= usize::from(emptied && is_slice);
+        if let (true, Some(pin)) = (emptied, pin) {
+            held.unpin(pin);
+        }
         (offset, taken, emptied)
     }
 }
@@ -188,7 +227,7 @@ impl Assembler {
     #[inline]
     fn append_ready(&mut self, piece: Piece) {
         // A slice is never merged, so the usual case ends here.
-        if !matches!(piece.data, Data::Slice(_))
+        if !matches!(piece.data, Data::Slice(..))
             && let Some(last) = self.ready.back_mut()
             && last.absorb(&piece)
         {
@@ -248,7 +287,7 @@ impl Assembler {
                 data.slice((start - offset) as usize..(stop - offset) as usize)
             };
             let piece = Piece::new(start, part, held);
-            let merged = !matches!(piece.data, Data::Slice(_))
+            let merged = !matches!(piece.data, Data::Slice(..))
                 && self.ahead.range_mut(..start).next_back().is_some_and(|(_, before)| before.absorb(&piece));
             if !merged {
                 self.ahead.insert(start, piece);
@@ -301,7 +340,9 @@ impl Assembler {
         held.holes -= self.received.len();
         for piece in self.ready.iter().chain(self.ahead.values()) {
             held.bytes -= piece.data.len() as u64;
-            held.slices -= usize::from(matches!(piece.data, Data::Slice(_)));
+            if let Data::Slice(_, pin) = piece.data {
+                held.unpin(pin);
+            }
         }
         *self = Self { prefix: self.prefix, read: self.read, ..Self::default() };
     }
@@ -311,7 +352,7 @@ impl Assembler {
         let block = |piece: &Piece| match &piece.data {
             Data::Block(bytes) => bytes.capacity(),
             Data::Copied(bytes) => bytes.len(),
-            Data::Slice(_) => 0,
+            Data::Slice(..) => 0,
         };
         self.ready.capacity() * size_of::<Piece>()
             + self.ahead.len() * (size_of::<Piece>() + size_of::<u64>())
@@ -333,6 +374,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Action {
         Insert(u64, u64),
+        NextBuffer,
         Ordered(usize),
         Unordered(usize),
     }
@@ -340,6 +382,7 @@ mod tests {
     fn action() -> impl Strategy<Value = Action> {
         prop_oneof![
             4 => (0..400u64, 0..40u64).prop_map(|(a, n)| Action::Insert(a, a + n)),
+            1 => Just(Action::NextBuffer),
             1 => (1..60usize).prop_map(Action::Ordered),
             1 => (1..60usize).prop_map(Action::Unordered),
         ]
@@ -348,7 +391,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_comes_out_once(actions in prop::collection::vec(action(), 1..200), busy in any::<bool>()) {
-            let mut held = Holdings { slices: if busy { SLICES_MAX } else { 0 }, ..Holdings::default() };
+            let mut held = Holdings { slices: if busy { SLICES } else { 0 }, ..Holdings::default() };
             let slices = held.slices;
             let mut asm = Assembler::default();
             let (mut arrived, mut seen) = ([false; 500], [false; 500]);
@@ -357,6 +400,10 @@ mod tests {
                     Action::Insert(a, b) => {
                         asm.insert(a, stream(a, b), &mut held);
                         arrived[a as usize..b as usize].fill(true);
+                        (None, false)
+                    }
+                    Action::NextBuffer => {
+                        held.next_buffer();
                         (None, false)
                     }
                     Action::Ordered(max) => (asm.read_ordered(max, &mut held).map(|c| (c, max)), true),
@@ -381,7 +428,31 @@ mod tests {
                 prop_assert_eq!(asm.has_ready(), (0..prefix).any(|i| !seen[i]));
             }
             asm.clear(&mut held);
-            prop_assert_eq!((held.bytes, held.holes, held.slices), (0, 0, slices));
+            prop_assert_eq!((held.bytes, held.holes, held.slices, held.pins.buffers()), (0, 0, slices, 0));
+        }
+    }
+
+    /// Packets of full buffers are kept as they are, however many; packets that came alone are copied beyond the limit.
+    #[test]
+    fn what_fills_its_buffers_is_not_copied() {
+        const PACKET: u64 = 1400;
+        for (per_buffer, copies) in [(40, false), (1, true)] {
+            let mut held = Holdings::default();
+            let mut asm = Assembler::default();
+            let packets = 4 * BUFFERS_MAX as u64;
+            let whole = stream(0, packets * PACKET);
+            for i in 0..packets {
+                if i % per_buffer == 0 {
+                    held.next_buffer();
+                }
+                // From the second packet on, ahead of a hole.
+                let range = i * PACKET..(i + 1) * PACKET;
+                asm.insert(range.start + 1, whole.slice(range.start as usize..range.end as usize), &mut held);
+            }
+            assert_eq!(held.slices < packets as usize, copies);
+            assert_eq!(held.pins.buffers() as u64, (packets.div_ceil(per_buffer)).min(BUFFERS_MAX as u64));
+            asm.clear(&mut held);
+            assert_eq!((held.slices, held.pins.buffers()), (0, 0));
         }
     }
 
@@ -403,6 +474,7 @@ mod tests {
             let mut refused = false;
             for i in 0..n {
                 let at = order(i, n);
+                held.next_buffer();
                 if !asm.insert(at, stream(at, at + 1), &mut held) {
                     refused = true;
                     break;
@@ -421,7 +493,7 @@ mod tests {
                     at += data.len() as u64;
                 }
                 assert_eq!(at, n);
-                assert_eq!((held.bytes, held.slices, held.holes), (0, 0, 0));
+                assert_eq!((held.bytes, held.slices, held.holes, held.pins.buffers()), (0, 0, 0, 0));
             }
         }
     }

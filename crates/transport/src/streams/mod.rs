@@ -29,6 +29,7 @@ mod flow;
 mod incoming;
 mod limits;
 mod outgoing;
+mod pins;
 mod ranges;
 mod recv;
 mod schedule;
@@ -339,6 +340,13 @@ impl Streams {
         }
     }
 
+    /// The data of frames from here on lies in another received buffer. To be called before each, so that what unread
+    /// slices keep in memory is bounded.
+    #[inline]
+    pub fn next_buffer(&mut self) {
+        self.holdings.next_buffer();
+    }
+
     /// What happened since, oldest first. To be polled until there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<StreamEvent> {
@@ -353,7 +361,8 @@ impl Streams {
             send_buffered_bytes: self.budget.held(),
             send_unsent_bytes: self.budget.unsent(),
             receive_buffered_bytes: self.holdings.bytes,
-            overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap()) as u64,
+            overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap() + self.holdings.heap())
+                as u64,
             ..self.figures
         }
     }

@@ -14,6 +14,10 @@ use transport::{
 };
 use units::{Instant, Seed};
 
+pub mod direct;
+pub mod exchange;
+pub mod puppet;
+
 /// What runs on an endpoint.
 pub trait App {
     /// Called after every datagram and timeout, with everything that happened.
@@ -27,12 +31,16 @@ pub struct Host<A> {
     pub address: SocketAddr,
     pub endpoint: Endpoint,
     pub app: A,
+    /// When a NAT gives the host another address; what is still sent to the one before is lost.
+    pub moves: Vec<(Instant, SocketAddr)>,
+    /// What the way to the host makes of ECN marks.
+    pub rewrite_ecn: fn(netem::Ecn) -> netem::Ecn,
     buffer: Vec<u8>,
 }
 
 impl<A: App> Host<A> {
     pub fn new(address: SocketAddr, endpoint: Endpoint, app: A) -> Self {
-        Self { address, endpoint, app, buffer: vec![0; 64 * 1500] }
+        Self { address, endpoint, app, moves: Vec::new(), rewrite_ecn: |ecn| ecn, buffer: vec![0; 64 * 1500] }
     }
 
     fn drain(&mut self, now: Instant, out: &mut Outbox) {
@@ -66,13 +74,16 @@ impl<A: App> Host<A> {
 
 impl<A: App> Node for Host<A> {
     fn handle(&mut self, now: Instant, datagram: Option<sim::Datagram>, out: &mut Outbox) {
-        if let Some(datagram) = datagram {
+        while self.moves.first().is_some_and(|(at, _)| *at <= now) {
+            self.address = self.moves.remove(0).1;
+        }
+        if let Some(datagram) = datagram.filter(|d| d.to == self.address) {
             self.endpoint.handle_datagram(
                 now,
                 Datagram {
                     remote: datagram.from,
                     local: Some(datagram.to.ip()),
-                    ecn: match datagram.ecn {
+                    ecn: match (self.rewrite_ecn)(datagram.ecn) {
                         netem::Ecn::NotEct => None,
                         netem::Ecn::Ect0 => Some(Ecn::Ect0),
                         netem::Ecn::Ect1 => Some(Ecn::Ect1),

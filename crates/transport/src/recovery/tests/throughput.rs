@@ -99,8 +99,17 @@ fn run(algorithm: Algorithm, mut link: Bottleneck, seconds: u64, warm_up: u64) -
             let Some(Ok(Frame::Ack(ack))) = Frames::new(&frame).next() else { panic!("no ACK frame") };
             let delay = Duration::from_micros(ack.delay);
             let (ledger, recovery, progress) = (&mut path.ledger, &mut path.recovery, Progress::CONFIRMED);
-            let outcome =
-                on_ack_received(ledger, recovery, SpaceId::Data, &ack, now, delay, &progress, &mut |_, _| {}).unwrap();
+            let outcome = on_ack_received(
+                ledger,
+                recovery,
+                SpaceId::Data,
+                &ack,
+                now,
+                delay,
+                &progress,
+                &mut |_: Verdict, _: SentFrame| {},
+            )
+            .unwrap();
             lost += outcome.lost_packets;
             spurious += outcome.spurious_packets;
             windows += path.recovery.window() as f64;

@@ -225,6 +225,7 @@ fn small_fragments_do_not_pin_large_buffers() {
     let mut buffers = Vec::new();
     for i in 0..10_000u64 {
         let buffer = Bytes::from(vec![i as u8; 2000]);
+        s.next_buffer();
         s.on_stream(uni(i % 4), i / 4 * 20, buffer.slice(100..120), false).unwrap();
         buffers.push(buffer);
     }
@@ -235,6 +236,7 @@ fn small_fragments_do_not_pin_large_buffers() {
     let mut buffers = Vec::new();
     for i in 0..800u64 {
         let buffer = Bytes::from(vec![i as u8; 2000]);
+        s.next_buffer();
         s.on_stream(uni(i % 8), i / 8 * 1200, buffer.slice(100..1300), false).unwrap();
         buffers.push(buffer);
     }

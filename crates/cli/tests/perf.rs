@@ -1,0 +1,204 @@
+//! `perf` and `relay` between real processes over loopback.
+
+#![cfg(target_os = "linux")]
+
+mod program;
+
+use program::{Service, refused, run, run_json};
+use serde_json::Value;
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+#[test]
+fn downloads_arrive_whole_and_are_measured() {
+    let server = Service::perf();
+    let report =
+        run_json(&["perf", "client", server.address(), "--pin", server.fingerprint(), "--bytes", "3 MB", "--json"]);
+    assert_eq!(report["download"]["bytes"], 3_000_000);
+    assert_eq!(report["upload"], Value::Null);
+    assert!(report["download"]["goodput_mbit_per_s"].as_f64().unwrap() > 1.0, "{report}");
+    assert_eq!(report["connections"]["success_share"], 1.0);
+    assert_eq!((count(&report["handshake"]["samples"]), &report["handshake"]["p99_ms"]), (1, &Value::Null));
+    assert!(count(&report["sender"]["rtt"]["samples"]) > 0, "{report}");
+    assert!(count(&report["sender"]["packets_sent"]) >= 3_000_000 / 1200, "{report}");
+    assert!(report["cpu"]["cpu_s_per_gib"].as_f64().unwrap() > 0.0, "{report}");
+
+    let (code, lines) = server.interrupt();
+    assert_eq!(code, Some(0));
+    let [connection, total] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&connection["event"], &connection["sent_bytes"]), (&"connection".into(), &3_000_000.into()));
+    assert_eq!((&total["event"], &total["connections"]), (&"total".into(), &1.into()));
+}
+
+#[test]
+fn both_directions_on_several_connections_and_streams() {
+    let server = Service::perf();
+    let report = run_json(&[
+        "perf",
+        "client",
+        server.address(),
+        "--insecure",
+        "--upload",
+        "--download",
+        "--bytes",
+        "1000001 B",
+        "--connections",
+        "3",
+        "--streams",
+        "5",
+        "--mtu",
+        "1400",
+        "--cc",
+        "newreno",
+        "--json",
+    ]);
+    assert_eq!((&report["download"]["bytes"], &report["upload"]["bytes"]), (&1_000_001.into(), &1_000_001.into()));
+    assert_eq!((&report["connections"]["completed"], count(&report["handshake"]["samples"])), (&3.into(), 3));
+    assert_eq!(report["client_congestion_control"], "newreno");
+    assert_eq!(report["sender"]["end"], "both ends");
+}
+
+#[test]
+fn a_time_ends_uploads_and_downloads() {
+    let server = Service::perf();
+    for direction in ["--upload", "--download"] {
+        let arguments = ["perf", "client", server.address(), "--insecure", direction, "--duration", "300ms", "--json"];
+        let report = run_json(&arguments);
+        let way = &report[&direction[2..]];
+        let elapsed = way["elapsed_s"].as_f64().unwrap();
+        assert!((0.29..3.0).contains(&elapsed), "{report}");
+        assert!(count(&way["bytes"]) > 100_000, "{report}");
+    }
+}
+
+#[test]
+fn handshakes_alone() {
+    let server = Service::perf();
+    let arguments = ["perf", "client", server.address(), "--insecure", "--handshakes", "60", "--json"];
+    let report = run_json(&arguments);
+    assert_eq!(report["connections"]["completed"], 60);
+    assert!(report["handshake"]["p95_ms"].as_f64().unwrap() > 0.0, "60 samples are enough for a p95: {report}");
+    assert_eq!((&report["handshake"]["p99_ms"], &report["download"]), (&Value::Null, &Value::Null));
+    let (_, lines) = server.interrupt();
+    assert_eq!(lines.last().unwrap()["connections"], 60);
+}
+
+#[test]
+fn the_table_is_for_people() {
+    let server = Service::perf();
+    let output = run(&["perf", "client", server.address(), "--insecure", "--bytes", "10 kB"]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["connections", "handshake", "download", "Mbit/s", "rtt", "p99 –", "per GiB"] {
+        assert!(table.contains(word), "{table}");
+    }
+    assert!(String::from_utf8(output.stderr).unwrap().contains("WARNING: --insecure"));
+}
+
+#[test]
+fn a_relay_adds_its_path() {
+    let server = Service::perf();
+    let path = std::env::temp_dir().join(format!("tiderace-relay-{}.toml", std::process::id()));
+    std::fs::write(&path, PATH).unwrap();
+    let arguments =
+        ["relay", "--path", path.to_str().unwrap(), "--listen", "127.0.0.1:0", "--to", server.address(), "--json"];
+    let relay = Service::start(&arguments);
+    std::fs::remove_file(&path).unwrap();
+    let report =
+        run_json(&["perf", "client", relay.address(), "--pin", server.fingerprint(), "--bytes", "1 MB", "--json"]);
+    assert_eq!(report["download"]["bytes"], 1_000_000);
+    let rtt = report["sender"]["rtt"]["min_ms"].as_f64().unwrap();
+    assert!((20.0..40.0).contains(&rtt), "the path has 20 ms: {report}");
+    let goodput = report["download"]["goodput_mbit_per_s"].as_f64().unwrap();
+    assert!(goodput < 20.0, "the path has 20 Mbit/s: {report}");
+
+    let (code, lines) = relay.interrupt();
+    let [total] = &lines[..] else { panic!("{lines:?}") };
+    assert!(count(&total["down"]["delivered_bytes"]) > 1_000_000, "{total}");
+    assert_eq!(count(&total["clients"]), 1);
+    // Whether the machine was fast enough is not this test's question, but the exit code has to say the same.
+    assert_eq!(
+        (code, total["trusted"].as_bool()),
+        if total["doubt"].is_null() { (Some(0), Some(true)) } else { (Some(1), Some(false)) }
+    );
+}
+
+const PATH: &str = r#"
+name = "short"
+title = "For a test"
+about = "20 Mbit/s, 20 ms"
+
+[path.down]
+rate = "20 Mbit/s"
+queue = "100 kB"
+delay = "10 ms"
+
+[traffic]
+workload = "bulk"
+connections = 1
+
+[run]
+duration = "1 s"
+"#;
+
+#[test]
+fn a_port_in_use_is_said() {
+    let server = Service::perf();
+    for arguments in [
+        &["perf", "server", "--listen", server.address()][..],
+        &["relay", "--path", "mobile", "--listen", server.address(), "--to", "127.0.0.1:9"],
+    ] {
+        let (error, hint) = refused(arguments);
+        assert!(error.contains(server.address()) && hint.contains("another program has this port"), "{error} {hint}");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_said() {
+    // Nothing listens, and the system says so.
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (error, hint) = refused(&["perf", "client", &free, "--insecure"]);
+    assert!(error.contains("the port is closed") && hint.contains("perf server"), "{error} {hint}");
+    // Somebody listens and never answers.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let (error, hint) = refused(&["perf", "client", &address, "--insecure", "--timeout", "300ms"]);
+    assert!(error.contains("timed out") && hint.contains("--timeout"), "{error} {hint}");
+    // There is no such address, and no way to it.
+    let (error, _) = refused(&["perf", "client", "host.invalid:4433", "--insecure"]);
+    assert!(error.contains("host.invalid"), "{error}");
+    let (_, hint) = refused(&["perf", "client", "127.0.0.1", "--insecure"]);
+    assert!(hint.contains("localhost:4433"), "{hint}");
+}
+
+#[test]
+fn a_server_that_is_not_trusted_is_said() {
+    let server = Service::perf();
+    let (error, hint) = refused(&["perf", "client", server.address()]);
+    assert!(error.contains("certificate") && hint.contains("--pin"), "{error} {hint}");
+    let other = "ab".repeat(32);
+    let (error, _) = refused(&["perf", "client", server.address(), "--pin", &other]);
+    assert!(error.contains(server.fingerprint()), "{error}");
+}
+
+#[test]
+fn wrong_options_are_said() {
+    for (arguments, expected) in [
+        (&["perf", "client", "127.0.0.1:9", "--cc", "cubix"][..], "did you mean `cubic`?"),
+        (&["perf", "client", "127.0.0.1:9", "--bytes", "0"], "more than 0"),
+        (&["perf", "client", "127.0.0.1:9", "--duration", "100000 h"], "has a unit"),
+        (&["relay", "--path", "mobil", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "did you mean `mobile`?"),
+        (&["relay", "--path", "./none.toml", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "lab list"),
+    ] {
+        let (error, hint) = refused(arguments);
+        assert!(hint.contains(expected), "{error} {hint}");
+    }
+    // Files that are no certificates.
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let (error, _) = refused(&["perf", "server", "--cert", own, "--key", own, "--listen", "127.0.0.1:0"]);
+    assert!(error.contains("Cargo.toml"), "{error}");
+    let (error, _) = refused(&["perf", "client", "127.0.0.1:9", "--ca", own]);
+    assert!(error.contains("Cargo.toml"), "{error}");
+    assert_eq!(run(&["perf", "client", "127.0.0.1:9", "--mtu", "100"]).status.code(), Some(2));
+}

@@ -1,0 +1,94 @@
+//! Runs the program as a user does.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStdout, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+fn tiderace(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    // A log level in the developer's environment would show up in what is compared.
+    command.args(arguments).env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    tiderace(arguments).output().unwrap()
+}
+
+/// Runs it to its end, which has to be a good one, and reads the one JSON value that it printed.
+pub(crate) fn run_json(arguments: &[&str]) -> Value {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs it to its end, which has to be a refusal: exit code 2, nothing on the standard output, one message and one
+/// hint. Returns both.
+pub(crate) fn refused(arguments: &[&str]) -> (String, String) {
+    let output = run(arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{arguments:?} printed {}", String::from_utf8_lossy(&output.stdout));
+    let lines: Vec<&str> =
+        stderr.lines().filter(|line| !line.starts_with("WARNING: ") && !line.starts_with("note: ")).collect();
+    let [error, hint] = lines[..] else { panic!("{arguments:?} printed {stderr}") };
+    let error = error.strip_prefix("error: ").unwrap_or_else(|| panic!("{error}"));
+    let hint = hint.strip_prefix("hint: ").unwrap_or_else(|| panic!("{hint}"));
+    (error.to_owned(), hint.to_owned())
+}
+
+/// A server or a relay at work; killed when dropped.
+pub(crate) struct Service {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    /// What it said when it was ready.
+    pub(crate) ready: Value,
+}
+
+impl Service {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = tiderace(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        assert_eq!(ready["event"], "listening");
+        Self { child, stdout, ready }
+    }
+
+    /// `perf server` on any port.
+    pub(crate) fn perf() -> Self {
+        Self::start(&["perf", "server", "--listen", "127.0.0.1:0", "--json"])
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        self.ready["address"].as_str().unwrap()
+    }
+
+    pub(crate) fn fingerprint(&self) -> &str {
+        self.ready["certificate_sha256"].as_str().unwrap()
+    }
+
+    /// Ends it as Ctrl-C does. Returns its exit code and the lines that it has printed since it was ready.
+    pub(crate) fn interrupt(mut self) -> (Option<i32>, Vec<Value>) {
+        let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        let lines = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (self.child.wait().unwrap().code(), lines)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,271 @@
+//! How connections end: closing in every phase, silence, a peer that has lost its state.
+
+mod support;
+
+use netem::{Forced, LinkConfig, Script};
+use sim::{Dumbbell, Simulation, client_address, point_to_point, server_address};
+use support::{
+    Host, client_config, client_endpoint,
+    direct::{events, give, sent},
+    exchange::{Exchange, Goal},
+    server_config, server_endpoint,
+};
+use transport::{CloseReason, Code, Event, Profile};
+use units::{Duration, Instant, Seed};
+
+type Sim = Simulation<Host<Exchange>>;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// Client – 20 ms – server; both run until their connection is over.
+fn simulation(client_profile: &Profile, server_profile: &Profile, answer: usize) -> Sim {
+    let link = LinkConfig { delay: Duration::from_millis(20), ..LinkConfig::default() };
+    let mut client = client_endpoint(1);
+    let config = client_config(client_profile);
+    let handle = client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
+    let asking = Exchange::client(handle, 100, answer).until(Goal::Closed);
+    let answering = Exchange::server(answer).until(Goal::Closed);
+    let server = server_endpoint(1, server_config(server_profile));
+    let (client, server) =
+        (Host::new(client_address(0), client, asking), Host::new(server_address(0), server, answering));
+    point_to_point(Seed::from_number(1), &link, &link, client, server).unwrap()
+}
+
+fn short_lived(millis: u64) -> Profile {
+    Profile { idle_timeout: Duration::from_millis(millis), ..Profile::default() }
+}
+
+/// Runs on for so many milliseconds, also when both know that the connection is over.
+fn run_on(sim: &mut Sim, millis: u64) {
+    let end = sim.now() + Duration::from_millis(millis);
+    for node in 0..2 {
+        sim.with_node(node, |_, host| host.app.goal = Goal::Never).unwrap();
+    }
+    let _ = sim.run_until(end).unwrap();
+}
+
+/// Lets the client (0) or the server (1) close with this code.
+fn close(sim: &mut Sim, node: usize, code: u64) {
+    sim.with_node(node, |now, host| {
+        let handle = host.app.handle.or(host.app.accepted.first().copied()).unwrap();
+        host.endpoint.connection_mut(handle).unwrap().close(now, code, b"enough");
+    })
+    .unwrap();
+}
+
+fn reasons(sim: &Sim) -> (Option<&CloseReason>, Option<&CloseReason>) {
+    (sim.node(0).app.reason(), sim.node(1).app.reason())
+}
+
+#[test]
+fn a_client_may_close_at_any_time() {
+    for when in [0, 1, 10, 21, 30, 41, 45, 60, 61, 79, 81, 100, 500] {
+        let mut sim = simulation(&Profile::default(), &Profile::default(), 100_000);
+        let _ = sim.run_until(at(when)).unwrap();
+        close(&mut sim, 0, 9);
+        run_on(&mut sim, 4_000);
+        let (client, server) = reasons(&sim);
+        assert_eq!(client, Some(&CloseReason::ThisApplication { code: 9 }), "at {when} ms");
+        match server {
+            // RFC 9000 §10.2.3: before the handshake is complete the application's code is not told.
+            Some(CloseReason::PeerClosed { error }) if when < 45 => assert_eq!(error.code, Code::APPLICATION_ERROR),
+            Some(CloseReason::PeerApplication { code: 9, reason }) if when >= 40 => assert_eq!(&reason[..], b"enough"),
+            None if when < 21 => {}
+            other => panic!("at {when} ms: {other:?}"),
+        }
+        for node in sim.nodes() {
+            assert_eq!(node.endpoint.open_connections(), 0, "at {when} ms: everything is forgotten");
+        }
+    }
+}
+
+#[test]
+fn a_server_may_close_at_any_time() {
+    for when in [21, 30, 41, 59, 61, 65, 79, 81, 100, 500] {
+        let mut sim = simulation(&Profile::default(), &Profile::default(), 100_000);
+        let _ = sim.run_until(at(when)).unwrap();
+        close(&mut sim, 1, 9);
+        run_on(&mut sim, 4_000);
+        let (client, server) = reasons(&sim);
+        assert_eq!(server, Some(&CloseReason::ThisApplication { code: 9 }), "at {when} ms");
+        match client {
+            Some(CloseReason::PeerClosed { error }) if when < 61 => assert_eq!(error.code, Code::APPLICATION_ERROR),
+            Some(CloseReason::PeerApplication { code: 9, .. }) => {}
+            other => panic!("at {when} ms: {other:?}"),
+        }
+        for node in sim.nodes() {
+            assert_eq!(node.endpoint.open_connections(), 0, "at {when} ms: everything is forgotten");
+        }
+    }
+}
+
+#[test]
+fn both_may_close_at_once() {
+    for when in [41, 65, 200, 1_000] {
+        let mut sim = simulation(&Profile::default(), &Profile::default(), 1_000);
+        let _ = sim.run_until(at(when)).unwrap();
+        close(&mut sim, 0, 1);
+        close(&mut sim, 1, 2);
+        let packets = sim.trace().packets();
+        run_on(&mut sim, 4_000);
+        assert_eq!(
+            reasons(&sim),
+            (Some(&CloseReason::ThisApplication { code: 1 }), Some(&CloseReason::ThisApplication { code: 2 }))
+        );
+        assert!(sim.trace().packets() - packets <= 8, "two closing ends fall silent");
+        assert!(sim.nodes().all(|node| node.endpoint.open_connections() == 0));
+    }
+}
+
+/// The goodbye is repeated to a peer that goes on sending.
+#[test]
+fn a_lost_goodbye_is_repeated_to_whoever_still_sends() {
+    let mut sim = simulation(&Profile::default(), &Profile::default(), 2_000_000);
+    let _ = sim.run_until(at(120)).unwrap();
+    let up = sim.network_mut().link_mut(Dumbbell::UP);
+    let mut lost = 0;
+    up.set_script(Script::new(move |_| {
+        lost += 1;
+        (lost == 1).then_some(Forced::Drop)
+    }));
+    close(&mut sim, 0, 9);
+    let _ = sim.run_until(at(1_000)).unwrap();
+    assert!(matches!(reasons(&sim).1, Some(CloseReason::PeerApplication { code: 9, .. })), "{:?}", reasons(&sim).1);
+}
+
+#[test]
+fn silence_ends_the_connection_at_the_smaller_of_both_timeouts() {
+    for (client, server, expected) in
+        [(2_000, 9_000, 2_000), (9_000, 2_000, 2_000), (0, 3_000, 3_000), (3_000, 0, 3_000)]
+    {
+        let mut sim = simulation(&short_lived(client), &short_lived(server), 1_000);
+        let outcome = sim.run_until(at(20_000)).unwrap();
+        assert!(outcome.is_finished(), "{client} {server}: {outcome}");
+        for node in sim.nodes() {
+            let (when, reason) = node.app.closed.as_ref().unwrap();
+            assert_eq!(reason, &CloseReason::IdleTimeout);
+            let silent = *when - at(120);
+            assert!(silent >= Duration::from_millis(expected - 100), "{client} {server}: {silent:?}");
+            assert!(silent <= Duration::from_millis(expected + 400), "{client} {server}: {silent:?}");
+        }
+    }
+}
+
+#[test]
+fn without_a_timeout_silence_lasts() {
+    let mut sim = simulation(&short_lived(0), &short_lived(0), 1_000);
+    let outcome = sim.run_until(at(3_600_000)).unwrap();
+    assert!(!outcome.is_finished());
+    assert!(sim.node(0).app.answered.is_some());
+}
+
+#[test]
+fn keep_alive_keeps_the_connection() {
+    for (client, server) in [(true, false), (false, true), (true, true)] {
+        let profile =
+            |keep: bool| Profile { keep_alive: keep.then_some(Duration::from_millis(700)), ..short_lived(2_000) };
+        let mut sim = simulation(&profile(client), &profile(server), 1_000);
+        let _ = sim.run_until(at(60_000)).unwrap();
+        assert_eq!(reasons(&sim), (None, None), "{client} {server}");
+        assert!(sim.trace().packets() < 600, "{client} {server}: {} packets", sim.trace().packets());
+        // When the path dies, so does the connection.
+        for link in [Dumbbell::UP, Dumbbell::DOWN] {
+            sim.network_mut().link_mut(link).set_script(Script::new(|_| Some(Forced::Drop)));
+        }
+        assert!(sim.run_until(at(70_000)).unwrap().is_finished(), "{client} {server}");
+        assert_eq!(reasons(&sim), (Some(&CloseReason::IdleTimeout), Some(&CloseReason::IdleTimeout)));
+    }
+}
+
+#[test]
+fn a_server_that_nobody_answers_gives_up() {
+    let mut sim = simulation(&Profile::default(), &Profile::default(), 1_000);
+    sim.network_mut().link_mut(Dumbbell::DOWN).set_script(Script::new(|_| Some(Forced::Drop)));
+    assert!(sim.run_until(at(30_000)).unwrap().is_finished());
+    assert_eq!(reasons(&sim), (Some(&CloseReason::HandshakeTimeout), Some(&CloseReason::HandshakeTimeout)));
+}
+
+/// The server's process is started again: its new endpoint knows the secret and none of the connections.
+#[test]
+fn a_server_that_lost_its_state_says_so() {
+    let profile = Profile { keep_alive: Some(Duration::from_millis(500)), ..Profile::default() };
+    let mut sim = simulation(&profile, &Profile::default(), 1_000);
+    let _ = sim.run_until(at(400)).unwrap();
+    assert!(sim.node(0).app.answered.is_some());
+    sim.with_node(1, |_, host| host.endpoint = server_endpoint(1, server_config(&Profile::default()))).unwrap();
+    let _ = sim.run_until(at(3_000)).unwrap();
+    assert_eq!(reasons(&sim).0, Some(&CloseReason::Reset));
+    assert!(sim.node(1).endpoint.stats().resets > 0);
+    assert_eq!(sim.node(0).endpoint.stats().resets, 0, "a reset is not answered with another");
+}
+
+/// RFC 9000 §10.3: only IDs that were issued later have tokens at a server; it uses one after a change of address.
+#[test]
+fn a_client_that_lost_its_state_says_so() {
+    let profile = Profile { keep_alive: Some(Duration::from_millis(500)), ..Profile::default() };
+    let mut sim = simulation(&Profile::default(), &profile, 1_000);
+    let mut moved = client_address(0);
+    moved.set_port(999);
+    sim.with_node(0, |_, host| host.moves.push((at(300), moved))).unwrap();
+    let _ = sim.run_until(at(310)).unwrap();
+    sim.with_node(0, |_, host| {
+        let handle = host.app.handle.unwrap();
+        host.endpoint.connection_mut(handle).unwrap().ping();
+    })
+    .unwrap();
+    let _ = sim.run_until(at(2_000)).unwrap();
+    assert_eq!(sim.node(1).app.migrated, 1);
+    sim.with_node(0, |_, host| host.endpoint = client_endpoint(1)).unwrap();
+    let _ = sim.run_until(at(6_000)).unwrap();
+    assert_eq!(reasons(&sim).1, Some(&CloseReason::Reset));
+}
+
+/// A reset that is not ours, or comes from elsewhere, ends nothing; nor does noise.
+#[test]
+fn forged_resets_end_nothing() {
+    let mut sim = simulation(&Profile::default(), &Profile::default(), 1_000);
+    let _ = sim.run_until(at(400)).unwrap();
+    for len in [16, 20, 21, 22, 40, 43, 100, 1200] {
+        sim.with_node(0, |now, host| {
+            let noise: Vec<u8> = (0..len).map(|i| 0x40 | (i * 37 % 64) as u8).collect();
+            give(&mut host.endpoint, now, server_address(0), &noise);
+        })
+        .unwrap();
+    }
+    let _ = sim.run_until(at(500)).unwrap();
+    assert_eq!(reasons(&sim), (None, None));
+}
+
+#[test]
+fn resets_grow_shorter_and_are_limited() {
+    let mut server = server_endpoint(1, server_config(&Profile::default()));
+    let mut total = 0;
+    for n in 0..10_000_u32 {
+        let len = 10 + (n % 60) as usize;
+        let mut noise = vec![0x41; len];
+        noise[1..5].copy_from_slice(&n.to_be_bytes());
+        give(&mut server, at(1), client_address(0), &noise);
+        for answer in sent(&mut server, at(1)) {
+            assert!(answer.payload.len() < len, "RFC 9000 §10.3.3: {} for {len}", answer.payload.len());
+            total += 1;
+        }
+    }
+    assert!((1..=200).contains(&total), "{total} resets in an instant");
+}
+
+/// Whatever was read before the goodbye is told before it: nothing follows `Closed`.
+#[test]
+fn nothing_is_told_after_closed() {
+    let mut sim = simulation(&Profile::default(), &Profile::default(), 50_000);
+    let _ = sim.run_until(at(85)).unwrap();
+    close(&mut sim, 1, 9);
+    let mut seen = Vec::new();
+    for step in 86..400 {
+        let _ = sim.run_until(at(step)).unwrap();
+        sim.with_node(0, |_, host| seen.extend(events(&mut host.endpoint))).unwrap();
+    }
+    let closed = seen.iter().position(|(_, event)| matches!(event, Event::Closed(_)));
+    assert!(closed.is_none_or(|place| place + 1 == seen.len()), "{seen:?}");
+}
