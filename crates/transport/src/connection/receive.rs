@@ -127,11 +127,6 @@ impl Connection {
         let mut at = start;
         while at < end && self.lifecycle.is_open() {
             if !wire::is_long(&buffer[at..end]) {
-                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
-                if !wire::header::fixed_bit(&buffer[at..end]) {
-                    self.drop_packet(now, None, end - at, DropReason::Invalid);
-                    break;
-                }
                 // It fills the datagram.
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
