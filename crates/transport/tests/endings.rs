@@ -137,7 +137,9 @@ fn a_lost_goodbye_is_repeated_to_whoever_still_sends() {
 
 #[test]
 fn silence_ends_the_connection_at_the_smaller_of_both_timeouts() {
-    for (client, server, expected) in [(2_000, 9_000, 2_000), (9_000, 2_000, 2_000), (0, 3_000, 3_000), (3_000, 0, 3_000)] {
+    for (client, server, expected) in
+        [(2_000, 9_000, 2_000), (9_000, 2_000, 2_000), (0, 3_000, 3_000), (3_000, 0, 3_000)]
+    {
         let mut sim = simulation(&short_lived(client), &short_lived(server), 1_000);
         let outcome = sim.run_until(at(20_000)).unwrap();
         assert!(outcome.is_finished(), "{client} {server}: {outcome}");
@@ -162,10 +164,8 @@ fn without_a_timeout_silence_lasts() {
 #[test]
 fn keep_alive_keeps_the_connection() {
     for (client, server) in [(true, false), (false, true), (true, true)] {
-        let profile = |keep: bool| Profile {
-            keep_alive: keep.then_some(Duration::from_millis(700)),
-            ..short_lived(2_000)
-        };
+        let profile =
+            |keep: bool| Profile { keep_alive: keep.then_some(Duration::from_millis(700)), ..short_lived(2_000) };
         let mut sim = simulation(&profile(client), &profile(server), 1_000);
         let _ = sim.run_until(at(60_000)).unwrap();
         assert_eq!(reasons(&sim), (None, None), "{client} {server}");

@@ -7,9 +7,7 @@ use std::collections::BTreeSet;
 use support::puppet::{LEVELS, Puppet, ack, bytes};
 use transport::{Code, Event, Profile, tls::Level};
 use units::Duration;
-use wire::{
-    ConnectionId, Dir, Frame, ResetToken, Side, StreamFrame, StreamId, TransportParameters, varint,
-};
+use wire::{ConnectionId, Dir, Frame, ResetToken, Side, StreamFrame, StreamId, TransportParameters, varint};
 
 fn client() -> Puppet {
     Puppet::client(&Profile::default(), |_, _| {})
@@ -111,68 +109,141 @@ fn a_server_names_each_breach() {
         ("one byte beyond the window", bytes(&[stream(BI, window, b"x", false)]), Some(Code::FLOW_CONTROL_ERROR)),
         ("the last byte of the window", bytes(&[stream(BI, window - 1, b"x", false)]), None),
         ("more than the connection's window", bytes(&many), Some(Code::FLOW_CONTROL_ERROR)),
-        ("a reset beyond the window", bytes(&[Frame::ResetStream { id: BI, code: 0, final_size: window + 1 }]),
-            Some(Code::FLOW_CONTROL_ERROR)),
-        ("a bidirectional stream too many", bytes(&[stream(StreamId(400), 0, b"", false)]),
-            Some(Code::STREAM_LIMIT_ERROR)),
+        (
+            "a reset beyond the window",
+            bytes(&[Frame::ResetStream { id: BI, code: 0, final_size: window + 1 }]),
+            Some(Code::FLOW_CONTROL_ERROR),
+        ),
+        (
+            "a bidirectional stream too many",
+            bytes(&[stream(StreamId(400), 0, b"", false)]),
+            Some(Code::STREAM_LIMIT_ERROR),
+        ),
         ("the last bidirectional stream", bytes(&[stream(StreamId(396), 0, b"", false)]), None),
-        ("a unidirectional stream too many", bytes(&[stream(StreamId(402), 0, b"", false)]),
-            Some(Code::STREAM_LIMIT_ERROR)),
-        ("the largest stream of all", bytes(&[stream(StreamId(far - 1), 0, b"", false)]),
-            Some(Code::STREAM_LIMIT_ERROR)),
-        ("a reset of a stream too many", bytes(&[Frame::ResetStream { id: StreamId(400), code: 0, final_size: 0 }]),
-            Some(Code::STREAM_LIMIT_ERROR)),
-        ("data on the server's own sending stream", bytes(&[stream(SERVERS_UNI, 0, b"x", false)]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("data on a stream the server did not open", bytes(&[stream(SERVERS_BI, 0, b"x", false)]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("RESET_STREAM of the server's own stream",
-            bytes(&[Frame::ResetStream { id: SERVERS_UNI, code: 0, final_size: 0 }]), Some(Code::STREAM_STATE_ERROR)),
-        ("MAX_STREAM_DATA for a receiving stream", bytes(&[Frame::MaxStreamData { id: UNI, limit: 9 }]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("MAX_STREAM_DATA for a stream the server did not open",
-            bytes(&[Frame::MaxStreamData { id: SERVERS_BI, limit: 9 }]), Some(Code::STREAM_STATE_ERROR)),
-        ("STOP_SENDING for a receiving stream", bytes(&[Frame::StopSending { id: UNI, code: 9 }]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("STOP_SENDING for a stream the server did not open", bytes(&[Frame::StopSending { id: SERVERS_BI, code: 9 }]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("STREAM_DATA_BLOCKED for a sending stream", bytes(&[Frame::StreamDataBlocked { id: SERVERS_UNI, limit: 9 }]),
-            Some(Code::STREAM_STATE_ERROR)),
-        ("an end that moves out", bytes(&[stream(BI, 0, b"abc", true), stream(BI, 3, b"d", false)]),
-            Some(Code::FINAL_SIZE_ERROR)),
-        ("an end before what was sent", bytes(&[stream(BI, 0, b"abc", false), stream(BI, 0, b"a", true)]),
-            Some(Code::FINAL_SIZE_ERROR)),
+        (
+            "a unidirectional stream too many",
+            bytes(&[stream(StreamId(402), 0, b"", false)]),
+            Some(Code::STREAM_LIMIT_ERROR),
+        ),
+        (
+            "the largest stream of all",
+            bytes(&[stream(StreamId(far - 1), 0, b"", false)]),
+            Some(Code::STREAM_LIMIT_ERROR),
+        ),
+        (
+            "a reset of a stream too many",
+            bytes(&[Frame::ResetStream { id: StreamId(400), code: 0, final_size: 0 }]),
+            Some(Code::STREAM_LIMIT_ERROR),
+        ),
+        (
+            "data on the server's own sending stream",
+            bytes(&[stream(SERVERS_UNI, 0, b"x", false)]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "data on a stream the server did not open",
+            bytes(&[stream(SERVERS_BI, 0, b"x", false)]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "RESET_STREAM of the server's own stream",
+            bytes(&[Frame::ResetStream { id: SERVERS_UNI, code: 0, final_size: 0 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "MAX_STREAM_DATA for a receiving stream",
+            bytes(&[Frame::MaxStreamData { id: UNI, limit: 9 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "MAX_STREAM_DATA for a stream the server did not open",
+            bytes(&[Frame::MaxStreamData { id: SERVERS_BI, limit: 9 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "STOP_SENDING for a receiving stream",
+            bytes(&[Frame::StopSending { id: UNI, code: 9 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "STOP_SENDING for a stream the server did not open",
+            bytes(&[Frame::StopSending { id: SERVERS_BI, code: 9 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "STREAM_DATA_BLOCKED for a sending stream",
+            bytes(&[Frame::StreamDataBlocked { id: SERVERS_UNI, limit: 9 }]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
+        (
+            "an end that moves out",
+            bytes(&[stream(BI, 0, b"abc", true), stream(BI, 3, b"d", false)]),
+            Some(Code::FINAL_SIZE_ERROR),
+        ),
+        (
+            "an end before what was sent",
+            bytes(&[stream(BI, 0, b"abc", false), stream(BI, 0, b"a", true)]),
+            Some(Code::FINAL_SIZE_ERROR),
+        ),
         ("two ends", bytes(&[stream(BI, 0, b"abc", true), stream(BI, 0, b"ab", true)]), Some(Code::FINAL_SIZE_ERROR)),
-        ("a reset before what was sent",
+        (
+            "a reset before what was sent",
             bytes(&[stream(BI, 0, b"abc", false), Frame::ResetStream { id: BI, code: 0, final_size: 2 }]),
-            Some(Code::FINAL_SIZE_ERROR)),
-        ("a reset beyond the end",
+            Some(Code::FINAL_SIZE_ERROR),
+        ),
+        (
+            "a reset beyond the end",
             bytes(&[stream(BI, 0, b"abc", true), Frame::ResetStream { id: BI, code: 0, final_size: 4 }]),
-            Some(Code::FINAL_SIZE_ERROR)),
-        ("2^60 + 1 streams", [&[0x12][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
-            Some(Code::FRAME_ENCODING_ERROR)),
-        ("blocked at 2^60 + 1 streams", [&[0x16][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
-            Some(Code::FRAME_ENCODING_ERROR)),
-        ("an ID that retires later ones", vec![[0x18, 1, 2, 8].to_vec(), vec![7; 24]].concat(),
-            Some(Code::FRAME_ENCODING_ERROR)),
+            Some(Code::FINAL_SIZE_ERROR),
+        ),
+        (
+            "2^60 + 1 streams",
+            [&[0x12][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
+            Some(Code::FRAME_ENCODING_ERROR),
+        ),
+        (
+            "blocked at 2^60 + 1 streams",
+            [&[0x16][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
+            Some(Code::FRAME_ENCODING_ERROR),
+        ),
+        (
+            "an ID that retires later ones",
+            vec![[0x18, 1, 2, 8].to_vec(), vec![7; 24]].concat(),
+            Some(Code::FRAME_ENCODING_ERROR),
+        ),
         ("an ID of 21 bytes", [&long_id[..], &[0; 20]].concat(), Some(Code::FRAME_ENCODING_ERROR)),
         ("an ID of no bytes", empty_id, Some(Code::FRAME_ENCODING_ERROR)),
         ("two IDs of one number", bytes(&[new_id(1, 0, 1), new_id(1, 0, 2)]), Some(Code::PROTOCOL_VIOLATION)),
         ("one ID of two numbers", bytes(&[new_id(1, 0, 1), new_id(2, 0, 1)]), Some(Code::PROTOCOL_VIOLATION)),
         ("the same ID twice", bytes(&[new_id(1, 0, 1), new_id(1, 0, 1)]), None),
         ("as many IDs as may be", bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(3, 0, 3)]), None),
-        ("one ID too many", bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(3, 0, 3), new_id(4, 0, 4)]),
-            Some(Code::CONNECTION_ID_LIMIT_ERROR)),
+        (
+            "one ID too many",
+            bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(3, 0, 3), new_id(4, 0, 4)]),
+            Some(Code::CONNECTION_ID_LIMIT_ERROR),
+        ),
         ("an ID in place of all others", bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(9, 9, 9)]), None),
-        ("giving up what was never issued", bytes(&[Frame::RetireConnectionId { sequence: 99 }]),
-            Some(Code::PROTOCOL_VIOLATION)),
-        ("giving up the ID in use", bytes(&[Frame::RetireConnectionId { sequence: 0 }]),
-            Some(Code::PROTOCOL_VIOLATION)),
-        ("CRYPTO far ahead", bytes(&[Frame::Crypto { offset: 1 << 20, data: b"x" }]),
-            Some(Code::CRYPTO_BUFFER_EXCEEDED)),
+        (
+            "giving up what was never issued",
+            bytes(&[Frame::RetireConnectionId { sequence: 99 }]),
+            Some(Code::PROTOCOL_VIOLATION),
+        ),
+        (
+            "giving up the ID in use",
+            bytes(&[Frame::RetireConnectionId { sequence: 0 }]),
+            Some(Code::PROTOCOL_VIOLATION),
+        ),
+        (
+            "CRYPTO far ahead",
+            bytes(&[Frame::Crypto { offset: 1 << 20, data: b"x" }]),
+            Some(Code::CRYPTO_BUFFER_EXCEEDED),
+        ),
         ("CRYPTO beyond 2^62", bytes(&[Frame::Crypto { offset: far, data: b"x" }]), Some(Code::FRAME_ENCODING_ERROR)),
-        ("a TLS message that is not due", bytes(&[Frame::Crypto { offset: 0, data: &[1, 0, 0, 0] }]),
-            Some(Code::crypto(10))),
+        (
+            "a TLS message that is not due",
+            bytes(&[Frame::Crypto { offset: 0, data: &[1, 0, 0, 0] }]),
+            Some(Code::crypto(10)),
+        ),
         ("an answer that nobody asked for", bytes(&[Frame::PathResponse([9; 8])]), None),
         ("nothing but padding", vec![0; 100], None),
         ("a datagram", bytes(&[Frame::Datagram { data: b"d" }]), None),
@@ -190,11 +261,17 @@ fn a_client_names_each_breach() {
         ("an empty token", vec![7, 0, 0, 0], Some(Code::FRAME_ENCODING_ERROR)),
         ("a token", bytes(&[Frame::NewToken { token: b"t" }]), None),
         ("HANDSHAKE_DONE again", bytes(&[Frame::HandshakeDone, Frame::HandshakeDone]), None),
-        ("data on the client's own sending stream", bytes(&[stream(UNI, 0, b"x", false)]),
-            Some(Code::STREAM_STATE_ERROR)),
+        (
+            "data on the client's own sending stream",
+            bytes(&[stream(UNI, 0, b"x", false)]),
+            Some(Code::STREAM_STATE_ERROR),
+        ),
         ("a stream too many", bytes(&[stream(StreamId(401), 0, b"x", false)]), Some(Code::STREAM_LIMIT_ERROR)),
-        ("a TLS message that is not due", bytes(&[Frame::Crypto { offset: 200, data: &[1, 0, 0, 0] }]),
-            Some(Code::crypto(10))),
+        (
+            "a TLS message that is not due",
+            bytes(&[Frame::Crypto { offset: 200, data: &[1, 0, 0, 0] }]),
+            Some(Code::crypto(10)),
+        ),
     ];
     for (name, payload, expected) in table {
         let mut puppet = server().connected();
@@ -437,22 +514,21 @@ fn floods_are_bounded() {
             bytes(&frames)
         }),
         ("CRYPTO with gaps", |n| {
-            let frames: Vec<_> = (0..150).map(|i| Frame::Crypto { offset: 2 * (n * 150 + i) + 1, data: b"x" }).collect();
+            let frames: Vec<_> =
+                (0..150).map(|i| Frame::Crypto { offset: 2 * (n * 150 + i) + 1, data: b"x" }).collect();
             bytes(&frames)
         }),
         ("single bytes of streams", |n| {
             let at = |i| n * 150 + i;
-            let frames: Vec<_> = (0..150)
-                .map(|i| stream(StreamId(4 * (at(i) % 99)), 1 + 2 * (at(i) / 99), b"x", false))
-                .collect();
+            let frames: Vec<_> =
+                (0..150).map(|i| stream(StreamId(4 * (at(i) % 99)), 1 + 2 * (at(i) / 99), b"x", false)).collect();
             bytes(&frames)
         }),
         ("datagrams that nobody reads", |_| bytes(&[Frame::Datagram { data: &[9; 1000] }])),
         ("empty datagrams that nobody reads", |_| [0x31, 0].repeat(500)),
         ("streams opened and reset", |n| {
-            let frames: Vec<_> = (0..90)
-                .map(|i| Frame::ResetStream { id: StreamId(4 * (i % 90)), code: n, final_size: 0 })
-                .collect();
+            let frames: Vec<_> =
+                (0..90).map(|i| Frame::ResetStream { id: StreamId(4 * (i % 90)), code: n, final_size: 0 }).collect();
             bytes(&frames)
         }),
         ("BLOCKED frames", |n| bytes(&[Frame::DataBlocked(n); 300])),

@@ -88,7 +88,8 @@ fn a_nat_may_rebind_again_and_again() {
     for loss in [0.0, 0.05] {
         for (request, answer) in [(100, 1_500_000), (1_500_000, 100)] {
             let mut sim = simulation(1, loss, &talkative(), request, answer);
-            sim.with_node(0, |_, host| host.moves = (1..40).map(|n| (at(u64::from(n) * 370), port(n))).collect()).unwrap();
+            sim.with_node(0, |_, host| host.moves = (1..40).map(|n| (at(u64::from(n) * 370), port(n))).collect())
+                .unwrap();
             let outcome = sim.run_until(at(60_000)).unwrap();
             assert!(outcome.is_finished(), "{loss} {request} {answer}: {outcome}");
             assert!(sim.node(0).app.answered.is_some(), "{:?}", sim.node(0).app.closed);
@@ -232,7 +233,12 @@ fn keys_are_updated_from_both_ends_at_once() {
                 .unwrap();
             }
         }
-        assert!(sim.node(0).app.answered.is_some(), "seed {seed}: {:?} {:?}", sim.node(0).app.closed, sim.node(1).app.closed);
+        assert!(
+            sim.node(0).app.answered.is_some(),
+            "seed {seed}: {:?} {:?}",
+            sim.node(0).app.closed,
+            sim.node(1).app.closed
+        );
         assert!(updates > 5, "seed {seed}: {updates} updates");
     }
 }

@@ -125,7 +125,9 @@ impl Puppet {
         let mut victim = client_endpoint(1);
         let handle = victim.connect(Instant::ZERO, &config, server_address(0), "toy.test").unwrap();
         let flight = direct::sent(&mut victim, Instant::ZERO);
-        let Ok(Header::Long { dcid: original, scid: peer, .. }) = Header::parse(&flight[0].payload, 8) else { panic!() };
+        let Ok(Header::Long { dcid: original, scid: peer, .. }) = Header::parse(&flight[0].payload, 8) else {
+            panic!()
+        };
         let scid = ConnectionId::new(&[0x5c; 8]).unwrap();
         let raw = encoded(scid, Side::Server, Some(original), change);
         let session = ServerTls::start(&Toy::default(), 1, raw).unwrap();
