@@ -17,15 +17,29 @@ use crate::{
 /// Paths that are remembered at a time.
 const PATHS: usize = 4;
 
+/// Stands for the path of a datagram from an address that is not known, until one of its packets is authentic: who only
+/// knows our connection ID takes no place among the paths.
+pub(super) const NEWCOMER: usize = usize::MAX;
+
+/// Where a datagram came from that came over no known path.
+#[derive(Clone, Copy)]
+pub(super) struct Newcomer {
+    remote: SocketAddr,
+    local: Option<IpAddr>,
+    bytes: usize,
+    /// The path, once there is one.
+    place: Option<usize>,
+}
+
 impl Connection {
-    /// The path that a datagram came over; a new one when the address is new and may be.
+    /// The path that a datagram of `bytes` came over; [`NEWCOMER`] when the address is new and may be.
     #[inline]
     pub(super) fn path_of(
         &mut self,
         now: Instant,
         remote: SocketAddr,
         local: Option<IpAddr>,
-        size: usize,
+        bytes: usize,
     ) -> Option<usize> {
         if self.paths[self.active].remote == remote {
             return Some(self.active);
@@ -36,10 +50,23 @@ impl Connection {
         // RFC 9000 §9 MUST: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
         if self.side == Side::Client || !self.handshake.is_confirmed() {
-            self.drop_packet(now, None, size, DropReason::UnknownAddress);
+            self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
-        self.add_path(now, remote, local)
+        self.newcomer = Some(Newcomer { remote, local, bytes, place: None });
+        Some(NEWCOMER)
+    }
+
+    /// The path of a newcomer, one of whose packets turned out to be authentic and new.
+    pub(super) fn welcome(&mut self, now: Instant) -> Option<usize> {
+        let Newcomer { remote, local, bytes, place } = self.newcomer?;
+        if place.is_some() {
+            return place;
+        }
+        let place = self.add_path(now, remote, local)?;
+        self.paths[place].amplification.on_received(bytes);
+        self.newcomer = Some(Newcomer { remote, local, bytes, place: Some(place) });
+        Some(place)
     }
 
     /// Makes room for a new path, at the cost of one that is neither in use nor the last that was validated.
@@ -54,12 +81,13 @@ impl Connection {
             self.paths.0.push(path);
             self.paths.0.len() - 1
         } else {
-            // Rather one that nothing waits for; but a peer that keeps moving must not be locked out by what it left.
-            let replaceable = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
-            let place = replaceable.min_by_key(|&place| {
-                let path = &self.paths[place];
-                (path.recovery.bytes_in_flight() > 0, path.challenge.is_running())
+            let others = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
+            // Rather one on which nothing is under way.
+            let place = others.min_by_key(|&place| {
+                let Path { challenge, recovery, .. } = &self.paths[place];
+                (challenge.is_running(), recovery.bytes_in_flight())
             })?;
+            self.abandon_path(place);
             self.paths[place] = path;
             place
         };

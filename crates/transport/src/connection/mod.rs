@@ -110,6 +110,7 @@ pub struct Connection {
     active: usize,
     /// The path to fall back to when the one in use turns out not to lead to the peer.
     last_validated: usize,
+    newcomer: Option<migration::Newcomer>,
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
@@ -253,6 +254,7 @@ impl Connection {
             paths: PathList(vec![path]),
             active: 0,
             last_validated: 0,
+            newcomer: None,
             paths_seen: 1,
             skip: Skip::new(),
             streams: Streams::new(side, &profile.streams),

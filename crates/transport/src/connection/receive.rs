@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use units::{Duration, Instant};
 use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
-use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
+use super::{Connection, frames::Deferred, labels, migration::NEWCOMER, spaces::SpaceId};
 use crate::{
     PathId,
     acks::Ecn,
@@ -67,7 +67,9 @@ impl Connection {
             return;
         }
         let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
-        self.paths[path].amplification.on_received(payload.len());
+        if path != NEWCOMER {
+            self.paths[path].amplification.on_received(payload.len());
+        }
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
         let rtt = self.paths[self.active].recovery.rtt();
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
@@ -222,7 +224,7 @@ impl Connection {
                     Some(_) => {}
                 }
                 self.heard = true;
-                if self.side == Side::Server && level == Level::Handshake {
+                if self.side == Side::Server && level == Level::Handshake && arrival.path != NEWCOMER {
                     // RFC 9000 §8.1: whoever can seal a Handshake packet has received ours, so the address is real.
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
@@ -284,12 +286,23 @@ impl Connection {
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
-    fn handle_opened(&mut self, now: Instant, buffer: &BytesMut, start: usize, opened: Opened, seen: PacketSeen<'_>) {
+    fn handle_opened(
+        &mut self,
+        now: Instant,
+        buffer: &BytesMut,
+        start: usize,
+        opened: Opened,
+        mut seen: PacketSeen<'_>,
+    ) {
         // RFC 9000 §12.3 MUST: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             let size = opened.payload.end + crate::crypto::TAG_LEN;
             self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
             return;
+        }
+        if seen.arrival.path == NEWCOMER {
+            let Some(path) = self.welcome(now) else { return };
+            seen.arrival.path = path;
         }
         self.stats.packets_received += 1;
         let range = start + opened.payload.start..start + opened.payload.end;

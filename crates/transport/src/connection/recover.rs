@@ -184,6 +184,23 @@ impl Connection {
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
 
+    /// Takes back what is under way on a path that is given up, to send it on the one in use.
+    pub(super) fn abandon_path(&mut self, place: usize) {
+        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(SpaceId::DATA) else { return };
+        let mut carriers = Carriers {
+            space: SpaceId::DATA,
+            acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+            observer: None,
+        };
+        recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
+    }
+
     /// Forgets what was sent in a space whose keys are gone, or sends it again where a Retry voids it.
     pub(super) fn settle_space(&mut self, now: Instant, id: SpaceId, space: &mut Space) {
         let mut carriers = Carriers {

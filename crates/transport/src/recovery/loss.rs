@@ -8,7 +8,7 @@ use super::ecn::EcnFeedback;
 use super::reordering::lost_at;
 use super::{Fates, Paths, Recovery, SpaceId};
 use crate::congestion::LostPacket;
-use crate::sent::{Entry, Ledger, Verdict};
+use crate::sent::{Entry, Ledger, PathIndex, SentFrame, Verdict};
 
 /// RFC 9002 §7.6.1: losses over so many probe timeouts are persistent congestion.
 const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
@@ -210,6 +210,18 @@ pub fn on_recovered<P: Paths + ?Sized>(
     }
     end(ledger, paths, now, &mut AckOutcome::default());
     true
+}
+
+/// Declares lost what is outstanding on a path that is given up together with its recovery.
+pub fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(Verdict, SentFrame)) {
+    let mut from = 0;
+    while let Some(pn) = ledger.next_outstanding(from) {
+        from = pn + 1;
+        if ledger.entry(pn).is_some_and(|entry| entry.path == path) {
+            ledger.declare_lost(pn, None, |frame| out(Verdict::Lost, frame));
+        }
+    }
+    ledger.trim();
 }
 
 /// Forgets all packets of a space, whose keys are gone, or which a Retry or the rejection of 0-RTT voids. Packet numbers

@@ -21,7 +21,7 @@ use units::{Bitrate, Duration, Instant, Seed};
 
 pub use ack::{AckOutcome, on_ack_received};
 pub use ecn::EcnFeedback;
-pub use loss::{LossTrigger, discard_space, on_loss_timer, on_recovered};
+pub use loss::{LossTrigger, abandon_path, discard_space, on_loss_timer, on_recovered};
 pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
