@@ -232,6 +232,17 @@ fn every_byte_arrives_over_lossy_paths() {
 }
 
 #[test]
+fn losses_are_seen_by_the_congestion_controller() {
+    let path = link(10, 25, Loss::Iid { p: Probability::new(0.02).unwrap() });
+    let mut sim = simulation(1, &path, &Profile::default(), 5, 200_000);
+    let _ = sim.run_until(Instant::from_millis(1_500)).unwrap();
+    let host = sim.node(0);
+    let stats = host.endpoint.connection(host.app.handle.unwrap()).unwrap().stats();
+    assert!(stats.packets_lost > 0, "{stats:?}");
+    assert!((1..=stats.packets_lost).contains(&stats.congestion_events), "{stats:?}");
+}
+
+#[test]
 fn empty_streams_are_streams() {
     run(3, &link(20, 10, Loss::None), 20, 0, 5_000);
 }

@@ -88,6 +88,7 @@ impl Connection {
                 (challenge.is_running(), recovery.bytes_in_flight())
             })?;
             self.abandon_path(place);
+            self.stats.congestion_events += self.paths[place].recovery.congestion_events();
             self.paths[place] = path;
             place
         };

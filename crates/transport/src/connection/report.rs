@@ -64,6 +64,7 @@ impl Connection {
         stats.bytes_in_flight = metrics.in_flight;
         stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
         stats.mtu = path.mtu.into();
+        stats.congestion_events += self.paths.0.iter().map(|path| path.recovery.congestion_events()).sum::<u64>();
         let streams = self.streams.figures();
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
         stats.stream_bytes_retransmitted = streams.resent_bytes;

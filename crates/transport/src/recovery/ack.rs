@@ -222,6 +222,7 @@ impl Recovery {
     fn note_new_episode(&mut self, now: Instant, batch: &Batch) {
         if self.controller.recovery_started_at() == Some(now) && batch.recovery_started_at != Some(now) {
             self.one_packet_more = true;
+            self.congestion_events += 1;
             self.reordering.on_episode();
         }
     }

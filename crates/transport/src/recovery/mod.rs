@@ -166,6 +166,8 @@ pub struct Recovery {
     paced_until: u64,
     /// RFC 9002 §7.3.2: one packet may leave although the window was just reduced below what is in flight.
     one_packet_more: bool,
+    /// Times the controller began to react to congestion.
+    congestion_events: u64,
     pacing: bool,
     /// What the acknowledgement being processed has brought so far.
     batch: ack::Batch,
@@ -191,6 +193,7 @@ impl Recovery {
             limited_until: 0,
             paced_until: 0,
             one_packet_more: false,
+            congestion_events: 0,
             pacing: config.pacing,
             batch: ack::Batch::default(),
         }
@@ -312,6 +315,11 @@ impl Recovery {
     #[inline]
     pub fn ack_eliciting_in_flight(&self, space: SpaceId) -> u64 {
         self.spaces[space.index()].eliciting_in_flight
+    }
+
+    /// Times the controller began to react to congestion.
+    pub fn congestion_events(&self) -> u64 {
+        self.congestion_events
     }
 
     /// Probe timeouts since the last acknowledgement.
