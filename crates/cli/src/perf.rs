@@ -14,12 +14,12 @@ mod server;
 mod transfer;
 mod trust;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::{Parser, Subcommand};
-use tiderace::{Profile, transport::congestion::Algorithm};
+use tiderace::{Profile, QlogDir, transport::congestion::Algorithm};
 
-use crate::failure::Failure;
+use crate::{address, failure::Failure};
 
 /// Measure connections over real UDP sockets.
 #[derive(Debug, Parser)]
@@ -34,23 +34,46 @@ enum Command {
     Client(client::Args),
 }
 
-/// How this end sends.
+/// How this end sends, and whether it keeps a log of it.
 #[derive(Debug, Parser)]
-struct SendingArgs {
+struct EndArgs {
     /// Congestion control of what this end sends [default: cubic]
     #[arg(long, value_name = "ALGORITHM")]
     cc: Option<String>,
     /// UDP payload that this end sends, in bytes; an Ethernet carries 1472 over IPv4 and 1452 over IPv6
     #[arg(long, value_name = "BYTES", default_value_t = 1200, value_parser = clap::value_parser!(u16).range(1200..=1472))]
     mtu: u16,
+    /// Write a qlog file for each connection into this directory; costs CPU time
+    #[arg(long, value_name = "DIR")]
+    qlog: Option<PathBuf>,
 }
 
-impl SendingArgs {
+impl EndArgs {
     fn profile(&self) -> Result<Profile, Failure> {
         let congestion = self.cc.as_deref().map(congestion).transpose()?.unwrap_or_default();
         let mut profile = Profile { name: "perf".to_owned(), congestion, initial_mtu: self.mtu, ..Profile::default() };
         profile.streams.max_streams_bidi = MAX_STREAMS;
         Ok(profile)
+    }
+
+    /// Where qlog files go, if they are wanted.
+    fn qlog(&self) -> Result<Option<Arc<QlogDir>>, Failure> {
+        let Some(path) = &self.qlog else { return Ok(None) };
+        match QlogDir::new(path) {
+            Ok(directory) => Ok(Some(Arc::new(directory.with_title("tiderace perf")))),
+            Err(error) => Err(Failure::new(format_args!("cannot make the directory {}", address::plain(&error)))
+                .hint("choose another directory with `--qlog DIR`")),
+        }
+    }
+}
+
+/// Says what became of the qlog files, if that is not what was asked for.
+fn missing_qlog(directory: Option<&QlogDir>) {
+    let Some(directory) = directory else { return };
+    if let Some(error) = directory.take_error() {
+        eprintln!("warning: qlog files are incomplete: {}", address::plain(&error));
+    } else if directory.skipped() > 0 {
+        eprintln!("warning: {} connections have no qlog file: there are too many", directory.skipped());
     }
 }
 

@@ -86,6 +86,31 @@ fn handshakes_alone() {
 }
 
 #[test]
+fn both_ends_write_qlog() {
+    let directory = std::env::temp_dir().join(format!("tiderace-perf-qlog-{}", std::process::id()));
+    let qlog = directory.to_str().unwrap();
+    let server = Service::start(&["perf", "server", "--listen", "127.0.0.1:0", "--json", "--qlog", qlog]);
+    let client = ["perf", "client", server.address(), "--insecure", "--bytes", "10 kB", "--qlog", qlog, "--json"];
+    // The observer of RTT samples works beside it.
+    assert!(count(&run_json(&client)["sender"]["rtt"]["samples"]) > 0);
+    assert_eq!(server.interrupt().0, Some(0));
+    let files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap())).collect();
+    files.sort();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let [(of_client, text), (of_server, _)] = &files[..] else { panic!("{files:?}") };
+    assert!(of_client.to_str().unwrap().ends_with("_client.sqlog"), "{of_client:?}");
+    assert!(of_server.to_str().unwrap().ends_with("_server.sqlog"), "{of_server:?}");
+    let records = text.split('\u{1e}').filter(|record| !record.is_empty());
+    let names: Vec<Value> =
+        records.map(|record| serde_json::from_str::<Value>(record).unwrap()["name"].clone()).collect();
+    assert!(
+        names.contains(&"quic:packet_sent".into()) && names.contains(&"quic:connection_closed".into()),
+        "{names:?}"
+    );
+}
+
+#[test]
 fn the_table_is_for_people() {
     let server = Service::perf();
     let output = run(&["perf", "client", server.address(), "--insecure", "--bytes", "10 kB"]);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use rustls::client::Resumption;
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
@@ -71,7 +72,10 @@ fn tls() -> Result<Tls, transport::tls::rustls_backend::ConfigError> {
         vec![include_bytes!("../fixtures/leaf.der").to_vec(), include_bytes!("../fixtures/intermediate.der").to_vec()];
     let certificates = Certificates::from_der(chain, include_bytes!("../fixtures/leaf.key.der").to_vec())?;
     let root = include_bytes!("../fixtures/root.der").to_vec();
-    let client = RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).build()?;
+    // A run must not find the sessions of the one before.
+    let client =
+        RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).resumption(Resumption::disabled());
+    let client = client.build()?;
     let server = RustlsServer::builder().alpn(ALPN).clock(Arc::new(CLOCK)).identity(certificates).build()?;
     Ok((Arc::new(client), Arc::new(server)))
 }

@@ -216,7 +216,8 @@ impl Connection {
         Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.alpn()?.to_vec())
     }
 
-    /// Watches the connection from here on, for example to write qlog.
+    /// Watches the connection from here on, beside those who do so already. To see it from its first packet on, name the
+    /// observer in the configuration of the client or the server: [`ClientConfig::observe`](transport::ClientConfig).
     pub fn set_observer(&self, observer: Box<dyn transport::observe::Observer>) {
         if let Some(connection) = self.shared.lock().endpoint.connection_mut(self.handle) {
             connection.set_observer(observer);

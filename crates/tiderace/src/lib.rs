@@ -13,6 +13,7 @@ mod connection;
 mod driver;
 mod endpoint;
 mod error;
+mod qlog;
 mod shared;
 mod socket;
 mod stream;
@@ -20,6 +21,7 @@ mod stream;
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use qlog::QlogDir;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 /// The state machine and its settings.

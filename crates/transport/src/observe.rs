@@ -136,7 +136,7 @@ pub enum DropReason {
     Invalid,
     /// Nobody has sealed it with the keys in use.
     Undecryptable,
-    /// It came before, or too long after those around it to tell.
+    /// It came before, or so late that nobody remembers whether it did.
     Duplicate,
     /// It came from an address that the connection does not know.
     UnknownAddress,

@@ -198,17 +198,17 @@ fn a_server_names_each_breach() {
         ),
         (
             "2^60 + 1 streams",
-            [&[0x12][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
+            [&[0x12][..], &(0xc000_0000_0000_0000_u64 | ((1 << 60) + 1)).to_be_bytes()].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
         (
             "blocked at 2^60 + 1 streams",
-            [&[0x16][..], &(0xc000_0000_0000_0000_u64 | (1 << 60) + 1).to_be_bytes()].concat(),
+            [&[0x16][..], &(0xc000_0000_0000_0000_u64 | ((1 << 60) + 1)).to_be_bytes()].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
         (
             "an ID that retires later ones",
-            vec![[0x18, 1, 2, 8].to_vec(), vec![7; 24]].concat(),
+            [[0x18, 1, 2, 8].to_vec(), vec![7; 24]].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
         ("an ID of 21 bytes", [&long_id[..], &[0; 20]].concat(), Some(Code::FRAME_ENCODING_ERROR)),

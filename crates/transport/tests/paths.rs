@@ -152,7 +152,8 @@ fn probing_frames_alone_move_nothing_and_are_answered_where_they_come_from() {
 
 #[test]
 fn ecn_marks_may_be_bleached_or_invented() {
-    let rewrites: [(&str, fn(Ecn) -> Ecn, bool); 5] = [
+    type Rewrite = fn(Ecn) -> Ecn;
+    let rewrites: [(&str, Rewrite, bool); 5] = [
         ("as they are", |ecn| ecn, false),
         ("bleached", |_| Ecn::NotEct, false),
         ("all congested", |ecn| if ecn == Ecn::NotEct { ecn } else { Ecn::Ce }, true),

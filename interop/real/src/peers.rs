@@ -13,6 +13,8 @@ use tokio::process::Command;
 /// A peer program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
+    /// Our own, built with this workspace.
+    Tiderace,
     /// quinn, from crates.io, built with this workspace.
     Quinn,
     /// quic-go, from the Go module proxy.
@@ -32,13 +34,14 @@ pub struct Installed {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: &[Self] = &[Self::Quinn, Self::QuicGo, Self::Aioquic];
+    pub const ALL: &[Self] = &[Self::Tiderace, Self::Quinn, Self::QuicGo, Self::Aioquic];
     /// The peers that need nothing but this workspace's build.
-    pub const SHORT: &[Self] = &[Self::Quinn];
+    pub const SHORT: &[Self] = &[Self::Tiderace, Self::Quinn];
 
     /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Tiderace => "tiderace",
             Self::Quinn => "quinn",
             Self::QuicGo => "quic-go",
             Self::Aioquic => "aioquic",
@@ -52,6 +55,7 @@ impl Peer {
     pub async fn install(self, sources: &Path, cache: &Path) -> Result<Installed> {
         fs::create_dir_all(cache).with_context(|| format!("create {}", cache.display()))?;
         let (program, arguments) = match self {
+            Self::Tiderace => (beside("tiderace-peer")?, vec![]),
             Self::Quinn => (beside("quinn-peer")?, vec![]),
             Self::QuicGo => {
                 let program = cache.join("quic-go-peer");

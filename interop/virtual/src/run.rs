@@ -144,9 +144,9 @@ struct End {
     ended: Option<Instant>,
 }
 
-/// So many datagrams have to get lost before the network is held responsible for an end that hears nothing: an end that has
-/// nothing to say but acknowledgements sends no more.
-const SENDS: usize = 1;
+/// So many datagrams have to get lost, one after the other, before the network is held responsible for an end that hears
+/// nothing: more than a stack sends that forgets to repeat itself.
+const SENDS: usize = 8;
 
 impl End {
     fn new(side: Side, stack: Stack, other: Stack, settings: &Settings, plan: &Plan) -> Result<Self> {
@@ -313,8 +313,7 @@ fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
 }
 
 /// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
-/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word
-/// either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
+/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
 fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
     let gave_up = |end: &End, other: &End| {
         let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };

@@ -12,23 +12,19 @@ use super::{
 };
 
 /// Tests that send what no honest peer would. What a name filter would not find fails: no test ran.
-const HOSTILE: [(&str, &[&str]); 4] = [
+const HOSTILE: [(&str, &[&str]); 6] = [
     ("bad-wire", &["-p", "tiderace-wire"]),
     ("bad-keys", &["-p", "tiderace-transport", "--lib", "--", "keys::", "crypto_stream::", "token::", "cid::"]),
     ("bad-streams", &["-p", "tiderace-transport", "--lib", "--", "attack::", "flood", "bounded", "hostile"]),
     ("bad-packets", &["-p", "tiderace-transport", "--test", "hostile"]),
+    ("bad-garbage", &["-p", "tiderace-transport", "--test", "garbage"]),
+    ("bad-endings", &["-p", "tiderace-transport", "--test", "endings"]),
 ];
 
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let limit = Duration::from_secs(3_600);
-    let mut rows: Vec<Row> = HOSTILE
-        .iter()
-        .map(|(name, arguments)| {
-            let failed = |error| Row::unmeasured(&format!("tests: {}", arguments.join(" ")), &error);
-            binary(context, name, arguments, limit).unwrap_or_else(failed)
-        })
-        .collect();
+    let mut rows: Vec<Row> = HOSTILE.iter().map(|(name, arguments)| binary(context, name, arguments, limit)).collect();
     rows.extend(requests(context)?);
     Ok(rows)
 }

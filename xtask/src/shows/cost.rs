@@ -11,6 +11,7 @@ use super::{
     row::{Row, Target},
 };
 
+const GIB: f64 = 1_073_741_824.0;
 /// Of quinn's cost.
 const TARGET: f64 = 0.7;
 
@@ -37,10 +38,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let runs = report["runs"].as_array().context("the report has no runs")?;
     let failures: Vec<&str> = report["failures"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     ensure!(failures.is_empty(), "{} runs failed, the first: {}", failures.len(), failures[0]);
-    ["sender", "receiver"].into_iter().map(|side| row(runs, side, size)).collect()
+    ["sender", "receiver"].into_iter().map(|side| row(runs, side)).collect()
 }
 
-fn row(runs: &[Value], side: &str, size: &str) -> Result<Row> {
+fn row(runs: &[Value], side: &str) -> Result<Row> {
     let to = |yardstick: &str| -> Vec<f64> {
         let ours = runs.iter().filter(|run| run["peer"] == "tiderace");
         let ratio = |run: &Value| {
@@ -53,9 +54,10 @@ fn row(runs: &[Value], side: &str, size: &str) -> Result<Row> {
     ensure!(!to_quinn.is_empty(), "no round has both tiderace and quinn");
     to_floor.sort_by(f64::total_cmp);
     let floor = lab::stats::quantile::median(&to_floor).unwrap_or(f64::NAN);
+    let size = runs.iter().filter_map(|run| run[side]["bytes"].as_f64()).fold(f64::INFINITY, f64::min) / GIB;
     let foreign = runs.iter().filter_map(|run| run["foreign_cores"].as_f64()).fold(0.0, f64::max);
     Ok(Row::median(format!("CPU per GiB, {side}: ours / quinn's"), &to_quinn, "", Target::AtMost(TARGET)).detail(format!(
-        "median over {} rounds of {size}; {floor:.2} x the floor; others used up to {foreign:.2} CPUs meanwhile; {}",
+        "median over {} rounds of {size:.2} GiB; {floor:.2} x the floor; others used up to {foreign:.2} CPUs meanwhile; {}",
         to_quinn.len(),
         load()
     )))
@@ -88,7 +90,7 @@ mod tests {
                 run("floor", round, 30 * round),
             ]);
         }
-        let row = row(&runs, "sender", "1GiB").unwrap();
+        let row = row(&runs, "sender").unwrap();
         assert_eq!((row.value, row.interval, row.passed), (Some(0.6), Some([0.6, 0.6]), true));
         assert!(row.detail.contains("2.00 x the floor"), "{}", row.detail);
     }

@@ -37,21 +37,22 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let ours: Vec<String> = pairs.iter().filter_map(with_ours).collect();
     let failures = report["failures"].as_array().map_or(0, Vec::len);
     let again = report["failures"][0]["again"].as_str().map_or_else(String::new, |again| format!("\nfirst: {again}"));
-    let slice =
-        if context.long { "the whole measure" } else { "a slice without quiche; --long runs 1,000 seeds with it" };
+    let ran = report["seeds"].as_u64().context("the report does not say how many seeds ran")?;
+    let slice = if ran >= WHOLE { "the whole measure" } else { "a slice; --long runs 1,000, with quiche" };
     let peers: std::collections::BTreeSet<&str> =
         ours.iter().flat_map(|pair| pair.split(':')).filter(|stack| *stack != "tiderace").collect();
     let small = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let wanted = if context.long { 3 } else { 2 };
     Ok(vec![
         Row::new("runs with a wrong byte, a stall or a panic", small(failures), "", Target::Exactly(0.0)).detail(format!(
-            "{} good runs of {} pairs x {seeds} seeds ({slice}); {} MB compared, {} packets, {} lost; {:.0} s{again}",
+            "{} good runs of {} pairs x {ran} seeds ({slice}); {} MB compared, {} packets, {} lost; {:.0} s{}{again}",
             sum("good"),
             pairs.len(),
             sum("bytes_compared") / 1_000_000,
             sum("packets"),
             sum("dropped"),
-            ended.seconds
+            ended.seconds,
+            excused(pairs)
         )),
         Row::new("stacks that ours talked with, in both roles", small(both(&ours, &peers)), "", Target::AtLeast(f64::from(wanted)))
             .detail(if ours.is_empty() { "our stack is in no pair".to_owned() } else { ours.join(", ") }),
@@ -62,6 +63,20 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
 fn with_ours(pair: &Value) -> Option<String> {
     let (client, server) = (pair["client"].as_str()?, pair["server"].as_str()?);
     ((client == "tiderace") != (server == "tiderace")).then(|| format!("{client}:{server}"))
+}
+
+/// Runs that ended otherwise than planned by a known defect of the peer or by the network: neither good nor failed, so
+/// they are named.
+fn excused(pairs: &[Value]) -> String {
+    let mut reasons = std::collections::BTreeMap::<&str, u64>::new();
+    for (reason, count) in pairs.iter().filter_map(|pair| pair["excused"].as_object()).flatten() {
+        *reasons.entry(reason).or_default() += count.as_u64().unwrap_or(0);
+    }
+    let starved = pairs.iter().filter_map(|pair| pair["starved"].as_u64()).sum::<u64>();
+    if starved > 0 {
+        reasons.insert("the network let nothing through for the whole idle timeout", starved);
+    }
+    reasons.iter().map(|(reason, count)| format!("\nneither good nor failed, {count} runs: {reason}")).collect()
 }
 
 /// Peers that were client and server of ours.

@@ -22,8 +22,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let mut rows = arithmetic()?;
     rows.extend(bursts()?);
     let limit = Duration::from_secs(1_800);
-    rows.push(binary(context, "link-arithmetic", &["-p", "tiderace-netem", "--test", "arithmetic"], limit)?);
-    rows.push(binary(context, "link-bursts", &["-p", "tiderace-netem", "--test", "gilbert_elliott"], limit)?);
+    rows.push(binary(context, "link-arithmetic", &["-p", "tiderace-netem", "--test", "arithmetic"], limit));
+    rows.push(binary(context, "link-bursts", &["-p", "tiderace-netem", "--test", "gilbert_elliott"], limit));
     Ok(rows)
 }
 

@@ -21,9 +21,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     )?])
 }
 
-/// The tests that `arguments` choose.
-pub(crate) fn binary(context: &Context, name: &str, arguments: &[&str], limit: Duration) -> Result<Row> {
-    run(context, name, &format!("failures of tests: {}", arguments.join(" ")), arguments, limit)
+/// The tests that `arguments` choose. Tests that cannot be run are a miss of their own and take nothing else with them.
+pub(crate) fn binary(context: &Context, name: &str, arguments: &[&str], limit: Duration) -> Row {
+    let what = format!("failures of tests: {}", arguments.join(" "));
+    run(context, name, &what, arguments, limit).unwrap_or_else(|error| Row::unmeasured(&what, &error))
 }
 
 fn run(context: &Context, name: &str, what: &str, arguments: &[&str], limit: Duration) -> Result<Row> {

@@ -13,8 +13,9 @@ use tiderace::{
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    SendingArgs,
+    EndArgs,
     cpu::process_time,
+    missing_qlog,
     progress::{Goal, Moved, Progress},
     protocol::SenderReport,
     reach::Peer,
@@ -78,7 +79,7 @@ pub(super) struct Args {
     #[command(flatten)]
     trust: TrustArgs,
     #[command(flatten)]
-    sending: SendingArgs,
+    end: EndArgs,
 }
 
 /// Longest time that may be given.
@@ -116,7 +117,7 @@ impl Args {
                 return Err(Failure::new(message).hint("a time has a unit, such as `10 s` or `500 ms`"));
             }
         }
-        if self.sending.cc.is_some() && !self.upload {
+        if self.end.cc.is_some() && !self.upload {
             eprintln!("note: --cc is for what the client sends, which is next to nothing without --upload;");
             eprintln!("note: a download goes by the server's: `tiderace perf server --cc …`");
         }
@@ -126,17 +127,16 @@ impl Args {
 
 /// Runs the client.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let mut profile = args.sending.profile()?;
+    let mut profile = args.end.profile()?;
     args.check()?;
     profile.handshake_timeout = args.timeout;
     let congestion = profile.congestion.name();
     let target = address::resolve(&args.server)?;
     let tls = trust::client(&args.trust)?;
-    let peer = Peer {
-        address: target.address,
-        name: args.server_name.clone().unwrap_or(target.host),
-        config: ClientConfig::new(Arc::new(tls), Arc::new(profile)),
-    };
+    let qlog = args.end.qlog()?;
+    let mut config = ClientConfig::new(Arc::new(tls), Arc::new(profile));
+    config.observe = qlog.clone().map(|directory| directory as _);
+    let peer = Peer { address: target.address, name: args.server_name.clone().unwrap_or(target.host), config };
     let endpoint = Endpoint::client_for(peer.address)
         .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
 
@@ -146,6 +146,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     endpoint.close(0, b"done");
     // The goodbye is sent at once; the rest of the wait is for packets that come late.
     let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
+    missing_qlog(qlog.as_deref());
 
     let success_share = share(tally.completed.into(), tally.attempted.into()).unwrap_or_default();
     let sound = tally.errors.is_empty();
@@ -153,7 +154,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         tiderace_version: env!("CARGO_PKG_VERSION"),
         server: peer.address.to_string(),
         client_congestion_control: congestion,
-        client_udp_payload_bytes: args.sending.mtu,
+        client_udp_payload_bytes: args.end.mtu,
         connections: Connections {
             attempted: tally.attempted,
             established: tally.established,

@@ -15,9 +15,9 @@ use serde_json::json;
 use tiderace::{Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
 
 use super::{
-    SendingArgs,
+    EndArgs,
     cpu::process_time,
-    per_gib,
+    missing_qlog, per_gib,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, UNTIL_STOPPED},
     samples::RttSamples,
     trust::{self, CertificateArgs},
@@ -43,14 +43,16 @@ pub(super) struct Args {
     #[command(flatten)]
     certificate: CertificateArgs,
     #[command(flatten)]
-    sending: SendingArgs,
+    end: EndArgs,
 }
 
 /// Runs the server until it is asked to end.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let profile = args.sending.profile()?;
+    let profile = args.end.profile()?;
     let (tls, fingerprint) = trust::server(&args.certificate)?;
-    let config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
+    let qlog = args.end.qlog()?;
+    let mut config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
+    config.observe = qlog.clone().map(|directory| directory as _);
     let mut interrupt = Interrupt::listen()?;
     let endpoint = Endpoint::server(args.listen, config).map_err(|error| cannot_listen(args.listen, &error))?;
     let address = endpoint.local_addr();
@@ -83,6 +85,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     endpoint.close(0, b"the server ends");
     // Long enough for the lines of the connections that this has closed.
     let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
+    missing_qlog(qlog.as_deref());
     sums.print(args.json, cpu_before)
 }
 

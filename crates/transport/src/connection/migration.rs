@@ -81,11 +81,11 @@ impl Connection {
             self.paths.0.push(path);
             self.paths.0.len() - 1
         } else {
-            let others = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
-            // Rather one on which nothing is under way.
-            let place = others.min_by_key(|&place| {
-                let Path { challenge, recovery, .. } = &self.paths[place];
-                (challenge.is_running(), recovery.bytes_in_flight())
+            // Rather one that nothing waits for; but a peer that keeps moving must not be locked out by what it left.
+            let replaceable = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
+            let place = replaceable.min_by_key(|&place| {
+                let path = &self.paths[place];
+                (path.recovery.bytes_in_flight() > 0, path.challenge.is_running())
             })?;
             self.abandon_path(place);
             self.paths[place] = path;

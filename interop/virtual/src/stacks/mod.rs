@@ -60,11 +60,15 @@ impl Stack {
     /// What of the script this stack cannot do by its nature, in words for the report.
     pub fn leaves_out(self) -> &'static [&'static str] {
         match self {
-            Self::Tiderace | Self::Quinn | Self::Noq => &[],
+            Self::Tiderace => &[],
+            Self::Quinn | Self::Noq => &[
+                "starts with a window of 100 kB (with ten packets a lost part of its ServerHello can be held back for ever)",
+            ],
             Self::Quiche => &[
                 "never starts a key update (it follows the other end's)",
                 "as a client is not sent key updates (it cannot read one that comes before HANDSHAKE_DONE)",
                 "may end a stream with FIN that it resets (so a cut-off stream from it may look finished)",
+                "always grants streams enough for the whole run (it gives no credit back for a stream that it stopped)",
                 "may forget the code with which it was asked to stop sending",
                 "draws randomness from BoringSSL (so its runs cannot be repeated bit for bit)",
             ],
