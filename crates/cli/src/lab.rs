@@ -43,6 +43,7 @@ enum Command {
     Run(RunArgs),
     List,
     Report(ReportArgs),
+    Suite(SuiteArgs),
 }
 
 /// Run a scenario and say what it shows.
@@ -125,12 +126,32 @@ struct ReportArgs {
     json: bool,
 }
 
+/// Play a suite of cases with our congestion controllers and print clause by clause what passes.
+///
+/// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause that asks for something that a controller does not have or
+/// show is printed as unsupported and does not count as passed.
+///
+/// Exit code 0: every case passed with every controller. 1: some clause failed.
+#[derive(Debug, Parser)]
+struct SuiteArgs {
+    /// Which suite
+    #[arg(value_name = "SUITE", value_parser = ["bbr"])]
+    suite: String,
+    /// Congestion controllers, separated by commas
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "bbr3")]
+    cc: Vec<String>,
+    /// Print under each clause what was seen, also where it passed
+    #[arg(long)]
+    details: bool,
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Run(args) => run_scenario(&args),
         Command::List => list(),
         Command::Report(args) => report(&args),
+        Command::Suite(args) => suite(&args),
     }
 }
 
@@ -178,17 +199,30 @@ impl Settings {
 
 /// The contenders that the scenario names.
 fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
+    let names = scenario.contenders.congestion.iter();
+    names.map(|name| lab::tiderace::contender(name).ok_or_else(|| unknown_controller(name))).collect()
+}
+
+fn unknown_controller(name: &str) -> Failure {
     let known = lab::tiderace::controllers();
-    let contender = |name: &String| {
-        lab::tiderace::contender(name).ok_or_else(|| {
-            let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
-            match nearest(name, known.iter().copied()) {
-                Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
-                None => failure.hint(format_args!("there are {}", known.join(", "))),
-            }
-        })
-    };
-    scenario.contenders.congestion.iter().map(contender).collect()
+    let there_are = format!("there are {}", known.join(", "));
+    let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => failure.hint(format_args!("did you mean `{meant}`? {there_are}")),
+        None => failure.hint(there_are),
+    }
+}
+
+fn suite(args: &SuiteArgs) -> Result<ExitCode, Failure> {
+    let name = |name: &String| lab::suite::contender(name).ok_or_else(|| unknown_controller(name));
+    let contenders: Vec<Box<dyn Contender>> = args.cc.iter().map(name).collect::<Result<_, _>>()?;
+    let mut passed = true;
+    for contender in contenders {
+        let results = lab::suite::run(contender.as_ref()).map_err(Failure::new)?;
+        passed &= results.iter().all(lab::suite::CaseResult::passed);
+        write_out(&lab::suite::text(&contender.identity().name, &results, args.details))?;
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
 /// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.

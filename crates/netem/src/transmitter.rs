@@ -54,6 +54,14 @@ impl Transmitter {
         Ok(Some(Self { rate, room, free: 0, free_fraction: 0, waiting: VecDeque::new(), backlog: 0 }))
     }
 
+    /// What is accepted from now on leaves at another rate.
+    pub(crate) fn set_rate(&mut self, rate: Bitrate) {
+        // The fraction of a nanosecond that is left over counts in parts of the rate.
+        self.free = self.free.saturating_add(u64::from(self.free_fraction > 0));
+        self.free_fraction = 0;
+        self.rate = rate.as_bps().max(1);
+    }
+
     /// Takes a packet of `size` bytes; `None` when it finds no room.
     #[inline]
     pub(crate) fn accept(&mut self, now: Instant, size: u32) -> Option<Stay> {
