@@ -1,11 +1,11 @@
 //! The example test cases of draft-ietf-ccwg-bbr, each under its name, with our BBRv3.
 
-use lab::suite::{CASES, run_case, text};
+use tiderace_lab::suite::{CASES, contender, run_case, text};
 
 /// Plays one case; shows clause by clause what was seen when it fails.
 fn passes(name: &str) {
     let case = CASES.into_iter().find(|case| case.name == name).expect("the suite has this case");
-    let contender = lab::suite::contender("bbr3").expect("there is a controller of this name");
+    let contender = contender("bbr3").expect("there is a controller of this name");
     let result = run_case(case, contender.as_ref()).expect("the scene can be played");
     assert!(result.passed(), "\n{}", text("tiderace bbr3", &[result], true));
 }
@@ -57,7 +57,7 @@ cases! {
 /// A suite that a controller without the draft's states passes would show nothing.
 #[test]
 fn cubic_fails() {
-    let contender = lab::suite::contender("cubic").expect("there is a controller of this name");
+    let contender = contender("cubic").expect("there is a controller of this name");
     let result = run_case(CASES[0], contender.as_ref()).expect("the scene can be played");
     assert_eq!(result.count(), 0, "{}", text("tiderace cubic", &[result.clone()], true));
 }

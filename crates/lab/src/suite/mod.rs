@@ -79,6 +79,8 @@ pub enum When {
     At(u64),
     /// This many milliseconds after the step before.
     After(u64),
+    /// When so many rounds in a row have shown no growth.
+    Plateau(u32),
     /// When the sender is seen to be in this state, having been in another one at the step before.
     Enters(&'static str),
 }

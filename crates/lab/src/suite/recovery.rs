@@ -80,7 +80,7 @@ pub(super) static SPURIOUS_RTO: Case = Case {
     scenes: &[Scene {
         steps: &[
             Step { when: When::Enters("probe_bw_cruise"), act: Act::Wait },
-            Step { when: When::After(300), act: Act::Hold { span: 500, until: 960 } },
+            Step { when: When::After(300), act: Act::Hold { span: 700, until: 1_330 } },
         ],
         clauses: &[
             Clause {
@@ -88,7 +88,7 @@ pub(super) static SPURIOUS_RTO: Case = Case {
                 check: |seen| {
                     found(seen, "the reaction", || {
                         let at = seen.step(1)?;
-                        let (from, to) = (seen.from(at), seen.from(at + ms(1_000)));
+                        let (from, to) = (seen.from(at), seen.from(at + ms(1_320)));
                         let before = seen.moment(from).view.window;
                         let least = (from..to).map(|moment| seen.moment(moment).view.window).min()?;
                         Some(Verdict::of(least * 4 <= before, format!("{before} → {least} bytes")))
@@ -100,7 +100,7 @@ pub(super) static SPURIOUS_RTO: Case = Case {
                 check: |seen| {
                     found(seen, "the restoration", || {
                         let at = seen.step(1)?;
-                        let (from, to) = (seen.from(at), seen.from(at + ms(1_100)));
+                        let (from, to) = (seen.from(at), seen.from(at + ms(1_450)));
                         let (before, after) = (seen.model(from)?, seen.model(to)?);
                         let unbounded = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
                         let windows = (seen.moment(from).view.window, seen.moment(to).view.window);
@@ -117,8 +117,8 @@ pub(super) static SPURIOUS_RTO: Case = Case {
                 check: |seen| {
                     found(seen, "the time after", || {
                         let at = seen.step(1)?;
-                        let state = seen.moment(seen.from(at + ms(1_100))).view.state;
-                        let rate = seen.delivered(at + ms(1_200), at + ms(1_700));
+                        let state = seen.moment(seen.from(at + ms(1_450))).view.state;
+                        let rate = seen.delivered(at + ms(1_600), at + ms(2_100));
                         let told = format!("{state}, {:.2} Mbit/s", rate / 1e6);
                         Some(Verdict::of(state.starts_with("probe_bw") && rate >= 18e6, told))
                     })

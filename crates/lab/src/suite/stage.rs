@@ -15,7 +15,7 @@ use crate::{
     contender::{ConnectionSpec, Contender, RunSpec},
     scenario::{Scenario, parse},
     throttle::Throttle,
-    view::Viewer,
+    view::{SenderView, Viewer},
 };
 
 /// How often the bottleneck is looked at.
@@ -145,8 +145,9 @@ struct Prompter {
 }
 
 impl Prompter {
-    /// Makes every step happen whose time has come. `seen` is the sender's state; `None` when only time has passed.
-    fn prompt(&mut self, now: Instant, seen: Option<&'static str>) {
+    /// Makes every step happen whose time has come. `view` is what the sender shows; `None` when only time has passed.
+    fn prompt(&mut self, now: Instant, view: Option<&SenderView>) {
+        let seen = view.map(|view| view.state);
         if seen.is_some() {
             self.left |= seen != self.last_state;
         }
@@ -155,6 +156,7 @@ impl Prompter {
                 When::At(at) => now >= Instant::from_millis(at),
                 When::After(span) => now >= self.last + ms(span),
                 When::Enters(name) => self.left && seen == Some(name),
+                When::Plateau(rounds) => view.and_then(|view| view.model).is_some_and(|m| m.plateau_rounds >= rounds),
             };
             if !due {
                 return;
@@ -212,7 +214,7 @@ impl Node for Player {
                 if let Some(view) = view {
                     watched.log.borrow_mut().push(Moment { at: now, view });
                 }
-                watched.prompter.borrow_mut().prompt(now, view.map(|view| view.state));
+                watched.prompter.borrow_mut().prompt(now, view.as_ref());
             }
         }
     }
@@ -302,7 +304,7 @@ fn play(scene: &'static Scene, contender: &dyn Contender) -> Result<Play, String
     let mut now = Instant::ZERO;
     while now < spec.end {
         now += TICK;
-        simulation.run_until(now).map_err(|error| error.to_string())?;
+        let _outcome = simulation.run_until(now).map_err(|error| error.to_string())?;
         prompter.borrow_mut().prompt(now, None);
         if let Some(rate) = with(&controls, |controls| controls.rate.take()) {
             simulation.network_mut().link_mut(Dumbbell::DOWN).set_rate(rate);

@@ -152,10 +152,11 @@ pub(super) static DRAIN_TIME: Case = Case {
     name: "Exiting DRAIN Based on Time",
     note: Some(
         "the rate falls to 40 % instead of 90 %: DRAIN sends at half the rate, so that 90 % of it drain the flight of two \
-         BDPs within two rounds, and the condition that the draft asks for does not arise",
+         BDPs within two rounds, and the condition that the draft asks for does not arise. It falls one round early: what \
+         waits in the modelled queue leaves at the old rate",
     ),
     scenes: &[Scene {
-        steps: &[Step { when: When::Enters("drain"), act: Act::Rate(8_000) }],
+        steps: &[Step { when: When::Plateau(2), act: Act::Rate(8_000) }],
         clauses: &[
             Clause {
                 text: "more than Inflight(1.0) is in flight all the time",

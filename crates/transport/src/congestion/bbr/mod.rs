@@ -62,6 +62,10 @@ enum State {
 }
 
 impl State {
+    const ALL: [Self; Self::COUNT] =
+        [Self::Startup, Self::Drain, Self::Down, Self::Cruise, Self::Refill, Self::Up, Self::ProbeRtt];
+    const COUNT: usize = 7;
+
     const fn name(self) -> &'static str {
         match self {
             Self::Startup => "startup",
@@ -117,6 +121,8 @@ pub struct Bbr {
     delivered: u64,
 
     state: State,
+    /// How often each state was entered.
+    visits: [u32; State::COUNT],
     startup: Startup,
     drain_start_round: u64,
     cycle: Cycle,
@@ -160,6 +166,7 @@ impl Bbr {
             recovery: LossRecovery::new(),
             delivered: 0,
             state: State::Startup,
+            visits: [0; State::COUNT],
             startup: Startup::default(),
             drain_start_round: 0,
             cycle: Cycle::new(parameters.now),
@@ -196,6 +203,14 @@ impl Bbr {
             delivered: ack.delivered,
             window_full: ack.window_full,
         })
+    }
+
+    /// Goes to another state. One acknowledgement may lead through several.
+    fn enter(&mut self, state: State, pacing_gain: u64, cwnd_gain: u64) {
+        self.state = state;
+        self.visits[state as usize] += 1;
+        self.pacing_gain = pacing_gain;
+        self.cwnd_gain = cwnd_gain;
     }
 
     /// UpdateModelAndState.
@@ -339,6 +354,7 @@ impl Controller for Bbr {
             bdp: self.bdp(self.bw, UNITY),
             target: self.target(self.bw),
             target_with_headroom: bounded(self.with_headroom()),
+            visits: State::ALL.map(|state| (state.name(), self.visits[state as usize])),
             rounds: self.rounds.count(),
             plateau_rounds: self.full_pipe.count(),
             full_now: self.full_pipe.is_full_now(),
