@@ -18,7 +18,8 @@ pub(crate) enum CloseFrame {
 
 impl CloseFrame {
     /// What may be said before the peer's application is authenticated.
-    // RFC 9000 §10.2.3 MUST: in Initial and Handshake packets an application's code and words are replaced.
+    // RFC 9000 §10.2.3 MUST-2, MUST-3, SHOULD-4: in Initial and Handshake packets an application's code and words are
+    // replaced.
     pub(crate) fn in_handshake(&self) -> TransportError {
         match self {
             Self::Transport(error) => error.clone(),
@@ -83,6 +84,8 @@ impl Lifecycle {
         if self.state != State::Drained {
             self.state = State::Draining;
         }
+        // RFC 9000 §10.2.2 MUST NOT-1: a draining connection sends nothing
+        // RFC 9000 §10.2.2 MUST NOT-2: after the peer's goodbye, at most one packet with ours leaves before draining
         self.to_send = false;
         was_open
     }
@@ -94,7 +97,8 @@ impl Lifecycle {
     }
 
     /// A datagram arrived while closing.
-    // RFC 9000 §10.2.1 SHOULD: answer with the goodbye, but ever more rarely, so that two closing ends fall silent.
+    // RFC 9000 §10.2.1 SHOULD-1, RFC 9000 §11.1 SHOULD-1: answer with the goodbye, but ever more rarely, so that two
+    // closing ends fall silent.
     pub(crate) fn on_datagram(&mut self) {
         if self.state == State::Closing {
             self.received += 1;
@@ -125,7 +129,7 @@ pub(crate) fn close_reason(error: TransportError) -> CloseReason {
     }
 }
 
-/// When closing and draining end: three probe timeouts (RFC 9000 §10.2).
+/// When closing and draining end: three probe timeouts (RFC 9000 §10.2 SHOULD-1, SHOULD NOT-1).
 pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
     now + pto * 3
 }
@@ -134,6 +138,7 @@ pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
 mod tests {
     use super::*;
 
+    // RFC 9000 §10.2.1 SHOULD-1
     #[test]
     fn the_goodbye_is_repeated_ever_more_rarely() {
         let mut life = Lifecycle::new();
@@ -149,6 +154,7 @@ mod tests {
         assert!(sent <= 11, "{sent} goodbyes for 1,000 datagrams");
     }
 
+    // RFC 9000 §10.2.2 MUST NOT-1, MUST NOT-2
     #[test]
     fn nothing_is_said_while_draining() {
         let mut life = Lifecycle::new();

@@ -95,7 +95,8 @@ impl RustlsSession {
         if !self.complete && !self.connection.is_handshaking() {
             self.complete = true;
             self.read_level = Level::OneRtt;
-            // RFC 9001 §5.7: a server does not open 1-RTT packets before the handshake is complete.
+            // RFC 9001 §5.7 MUST NOT-1, MUST NOT-2, MUST NOT-3: a server does not open 1-RTT packets before the
+            // handshake is complete.
             self.tell_secret(Level::OneRtt, Direction::Remote);
             self.collect_parameters();
             self.events.push_back(TlsEvent::Complete);
