@@ -90,6 +90,7 @@ fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
 fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::new();
     let mut test_code = test_file;
+    let mut for_tests = false;
     // Marks in comments of test code whose function has not come yet.
     let mut waiting = Vec::new();
     let mut attribute = false;
@@ -98,7 +99,9 @@ fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
     for (index, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         let indentation = line.len() - trimmed.len();
-        test_code |= trimmed.starts_with("#[cfg(test)]");
+        // An inline module of tests; it stands at the end.
+        test_code |= for_tests && is_inline_module(trimmed);
+        for_tests = trimmed.starts_with("#[cfg(test)]") || for_tests && trimmed.starts_with("#[");
         attribute |= trimmed.starts_with("#[test]") || trimmed.starts_with("#[tokio::test");
         if function.is_none() && is_function(trimmed) {
             let kind = if attribute { Kind::Test } else { Kind::Stray };
@@ -129,6 +132,11 @@ fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
         }
     }
     marks
+}
+
+/// Whether a line begins a module with its content.
+fn is_inline_module(line: &str) -> bool {
+    line.ends_with('{') && line.split_whitespace().any(|word| word == "mod")
 }
 
 /// Whether a line begins a function.
@@ -163,6 +171,14 @@ mod tests {
         );
         let expected = [(1, Kind::Code), (3, Kind::Code), (7, Kind::Test), (10, Kind::Test)];
         assert_eq!(kinds(&text, false), expected);
+    }
+
+    #[test]
+    fn a_line_for_tests_does_not_make_the_rest_tests() {
+        let text = source(
+            "#[cfg(test)]\nmod tests;\n// MARK\nstruct S {\n    #[cfg(test)]\n    steps: u8,\n    // MARK\n    a: u8,\n}\n",
+        );
+        assert_eq!(kinds(&text, false), [(3, Kind::Code), (7, Kind::Code)]);
     }
 
     #[test]
