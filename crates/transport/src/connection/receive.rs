@@ -128,6 +128,8 @@ impl Connection {
         let id_len = self.local_ids.id_len();
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
+        // The first packet has a long header and cannot be opened.
+        let mut unreadable = false;
         // RFC 9000 §12.2 MUST-1: several packets in a datagram are understood
         // RFC 9000 §12.2 MUST-2: each packet in a datagram is processed and acknowledged by itself
         while at < end && self.lifecycle.is_open() {
@@ -147,6 +149,7 @@ impl Connection {
                 }
                 break;
             }
+            unreadable |= at == start;
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
@@ -177,7 +180,8 @@ impl Connection {
                         at = packet_end;
                         continue;
                     }
-                    self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                    let opened = self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                    unreadable &= at != start || !opened;
                 }
                 Header::Retry { scid, token, .. } => {
                     let token = buffer[at..packet_end][token].to_vec();
@@ -196,8 +200,13 @@ impl Connection {
             }
             at = packet_end;
         }
+        // RFC 9000 §10.3 MUST-4: another version may have resets with long headers.
+        if unreadable && self.lifecycle.is_open() {
+            self.check_reset(now, &buffer[start..end]);
+        }
     }
 
+    /// `false` when the packet cannot be opened.
     #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     fn handle_long(
         &mut self,
@@ -210,7 +219,7 @@ impl Connection {
         dcid: ConnectionId,
         scid: ConnectionId,
         arrival: Arrival,
-    ) {
+    ) -> bool {
         let (space, level, kind) = match ty {
             LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
             LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
@@ -227,7 +236,7 @@ impl Connection {
                         self.expected.initial_source = Some(scid);
                         self.remote_ids.replace_first(scid);
                     }
-                    Some(known) if known != scid => return,
+                    Some(known) if known != scid => return true,
                     Some(_) => {}
                 }
                 self.heard = true;
@@ -241,12 +250,17 @@ impl Connection {
                 }
                 let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
+                true
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
                 self.keep_unopened(now, level, &buffer[start..end], arrival);
+                false
             }
             // RFC 9000 §12.2 MUST-3: a packet that cannot be opened does not stop the others in its datagram
-            Err(error) => self.on_unopenable(now, level, end - start, error),
+            Err(error) => {
+                self.on_unopenable(now, level, end - start, error);
+                false
+            }
         }
     }
 
@@ -396,7 +410,7 @@ impl Connection {
 
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
     fn handle_while_closing(&mut self, payload: &mut [u8]) {
-        self.lifecycle.on_datagram();
+        self.lifecycle.on_datagram(payload.len());
         if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
             return;
         }

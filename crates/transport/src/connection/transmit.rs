@@ -89,17 +89,22 @@ impl Connection {
     /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` when nothing can be sent at
     /// `now`: then `poll_timeout` says when something can.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        if self.lifecycle.is_open()
+            && let Some(transmit) = self.transmit_path_probe(now, buffer)
+        {
+            return Some(transmit);
+        }
+        if self.lifecycle.is_open()
+            && let Some(transmit) = self.transmit_batch(now, buffer)
+        {
+            return Some(transmit);
+        }
+        // A packet that cannot be sealed ends the connection on the way.
         if !self.lifecycle.is_open() {
             return self.transmit_close(now, buffer);
         }
-        if let Some(transmit) = self.transmit_path_probe(now, buffer) {
-            return Some(transmit);
-        }
-        let transmit = self.transmit_batch(now, buffer);
-        if transmit.is_none() {
-            self.refresh_timers(now);
-        }
-        transmit
+        self.refresh_timers(now);
+        None
     }
 
     fn transmit_batch(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
@@ -311,6 +316,8 @@ impl Connection {
             }
         };
         let frames_start = w.position();
+        // RFC 9000 §10.3 SHOULD-2: long enough that a stateless reset which answers it is long enough to look like a packet.
+        let least = if matches!(id, SpaceId::Data(_)) { self.local_ids.id_len() + 22 - TAG_LEN } else { 0 };
         self.write_ack(now, id, &mut w);
         let after_ack = w.position();
         if permit.data {
@@ -335,7 +342,8 @@ impl Connection {
         }
         // RFC 9001 §5.4.2 MUST: enough bytes follow the packet number for the sample of header protection.
         let mut in_flight = ack_eliciting;
-        while w.position() < pn_offset + 4 && w.remaining() > 0 {
+        let least = if ack_eliciting { least.max(pn_offset + 4) } else { pn_offset + 4 };
+        while w.position() < least && w.remaining() > 0 {
             w.u8(0);
             in_flight = true;
         }
@@ -561,6 +569,10 @@ impl Connection {
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
+        if let Some(error) = self.seal_failed.take() {
+            self.fail(now, error);
+            return None;
+        }
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -572,8 +584,8 @@ impl Connection {
 
     /// The goodbye, in every level that the peer may be able to read.
     fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let frame = self.lifecycle.to_send()?.clone();
-        self.lifecycle.sent();
+        let frame = self.lifecycle.take_to_send()?.clone();
+        self.keys.say_last_words();
         let path = &self.paths[self.active];
         let (remote, local) = (path.remote, path.local);
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
@@ -613,9 +625,11 @@ impl Connection {
         for packet in &packets {
             len = self.close_packet(now, packet, out, None);
         }
-        if len == 0 {
+        // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
+        if self.seal_failed.take().is_some() || len == 0 {
             return None;
         }
+        self.lifecycle.on_sent(len);
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -653,8 +667,11 @@ impl Connection {
         };
         let data = matches!(id, SpaceId::Data(_));
         let error;
-        // The words may be cut to fit: they are for people.
-        let cut = |reason: &[u8], room: usize| reason.len().min(room.saturating_sub(24));
+        // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
+        let cut = |reason: &[u8], room: usize| {
+            let most = reason.len().min(room.saturating_sub(24));
+            str::from_utf8(reason).map_or(most, |text| text.floor_char_boundary(most))
+        };
         match close {
             CloseFrame::Application { code, reason } if data => {
                 let len = cut(reason, w.remaining());

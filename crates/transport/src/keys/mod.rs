@@ -226,6 +226,11 @@ impl Keys {
         }
     }
 
+    /// The connection closes: what was kept of the last key for the goodbye may be used.
+    pub fn say_last_words(&mut self) {
+        self.one_rtt.say_last_words();
+    }
+
     /// Whether packets of this level can be opened.
     pub fn can_open(&self, level: Level) -> bool {
         match level {

@@ -33,7 +33,12 @@ struct Sealing {
     update_from: u64,
     /// This count is never exceeded.
     limit: u64,
+    /// So many of the last packets are kept for the goodbye.
+    reserve: u64,
 }
+
+/// Goodbyes that can be sealed when nothing else can.
+const RESERVE: u64 = 8;
 
 #[derive(Debug)]
 struct Opening {
@@ -94,6 +99,8 @@ pub(super) struct Phases {
     first: PathNumbers,
     others: Vec<PathNumbers>,
     limit: Option<u64>,
+    /// Only the goodbye is sealed from here on.
+    last_words: bool,
 }
 
 impl Phases {
@@ -111,7 +118,13 @@ impl Phases {
             first: PathNumbers::new(PathId(0)),
             others: Vec::new(),
             limit,
+            last_words: false,
         }
+    }
+
+    /// The connection closes: the goodbye may use what was kept for it.
+    pub(super) fn say_last_words(&mut self) {
+        self.last_words = true;
     }
 
     pub(super) fn install(&mut self, direction: Direction, suite: CipherSuite, secret: &Secret, labels: &Labels) {
@@ -125,6 +138,7 @@ impl Phases {
                     sealed: 0,
                     update_from: limit - limit / 8,
                     limit,
+                    reserve: RESERVE.min(limit / 16),
                 });
             }
             Direction::Remote => {
@@ -295,8 +309,10 @@ impl Phases {
             self.begin_phase(labels);
             return Ok(());
         }
+        // RFC 9001 §6.6 RECOMMENDED-1: the connection closes while there are packets left to say so.
+        let kept = |sealing: &Sealing| if self.last_words { 0 } else { sealing.reserve };
         match &self.sealing {
-            Some(sealing) if sealing.sealed >= sealing.limit => Err(SealError::ConfidentialityLimit),
+            Some(sealing) if sealing.sealed >= sealing.limit - kept(sealing) => Err(SealError::ConfidentialityLimit),
             _ => Ok(()),
         }
     }

@@ -278,17 +278,25 @@ fn a_key_near_its_limit_is_updated_and_never_used_beyond_it() {
         open(&mut server, &seal(&mut client, pn), pn).unwrap();
     }
     assert_eq!(client.updates(), 0);
-    for pn in 14..30 {
+    for pn in 14..29 {
         open(&mut server, &seal(&mut client, pn), pn).unwrap();
     }
     assert_eq!((client.updates(), server.updates()), (1, 1), "at 14 of 16, by itself");
-    let mut packet = short_packet(30);
-    let error = client.seal_short(&mut packet, 1, 30, PATH).unwrap_err();
+    let mut packet = short_packet(29);
+    let error = client.seal_short(&mut packet, 1, 29, PATH).unwrap_err();
     assert_eq!(error, SealError::ConfidentialityLimit, "nothing was acknowledged, so no further update");
     assert_eq!(TransportError::from(error).code, Code::AEAD_LIMIT_REACHED);
+    let mut other = endpoint(Side::Client, limits);
+    (0..28).for_each(|pn| drop(seal(&mut other, pn)));
     client.on_acked(PATH, 14, at(0), false).unwrap();
     seal(&mut client, 30);
     assert_eq!(client.updates(), 2);
+    // One packet of the sixteen is for the goodbye, and none follows it.
+    (28..29).for_each(|pn| drop(seal(&mut other, pn)));
+    assert!(other.seal_short(&mut short_packet(29), 1, 29, PATH).is_err());
+    other.say_last_words();
+    seal(&mut other, 29);
+    assert_eq!(other.seal_short(&mut short_packet(30), 1, 30, PATH), Err(SealError::ConfidentialityLimit));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
 pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
-use rustls::{AlertDescription, HandshakeKind};
+use rustls::{AlertDescription, HandshakeKind, HandshakeType};
 use secrets::Secrets;
 use wire::Side;
 
@@ -170,6 +170,13 @@ impl RustlsSession {
     }
 
     fn error(&self, error: &rustls::Error) -> TlsError {
+        // RFC 9001 §4.4 MUST-2: a CertificateRequest after the handshake is PROTOCOL_VIOLATION
+        if let rustls::Error::InappropriateHandshakeMessage { got_type: HandshakeType::CertificateRequest, .. } = error
+            && self.complete
+        {
+            let reason = "a certificate was requested after the handshake".into();
+            return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
+        }
         let number = match (self.connection.alert(), error) {
             (Some(description), _) => u8::from(description),
             (None, rustls::Error::InvalidMessage(_)) => alert::DECODE_ERROR,
