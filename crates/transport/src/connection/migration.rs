@@ -75,7 +75,7 @@ impl Connection {
         let mtu = self.profile.initial_mtu.max(1200).min(self.paths[self.active].mtu);
         let seed = self.seed.child("path", self.paths_seen);
         let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-        recovery.set_max_ack_delay(self.peer.max_ack_delay);
+        recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
         let path = Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, mtu, self.profile.ecn);
         let place = if self.paths.0.len() < PATHS {
             self.paths.0.push(path);
@@ -105,6 +105,7 @@ impl Connection {
             self.last_validated = self.active;
         }
         self.active = place;
+        self.ack_requests.restart();
         self.observe_migration(now, Migration::Started, place);
         // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
         if !self.paths[place].amplification.is_validated() && !self.paths[place].challenge.is_running() {
