@@ -1,11 +1,13 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] and [`standards`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! [`transport`], [`standards`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
 //! could not be measured, which counts as a miss: what was not seen was not shown.
 
+mod ack_frequency;
 mod bad_input;
 mod command;
 mod compliance;
+mod congestion;
 mod cost;
 mod interop;
 mod laboratory;
@@ -17,7 +19,7 @@ mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::{Parser, Subcommand};
 
 use self::{
@@ -35,10 +37,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Part {
     /// Everything that the transport, the link model and the laboratory promise
-    ///
-    /// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else.
     #[command(after_help = after_help("transport", &transport()))]
     Transport(Options),
+    /// Everything that congestion control and its feedback promise, in virtual time
+    #[command(after_help = after_help("congestion", &congestion::cases()))]
+    Congestion(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -48,6 +51,8 @@ enum Part {
 /// otherwise), the target, and under it what was measured and how. What cannot be measured on this machine is a miss too, with
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
+///
+/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
@@ -65,16 +70,17 @@ struct Options {
 }
 
 fn after_help(part: &str, cases: &[Case]) -> String {
-    let lines: Vec<String> = cases.iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
     let first = cases.first().map_or("", |case| case.name);
+    let cases: Vec<String> = cases.iter().map(|case| format!("  {:<14} {}", case.name, case.about)).collect();
     format!(
         "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows {part}\n  cargo xtask shows {part} --only {first}\n  \
          cargo xtask shows {part} --long --json > shows.json",
-        lines.join("\n")
+        cases.join("\n")
     )
 }
 
 /// A group of values that is measured together.
+#[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     about: &'static str,
@@ -110,18 +116,19 @@ fn transport() -> [Case; 11] {
 }
 
 /// The cases of the standards in their order.
-fn standards() -> [Case; 1] {
+fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    [case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let shown = match &args.part {
-        Part::Transport(options) => shows("transport", &transport(), options),
-        Part::Standards(options) => shows("standards", &standards(), options),
+    let (part, options, cases) = match &args.part {
+        Part::Transport(options) => ("transport", options, transport().to_vec()),
+        Part::Congestion(options) => ("congestion", options, congestion::cases()),
+        Part::Standards(options) => ("standards", options, standards()),
     };
-    match shown {
+    match show(part, options, &cases) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -132,10 +139,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn shows(part: &'static str, cases: &[Case], options: &Options) -> anyhow::Result<bool> {
-    if let Some(unknown) = options.only.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
-        let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
-        bail!("{part} has no case {unknown:?}\nhint: there is {}", names.join(", "));
+fn show(part: &'static str, options: &Options, cases: &[Case]) -> anyhow::Result<bool> {
+    for name in &options.only {
+        let known: Vec<&str> = cases.iter().map(|case| case.name).collect();
+        ensure!(known.contains(&name.as_str()), "there is no case `{name}`: there are {}", known.join(", "));
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
