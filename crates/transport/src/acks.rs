@@ -19,17 +19,21 @@ pub enum Ecn {
     Ce,
 }
 
+/// Gaps that may arise before the peer hears of them, so that no range is forgotten that was never reported
+/// (draft-ietf-quic-ack-frequency-14 §6).
+const MAX_UNREPORTED_GAPS: u32 = 24;
+
 /// Ranges that are remembered and reported at most. RFC 9000 §13.2.3: a receiver limits them.
 const MAX_RANGES: usize = 64;
 
 /// When ack-eliciting packets are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPolicy {
-    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2: 2).
+    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2 SHOULD-1: 2).
     pub ack_eliciting_threshold: u32,
     /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
     pub max_ack_delay: Duration,
-    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-11 §6.2):
+    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-14 §6.2):
     /// 1 for any gap, as RFC 9000 §13.2.1 wants it; 0 for never.
     pub reordering_threshold: u64,
 }
@@ -64,8 +68,14 @@ pub struct AckState {
     /// Do not wait for the threshold.
     at_once: bool,
     deadline: Option<Instant>,
+    /// Gaps since the last ACK frame was written.
+    unreported_gaps: u32,
     ecn: EcnCounts,
+    /// The packet before carried ECN-CE.
+    congested: bool,
     policy: AckPolicy,
+    /// The number of the newest request that was obeyed.
+    request: Option<u64>,
 }
 
 impl AckState {
@@ -81,19 +91,44 @@ impl AckState {
             unreported: false,
             at_once: false,
             deadline: None,
+            unreported_gaps: 0,
             ecn: EcnCounts::default(),
+            congested: false,
             policy,
+            request: None,
         }
     }
 
-    /// For Initial and Handshake packets. RFC 9000 §13.2.1: they are acknowledged at once.
+    /// For Initial and Handshake packets. RFC 9000 §13.2.1 MUST-2: they are acknowledged at once.
     pub fn handshake() -> Self {
         Self::new(AckPolicy::IMMEDIATE)
     }
 
-    /// Changes when acknowledgements are due.
-    pub fn set_policy(&mut self, policy: AckPolicy) {
+    /// When acknowledgements are due.
+    pub fn policy(&self) -> &AckPolicy {
+        &self.policy
+    }
+
+    /// The peer asks for another rhythm; `sequence` numbers its requests. False when it is not the newest one, which alone
+    /// counts.
+    // draft-ietf-quic-ack-frequency-14 §4 MUST: ignored unless its number is above that of the last one obeyed.
+    pub fn on_request(&mut self, sequence: u64, policy: AckPolicy) -> bool {
+        if self.request.is_some_and(|newest| sequence <= newest) {
+            return false;
+        }
+        self.request = Some(sequence);
+        // What waits already waits for the new delay.
+        if let Some(deadline) = &mut self.deadline {
+            *deadline = deadline.saturating_sub(self.policy.max_ack_delay) + policy.max_ack_delay;
+        }
         self.policy = policy;
+        true
+    }
+
+    /// The peer wants to hear at once of the packet that is being read.
+    // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
+    pub fn on_immediate(&mut self) {
+        self.at_once = true;
     }
 
     /// Whether the packet was received before, or is so old that this is no longer known.
@@ -111,19 +146,30 @@ impl AckState {
         if self.received.range_count() > MAX_RANGES
             && let Some(lowest) = self.received.pop_lowest()
         {
+            // RFC 9000 §13.2.3 MUST-1: ranges are kept until nothing in them could be accepted again
             self.floor = lowest.end() + 1;
         }
         if newest {
             self.largest_received_at = received_at;
         }
+        // RFC 9000 §13.4.1 MUST-1: ECN marks received are reported, whether or not we mark
         match ecn {
-            None => {}
-            Some(Ecn::Ect0) => self.ecn.ect0 += 1,
-            Some(Ecn::Ect1) => self.ecn.ect1 += 1,
+            None => self.congested = false,
+            Some(Ecn::Ect0) => {
+                self.ecn.ect0 += 1;
+                self.congested = false;
+            }
+            Some(Ecn::Ect1) => {
+                self.ecn.ect1 += 1;
+                self.congested = false;
+            }
             Some(Ecn::Ce) => {
                 self.ecn.ce += 1;
-                // RFC 9000 §13.2.1: congestion is reported at once.
-                self.at_once |= ack_eliciting;
+                // RFC 9000 §13.2.1 SHOULD-4: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
+                // begins, when the peer wants few acknowledgements.
+                let begins = !self.congested || self.policy.ack_eliciting_threshold <= 2;
+                self.at_once |= ack_eliciting && begins;
+                self.congested = true;
             }
         }
         self.unreported = true;
@@ -136,15 +182,21 @@ impl AckState {
     #[inline]
     fn on_ack_eliciting(&mut self, pn: u64, received_at: Instant) {
         self.unacked_eliciting += 1;
+        // RFC 9000 §13.2.1 SHOULD-1: each packet is acknowledged at least once
+        // RFC 9000 §13.2.1 MUST-1: ack-eliciting packets are acknowledged within the delay that we announced
         if self.deadline.is_none() {
             self.deadline = Some(received_at + self.policy.max_ack_delay);
         }
         let in_order = match self.largest_eliciting {
-            // RFC 9000 §13.2.1: nothing is missing between the last and this one.
+            // RFC 9000 §13.2.1 SHOULD-3: nothing is missing between the last and this one.
             Some(largest) => pn == largest + 1 || (pn > largest && self.received.contains_all(largest, pn)),
             None => pn == 0 || self.received.contains_all(0, pn),
         };
         self.largest_eliciting = self.largest_eliciting.max(Some(pn));
+        if !in_order {
+            self.unreported_gaps += 1;
+            self.at_once |= self.unreported_gaps >= MAX_UNREPORTED_GAPS;
+        }
         if !in_order || self.policy.reordering_threshold > 1 {
             self.at_once |= self.exceeds_reordering(pn);
         }
@@ -160,7 +212,7 @@ impl AckState {
             _ => {}
         }
         let Some(largest) = self.largest_eliciting else { return false };
-        // draft-ietf-quic-ack-frequency-11 §6.2: what the peer has already declared lost arrives.
+        // draft-ietf-quic-ack-frequency-14 §6.2: what the peer has already declared lost arrives.
         let reported = self.largest_reported.and_then(|acked| acked.checked_sub(threshold));
         if reported.is_some_and(|reported| pn <= reported) {
             return true;
@@ -173,6 +225,9 @@ impl AckState {
     /// Whether an ACK frame is due. To be asked once per batch of datagrams.
     #[inline]
     pub fn wants_ack(&self, now: Instant) -> bool {
+        // RFC 9000 §13.2.1 MUST NOT-1: one ack-eliciting packet causes at most one packet of nothing but an
+        // acknowledgement
+        // RFC 9000 §13.2.1 MUST NOT-2: packets that ask for no acknowledgement do not cause one by themselves
         self.unacked_eliciting > 0
             && (self.at_once
                 || self.unacked_eliciting >= self.policy.ack_eliciting_threshold
@@ -195,11 +250,14 @@ impl AckState {
     /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
     pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
         let largest = self.largest()?;
+        // RFC 9000 §13.2.5 MUST NOT-1: ACK Delay holds our own delay only
         let delay = (now - self.largest_received_at).as_micros() >> ack_delay_exponent;
         let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
         // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
         let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
         let room = w.remaining();
+        // RFC 9000 §13.2.3 SHOULD-1: acknowledgements name the newest packets
+        // RFC 9000 §13.2.3 SHOULD-3: each ACK frame has the largest number received
         if Ack::encode(w, delay, self.received.descending(), self.received.range_count(), ecn, room) == 0 {
             return None;
         }
@@ -207,14 +265,16 @@ impl AckState {
         self.unacked_eliciting = 0;
         self.unreported = false;
         self.at_once = false;
+        self.unreported_gaps = 0;
         self.deadline = None;
         Some(largest)
     }
 
-    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.4: the peer knows of everything
-    /// up to there, and need not be told again.
+    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.3 SHOULD-2: the peer knows
+    /// of everything up to there, and need not be told again.
     pub fn on_ack_acked(&mut self, largest: u64) {
         // The newest range stays: the next ACK frame needs a largest packet number.
+        // RFC 9000 §13.2.3 MUST-2: the largest number is never forgotten
         let keep_from = self.received.max().map_or(0, |max| max.min(largest + 1));
         if keep_from > self.floor {
             self.received.remove_below(keep_from);
@@ -270,6 +330,7 @@ mod tests {
         (ack.ranges().collect(), ack.delay, ack.ecn)
     }
 
+    // RFC 9000 §13.2.1 SHOULD-1, MUST-1, MUST NOT-1; RFC 9000 §13.2.2 SHOULD-1
     #[test]
     fn every_second_or_after_the_delay() {
         let mut acks = state();
@@ -283,6 +344,7 @@ mod tests {
         assert_eq!((acks.wants_ack(at(1000)), acks.deadline()), (false, None));
     }
 
+    // RFC 9000 §13.2.1 MUST NOT-2
     #[test]
     fn what_asks_for_nothing_is_not_acknowledged_by_itself() {
         let mut acks = state();
@@ -295,6 +357,7 @@ mod tests {
         assert!(!acks.wants_ack(at(10)));
     }
 
+    // RFC 9000 §13.2.1 SHOULD-3
     #[test]
     fn gaps_and_late_packets_are_reported_at_once() {
         let mut acks = state();
@@ -308,6 +371,7 @@ mod tests {
         assert!(acks.at_once);
     }
 
+    // RFC 9000 §13.2.1 MUST-2, SHOULD-4; RFC 9000 §13.4.1 MUST-1
     #[test]
     fn handshake_packets_and_congestion_marks_are_reported_at_once() {
         let mut acks = AckState::handshake();
@@ -335,6 +399,95 @@ mod tests {
         }
     }
 
+    /// The table of draft-ietf-quic-ack-frequency-14 §6.2.1 for a threshold of 5.
+    #[test]
+    fn reordering_threshold_of_five() {
+        let mut acks =
+            AckState::new(AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 5, ..AckPolicy::default() });
+        for (pn, expected) in
+            [(0, false), (1, false), (3, false), (5, false), (6, false), (7, true), (8, false), (9, true)]
+        {
+            acks.on_packet(pn, at(0), true, None);
+            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
+            if expected {
+                written(&mut acks, at(0));
+            }
+        }
+        // draft-ietf-quic-ack-frequency-14 §6.2: what the peer has declared lost by then arrives.
+        acks.on_packet(4, at(0), true, None);
+        assert!(acks.wants_ack(at(0)));
+    }
+
+    /// A threshold of 0: reordering alone makes no acknowledgement.
+    #[test]
+    fn reordering_threshold_of_none() {
+        let mut acks =
+            AckState::new(AckPolicy { ack_eliciting_threshold: 10, reordering_threshold: 0, ..AckPolicy::default() });
+        for pn in [0, 5, 3, 20, 30, 1, 2, 40, 39] {
+            acks.on_packet(pn, at(0), true, None);
+            assert!(!acks.wants_ack(at(24)), "{pn}");
+        }
+        acks.on_packet(50, at(0), true, None);
+        assert!(acks.wants_ack(at(0)), "the tenth");
+    }
+
+    #[test]
+    fn the_newest_request_counts() {
+        let mut acks = state();
+        let policy = |packets, millis| AckPolicy {
+            ack_eliciting_threshold: packets,
+            max_ack_delay: Duration::from_millis(millis),
+            reordering_threshold: 3,
+        };
+        acks.on_packet(0, at(0), true, None);
+        assert!(acks.on_request(4, policy(10, 60)));
+        assert_eq!(acks.deadline(), Some(at(60)), "what waits may wait as long as what follows");
+        assert!(!acks.on_request(3, policy(2, 5)) && !acks.on_request(4, policy(2, 5)));
+        for pn in 1..9 {
+            acks.on_packet(pn, at(1), true, None);
+        }
+        assert!(!acks.wants_ack(at(59)));
+        acks.on_packet(9, at(1), true, None);
+        assert!(acks.wants_ack(at(1)));
+        written(&mut acks, at(1));
+        acks.on_packet(10, at(2), true, None);
+        assert!(acks.on_request(5, policy(10, 5)));
+        assert_eq!(acks.deadline(), Some(at(7)));
+        acks.on_immediate();
+        assert!(acks.wants_ack(at(2)));
+    }
+
+    /// draft-ietf-quic-ack-frequency-14 §6.3.
+    #[test]
+    fn congestion_is_reported_where_it_begins() {
+        let mut acks = AckState::new(AckPolicy { ack_eliciting_threshold: 10, ..AckPolicy::default() });
+        for (pn, mark, expected) in
+            [(0, Ecn::Ect0, false), (1, Ecn::Ce, true), (2, Ecn::Ce, false), (3, Ecn::Ect0, false), (4, Ecn::Ce, true)]
+        {
+            acks.on_packet(pn, at(0), true, Some(mark));
+            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
+            if expected {
+                written(&mut acks, at(0));
+            }
+        }
+    }
+
+    /// However few acknowledgements the peer wants: every range is reported once before it is forgotten.
+    #[test]
+    fn no_range_is_forgotten_unreported() {
+        let policy = AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 0, ..AckPolicy::default() };
+        let mut acks = AckState::new(policy);
+        let mut reported = BTreeSet::new();
+        for pn in (0..2000).step_by(2) {
+            acks.on_packet(pn, at(0), true, None);
+            if acks.wants_ack(at(0)) {
+                reported.extend(written(&mut acks, at(0)).0.into_iter().flatten());
+            }
+        }
+        assert!((0..1900).step_by(2).all(|pn| reported.contains(&pn)));
+    }
+
+    // RFC 9000 §13.2.5 MUST NOT-1
     #[test]
     fn arrival_of_the_largest_gives_the_delay() {
         let mut acks = state();
@@ -343,6 +496,7 @@ mod tests {
         assert_eq!(written(&mut acks, at(18)), (vec![4..=5], 1000, None));
     }
 
+    // RFC 9000 §12.3 MUST-3; RFC 9000 §13.2.3 SHOULD-2, MUST-1, MUST-2
     #[test]
     fn forgets_what_the_peer_knows() {
         let mut acks = state();
@@ -376,6 +530,7 @@ mod tests {
 
     proptest! {
         /// No packet is taken twice, and all that is reported was received.
+        // RFC 9000 §13.2.3 SHOULD-1, SHOULD-3
         #[test]
         fn reports_only_what_arrived(pns in proptest::collection::vec(0u64..300, 1..400), acked in 0u64..300) {
             let mut acks = state();

@@ -40,6 +40,7 @@ use self::{
     watch::Unwatched,
 };
 use crate::{
+    ack_frequency::AckRequests,
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
@@ -115,6 +116,7 @@ pub struct Connection {
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
+    ack_requests: AckRequests,
     lifecycle: Lifecycle,
     timers: Timers,
     /// Packets whose keys are not there yet.
@@ -151,7 +153,6 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug)]
 struct PeerPromises {
     ack_delay_exponent: u8,
-    max_ack_delay: Duration,
     active_connection_id_limit: u64,
     max_udp_payload_size: u16,
 }
@@ -195,6 +196,7 @@ impl Connection {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
+            // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
             p.original_dcid = Some(origin.original_dcid);
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
@@ -262,17 +264,13 @@ impl Connection {
             streams: Streams::new(side, &profile.streams),
             datagrams: Datagrams::new(&profile.datagrams_config()),
             control: Control::default(),
+            ack_requests: AckRequests::new(profile.ack_frequency),
             lifecycle: Lifecycle::new(),
             timers,
             unopened: Vec::new(),
             deferred: Vec::new(),
             idle_timeout: profile.idle_timeout,
-            peer: PeerPromises {
-                ack_delay_exponent: 3,
-                max_ack_delay: Duration::from_millis(25),
-                active_connection_id_limit: 2,
-                max_udp_payload_size: u16::MAX,
-            },
+            peer: PeerPromises { ack_delay_exponent: 3, active_connection_id_limit: 2, max_udp_payload_size: u16::MAX },
             sent_since_received: false,
             heard: false,
             handshake_acked: false,
@@ -401,6 +399,9 @@ impl Connection {
     // The end.
 
     fn fail(&mut self, now: Instant, error: TransportError) {
+        // RFC 9000 §10.3 MUST-1: who can still send CONNECTION_CLOSE does so and does not reset
+        // RFC 9000 §11 SHOULD-1: the peer is told of an error
+        // RFC 9000 §11 SHOULD-2: an error is told with the code that fits best
         let reason = lifecycle::close_reason(error.clone());
         self.close_with(now, CloseFrame::Transport(error), reason);
     }
@@ -441,9 +442,11 @@ fn local_parameters(
     server: impl FnOnce(&mut TransportParameters),
 ) -> Vec<u8> {
     let mut parameters = TransportParameters {
+        // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
         initial_source_cid: Some(scid),
         max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
+        min_ack_delay_us: profile.acks.min_delay().and_then(|delay| u64::try_from(delay.as_micros()).ok()),
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
         ..TransportParameters::default()

@@ -58,14 +58,15 @@ impl Connection {
         self.peer = PeerPromises {
             ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
-            max_ack_delay: Duration::from_millis(peer.max_ack_delay_ms),
             active_connection_id_limit: peer.active_connection_id_limit,
             max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
+        let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
+        self.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
         for path in &mut self.paths.0 {
             path.limit_mtu(now, self.peer.max_udp_payload_size);
-            path.recovery.set_max_ack_delay(self.peer.max_ack_delay);
+            path.recovery.set_max_ack_delay(max_ack_delay);
         }
         self.fit_datagrams();
         // RFC 9000 §10.1: the smaller of the two values holds; zero says nothing.
@@ -86,11 +87,14 @@ impl Connection {
             observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.side == Side::Server {
-            // RFC 9001 §4.1.2: for a server complete means confirmed, and it says so.
+            // RFC 9000 §19.20 MUST NOT-1, RFC 9001 §4.1.2 MUST-1: for a server complete means confirmed, and it says
+            // so.
             self.control.handshake_done = true;
             self.paths[self.active].amplification.validate();
             if self.send_token {
                 let remote = self.paths[self.active].remote;
+                // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
+                // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
                 let token = self.tokens.new_token(&mut self.random, now, remote);
                 self.control.send_token(token);
             }
@@ -113,7 +117,7 @@ impl Connection {
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
         self.discard_space(now, SpaceId::Initial);
-        // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
+        // RFC 9001 §4.9.2 MUST-1: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);
     }
 

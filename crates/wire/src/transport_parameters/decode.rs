@@ -33,8 +33,8 @@ impl TransportParameters {
             seen.push(id);
             parameters.set(sender, id, value).map_err(|what| TransportParameterError { id, what })?;
         }
-        // RFC 9000 §7.4: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of thousands
-        // cheap.
+        // RFC 9000 §7.4 SHOULD-1: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of
+        // thousands cheap.
         seen.sort_unstable();
         if let Some(pair) = seen.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(TransportParameterError { id: pair[0], what: "comes twice" });
@@ -43,12 +43,18 @@ impl TransportParameters {
         if parameters.min_ack_delay_us.is_some_and(|min| min > parameters.max_ack_delay_ms * 1000) {
             return Err(TransportParameterError { id: id::MIN_ACK_DELAY, what: "is longer than max_ack_delay" });
         }
+        // draft-ietf-quic-receive-ts §5: the scale is invalid above 20, and means nothing where no times are wanted.
+        if parameters.max_receive_timestamps_per_ack.is_none() {
+            parameters.receive_timestamps_exponent = 0;
+        } else if parameters.receive_timestamps_exponent > 20 {
+            return Err(TransportParameterError { id: id::RECEIVE_TIMESTAMPS_EXPONENT, what: "is above 20" });
+        }
         Ok(parameters)
     }
 
     fn set(&mut self, sender: Side, id: u64, value: &[u8]) -> Result<(), &'static str> {
         match id {
-            // RFC 9000 §18.2: a server closes the connection when a client sends one of these.
+            // RFC 9000 §18.2 MUST-4: a server closes the connection when a client sends one of these.
             id::ORIGINAL_DESTINATION_CONNECTION_ID
             | id::STATELESS_RESET_TOKEN
             | id::PREFERRED_ADDRESS
@@ -70,7 +76,7 @@ impl TransportParameters {
             id::INITIAL_MAX_STREAM_DATA_BIDI_LOCAL => self.initial_max_stream_data_bidi_local = number(value)?,
             id::INITIAL_MAX_STREAM_DATA_BIDI_REMOTE => self.initial_max_stream_data_bidi_remote = number(value)?,
             id::INITIAL_MAX_STREAM_DATA_UNI => self.initial_max_stream_data_uni = number(value)?,
-            // RFC 9000 §4.6: no stream ID exists for more.
+            // RFC 9000 §4.6 MUST-1: no stream ID exists for more.
             id::INITIAL_MAX_STREAMS_BIDI => {
                 self.initial_max_streams_bidi = checked(value, |v| v <= StreamId::MAX_STREAMS, "is above 2^60")?;
             }
@@ -82,6 +88,7 @@ impl TransportParameters {
             id::DISABLE_ACTIVE_MIGRATION => self.disable_active_migration = flag(value)?,
             id::PREFERRED_ADDRESS => self.preferred_address = Some(preferred_address(value)?),
             id::ACTIVE_CONNECTION_ID_LIMIT => {
+                // RFC 9000 §18.2 MUST-3: a smaller one from the peer is TRANSPORT_PARAMETER_ERROR
                 self.active_connection_id_limit = checked(value, |v| v >= 2, "is below 2")?;
             }
             id::INITIAL_SOURCE_CONNECTION_ID => self.initial_source_cid = Some(connection_id(value)?),
@@ -89,6 +96,9 @@ impl TransportParameters {
             id::MAX_DATAGRAM_FRAME_SIZE => self.max_datagram_frame_size = number(value)?,
             id::GREASE_QUIC_BIT => self.grease_quic_bit = flag(value)?,
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
+            id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),
+            id::RECEIVE_TIMESTAMPS_EXPONENT => self.receive_timestamps_exponent = number(value)?,
+            // RFC 9000 §7.4.2 MUST-1: unknown transport parameters are ignored
             _ => {}
         }
         Ok(())
@@ -130,7 +140,7 @@ fn read_preferred_address(r: &mut Reader<'_>) -> Result<Option<PreferredAddress>
     let len = r.u8()?;
     let cid = r.bytes(usize::from(len))?;
     let reset_token = ResetToken(r.fixed()?);
-    // RFC 9000 §18.2: a server without connection IDs has no preferred address.
+    // RFC 9000 §18.2 MUST-1: a server without connection IDs has no preferred address.
     let Some(cid) = ConnectionId::new(cid).filter(|cid| !cid.is_empty()) else { return Ok(None) };
     // RFC 9000 §18.2: a family that is not on offer is all zeros.
     let ipv4 = Some(ipv4).filter(|a| !a.ip().is_unspecified() || a.port() != 0);
