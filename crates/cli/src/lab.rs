@@ -1,5 +1,12 @@
 //! `tiderace lab`: runs scenarios, lists them, and prints reports from stored records.
 
+mod campaign;
+mod judge;
+mod metadata;
+mod suite;
+mod tools;
+mod trust;
+
 use std::{
     fs,
     io::{BufReader, IsTerminal},
@@ -16,7 +23,7 @@ use lab::{
     record,
     report::{Report, text},
     run::Execution,
-    scenario::{Overrides, PRESETS, QueueSize, Scenario, load, nearest},
+    scenario::{Overrides, PRESETS, QueueSize, Scenario, load},
 };
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, Probability, duration_text};
@@ -42,9 +49,20 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<RunArgs>),
-    List,
+    Matrix(Box<campaign::MatrixArgs>),
+    Resume(campaign::ResumeArgs),
+    Replay(campaign::ReplayArgs),
     Report(ReportArgs),
-    Suite(SuiteArgs),
+    Compare(judge::CompareArgs),
+    Gate(judge::GateArgs),
+    Selftest(trust::SelftestArgs),
+    Audit(trust::AuditArgs),
+    Suite(suite::SuiteArgs),
+    List,
+    /// Print the JSON Schema of scenario files.
+    Schema,
+    Fit(tools::FitArgs),
+    Tc(tools::TcArgs),
 }
 
 /// Run a scenario and say what it shows.
@@ -127,42 +145,36 @@ struct ReportArgs {
     /// The file that `tiderace lab run` named
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Play a suite of cases with our congestion controllers and print clause by clause what passes.
-///
-/// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause that asks for something that a controller does not have or
-/// show is printed as unsupported and does not count as passed.
-///
-/// Exit code 0: every case passed with every controller. 1: some clause failed.
-#[derive(Debug, Parser)]
-struct SuiteArgs {
-    /// Which suite
-    #[arg(value_name = "SUITE", value_parser = ["bbr"])]
-    suite: String,
-    /// Congestion controllers, separated by commas
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "bbr3")]
-    cc: Vec<String>,
-    /// Print under each clause what was seen, also where it passed
-    #[arg(long)]
-    details: bool,
+    #[command(flatten)]
+    outputs: campaign::Outputs,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Run(args) => run_scenario(&args),
-        Command::List => list(),
+        Command::Matrix(args) => campaign::matrix(&args),
+        Command::Resume(args) => campaign::resume(&args),
+        Command::Replay(args) => campaign::replay(&args),
         Command::Report(args) => report(&args),
-        Command::Suite(args) => suite(&args),
+        Command::Compare(args) => judge::compare(&args),
+        Command::Gate(args) => judge::gate(&args),
+        Command::Selftest(args) => trust::selftest(&args),
+        Command::Audit(args) => trust::audit_table(&args),
+        Command::Suite(args) => suite::suite(&args),
+        Command::List => list(),
+        Command::Schema => tools::print_schema(),
+        Command::Fit(args) => tools::fit_trace(&args),
+        Command::Tc(args) => tools::print_tc(&args),
     }
 }
 
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let scenario = args.settings.overrides(args).apply(load(&args.scenario)?)?;
+    let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    if !scenario.factors.is_empty() {
+        return Err(Failure::new(format_args!("`{}` has factors", scenario.name))
+            .hint(format_args!("run it with `tiderace lab matrix {}`", args.scenario)));
+    }
     let contenders = contenders(&scenario)?;
     let experiment = Experiment::new(scenario, contenders);
     let manifest = experiment.manifest(LAB);
@@ -187,7 +199,7 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 impl Settings {
-    fn overrides(&self, args: &RunArgs) -> Overrides {
+    fn overrides(&self, seeds: Option<u32>, seed: Option<u64>) -> Overrides {
         Overrides {
             loss: self.loss,
             delay: self.delay,
@@ -196,8 +208,8 @@ impl Settings {
             connections: self.connections,
             streams: self.streams,
             duration: self.duration,
-            seeds: args.seeds,
-            seed: args.seed,
+            seeds,
+            seed,
             congestion: self.cc.clone(),
             ack: self.ack.clone(),
         }
@@ -206,33 +218,16 @@ impl Settings {
 
 /// The contenders that the scenario names.
 fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
-    let selection = &scenario.contenders;
-    let pairs = selection.congestion.iter().flat_map(|name| selection.ack.iter().map(move |ack| (name, *ack)));
-    pairs
-        .map(|(name, ack)| lab::tiderace::contender_asking(name, ack).ok_or_else(|| unknown_controller(name)))
-        .collect()
-}
-
-fn unknown_controller(name: &str) -> Failure {
-    let known = lab::tiderace::controllers();
-    let there_are = format!("there are {}", known.join(", "));
-    let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
-    match nearest(name, known.iter().copied()) {
-        Some(meant) => failure.hint(format_args!("did you mean `{meant}`? {there_are}")),
-        None => failure.hint(there_are),
-    }
-}
-
-fn suite(args: &SuiteArgs) -> Result<ExitCode, Failure> {
-    let name = |name: &String| lab::suite::contender(name).ok_or_else(|| unknown_controller(name));
-    let contenders: Vec<Box<dyn Contender>> = args.cc.iter().map(name).collect::<Result<_, _>>()?;
-    let mut passed = true;
-    for contender in contenders {
-        let results = lab::suite::run(contender.as_ref()).map_err(Failure::new)?;
-        passed &= results.iter().all(lab::suite::CaseResult::passed);
-        write_out(&lab::suite::text(&contender.identity().name, &results, args.details))?;
-    }
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    let profiles = lab::settings::profiles(&scenario.contenders).map_err(|fault| {
+        // A name is what people mistype; where it stands they know.
+        let named = fault.field == "contenders.congestion";
+        let failure = Failure::new(if named { fault.message } else { format!("{}: {}", fault.field, fault.message) });
+        match fault.hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    })?;
+    Ok(profiles.into_iter().map(lab::tiderace::with_profile).collect())
 }
 
 /// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.
@@ -311,14 +306,20 @@ fn list() -> Result<ExitCode, Failure> {
 
 fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let path = args.records.display();
+    let unreadable = |error: record::ReadError| {
+        Failure::new(format_args!("{path}: {error}")).hint("is it a file that `tiderace lab` has written?")
+    };
     let file = fs::File::open(&args.records).map_err(|error| {
         Failure::new(format_args!("cannot read {path}: {error}"))
             .hint("`tiderace lab run` names the file that it writes")
     })?;
-    let (manifest, records) = record::read(BufReader::new(file)).map_err(|error| {
-        Failure::new(format_args!("{path}: {error}")).hint("is it a file that `tiderace lab run` has written?")
-    })?;
+    let (manifest, _) = lab::journal::Records::open(&args.records).map_err(unreadable)?;
+    if !manifest.scenario.factors.is_empty() || args.outputs.needs_matrix() {
+        let report = campaign::publish(&args.records, &args.outputs, Vec::new())?;
+        return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
+    }
+    let (manifest, records) = record::read(BufReader::new(file)).map_err(unreadable)?;
     let report = Report::new(manifest, &records);
-    print(&report, args.json)?;
+    print(&report, args.outputs.json)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
