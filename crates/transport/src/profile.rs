@@ -4,7 +4,12 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, datagrams::DatagramsConfig, path::MtuDiscovery, recovery,
+    ack_frequency::AckFrequency,
+    acks,
+    congestion::{Algorithm, AutoRules},
+    datagrams::DatagramsConfig,
+    path::MtuDiscovery,
+    recovery,
     streams::StreamsConfig,
 };
 
@@ -16,6 +21,8 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    pub auto: AutoRules,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
@@ -85,6 +92,7 @@ impl Profile {
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            auto: self.auto,
         }
     }
 
@@ -113,6 +121,7 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
+            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             streams: StreamsConfig::default(),

@@ -294,7 +294,7 @@ fn play(scene: &'static Scene, contender: &dyn Contender) -> Result<Play, String
     let queue = Queue::DropTail { bytes: DataSize::from_bytes(scene.buffer) };
     let down = LinkConfig { rate: Some(scene.rate()), queue, delay: half, ..LinkConfig::default() };
     let up = LinkConfig { delay: half, ..LinkConfig::default() };
-    let dumbbell = Dumbbell { up, down, start_jitter: Duration::ZERO };
+    let dumbbell = Dumbbell { up, down, start_jitter: Duration::ZERO, nat: None };
     let hosts = ([Host::new("client", Player::Client(client))], [Host::new("server", sender)]);
     let mut simulation =
         dumbbell.build(seed.child("network", 0), hosts.0, hosts.1).map_err(|error| error.to_string())?;

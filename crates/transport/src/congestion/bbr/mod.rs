@@ -151,6 +151,26 @@ impl Bbr {
         Self::new(&tuning::V2, parameters)
     }
 
+    /// BBRv3 in ProbeBW, on a path of which another controller has learnt the bandwidth and the propagation delay, with
+    /// the initial window of the parameters. `delivered` is what the path has delivered so far. Without a bandwidth it
+    /// begins in Startup.
+    pub fn resume(parameters: &Parameters, bandwidth: Bitrate, min_rtt: Duration, delivered: u64) -> Self {
+        let mut bbr = Self::v3(parameters);
+        bbr.delivered = delivered;
+        bbr.rounds.restart(delivered);
+        if bandwidth.as_bps() == 0 {
+            return bbr;
+        }
+        bbr.min_rtt.update(parameters.now, Some(u64::try_from(min_rtt.as_nanos()).unwrap_or(u64::MAX)));
+        bbr.max_bw.update(bandwidth.as_bps(), false);
+        bbr.bw = bandwidth.as_bps();
+        bbr.full_pipe.set_full();
+        bbr.start_down(parameters.now, delivered);
+        bbr.set_pacing_rate(bbr.pacing_gain);
+        bbr.set_quantum();
+        bbr
+    }
+
     fn new(tuning: &'static Tuning, parameters: &Parameters) -> Self {
         let mut bbr = Self {
             tuning,
