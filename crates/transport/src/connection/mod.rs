@@ -7,6 +7,7 @@
 
 mod commands;
 mod control;
+mod early;
 mod frames;
 mod lifecycle;
 mod migration;
@@ -32,6 +33,7 @@ use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
 
 use self::{
     control::Control,
+    early::Early,
     lifecycle::{CloseFrame, Lifecycle},
     receive::Unopened,
     spaces::Spaces,
@@ -104,6 +106,7 @@ pub struct Connection {
     handshake: Handshake,
     keys: Keys,
     key_update_wanted: bool,
+    early: Early,
     spaces: Spaces,
     paths: PathList,
     /// The path that is sent on.
@@ -250,6 +253,7 @@ impl Connection {
             handshake,
             keys,
             key_update_wanted: false,
+            early: Early::new(),
             spaces: Spaces::new(&profile),
             paths: PathList(vec![path]),
             active: 0,

@@ -32,6 +32,12 @@ pub(super) struct Unopened {
     packet: BytesMut,
 }
 
+impl Unopened {
+    pub(super) fn is_early(&self) -> bool {
+        self.level == Level::ZeroRtt
+    }
+}
+
 /// What is known of the datagram that a packet came in.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
@@ -305,6 +311,10 @@ impl Connection {
             seen.arrival.path = path;
         }
         self.stats.packets_received += 1;
+        if seen.kind == PacketKind::ZeroRtt {
+            self.stats.early_packets_received += 1;
+            self.stats.early_bytes_received += opened.payload.len() as u64;
+        }
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observer {
             let event = PacketEvent {
@@ -342,7 +352,9 @@ impl Connection {
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
-            Level::ZeroRtt if self.side == Side::Server && !self.connected => UNOPENED_LIMIT / 2,
+            Level::ZeroRtt if self.side == Side::Server && self.early.is_undecided() && !self.connected => {
+                UNOPENED_LIMIT / 2
+            }
             _ => 0,
         };
         if self.unopened.len() < limit {
@@ -446,6 +458,7 @@ impl Connection {
         self.keys.set_initial(scid.as_slice());
         self.observe_initial_keys(now);
         self.resend_initial(now);
+        self.void_early(now, true);
     }
 
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.

@@ -46,6 +46,7 @@ impl Connection {
         let delay = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
         let progress = self.recovery_progress();
         if let SpaceId::Data(path) = id {
+            self.check_refused(ack)?;
             self.keys.on_acked(path, ack.largest, now, old_keys)?;
         }
         let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return Ok(()) };

@@ -12,7 +12,7 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
-    observe::{DatagramsEvent, Initiator, PacketEvent},
+    observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
     path::Path,
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
@@ -45,6 +45,14 @@ struct OpenPacket {
     ack_eliciting: bool,
     in_flight: bool,
     probe: bool,
+}
+
+impl OpenPacket {
+    /// Application data in a long packet: 0-RTT.
+    #[inline]
+    fn is_early(&self) -> bool {
+        matches!(self.space, SpaceId::Data(_)) && self.long.is_some()
+    }
 }
 
 /// What may go into a packet.
@@ -168,7 +176,7 @@ impl Connection {
     /// Whether any space has anything to say beside acknowledgements.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
-        self.wants_to_send(SpaceId::DATA) && self.keys.can_seal(Level::OneRtt)
+        self.wants_to_send(SpaceId::DATA) && self.can_seal_data()
             || !self.handshake.is_confirmed()
                 && (self.wants_to_send(SpaceId::Initial) || self.wants_to_send(SpaceId::Handshake))
     }
@@ -238,7 +246,11 @@ impl Connection {
     /// Whether a packet may be sent in a space, and with what.
     #[inline]
     fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
-        if !self.keys.can_seal(id.level()) {
+        let keys = match id {
+            SpaceId::Data(_) => self.can_seal_data(),
+            _ => self.keys.can_seal(id.level()),
+        };
+        if !keys {
             return None;
         }
         let space = self.spaces.get(id)?;
@@ -272,6 +284,7 @@ impl Connection {
         start: usize,
         permit: Permit,
     ) -> Option<OpenPacket> {
+        let early = matches!(id, SpaceId::Data(_)) && !self.keys.can_seal(Level::OneRtt);
         let space = self.spaces.get_mut(id)?;
         // RFC 9000 §21.4: now and then a packet number is left out, to catch a peer that acknowledges blindly.
         if matches!(id, SpaceId::Data(_)) && self.skip.due(space.ledger.next_pn(), &mut self.random) {
@@ -283,11 +296,12 @@ impl Connection {
         let dcid = *self.remote_ids.current();
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match id {
-            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
-            SpaceId::Initial | SpaceId::Handshake => {
+            SpaceId::Data(_) if !early => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
+            _ => {
                 let (ty, token): (_, &[u8]) = match id {
                     SpaceId::Initial => (LongType::Initial, &self.token),
-                    _ => (LongType::Handshake, &[]),
+                    SpaceId::Handshake => (LongType::Handshake, &[]),
+                    SpaceId::Data(_) => (LongType::ZeroRtt, &[]),
                 };
                 let scid = self.local_ids.first();
                 let header = LongHeader { ty, version: self.version, dcid, scid };
@@ -299,7 +313,10 @@ impl Connection {
             }
         };
         let frames_start = w.position();
-        self.write_ack(now, id, &mut w);
+        // RFC 9000 §17.2.3: a 0-RTT packet cannot carry an acknowledgement.
+        if !early {
+            self.write_ack(now, id, &mut w);
+        }
         let after_ack = w.position();
         if permit.data {
             self.write_frames(id, &mut w);
@@ -439,7 +456,7 @@ impl Connection {
         if let Some(observer) = &mut self.observer {
             let frames = packet.pn_offset + packet.pn_len;
             let event = PacketEvent {
-                space: packet.space.observed(),
+                space: if packet.is_early() { PacketSpace::ZeroRtt } else { packet.space.observed() },
                 pn: packet.pn,
                 size: end - packet.start,
                 header: &out[packet.start..frames],
@@ -451,6 +468,11 @@ impl Connection {
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
+            SpaceId::Data(_) if packet.is_early() => {
+                self.stats.early_packets_sent += 1;
+                self.stats.early_bytes_sent += (end - packet.start) as u64;
+                self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
+            }
             SpaceId::Data(path) => {
                 let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
                 // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.

@@ -169,15 +169,20 @@ impl Streams {
         Ok(())
     }
 
+    /// Lets a stream send that was held back.
+    pub(super) fn release(&mut self, slot: Slot) {
+        self.slab[slot].held_back = false;
+        if self.slab[slot].pending != 0 {
+            self.control.push_back(&mut self.slab, slot);
+        }
+        self.refresh(slot);
+    }
+
     pub(super) fn raise_streams(&mut self, dir: Dir, limit: u64) {
         let (let_through, available) = self.local[dir as usize].raise(limit);
         for index in let_through {
             if let Some(slot) = self.slab.find(StreamId::new(self.side, dir, index)) {
-                self.slab[slot].held_back = false;
-                if self.slab[slot].pending != 0 {
-                    self.control.push_back(&mut self.slab, slot);
-                }
-                self.refresh(slot);
+                self.release(slot);
             }
         }
         if available {
