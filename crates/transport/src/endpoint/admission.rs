@@ -62,6 +62,10 @@ impl Endpoint {
             self.send_retry(now, &datagram, first);
             return;
         }
+        if self.hand_outs.is_full() {
+            self.stats.overloaded += 1;
+            return;
+        }
         if self.open >= server.max_connections {
             if self.refuse(&datagram, first, Code::CONNECTION_REFUSED, "too many connections") {
                 self.stats.refused += 1;
@@ -79,6 +83,9 @@ impl Endpoint {
             validated,
         };
         let mut connection = Connection::accept_from(now, setup, &server, &origin);
+        if self.hand_outs.are_on() {
+            connection.hand_out_tls();
+        }
         connection.handle_datagram(now, datagram);
         // A packet that nobody sealed for this destination leaves no trace.
         if !connection.has_heard() {
