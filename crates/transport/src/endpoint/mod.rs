@@ -10,6 +10,7 @@ mod early;
 mod handouts;
 mod routes;
 mod stateless;
+mod strays;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -24,7 +25,10 @@ use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
-use self::{admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless};
+use self::{
+    admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
+    strays::Strays,
+};
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
@@ -73,6 +77,15 @@ pub struct Handle {
     generation: u32,
 }
 
+/// Whom a payload is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Connection(u32),
+    /// Another endpoint of the same address.
+    Shard(u8),
+    Nobody,
+}
+
 struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
@@ -99,6 +112,8 @@ pub struct EndpointStats {
     pub refused: u64,
     /// First packets dropped because too many handshakes waited for TLS: their clients try again.
     pub overloaded: u64,
+    /// Datagrams handed over to the shard that their connection ID names.
+    pub forwarded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
     /// 0-RTT packets that came before the first packet of their connection, and were kept for it.
@@ -113,6 +128,25 @@ pub struct EndpointStats {
     pub tokens_not_accepted: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,
+}
+
+impl std::ops::AddAssign for EndpointStats {
+    fn add_assign(&mut self, other: Self) {
+        self.dropped += other.dropped;
+        self.version_negotiations += other.version_negotiations;
+        self.retries += other.retries;
+        self.resets += other.resets;
+        self.refused += other.refused;
+        self.overloaded += other.overloaded;
+        self.forwarded += other.forwarded;
+        self.connections += other.connections;
+        self.early_kept += other.early_kept;
+        self.tokens_invalid += other.tokens_invalid;
+        self.tokens_unknown_key += other.tokens_unknown_key;
+        self.tokens_expired += other.tokens_expired;
+        self.tokens_not_accepted += other.tokens_not_accepted;
+        self.tokens_foreign += other.tokens_foreign;
+    }
 }
 
 /// All connections of one socket.
@@ -143,6 +177,7 @@ pub struct Endpoint {
     stateless: Stateless,
     early: EarlyPackets,
     hand_outs: HandOuts,
+    strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -170,6 +205,7 @@ impl Endpoint {
             stateless: Stateless::default(),
             early: EarlyPackets::default(),
             hand_outs: HandOuts::default(),
+            strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
         }
@@ -232,10 +268,11 @@ impl Endpoint {
         // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
         while !datagram.payload.is_empty() {
             let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
+            let nobody = target == Target::Nobody;
             let mut run = segment;
             while run < datagram.payload.len() {
                 let end = (run + segment).min(datagram.payload.len());
-                if target.is_none() || self.route(&datagram.payload[run..end]) != target {
+                if nobody || self.route(&datagram.payload[run..end]) != target {
                     break;
                 }
                 run = end;
@@ -247,22 +284,33 @@ impl Endpoint {
             };
             let part = Datagram { payload, segment_size: segment, ..datagram };
             match target {
-                Some(index) => self.deliver(now, index, part),
-                None => self.handle_unrouted(now, part),
+                Target::Connection(index) => self.deliver(now, index, part),
+                Target::Shard(shard) => {
+                    if !self.take_reset(now, &part) {
+                        self.forward(shard, part);
+                    }
+                }
+                Target::Nobody => self.handle_unrouted(now, part),
             }
         }
     }
 
-    /// The connection that a single payload is addressed to.
+    /// Whom a single payload is addressed to.
     #[inline]
-    fn route(&mut self, payload: &[u8]) -> Option<u32> {
-        let first = *payload.first()?;
-        let id = if first & wire::bits::LONG_FORM == 0 {
-            wire::short_dcid(payload, self.ids.len())?
-        } else {
-            wire::long_dcid(payload)?
+    fn route(&mut self, payload: &[u8]) -> Target {
+        let id = match payload.first() {
+            None => None,
+            Some(first) if first & wire::bits::LONG_FORM == 0 => wire::short_dcid(payload, self.ids.len()),
+            Some(_) => wire::long_dcid(payload),
         };
-        self.routes.find(id)
+        let Some(id) = id else { return Target::Nobody };
+        match self.routes.find(id) {
+            Some(index) => Target::Connection(index),
+            None => match self.ids.shard_of(id) {
+                Some(shard) if self.strays.is_other(shard) => Target::Shard(shard),
+                _ => Target::Nobody,
+            },
+        }
     }
 
     fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram) {
@@ -272,15 +320,23 @@ impl Endpoint {
         self.mark_dirty(index);
     }
 
+    /// Whether a payload that names no connection of ours ends one.
+    // RFC 9000 §10.3.1 MUST: a datagram that belongs to no connection may be a peer's way to say that it has lost its
+    // state; the peer does not know our ID any more.
+    fn take_reset(&mut self, now: Instant, datagram: &Datagram) -> bool {
+        let token = ResetToken::at_end_of(&datagram.payload);
+        let Some(index) = token.and_then(|token| self.routes.find_reset(&token)) else { return false };
+        let connection = self.slots[index as usize].connection.as_mut();
+        let ends = connection.is_some_and(|c| c.handle_reset(now, datagram.remote, datagram.payload.len()));
+        if ends {
+            self.mark_dirty(index);
+        }
+        ends
+    }
+
     /// A payload that no connection of ours claims.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
-        // RFC 9000 §10.3.1 MUST: a datagram that belongs to no connection may be a peer's way to say that it has lost
-        // its state; the peer does not know our ID any more.
-        if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
-            && let Some(connection) = &mut self.slots[index as usize].connection
-            && connection.handle_reset(now, datagram.remote, datagram.payload.len())
-        {
-            self.mark_dirty(index);
+        if self.take_reset(now, &datagram) {
             return;
         }
         let payload = &datagram.payload[..];
