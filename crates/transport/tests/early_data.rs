@@ -244,7 +244,8 @@ fn a_held_back_first_flight_is_refused() {
 #[test]
 fn refused_early_data_is_sent_again_by_itself() {
     type Change = fn(&mut World) -> RustlsServer;
-    let reasons: [(&str, Change, fn(&RustlsServer) -> u64); 7] = [
+    type Counted = fn(&RustlsServer) -> u64;
+    let reasons: [(&str, Change, Counted); 7] = [
         ("a server that takes none", |w| w.server_with(|b| b.early_data(false)), |_| 1),
         (
             "another application state",
