@@ -171,6 +171,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
             observer: None,
         };
         let mut tell = |_: Verdict, frame: SentFrame| {
