@@ -11,6 +11,7 @@ mod frames;
 mod idle;
 mod lifecycle;
 mod migration;
+mod mtu;
 mod progress;
 mod receive;
 mod recover;
@@ -153,6 +154,7 @@ struct PeerPromises {
     ack_delay_exponent: u8,
     max_ack_delay: Duration,
     active_connection_id_limit: u64,
+    max_udp_payload_size: u16,
 }
 
 impl Connection {
@@ -270,6 +272,7 @@ impl Connection {
                 ack_delay_exponent: 3,
                 max_ack_delay: Duration::from_millis(25),
                 active_connection_id_limit: 2,
+                max_udp_payload_size: u16::MAX,
             },
             sent_since_received: false,
             heard: false,
@@ -466,7 +469,7 @@ fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
 
 fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
-    let mtu = profile.initial_mtu.max(1200);
-    let recovery = Recovery::new(&profile.recovery_config(), mtu, setup.seed.child("path", 0), now);
-    Path::new(setup.remote, setup.local, limit, recovery, mtu, profile.ecn)
+    let discovery = profile.mtu_discovery();
+    let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
+    Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn)
 }
