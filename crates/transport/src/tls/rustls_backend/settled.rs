@@ -81,7 +81,6 @@ impl Session for Settled {
     }
 
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {
-        export(self.suite, &self.exporter, label, context.unwrap_or_default(), out)
-            .map_err(TlsError::internal)
+        export(self.suite, &self.exporter, label, context.unwrap_or_default(), out).map_err(TlsError::internal)
     }
 }
