@@ -9,6 +9,7 @@ mod commands;
 mod control;
 mod early;
 mod frames;
+mod idle;
 mod lifecycle;
 mod migration;
 mod mtu;

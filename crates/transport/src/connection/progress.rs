@@ -105,6 +105,7 @@ impl Connection {
             }
             self.forget_early_keys_later(now);
             self.on_confirmed(now);
+            self.handshake.settle();
         }
     }
 

@@ -387,8 +387,8 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<(Instant, Handle, Timer)> {
         let &(at, index) = self.wakeups.first()?;
         let slot = &self.slots[index as usize];
-        // A deadline may have moved to later since it was noted: then the wake-up only notes the later one.
-        let (_, timer) = slot.connection.as_ref()?.poll_timeout()?;
+        // A deadline may have moved to later since it was noted, or gone: then the wake-up only notes the later one.
+        let timer = slot.connection.as_ref()?.poll_timeout().map_or(Timer::Idle, |(_, timer)| timer);
         Some((at, Handle { index, generation: slot.generation }, timer))
     }
 
@@ -494,7 +494,7 @@ impl Endpoint {
         }
         let next = connection.poll_timeout().map(|(at, _)| at);
         // A later deadline is noted when the earlier wake-up comes: acknowledgements move it with every batch.
-        let keep = matches!((slot.wakeup, next), (Some(old), Some(new)) if old <= new);
+        let keep = slot.wakeup.is_some_and(|old| next.is_none_or(|new| old <= new));
         if !keep && slot.wakeup != next {
             if let Some(old) = slot.wakeup.take() {
                 self.wakeups.remove(&(old, index));

@@ -4,6 +4,7 @@ mod config;
 mod gate;
 mod identity;
 mod secrets;
+mod settled;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType};
 use secrets::Secrets;
+use settled::Settled;
 pub use tickets::{TicketStats, Tickets};
 use wire::Side;
 
@@ -323,6 +325,10 @@ impl Session for RustlsSession {
 
     fn cipher_suite(&self) -> Option<CipherSuite> {
         CipherSuite::from_number(u16::from(self.connection.negotiated_cipher_suite()?.suite()))
+    }
+
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        Some(Box::new(Settled::new(self)?))
     }
 
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {

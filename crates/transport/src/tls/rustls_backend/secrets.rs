@@ -21,6 +21,8 @@ pub(super) struct Secrets {
     pub(super) server_one_rtt: Option<Secret>,
     /// Sessions that a server wants to find again, each with the name that it gave them.
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What key material for the application is derived from.
+    pub(super) exporter: Option<Secret>,
 }
 
 thread_local! {
@@ -60,6 +62,7 @@ impl Secrets {
             "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(&mut self.server_handshake),
             "CLIENT_TRAFFIC_SECRET_0" => Some(&mut self.client_one_rtt),
             "SERVER_TRAFFIC_SECRET_0" => Some(&mut self.server_one_rtt),
+            "EXPORTER_SECRET" => Some(&mut self.exporter),
             _ => None,
         }
     }
