@@ -15,7 +15,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use transport::{
     ClientConfig, Datagram, Endpoint, EndpointConfig, Event, Handle, Profile, ServerConfig,
-    streams::{Order, ReadError, StreamEvent, StreamsConfig, WriteError},
+    streams::{Order, StreamEvent, StreamsConfig, Then, WriteError},
     tls::rustls_backend::{FixedClock, Identity, RustlsClient, RustlsServer},
 };
 use units::{Instant, Seed};
@@ -257,14 +257,8 @@ impl End {
     fn read(&mut self, handle: Handle, id: StreamId) -> (u64, bool) {
         let connection = self.endpoint.connection_mut(handle).expect("it has events");
         let mut bytes = 0;
-        loop {
-            match connection.read(id, usize::MAX, Order::Ordered) {
-                Ok(Some(chunk)) => bytes += chunk.data.len() as u64,
-                Ok(None) => return (bytes, true),
-                Err(ReadError::Blocked) => return (bytes, false),
-                Err(error) => panic!("{error}"),
-            }
-        }
+        let then = connection.read_many(id, usize::MAX, Order::Ordered, |chunk| bytes += chunk.data.len() as u64);
+        (bytes, then.expect("the stream is open") == Then::End)
     }
 }
 

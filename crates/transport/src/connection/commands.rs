@@ -8,7 +8,7 @@ use super::{Connection, lifecycle::CloseFrame};
 use crate::{
     datagrams::SendDatagramError,
     events::{CloseReason, Event},
-    streams::{Chunk, Order, Priority, ReadError, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, Then, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -77,6 +77,20 @@ impl Connection {
     /// [`ReadError::Blocked`] when nothing is there: `Readable` follows.
     pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
         self.streams.read(id, max, order)
+    }
+
+    /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.
+    ///
+    /// # Errors
+    /// When the stream was read to its end or stopped before, or there is none.
+    pub fn read_many(
+        &mut self,
+        id: StreamId,
+        enough: usize,
+        order: Order,
+        out: impl FnMut(Chunk),
+    ) -> Result<Then, ReadError> {
+        self.streams.read_many(id, enough, order, out)
     }
 
     /// Queues an unreliable datagram (RFC 9221). When the queue is full, its oldest entry is dropped and reported.

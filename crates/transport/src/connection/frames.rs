@@ -19,6 +19,16 @@ pub(super) enum Deferred {
     Datagram { range: Range<usize> },
 }
 
+impl Deferred {
+    /// Where the payload lies.
+    #[inline]
+    pub(super) fn range(&self) -> &Range<usize> {
+        match self {
+            Self::Stream { range, .. } | Self::Datagram { range } => range,
+        }
+    }
+}
+
 impl Connection {
     /// Reads the frames of an opened packet. `base` is where `payload` starts in the batch's buffer.
     pub(super) fn handle_frames(

@@ -59,6 +59,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+            arrived: None,
         };
         let outcome = recovery::on_ack_received(
             ledger,
@@ -70,6 +71,7 @@ impl Connection {
             &progress,
             &mut carriers,
         )?;
+        carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
         self.on_outcome(now, &outcome);
@@ -126,8 +128,10 @@ impl Connection {
                     remote_ids: &mut self.remote_ids,
                     control: &mut self.control,
                     observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+                    arrived: None,
                 };
                 let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
+                carriers.settle();
                 self.on_outcome(now, &outcome);
             }
             Reason::Probe | Reason::AntiDeadlock => {
@@ -180,6 +184,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             observer: None,
+            arrived: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
@@ -197,6 +202,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             observer: None,
+            arrived: None,
         };
         recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
@@ -213,6 +219,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             observer: None,
+            arrived: None,
         };
         recovery::discard_space(
             &mut space.ledger,
