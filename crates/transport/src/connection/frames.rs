@@ -46,6 +46,12 @@ impl Connection {
             let start = data.as_ptr() as usize - payload.as_ptr() as usize + base;
             start..start + data.len()
         };
+        if let (PacketKind::OneRtt, Some(frame)) = (seen.kind, StreamFrame::filling(payload)) {
+            let StreamFrame { id, offset, fin, data } = frame;
+            self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
+            self.note_packet(now, seen, true, false);
+            return Ok(());
+        }
         let mut ack_eliciting = false;
         let mut probing = true;
         for frame in Frames::new(payload) {
@@ -79,6 +85,13 @@ impl Connection {
                 }
             }
         }
+        self.note_packet(now, seen, ack_eliciting, probing);
+        Ok(())
+    }
+
+    /// Enters a packet into what is to be acknowledged, and follows a peer that moved.
+    #[inline]
+    fn note_packet(&mut self, now: Instant, seen: &PacketSeen<'_>, ack_eliciting: bool, probing: bool) {
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
@@ -86,7 +99,6 @@ impl Connection {
                 self.migrate(now, seen.arrival.path);
             }
         }
-        Ok(())
     }
 
     /// Everything but STREAM, DATAGRAM and ACK.

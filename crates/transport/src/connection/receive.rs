@@ -156,8 +156,28 @@ impl Connection {
     }
 
     /// One UDP payload: packets one after the other.
+    #[inline]
     fn handle_payload(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
         let id_len = self.local_ids.id_len();
+        // After the handshake a datagram is one packet with a short header.
+        let payload = &buffer[start..end];
+        if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
+            self.handle_short(now, buffer, start, end, 1 + id_len, arrival);
+        } else {
+            self.handle_coalesced(now, buffer, start, end, id_len, arrival);
+        }
+    }
+
+    /// Packets one after the other, or what is not a packet.
+    fn handle_coalesced(
+        &mut self,
+        now: Instant,
+        buffer: &mut BytesMut,
+        start: usize,
+        end: usize,
+        id_len: usize,
+        arrival: Arrival,
+    ) {
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
         while at < end && self.lifecycle.is_open() {

@@ -266,7 +266,7 @@ impl Connection {
     }
 
     /// Writes header and frames of a packet at `start`. `None` when no frame found room.
-    #[inline]
+    #[inline(always)]
     fn open_packet(
         &mut self,
         now: Instant,
@@ -432,7 +432,7 @@ impl Connection {
     }
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
-    #[inline]
+    #[inline(always)]
     fn close_packet(&mut self, now: Instant, packet: &OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
         let end = packet.end + TAG_LEN;
         if let Some(pos) = &packet.long {
