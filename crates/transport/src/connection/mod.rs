@@ -10,6 +10,7 @@ mod control;
 mod frames;
 mod lifecycle;
 mod migration;
+mod mtu;
 mod progress;
 mod receive;
 mod recover;
@@ -152,6 +153,7 @@ struct PeerPromises {
     ack_delay_exponent: u8,
     max_ack_delay: Duration,
     active_connection_id_limit: u64,
+    max_udp_payload_size: u16,
 }
 
 impl Connection {
@@ -269,6 +271,7 @@ impl Connection {
                 ack_delay_exponent: 3,
                 max_ack_delay: Duration::from_millis(25),
                 active_connection_id_limit: 2,
+                max_udp_payload_size: u16::MAX,
             },
             sent_since_received: false,
             heard: false,
@@ -465,7 +468,7 @@ fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
 
 fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
-    let mtu = profile.initial_mtu.max(1200);
-    let recovery = Recovery::new(&profile.recovery_config(), mtu, setup.seed.child("path", 0), now);
-    Path::new(setup.remote, setup.local, limit, recovery, mtu, profile.ecn)
+    let discovery = profile.mtu_discovery();
+    let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
+    Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn)
 }
