@@ -73,6 +73,8 @@ struct End {
     inbox: Vec<Batch>,
     outbox: Vec<Batch>,
     content: Bytes,
+    /// Units of work to do.
+    goal: u64,
     /// Units of work done: bytes, requests, datagrams.
     done: u64,
     started: u64,
@@ -81,7 +83,7 @@ struct End {
 }
 
 impl End {
-    fn new(endpoint: Endpoint, peer: SocketAddr, scenario: Scenario) -> Self {
+    fn new(endpoint: Endpoint, peer: SocketAddr, scenario: Scenario, goal: u64) -> Self {
         Self {
             endpoint,
             peer,
@@ -91,6 +93,7 @@ impl End {
             inbox: Vec::new(),
             outbox: Vec::new(),
             content: Bytes::from(vec![0x5a; 1 << 20]),
+            goal,
             done: 0,
             started: 0,
             batches: 0,
@@ -161,7 +164,7 @@ fn client_acts(client: &mut End, handle: Handle, event: &Event) {
             match client.scenario {
                 Scenario::Requests => {
                     client.done += u64::from(bytes.1);
-                    if bytes.1 && client.started < REQUESTS {
+                    if bytes.1 && client.started < client.goal {
                         client.request(handle);
                     }
                 }
@@ -216,7 +219,7 @@ impl End {
     /// Writes until the send buffer is full or everything is written.
     fn fill(&mut self, handle: Handle, id: StreamId) {
         let connection = self.endpoint.connection_mut(handle).expect("it has events");
-        while self.started < BULK {
+        while self.started < self.goal {
             let mut data = self.content.clone();
             match connection.write(id, &mut data) {
                 Ok(taken) => self.started += taken as u64,
@@ -239,7 +242,7 @@ impl End {
     fn send_datagrams(&mut self, handle: Handle) {
         let connection = self.endpoint.connection_mut(handle).expect("it has events");
         let size = connection.max_datagram_size().expect("the server accepts datagrams");
-        while self.started < DATAGRAMS && self.started < self.done + 4 * CONCURRENT {
+        while self.started < self.goal && self.started < self.done + 4 * CONCURRENT {
             connection.send_datagram(self.content.slice(..size)).expect("the queue has room");
             self.started += 1;
         }
@@ -278,7 +281,7 @@ fn identity() -> (Identity, Vec<u8>) {
 
 fn main() {
     let Some(scenario) = std::env::args().nth(1).as_deref().and_then(Scenario::parse) else {
-        eprintln!("usage: instructions bulk|lossy|requests|datagrams|handshakes");
+        eprintln!("usage: instructions bulk|lossy|requests|datagrams|handshakes [SHARE OF THE WORK, AS A DIVISOR]");
         std::process::exit(2);
     };
     // The first random number of a process takes longer than all others.
@@ -312,15 +315,16 @@ fn main() {
     let server_config = Arc::new(ServerConfig::new(Arc::new(server_tls), profile.clone()));
     let client_config = ClientConfig::new(Arc::new(client_tls), profile);
     let endpoint = |seed, server| Endpoint::new(EndpointConfig::from_seed(Seed::from_number(seed)), server);
-    let mut client = End::new(endpoint(1, None), addresses[1], scenario);
-    let mut server = End::new(endpoint(2, Some(server_config)), addresses[0], scenario);
-
-    let (goal, unit) = match scenario {
-        Scenario::Bulk | Scenario::Lossy => (BULK, "1452 bytes of stream data"),
+    let (all, unit) = match scenario {
+        Scenario::Bulk | Scenario::Lossy => (BULK, "1,452 bytes of stream data"),
         Scenario::Requests => (REQUESTS, "request"),
         Scenario::Datagrams => (DATAGRAMS, "datagram"),
         Scenario::Handshakes => (HANDSHAKES, "handshake"),
     };
+    let goal = all / std::env::args().nth(2).and_then(|share| share.parse().ok()).unwrap_or(1).max(1);
+    let mut client = End::new(endpoint(1, None), addresses[1], scenario, goal);
+    let mut server = End::new(endpoint(2, Some(server_config)), addresses[0], scenario, goal);
+
     let mut now = Instant::from_millis(1000);
     let mut turns = 0_u64;
     while server.done < goal {
@@ -351,7 +355,8 @@ fn main() {
         turns += 1;
         assert!(turns < 10_000_000, "the scenario does not end");
     }
-    let units = if matches!(scenario, Scenario::Bulk | Scenario::Lossy) { BULK / 1452 } else { goal };
+    let units = if matches!(scenario, Scenario::Bulk | Scenario::Lossy) { goal / 1452 } else { goal };
     let per_unit = |end: &End| end.spent.as_nanos() as f64 / units as f64;
-    println!("{units} x {unit}: client {:.0} ns, server {:.0} ns each", per_unit(&client), per_unit(&server));
+    eprintln!("{units} x {unit}: client {:.0} ns, server {:.0} ns each", per_unit(&client), per_unit(&server));
+    println!("{{\"units\":{units},\"unit\":\"{unit}\"}}");
 }
