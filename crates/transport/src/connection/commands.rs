@@ -87,6 +87,12 @@ impl Connection {
         self.datagrams.send(data).map(|_| ())
     }
 
+    /// Whether a datagram of `len` bytes can be queued without dropping another. After `false`,
+    /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
+    pub fn has_datagram_room(&mut self, len: usize) -> bool {
+        self.datagrams.has_room(len)
+    }
+
     /// The next datagram from the peer.
     pub fn recv_datagram(&mut self) -> Option<Bytes> {
         self.datagrams.recv()
