@@ -1,6 +1,6 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] is the list of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! [`transport`] and [`speed`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
 //! could not be measured, which counts as a miss: what was not seen was not shown.
 
 mod bad_input;
@@ -12,6 +12,7 @@ mod link;
 mod perf;
 mod relay;
 mod row;
+mod speed;
 mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -32,7 +33,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    Transport(Options),
+    Transport(TransportOptions),
+    Speed(SpeedOptions),
 }
 
 /// Everything that the transport, the link model and the laboratory promise.
@@ -46,11 +48,36 @@ enum Part {
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
-#[command(after_help = after_help())]
-struct Options {
+#[command(after_help = after_help("transport", &transport()))]
+struct TransportOptions {
     /// Run this case only; may be given again
-    #[arg(long, value_name = "CASE", value_parser = PossibleValuesParser::new(transport().map(|case| case.name)))]
+    #[arg(long, value_name = "CASE", value_parser = names(&transport()))]
     only: Vec<String>,
+    #[command(flatten)]
+    common: CommonOptions,
+}
+
+/// The cost of bytes, handshakes, requests and connections, beside other stacks.
+///
+/// Prints a line per value as `shows transport` does. The figures come from `bench/`, seven interleaved rounds each; the machine has to
+/// do nothing else meanwhile.
+///
+/// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
+#[derive(Debug, Parser)]
+#[command(after_help = after_help("speed", &speed()))]
+struct SpeedOptions {
+    /// Run this case only; may be given again
+    #[arg(long, value_name = "CASE", value_parser = names(&speed()))]
+    only: Vec<String>,
+    /// Judge what `bench all --save FILE` has measured, instead of measuring
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    common: CommonOptions,
+}
+
+#[derive(Debug, clap::Args)]
+struct CommonOptions {
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
@@ -60,12 +87,17 @@ struct Options {
     long: bool,
 }
 
-fn after_help() -> String {
-    let cases: Vec<String> = transport().iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
+fn names(cases: &[Case]) -> PossibleValuesParser {
+    PossibleValuesParser::new(cases.iter().map(|case| case.name))
+}
+
+fn after_help(part: &str, cases: &[Case]) -> String {
+    let list: Vec<String> = cases.iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
+    let first = cases.first().map_or("", |case| case.name);
     format!(
-        "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows transport\n  cargo xtask shows transport --only model --only queue\n  \
-         cargo xtask shows transport --long --json > shows.json",
-        cases.join("\n")
+        "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows {part}\n  cargo xtask shows {part} --only {first}\n  \
+         cargo xtask shows {part} --long --json > shows.json",
+        list.join("\n")
     )
 }
 
@@ -84,12 +116,13 @@ struct Context {
     commands: Commands,
     /// Measure in full.
     long: bool,
+    /// A report of `bench` to judge, instead of measuring.
+    from: Option<PathBuf>,
 }
 
-/// The cases in their order: the long run of all tests comes last.
-fn transport() -> [Case; 11] {
-    let case = |name, about, measure| Case { name, about, measure };
-    [
+/// The cases of the transport in their order: the long run of all tests comes last.
+fn transport() -> Vec<Case> {
+    vec![
         case("fresh-lab", "`lab run mobile` prints its table within 60 s", laboratory::fresh),
         case("model", "NewReno and CUBIC against RFC 9438 at 0.1 % and 1 % loss", laboratory::model),
         case("queue", "CUBIC fills buffers of 0.5, 1, 2 and 4 BDP", laboratory::queue),
@@ -104,10 +137,29 @@ fn transport() -> [Case; 11] {
     ]
 }
 
+/// The cases of speed in their order.
+fn speed() -> Vec<Case> {
+    vec![
+        case("bulk", "CPU per GiB beside the floor, quinn and TCP+TLS; 50 connections beside one", speed::bulk),
+        case("requests", "CPU per small request beside quinn", speed::requests),
+        case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", speed::handshakes),
+        case("idle", "memory of an idle connection", speed::idle),
+        case("datagrams", "datagrams per core beside raw UDP sockets", speed::datagrams),
+        case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
+    ]
+}
+
+fn case(name: &'static str, about: &'static str, measure: fn(&Context) -> anyhow::Result<Vec<Row>>) -> Case {
+    Case { name, about, measure }
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Part::Transport(options) = &args.part;
-    match transport_shows(options) {
+    let outcome = match &args.part {
+        Part::Transport(options) => show("transport", transport(), &options.only, &options.common, None),
+        Part::Speed(options) => show("speed", speed(), &options.only, &options.common, options.from.as_ref()),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -118,14 +170,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn transport_shows(options: &Options) -> anyhow::Result<bool> {
+fn show(
+    part: &'static str,
+    cases: Vec<Case>,
+    only: &[String],
+    options: &CommonOptions,
+    from: Option<&PathBuf>,
+) -> anyhow::Result<bool> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
-    let context = Context { commands: Commands::new(&root)?, root, long: options.long };
-    let mut document = Document::new("transport", options.long);
-    let cases = transport();
-    let chosen =
-        cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));
+    let context = Context { commands: Commands::new(&root)?, root, long: options.long, from: from.cloned() };
+    let mut document = Document::new(part, options.long);
+    let chosen = cases.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name));
     for case in chosen {
         eprintln!("{}: {} …", case.name, case.about);
         let started = Instant::now();
