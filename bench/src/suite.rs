@@ -109,7 +109,7 @@ fn narrate(run: &Run) {
         format!("  (machine not quiet: {:.2} of a CPU > {QUIET_CORES})", run.foreign_cores_before)
     };
     let (client, server) = run.mode.sides();
-    let mut text = format!("round {} {:<16} {:<10}", run.round, run.mode.name(), run.peer.name());
+    let mut text = format!("round {} {:<16} {:<12}", run.round, run.mode.name(), run.peer.name());
     for (name, side) in [(client, Side::Client), (server, Side::Server)] {
         if let Some(cost) = statistics::cost_of(run, side) {
             // A String takes everything.
@@ -140,11 +140,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Those contenders that have something to say in a mode: all, if any of the modes is shown beside others.
+    /// The lines of a mode's table.
     pub fn peers_of(&self, mode: Mode) -> Vec<Peer> {
-        // Raw sockets know one mode; in the others they would be a line of nothing.
-        let raw = |peer: Peer| matches!(peer, Peer::Udp | Peer::UdpGso);
-        self.peers.iter().copied().filter(|&peer| peer.can(mode) || !raw(peer)).collect()
+        // Those made for one purpose would be a line of nothing elsewhere.
+        let special = |peer: Peer| matches!(peer, Peer::Udp | Peer::UdpGso | Peer::TideraceInPlace);
+        self.peers.iter().copied().filter(|&peer| peer.can(mode) || !special(peer)).collect()
     }
 }
 

@@ -27,7 +27,7 @@ fn measure(arguments: &[&str], cpus: &str) -> (Value, String) {
 }
 
 /// The contenders that every build has.
-const ALWAYS: &str = "floor,udp-gso,udp,tcp-rustls,tiderace,quinn";
+const ALWAYS: &str = "floor,udp-gso,udp,tcp-rustls,tiderace,tiderace-in-place,quinn";
 
 #[test]
 fn every_contender_moves_every_byte() {
@@ -61,12 +61,11 @@ fn every_mode_works_with_every_contender_that_can() {
     let of = |mode: &str| -> Vec<&Value> { runs.iter().filter(|run| run["mode"] == mode).collect() };
     let names = |mode: &str| -> Vec<&str> { of(mode).iter().filter_map(|run| run["peer"].as_str()).collect() };
     assert_eq!(names("bulk-streams"), ["floor", "tiderace", "quinn"], "{errors}");
-    for mode in ["bulk-connections"] {
-        assert_eq!(names(mode), ["floor", "tcp-rustls", "tiderace", "quinn"], "{errors}");
+    assert_eq!(names("bulk-connections"), ["floor", "tcp-rustls", "tiderace", "quinn"], "{errors}");
+    for mode in ["hs", "hsr"] {
+        assert_eq!(names(mode), ["tcp-rustls", "tiderace", "tiderace-in-place", "quinn"], "{errors}");
     }
-    for mode in ["hs", "hsr", "idle"] {
-        assert_eq!(names(mode), ["tcp-rustls", "tiderace", "quinn"], "{errors}");
-    }
+    assert_eq!(names("idle"), ["tcp-rustls", "tiderace", "quinn"], "{errors}");
     assert_eq!(names("rr"), ["tiderace", "quinn"], "{errors}");
     assert_eq!(names("dgram"), ["floor", "udp-gso", "udp", "tiderace", "quinn"], "{errors}");
     // One signature and one key agreement make a full handshake; a resumed one is not signed.

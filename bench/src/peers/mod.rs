@@ -44,6 +44,8 @@ pub enum Peer {
     TcpRustls,
     /// Ours, on tokio's current-thread runtime
     Tiderace,
+    /// Ours with the TLS work of servers on the task that drives the socket, not on threads of its own (handshakes only)
+    TideraceInPlace,
     /// quinn 0.11 on tokio's current-thread runtime
     Quinn,
     /// noq 1.4 on tokio's current-thread runtime (`--features noq`)
@@ -59,6 +61,7 @@ impl Peer {
             Self::Udp => "udp",
             Self::TcpRustls => "tcp-rustls",
             Self::Tiderace => "tiderace",
+            Self::TideraceInPlace => "tiderace-in-place",
             Self::Quinn => "quinn",
             Self::Noq => "noq",
         }
@@ -87,6 +90,7 @@ impl Peer {
             Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
+            Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
             Self::Tiderace | Self::Quinn | Self::Noq => true,
         }
     }
@@ -157,7 +161,8 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
         (Peer::UdpGso, _) => udp::serve(Way::Batched, job, listen, announce),
         (Peer::Udp, _) => udp::serve(Way::Single, job, listen, announce),
         (Peer::TcpRustls, _) => tcp_rustls::serve(job, listen, announce),
-        (Peer::Tiderace, _) => workload::serve::<tiderace::Tiderace>(job, listen, announce),
+        (Peer::Tiderace, _) => workload::serve::<tiderace::Tiderace<true>>(job, listen, announce),
+        (Peer::TideraceInPlace, _) => workload::serve::<tiderace::Tiderace<false>>(job, listen, announce),
         (Peer::Quinn, _) => workload::serve::<quinn::Quinn>(job, listen, announce),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::serve::<noq::Noq>(job, listen, announce),
@@ -173,7 +178,8 @@ fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport>
         (Peer::UdpGso, _) => udp::run(Way::Batched, job, to),
         (Peer::Udp, _) => udp::run(Way::Single, job, to),
         (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),
-        (Peer::Tiderace, _) => workload::run::<tiderace::Tiderace>(job, to, trust),
+        (Peer::Tiderace, _) => workload::run::<tiderace::Tiderace<true>>(job, to, trust),
+        (Peer::TideraceInPlace, _) => workload::run::<tiderace::Tiderace<false>>(job, to, trust),
         (Peer::Quinn, _) => workload::run::<quinn::Quinn>(job, to, trust),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::run::<noq::Noq>(job, to, trust),

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use tiderace::{
-    ClientConfig, Endpoint, EndpointOptions, Profile, RustlsClient, RustlsServer, ServerConfig,
+    ClientConfig, Endpoint, EndpointOptions, Handshakes, Profile, RustlsClient, RustlsServer, ServerConfig,
     transport::streams::StreamsConfig,
 };
 
@@ -24,8 +24,8 @@ use crate::{
 /// Most bytes taken per read.
 const READ: usize = 1 << 20;
 
-/// An endpoint, and what a client connects with.
-pub struct Tiderace {
+/// An endpoint, and what a client connects with. A server's TLS runs on a pool of threads, which is the default, or not.
+pub struct Tiderace<const POOL: bool> {
     endpoint: Endpoint,
     client: Option<ClientConfig>,
     socket_buffer: u64,
@@ -33,7 +33,9 @@ pub struct Tiderace {
 
 fn profile(settings: Settings) -> Arc<Profile> {
     Arc::new(Profile {
+        // The packet size is given, not searched for.
         initial_mtu: Settings::UDP_PAYLOAD,
+        max_mtu: Settings::UDP_PAYLOAD,
         idle_timeout: Settings::IDLE_TIMEOUT,
         datagram_queue: Settings::DATAGRAM_QUEUE.into(),
         streams: StreamsConfig {
@@ -47,16 +49,18 @@ fn profile(settings: Settings) -> Arc<Profile> {
     })
 }
 
-impl Tiderace {
+impl<const POOL: bool> Tiderace<POOL> {
     fn open(address: SocketAddr, server: Option<ServerConfig>, client: Option<ClientConfig>) -> Result<Self> {
         let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
         let socket_buffer = sys::set_socket_buffers(socket.as_fd(), Settings::SOCKET_BUFFER)?;
-        let endpoint = Endpoint::on_socket(socket, EndpointOptions { server, config: None })?;
+        let handshakes = if POOL { Handshakes::default() } else { Handshakes::InPlace };
+        let options = EndpointOptions { server, handshakes, ..EndpointOptions::default() };
+        let endpoint = Endpoint::on_socket(socket, options)?;
         Ok(Self { endpoint, client, socket_buffer })
     }
 }
 
-impl Stack for Tiderace {
+impl<const POOL: bool> Stack for Tiderace<POOL> {
     type Connection = tiderace::Connection;
     const COUNTS_OPERATIONS: bool = true;
 

@@ -40,8 +40,9 @@ struct EndArgs {
     /// Congestion control of what this end sends [default: cubic]
     #[arg(long, value_name = "ALGORITHM")]
     cc: Option<String>,
-    /// UDP payload that this end sends, in bytes; an Ethernet carries 1472 over IPv4 and 1452 over IPv6
-    #[arg(long, value_name = "BYTES", default_value_t = 1200, value_parser = clap::value_parser!(u16).range(1200..=1472))]
+    /// Largest UDP payload that this end sends, in bytes. It begins with 1200 and looks for more; an Ethernet carries 1472
+    /// over IPv4 and 1452 over IPv6
+    #[arg(long, value_name = "BYTES", default_value_t = 1452, value_parser = clap::value_parser!(u16).range(1200..=1472))]
     mtu: u16,
     /// Write a qlog file for each connection into this directory; costs CPU time
     #[arg(long, value_name = "DIR")]
@@ -51,7 +52,7 @@ struct EndArgs {
 impl EndArgs {
     fn profile(&self) -> Result<Profile, Failure> {
         let congestion = self.cc.as_deref().map(congestion).transpose()?.unwrap_or_default();
-        let mut profile = Profile { name: "perf".to_owned(), congestion, initial_mtu: self.mtu, ..Profile::default() };
+        let mut profile = Profile { name: "perf".to_owned(), congestion, max_mtu: self.mtu, ..Profile::default() };
         profile.streams.max_streams_bidi = MAX_STREAMS;
         Ok(profile)
     }

@@ -17,7 +17,20 @@ use crate::{
     error::ConnectError,
     shared::Shared,
     socket::{Socket, SocketStats},
+    tls_pool::{TlsLink, TlsPool},
 };
+
+/// Where the TLS work of accepted connections runs.
+#[derive(Clone, Default)]
+pub enum Handshakes {
+    /// On a pool of the endpoint's own with its default size. This is the default.
+    #[default]
+    OwnPool,
+    /// On this pool.
+    Pool(TlsPool),
+    /// On the task that drives the endpoint: nothing starts a thread, and a burst of handshakes delays data.
+    InPlace,
+}
 
 /// How an endpoint is opened.
 #[derive(Default)]
@@ -26,6 +39,8 @@ pub struct EndpointOptions {
     pub server: Option<ServerConfig>,
     /// Seed and layout of connection IDs; from the operating system when not given.
     pub config: Option<EndpointConfig>,
+    /// Where TLS runs.
+    pub handshakes: Handshakes,
 }
 
 /// A UDP socket that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -62,7 +77,7 @@ impl Endpoint {
     /// # Errors
     /// When the address cannot be bound.
     pub fn server(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
-        Self::open(address, EndpointOptions { server: Some(config), config: None })
+        Self::open(address, EndpointOptions { server: Some(config), ..EndpointOptions::default() })
     }
 
     /// Uses a socket that is bound already.
@@ -76,8 +91,16 @@ impl Endpoint {
             Some(config) => config,
             None => EndpointConfig::from_seed(system_seed()?),
         };
-        let shared = Shared::new(transport::Endpoint::new(config, options.server.map(Arc::new)));
-        tokio::spawn(Driver::new(shared.clone(), socket));
+        let pool = match options.handshakes {
+            _ if options.server.is_none() => None,
+            Handshakes::OwnPool => Some(TlsPool::default()),
+            Handshakes::Pool(pool) => Some(pool),
+            Handshakes::InPlace => None,
+        };
+        let mut endpoint = transport::Endpoint::new(config, options.server.map(Arc::new));
+        let tls = pool.map(|pool| TlsLink::new(pool, &mut endpoint));
+        let shared = Shared::new(endpoint);
+        tokio::spawn(Driver::new(shared.clone(), socket, tls));
         Ok(Self { shared, local })
     }
 

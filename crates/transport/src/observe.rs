@@ -289,6 +289,8 @@ events! {
     confirmed();
     /// The peer is moving to this address.
     migration(state: Migration, remote: SocketAddr);
+    /// Datagrams on the path in use have another size from here on, in bytes of UDP payload.
+    mtu_updated(old: u16, new: u16);
     /// The connection is over. Only the packets that say so may follow.
     closed(reason: &CloseReason);
 }

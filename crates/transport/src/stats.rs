@@ -96,6 +96,9 @@ figures! {
     congestion_window: Gauge, Bytes, "bytes that may be in flight";
     bytes_in_flight: Gauge, Bytes, "bytes in flight";
     pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";
+    mtu_probes_sent: Counter, Count, "packets sent to try out a larger datagram size";
+    mtu_probes_lost: Counter, Count, "those of them that were lost, which says nothing about congestion";
+    mtu_black_holes: Counter, Count, "times that datagrams of a size that had arrived stopped to arrive";
     mtu: Gauge, Bytes, "largest UDP payload sent on the path in use";
 }
 

@@ -72,11 +72,12 @@ impl Connection {
     /// Makes room for a new path, at the cost of one that is neither in use nor the last that was validated.
     fn add_path(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Option<usize> {
         // RFC 9000 §9.4 MUST: a new path starts with a new congestion controller and a new RTT.
-        let mtu = self.profile.initial_mtu.max(1200).min(self.paths[self.active].mtu);
+        let mut discovery = self.profile.mtu_discovery();
+        let mtu = discovery.limit(self.peer.max_udp_payload_size);
         let seed = self.seed.child("path", self.paths_seen);
         let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
         recovery.set_max_ack_delay(self.peer.max_ack_delay);
-        let path = Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, mtu, self.profile.ecn);
+        let path = Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, discovery, self.profile.ecn);
         let place = if self.paths.0.len() < PATHS {
             self.paths.0.push(path);
             self.paths.0.len() - 1

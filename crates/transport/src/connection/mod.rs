@@ -10,6 +10,7 @@ mod control;
 mod frames;
 mod lifecycle;
 mod migration;
+mod mtu;
 mod progress;
 mod receive;
 mod recover;
@@ -45,7 +46,7 @@ use crate::{
     endpoint::{ClientConfig, ConnectError, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
-    handshake::{ExpectedIds, Handshake, Unstarted},
+    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted},
     keys::{KeyLimits, Keys},
     path::{AmplificationLimit, Path, PathList},
     profile::Profile,
@@ -152,6 +153,7 @@ struct PeerPromises {
     ack_delay_exponent: u8,
     max_ack_delay: Duration,
     active_connection_id_limit: u64,
+    max_udp_payload_size: u16,
 }
 
 impl Connection {
@@ -269,6 +271,7 @@ impl Connection {
                 ack_delay_exponent: 3,
                 max_ack_delay: Duration::from_millis(25),
                 active_connection_id_limit: 2,
+                max_udp_payload_size: u16::MAX,
             },
             sent_since_received: false,
             heard: false,
@@ -329,7 +332,36 @@ impl Connection {
         self.handshake.waiting()
     }
 
+    /// The steps of the TLS session are run elsewhere from here on.
+    pub(crate) fn hand_out_tls(&mut self) {
+        self.handshake.hand_out_steps();
+    }
+
     // What the endpoint asks.
+
+    /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
+    pub(crate) fn new_tls_step(&mut self) -> Option<bool> {
+        self.handshake.new_step()
+    }
+
+    /// The step that waits to be run elsewhere.
+    pub(crate) fn take_tls_step(&mut self) -> Option<Step> {
+        self.handshake.take_step()
+    }
+
+    /// A step of the TLS session is done.
+    pub(crate) fn handle_tls_done(&mut self, now: Instant, done: Done) {
+        if !self.lifecycle.is_open() {
+            return;
+        }
+        match self.handshake.take_back(done) {
+            Ok(()) => {
+                self.progress_handshake(now);
+                self.retry_unopened(now);
+            }
+            Err(error) => self.fail(now, error),
+        }
+    }
 
     /// Every ID that datagrams for this connection may be addressed to.
     pub(crate) fn local_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
@@ -437,7 +469,7 @@ fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
 
 fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
-    let mtu = profile.initial_mtu.max(1200);
-    let recovery = Recovery::new(&profile.recovery_config(), mtu, setup.seed.child("path", 0), now);
-    Path::new(setup.remote, setup.local, limit, recovery, mtu, profile.ecn)
+    let discovery = profile.mtu_discovery();
+    let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
+    Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn)
 }

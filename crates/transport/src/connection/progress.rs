@@ -60,11 +60,11 @@ impl Connection {
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
             max_ack_delay: Duration::from_millis(peer.max_ack_delay_ms),
             active_connection_id_limit: peer.active_connection_id_limit,
+            max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
-        let max_payload = u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX);
         for path in &mut self.paths.0 {
-            path.limit_mtu(now, max_payload);
+            path.limit_mtu(now, self.peer.max_udp_payload_size);
             path.recovery.set_max_ack_delay(self.peer.max_ack_delay);
         }
         self.fit_datagrams();

@@ -89,6 +89,7 @@ impl Connection {
             EcnFeedback::Failed => self.paths[self.active].marks = false,
             EcnFeedback::None => {}
         }
+        self.on_mtu_outcome(now, outcome);
         if self.observer.is_some() {
             if let Some((path, latest)) = outcome.rtt {
                 let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
@@ -133,6 +134,11 @@ impl Connection {
             Reason::Probe | Reason::AntiDeadlock => {
                 self.stats.probe_timeouts += 1;
                 self.paths[place].recovery.on_probe_timeout(now);
+                if !self.handshake.is_confirmed() {
+                    // What was trusted without proof may be what does not arrive.
+                    let mtu = self.paths[place].discovery.distrust();
+                    self.set_path_mtu(now, place, mtu);
+                }
                 self.probe(id, deadline.reason == Reason::AntiDeadlock);
                 self.observe_metrics(now);
             }

@@ -92,6 +92,12 @@ impl Spaces {
         }
     }
 
+    /// A timeout asks for probes of application data.
+    #[inline]
+    pub(crate) fn wants_probes(&self) -> bool {
+        self.data[0].probes > 0
+    }
+
     /// The packet number to expect next: what truncated numbers are completed with (RFC 9000 §A.3).
     #[inline]
     pub(crate) fn expected_pn(&self, id: SpaceId) -> u64 {

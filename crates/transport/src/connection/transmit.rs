@@ -13,7 +13,7 @@ use crate::{
     crypto::TAG_LEN,
     endpoint::Transmit,
     observe::{DatagramsEvent, Initiator, PacketEvent},
-    path::Path,
+    path::{BASE_MTU, Path},
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
     tls::Level,
@@ -32,19 +32,21 @@ const PING_AFTER_ACKS: u32 = 64;
 
 /// A packet whose frames are written and that is not sealed yet.
 #[derive(Clone, Copy)]
-struct OpenPacket {
-    space: SpaceId,
-    start: usize,
-    pn_offset: usize,
-    pn: u64,
-    pn_len: usize,
+pub(super) struct OpenPacket {
+    pub(super) space: SpaceId,
+    pub(super) start: usize,
+    pub(super) pn_offset: usize,
+    pub(super) pn: u64,
+    pub(super) pn_len: usize,
     /// Long packets carry their length.
-    long: Option<HeaderPos>,
+    pub(super) long: Option<HeaderPos>,
     /// End of the frames; the tag follows.
-    end: usize,
-    ack_eliciting: bool,
-    in_flight: bool,
-    probe: bool,
+    pub(super) end: usize,
+    pub(super) ack_eliciting: bool,
+    pub(super) in_flight: bool,
+    pub(super) probe: bool,
+    /// It tries out a larger datagram size.
+    pub(super) mtu_probe: bool,
 }
 
 /// What may go into a packet.
@@ -95,6 +97,11 @@ impl Connection {
         if let Some(transmit) = self.transmit_path_probe(now, buffer) {
             return Some(transmit);
         }
+        if let Some(size) = self.paths[self.active].discovery.due()
+            && let Some(transmit) = self.transmit_mtu_probe(now, buffer, size)
+        {
+            return Some(transmit);
+        }
         let transmit = self.transmit_batch(now, buffer);
         if transmit.is_none() {
             self.refresh_timers(now);
@@ -104,7 +111,9 @@ impl Connection {
 
     fn transmit_batch(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         let path = &self.paths[self.active];
-        let (remote, local, mtu) = (path.remote, path.local, usize::from(path.mtu));
+        let (remote, local) = (path.remote, path.local);
+        // Larger ones may be what is lost: probes after a timeout have the size that every path carries.
+        let mtu = usize::from(if self.spaces.wants_probes() { path.mtu.min(BASE_MTU) } else { path.mtu });
         if self.key_update_wanted {
             self.try_update_keys(now);
         }
@@ -112,7 +121,7 @@ impl Connection {
         let ecn = self.ecn_mark();
         let (mut len, mut segments) = (0, 0);
         while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
-            let room = self.datagram_room();
+            let room = self.datagram_room().min(mtu);
             if room == 0 {
                 break;
             }
@@ -136,6 +145,7 @@ impl Connection {
         if len == 0 {
             return None;
         }
+        self.note_full_datagrams(now, mtu, len);
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
         let segment_size = mtu.min(len);
@@ -204,6 +214,10 @@ impl Connection {
             let Some(permit) = self.permit(now, space, allowance.saturating_sub(at as u64), out.len()) else {
                 continue;
             };
+            // What TLS answers is due soon and takes the acknowledgement along.
+            if !permit.data && self.handshake.is_away() {
+                continue;
+            }
             if let Some(packet) = self.open_packet(now, space, out, at, permit) {
                 at = packet.end + TAG_LEN;
                 open[count] = Some(packet);
@@ -339,6 +353,7 @@ impl Connection {
             ack_eliciting,
             in_flight,
             probe: permit.probe,
+            mtu_probe: false,
         })
     }
 
@@ -430,7 +445,13 @@ impl Connection {
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
     #[inline]
-    fn close_packet(&mut self, now: Instant, packet: &OpenPacket, out: &mut [u8], ecn: Option<Ecn>) -> usize {
+    pub(super) fn close_packet(
+        &mut self,
+        now: Instant,
+        packet: &OpenPacket,
+        out: &mut [u8],
+        ecn: Option<Ecn>,
+    ) -> usize {
         let end = packet.end + TAG_LEN;
         if let Some(pos) = &packet.long {
             wire::patch_length(out, pos, end);
@@ -468,7 +489,7 @@ impl Connection {
             path: self.active as u8,
             ack_eliciting: packet.ack_eliciting,
             in_flight: packet.in_flight,
-            mtu_probe: false,
+            mtu_probe: packet.mtu_probe,
             pto_probe: packet.probe,
             ecn: ecn.is_some(),
         };
@@ -528,6 +549,7 @@ impl Connection {
             ack_eliciting: true,
             in_flight: true,
             probe: false,
+            mtu_probe: false,
         };
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);
@@ -654,10 +676,11 @@ impl Connection {
             ack_eliciting: false,
             in_flight: false,
             probe: false,
+            mtu_probe: false,
         })
     }
 
-    fn ecn_mark(&self) -> Option<Ecn> {
+    pub(super) fn ecn_mark(&self) -> Option<Ecn> {
         self.paths[self.active].marks.then_some(Ecn::Ect0)
     }
 }

@@ -5,6 +5,7 @@
 
 mod amplification;
 mod challenge;
+mod mtu;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,6 +13,7 @@ use units::Instant;
 
 pub(crate) use amplification::AmplificationLimit;
 pub(crate) use challenge::{Challenge, Outcome};
+pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
 
 use crate::{
     recovery::{Paths, Recovery},
@@ -31,6 +33,8 @@ pub(crate) struct Path {
     pub(crate) recovery: Recovery,
     /// Largest UDP payload that is sent on this path, in bytes.
     pub(crate) mtu: u16,
+    /// Looks for a larger one.
+    pub(crate) discovery: MtuDiscovery,
     /// Packets are marked ECT(0), as long as the marks come back (RFC 9000 §13.4.2).
     pub(crate) marks: bool,
 }
@@ -70,17 +74,24 @@ impl Path {
         local: Option<IpAddr>,
         amplification: AmplificationLimit,
         recovery: Recovery,
-        mtu: u16,
+        discovery: MtuDiscovery,
         marks: bool,
     ) -> Self {
-        Self { remote, local, amplification, challenge: Challenge::default(), recovery, mtu, marks }
+        let (challenge, mtu) = (Challenge::default(), discovery.current());
+        Self { remote, local, amplification, challenge, recovery, mtu, discovery, marks }
     }
 
     /// The peer takes no datagrams above `max` bytes.
     pub(crate) fn limit_mtu(&mut self, now: Instant, max: u16) {
-        if self.mtu > max {
-            self.mtu = max.max(1200);
-            self.recovery.set_mtu(now, self.mtu);
+        let mtu = self.discovery.limit(max);
+        self.set_mtu(now, mtu);
+    }
+
+    /// Datagrams have this size from here on.
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u16) {
+        if self.mtu != mtu {
+            self.mtu = mtu;
+            self.recovery.set_mtu(now, mtu);
         }
     }
 }

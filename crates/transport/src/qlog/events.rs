@@ -303,6 +303,12 @@ pub(super) struct MigrationStateUpdated<'a> {
 }
 
 #[derive(Serialize)]
+pub(super) struct MtuUpdated {
+    pub(super) old: u16,
+    pub(super) new: u16,
+}
+
+#[derive(Serialize)]
 pub(super) struct TimerUpdated {
     pub(super) timer_type: &'static str,
     pub(super) event_type: &'static str,

@@ -9,8 +9,9 @@ use wire::{ConnectionId, TransportParameters};
 use super::{
     events::{
         AlpnIdentifier, AlpnInformation, CipherSet, ConnectionClosed, ConnectionStarted, KeyEvent, MarkedForRetransmit,
-        MigrationStateUpdated, PacketEventData, PacketLost, PacketUnread, ParametersSet, RecoveryMetricsUpdated,
-        RecoveryParametersSet, StateUpdated, TimerUpdated, TupleEndpointInfo, UdpDatagrams, VersionInformation,
+        MigrationStateUpdated, MtuUpdated, PacketEventData, PacketLost, PacketUnread, ParametersSet,
+        RecoveryMetricsUpdated, RecoveryParametersSet, StateUpdated, TimerUpdated, TupleEndpointInfo, UdpDatagrams,
+        VersionInformation,
     },
     frames::{FrameList, QuicFrame},
     header::{PacketHeader, packet_type},
@@ -351,6 +352,10 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
         };
         let data = MigrationStateUpdated { new, tuple_remote: TupleEndpointInfo::at(remote, None) };
         self.event(now, "quic:migration_state_updated", &data);
+    }
+
+    fn mtu_updated(&mut self, now: Instant, old: u16, new: u16) {
+        self.event(now, "quic:mtu_updated", &MtuUpdated { old, new });
     }
 
     fn closed(&mut self, now: Instant, reason: &CloseReason) {

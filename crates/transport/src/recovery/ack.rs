@@ -31,10 +31,10 @@ pub struct AckOutcome {
     pub spurious_packets: u64,
     /// Persistent congestion was established (RFC 9002 §7.6).
     pub persistent_congestion: bool,
-    /// The size of the largest probe of the datagram size that was acknowledged.
-    pub mtu_probe_acked: Option<u16>,
-    /// The size of the smallest probe of the datagram size that was lost.
-    pub mtu_probe_lost: Option<u16>,
+    /// A probe of the datagram size that was acknowledged: its path and its size. A path has one under way at a time.
+    pub mtu_probe_acked: Option<(PathIndex, u16)>,
+    /// A probe of the datagram size that was lost.
+    pub mtu_probe_lost: Option<(PathIndex, u16)>,
     /// What the acknowledgement says about ECN, on the path of its largest packet.
     pub ecn: EcnFeedback,
 }
@@ -96,6 +96,7 @@ impl Recovery {
             batch.newest = Some((pn, entry.sent_at));
         }
         batch.ecn_marked += u64::from(entry.is_ecn_marked());
+        self.black_hole.on_acked(entry.size);
         if entry.is_ack_eliciting() {
             batch.ack_eliciting = true;
             let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
@@ -256,7 +257,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
                 recovery.on_packet_acked(space, pn, entry);
             }
             if entry.is_mtu_probe() {
-                outcome.mtu_probe_acked = outcome.mtu_probe_acked.max(Some(entry.size));
+                outcome.mtu_probe_acked = Some((entry.path, entry.size));
             }
             frames.for_each(|frame| out.frame(Verdict::Acked, *frame));
         }

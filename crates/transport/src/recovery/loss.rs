@@ -83,6 +83,7 @@ impl Recovery {
         if entry.is_mtu_probe() {
             return;
         }
+        self.black_hole.on_lost(now, entry.size, entry.sent_at);
         self.rate.on_packet_lost(entry.size);
         self.batch.lost_packets += 1;
         self.batch.lost_bytes += bytes;
@@ -167,8 +168,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
                     recovery.on_packet_lost(space, pn, &entry, now);
                     recovery.extend_run(space, pn, &entry, |last| !ledger.acked_between(last, pn));
                     if entry.is_mtu_probe() {
-                        let size = outcome.mtu_probe_lost.map_or(entry.size, |size| size.min(entry.size));
-                        outcome.mtu_probe_lost = Some(size);
+                        outcome.mtu_probe_lost = Some((entry.path, entry.size));
                     }
                 }
                 let remember = (entry.is_in_flight() && !entry.is_mtu_probe()).then_some(now);

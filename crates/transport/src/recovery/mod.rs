@@ -9,6 +9,7 @@
 //! [`on_loss_timer`] or [`Recovery::on_probe_timeout`] take care of it.
 
 mod ack;
+mod black_hole;
 pub(crate) mod ecn;
 mod loss;
 mod reordering;
@@ -169,6 +170,8 @@ pub struct Recovery {
     /// Times the controller began to react to congestion.
     congestion_events: u64,
     pacing: bool,
+    /// Whether only large packets are lost.
+    black_hole: black_hole::BlackHole,
     /// What the acknowledgement being processed has brought so far.
     batch: ack::Batch,
 }
@@ -195,6 +198,7 @@ impl Recovery {
             one_packet_more: false,
             congestion_events: 0,
             pacing: config.pacing,
+            black_hole: black_hole::BlackHole::default(),
             batch: ack::Batch::default(),
         }
     }
@@ -281,6 +285,12 @@ impl Recovery {
         self.controller.on_mtu(mtu);
         self.pacer.set_mtu(mtu);
         self.update_outputs(now);
+    }
+
+    /// Whether packets above the base size have come to be lost (RFC 8899 §4.3). To be asked after losses; it is told once.
+    #[inline]
+    pub fn take_black_hole(&mut self) -> bool {
+        self.black_hole.take()
     }
 
     /// The peer's `max_ack_delay`, from its transport parameters.

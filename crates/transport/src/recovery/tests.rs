@@ -382,10 +382,10 @@ fn a_lost_mtu_probe_is_no_congestion() {
     path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(0), 1452) });
     path.send_many(0, 3);
     let outcome = path.ack(40, &[1, 2, 3]);
-    assert_eq!((outcome.mtu_probe_lost, outcome.lost_packets), (Some(1452), 0));
+    assert_eq!((outcome.mtu_probe_lost, outcome.lost_packets), (Some((0, 1452)), 0));
     assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (0, 12_000));
     path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(50), 1400) });
-    assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some(1400));
+    assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some((0, 1400)));
 }
 
 #[test]

@@ -290,7 +290,7 @@ impl Puppet {
     }
 
     /// Opens the packets of a datagram of the victim.
-    fn take(&mut self, datagram: &[u8]) {
+    pub fn take(&mut self, datagram: &[u8]) {
         let mut rest = datagram.to_vec();
         while let Ok(header) = Header::parse(&rest, self.scid.len()) {
             let mut packet = rest.split_off(header.packet_len());
