@@ -49,6 +49,8 @@ pub trait Stack: Sized + Send + Sync + 'static {
     type Connection: Connection;
     /// Whether its asymmetric operations go through [`identity`](crate::identity), which counts them.
     const COUNTS_OPERATIONS: bool;
+    /// Whether it can resume sessions; where it cannot, every handshake is a full one.
+    const RESUMES: bool = true;
 
     /// Opens a server at `listen`. Called within a tokio runtime.
     fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self>;

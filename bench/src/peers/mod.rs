@@ -14,6 +14,8 @@ mod floor;
 #[cfg(feature = "noq")]
 mod noq;
 mod quinn;
+#[cfg(feature = "s2n")]
+mod s2n;
 mod tcp_rustls;
 mod tiderace;
 mod udp;
@@ -50,6 +52,8 @@ pub enum Peer {
     Quinn,
     /// noq 1.4 on tokio's current-thread runtime (`--features noq`)
     Noq,
+    /// s2n-quic 1.91 on tokio's current-thread runtime (`--features s2n`)
+    S2nQuic,
 }
 
 impl Peer {
@@ -64,6 +68,7 @@ impl Peer {
             Self::TideraceInPlace => "tiderace-in-place",
             Self::Quinn => "quinn",
             Self::Noq => "noq",
+            Self::S2nQuic => "s2n-quic",
         }
     }
 
@@ -72,6 +77,8 @@ impl Peer {
         const ABSENT: &[Peer] = &[
             #[cfg(not(feature = "noq"))]
             Peer::Noq,
+            #[cfg(not(feature = "s2n"))]
+            Peer::S2nQuic,
         ];
         !ABSENT.contains(&self)
     }
@@ -79,7 +86,9 @@ impl Peer {
     /// Makes it ready, or says what is missing.
     pub fn prepare(self) -> Result<()> {
         if !self.is_built() {
-            bail!("this build has no {0}\nhint: cargo run --release --features {0} -- …", self.name());
+            let name = self.name();
+            let feature = if self == Self::S2nQuic { "s2n" } else { name };
+            bail!("this build has no {name}\nhint: cargo run --release --features {feature} -- …");
         }
         Ok(())
     }
@@ -91,6 +100,7 @@ impl Peer {
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
+            Self::S2nQuic => mode != Mode::Resumed,
             Self::Tiderace | Self::Quinn | Self::Noq => true,
         }
     }
@@ -166,6 +176,8 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
         (Peer::Quinn, _) => workload::serve::<quinn::Quinn>(job, listen, announce),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::serve::<noq::Noq>(job, listen, announce),
+        #[cfg(feature = "s2n")]
+        (Peer::S2nQuic, _) => workload::serve::<s2n::S2n>(job, listen, announce),
         #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
         _ => bail!("this build has no {}", peer.name()),
     }
@@ -183,6 +195,8 @@ fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport>
         (Peer::Quinn, _) => workload::run::<quinn::Quinn>(job, to, trust),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::run::<noq::Noq>(job, to, trust),
+        #[cfg(feature = "s2n")]
+        (Peer::S2nQuic, _) => workload::run::<s2n::S2n>(job, to, trust),
         #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
         _ => bail!("this build has no {}", peer.name()),
     }

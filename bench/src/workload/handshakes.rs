@@ -41,7 +41,7 @@ pub async fn serve<S: Stack>(stack: &mut S, job: Job) -> Result<SideReport> {
     closing.join_all().await;
     meter.stop();
     let operations = Operations::read().since(before);
-    Ok(SideReport { ..counted(meter.report(Role::Server, job.amount), operations, S::COUNTS_OPERATIONS) })
+    Ok(counted(meter.report(Role::Server, job.amount), operations, S::COUNTS_OPERATIONS))
 }
 
 /// What this process counted, if the stack does its asymmetric operations where they are counted.
@@ -78,5 +78,6 @@ pub async fn connect<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let operations = Operations::read().since(before);
     let report = counted(meter.report(Role::Client, job.amount), operations, S::COUNTS_OPERATIONS);
     // A client signs nothing.
-    Ok(SideReport { signatures: None, early: offers.then_some(early), ..report })
+    let resumed = (!S::RESUMES).then_some(0);
+    Ok(SideReport { signatures: None, resumed, early: offers.then_some(early), ..report })
 }
