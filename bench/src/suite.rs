@@ -33,7 +33,7 @@ pub struct Arguments {
     /// Multiply what runs of the other modes do, for example 0.1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Contenders, separated by commas; all that this build has by default
+    /// Contenders, separated by commas, or `all`; those that this build has by default
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
     /// CPUs of the server (or receiver) and of the client (or sender)
@@ -149,7 +149,7 @@ impl Outcome {
 }
 
 fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome> {
-    let peers = chosen(&arguments.peers, |peer: &Peer| peer.is_built());
+    let peers = chosen(&arguments.peers, |peer: &Peer| peer.is_default());
     for &peer in &peers {
         peer.prepare()?;
     }

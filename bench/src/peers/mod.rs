@@ -13,6 +13,7 @@
 mod floor;
 #[cfg(feature = "noq")]
 mod noq;
+mod quic_go;
 mod quinn;
 #[cfg(feature = "s2n")]
 mod s2n;
@@ -54,6 +55,8 @@ pub enum Peer {
     Noq,
     /// s2n-quic 1.91 on tokio's current-thread runtime (`--features s2n`)
     S2nQuic,
+    /// quic-go 0.65, built when it is asked for; needs Go
+    QuicGo,
 }
 
 impl Peer {
@@ -69,6 +72,7 @@ impl Peer {
             Self::Quinn => "quinn",
             Self::Noq => "noq",
             Self::S2nQuic => "s2n-quic",
+            Self::QuicGo => "quic-go",
         }
     }
 
@@ -83,6 +87,11 @@ impl Peer {
         !ABSENT.contains(&self)
     }
 
+    /// Whether it runs when no contenders are named: what this build has, without what has to be built by another tool.
+    pub fn is_default(self) -> bool {
+        self.is_built() && self != Self::QuicGo
+    }
+
     /// Makes it ready, or says what is missing.
     pub fn prepare(self) -> Result<()> {
         if !self.is_built() {
@@ -90,7 +99,7 @@ impl Peer {
             let feature = if self == Self::S2nQuic { "s2n" } else { name };
             bail!("this build has no {name}\nhint: cargo run --release --features {feature} -- …");
         }
-        Ok(())
+        if self == Self::QuicGo { quic_go::build() } else { Ok(()) }
     }
 
     /// Whether it can do this at all.
@@ -101,7 +110,7 @@ impl Peer {
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
             Self::S2nQuic => mode != Mode::Resumed,
-            Self::Tiderace | Self::Quinn | Self::Noq => true,
+            Self::Tiderace | Self::Quinn | Self::Noq | Self::QuicGo => true,
         }
     }
 }
@@ -158,6 +167,18 @@ enum Side {
     },
 }
 
+impl Side {
+    /// As it is written on the command line.
+    fn arguments(&self) -> Vec<String> {
+        match self {
+            Self::Server { listen } => vec!["server".to_owned(), "--listen".to_owned(), listen.to_string()],
+            Self::Client { to, trust } => {
+                ["client", "--to", &to.to_string(), "--trust", trust].map(str::to_owned).to_vec()
+            }
+        }
+    }
+}
+
 /// A line at a time: the standard output of a pipe is flushed at the end of each line.
 fn announce(announcement: &Announcement) -> Result<()> {
     println!("{}", serde_json::to_string(announcement)?);
@@ -211,6 +232,10 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
     sys::end_after(arguments.time_limit);
     if let Some(cpu) = arguments.cpu {
         sys::pin_to_cpu(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+    }
+    if peer == Peer::QuicGo {
+        // Another program, which takes this one's place with its CPU and its output.
+        return Err(quic_go::become_it(job, arguments.time_limit, &arguments.side.arguments()));
     }
     let report = match &arguments.side {
         Side::Server { listen } => serve(peer, job, *listen),
