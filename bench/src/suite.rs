@@ -33,9 +33,12 @@ pub struct Arguments {
     /// Multiply what runs of the other modes do, for example 0.1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Contenders, separated by commas, or `all`; those that this build has by default
+    /// Contenders, separated by commas; by default all that this build has, without quic-go
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
+    /// Contenders beside those, for example quic-go
+    #[arg(long, value_delimiter = ',', value_name = "PEERS")]
+    also: Vec<Peer>,
     /// CPUs of the server (or receiver) and of the client (or sender)
     #[arg(long, default_value = "0,1", value_parser = cpu_pair, value_name = "SERVER,CLIENT")]
     cpus: (usize, usize),
@@ -149,7 +152,8 @@ impl Outcome {
 }
 
 fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome> {
-    let peers = chosen(&arguments.peers, |peer: &Peer| peer.is_default());
+    let mut peers = chosen(&arguments.peers, |peer: &Peer| peer.is_default());
+    peers.extend(arguments.also.iter().filter(|peer| !arguments.peers.contains(peer)));
     for &peer in &peers {
         peer.prepare()?;
     }

@@ -1,10 +1,12 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] and [`speed`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
-//! could not be measured, which counts as a miss: what was not seen was not shown.
+//! [`transport`], [`congestion::cases`] and [`speed::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s,
+//! or an error that says why it could not be measured, which counts as a miss: what was not seen was not shown.
 
+mod ack_frequency;
 mod bad_input;
 mod command;
+mod congestion;
 mod cost;
 mod interop;
 mod laboratory;
@@ -17,7 +19,8 @@ mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
-use clap::{Parser, Subcommand, builder::PossibleValuesParser};
+use anyhow::ensure;
+use clap::{Parser, Subcommand};
 
 use self::{
     command::Commands,
@@ -33,51 +36,39 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    Transport(TransportOptions),
+    /// Everything that the transport, the link model and the laboratory promise
+    #[command(after_help = after_help("transport", &transport()))]
+    Transport(Options),
+    /// Everything that congestion control and its feedback promise, in virtual time
+    #[command(after_help = after_help("congestion", &congestion::cases()))]
+    Congestion(Options),
+    /// What bytes, handshakes, requests and connections cost beside other stacks, measured by bench/
+    #[command(after_help = after_help("speed", &speed::cases()))]
     Speed(SpeedOptions),
 }
 
-/// Everything that the transport, the link model and the laboratory promise.
-///
+#[derive(Debug, Parser)]
+struct SpeedOptions {
+    #[command(flatten)]
+    common: Options,
+    /// Judge what `bench all --save FILE` has measured, instead of measuring
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+}
+
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
 /// otherwise), the target, and under it what was measured and how. What cannot be measured on this machine is a miss too, with
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
 ///
-/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else.
+/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
-#[command(after_help = after_help("transport", &transport()))]
-struct TransportOptions {
+struct Options {
     /// Run this case only; may be given again
-    #[arg(long, value_name = "CASE", value_parser = names(&transport()))]
+    #[arg(long, value_name = "CASE")]
     only: Vec<String>,
-    #[command(flatten)]
-    common: CommonOptions,
-}
-
-/// The cost of bytes, handshakes, requests and connections, beside other stacks.
-///
-/// Prints a line per value as `shows transport` does. The figures come from `bench/`, seven interleaved rounds each; the machine has to
-/// do nothing else meanwhile.
-///
-/// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
-#[derive(Debug, Parser)]
-#[command(after_help = after_help("speed", &speed()))]
-struct SpeedOptions {
-    /// Run this case only; may be given again
-    #[arg(long, value_name = "CASE", value_parser = names(&speed()))]
-    only: Vec<String>,
-    /// Judge what `bench all --save FILE` has measured, instead of measuring
-    #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
-    #[command(flatten)]
-    common: CommonOptions,
-}
-
-#[derive(Debug, clap::Args)]
-struct CommonOptions {
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
@@ -87,21 +78,18 @@ struct CommonOptions {
     long: bool,
 }
 
-fn names(cases: &[Case]) -> PossibleValuesParser {
-    PossibleValuesParser::new(cases.iter().map(|case| case.name))
-}
-
 fn after_help(part: &str, cases: &[Case]) -> String {
-    let list: Vec<String> = cases.iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
     let first = cases.first().map_or("", |case| case.name);
+    let cases: Vec<String> = cases.iter().map(|case| format!("  {:<14} {}", case.name, case.about)).collect();
     format!(
         "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows {part}\n  cargo xtask shows {part} --only {first}\n  \
          cargo xtask shows {part} --long --json > shows.json",
-        list.join("\n")
+        cases.join("\n")
     )
 }
 
 /// A group of values that is measured together.
+#[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     about: &'static str,
@@ -120,9 +108,10 @@ struct Context {
     from: Option<PathBuf>,
 }
 
-/// The cases of the transport in their order: the long run of all tests comes last.
-fn transport() -> Vec<Case> {
-    vec![
+/// The cases in their order: the long run of all tests comes last.
+fn transport() -> [Case; 11] {
+    let case = |name, about, measure| Case { name, about, measure };
+    [
         case("fresh-lab", "`lab run mobile` prints its table within 60 s", laboratory::fresh),
         case("model", "NewReno and CUBIC against RFC 9438 at 0.1 % and 1 % loss", laboratory::model),
         case("queue", "CUBIC fills buffers of 0.5, 1, 2 and 4 BDP", laboratory::queue),
@@ -137,29 +126,14 @@ fn transport() -> Vec<Case> {
     ]
 }
 
-/// The cases of speed in their order.
-fn speed() -> Vec<Case> {
-    vec![
-        case("bulk", "CPU per GiB beside the floor, quinn and TCP+TLS; 50 connections beside one", speed::bulk),
-        case("requests", "CPU per small request beside quinn", speed::requests),
-        case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", speed::handshakes),
-        case("idle", "memory of an idle connection", speed::idle),
-        case("datagrams", "datagrams per core beside raw UDP sockets", speed::datagrams),
-        case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
-    ]
-}
-
-fn case(name: &'static str, about: &'static str, measure: fn(&Context) -> anyhow::Result<Vec<Row>>) -> Case {
-    Case { name, about, measure }
-}
-
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let outcome = match &args.part {
-        Part::Transport(options) => show("transport", transport(), &options.only, &options.common, None),
-        Part::Speed(options) => show("speed", speed(), &options.only, &options.common, options.from.as_ref()),
+    let (part, options, cases, from) = match &args.part {
+        Part::Transport(options) => ("transport", options, transport().to_vec(), None),
+        Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
+        Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
     };
-    match outcome {
+    match show(part, options, &cases, from) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -170,18 +144,17 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn show(
-    part: &'static str,
-    cases: Vec<Case>,
-    only: &[String],
-    options: &CommonOptions,
-    from: Option<&PathBuf>,
-) -> anyhow::Result<bool> {
+fn show(part: &'static str, options: &Options, cases: &[Case], from: Option<&PathBuf>) -> anyhow::Result<bool> {
+    for name in &options.only {
+        let known: Vec<&str> = cases.iter().map(|case| case.name).collect();
+        ensure!(known.contains(&name.as_str()), "there is no case `{name}`: there are {}", known.join(", "));
+    }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
     let context = Context { commands: Commands::new(&root)?, root, long: options.long, from: from.cloned() };
     let mut document = Document::new(part, options.long);
-    let chosen = cases.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name));
+    let chosen =
+        cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));
     for case in chosen {
         eprintln!("{}: {} …", case.name, case.about);
         let started = Instant::now();

@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Context,
+    Case, Context,
     command::{cargo, load},
+    interop,
     row::{Row, Target},
 };
 
@@ -29,8 +30,21 @@ const RESUMED_TO_TCP: f64 = 1.07;
 /// An idle connection at the server, in KiB.
 const IDLE_KIB: f64 = 11.0;
 
+/// The cases in their order.
+pub(super) fn cases() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![
+        case("bulk", "CPU per GiB beside the floor, quinn and TCP+TLS; 50 connections beside one", bulk),
+        case("requests", "CPU per small request beside quinn", requests),
+        case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", handshakes),
+        case("idle", "memory of an idle connection", idle),
+        case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
+        case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
+    ]
+}
+
 /// CPU per GiB.
-pub(crate) fn bulk(context: &Context) -> Result<Vec<Row>> {
+fn bulk(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "bulk,bulk-connections", "floor,tcp-rustls,tiderace,quinn")?;
     let mut rows = Vec::new();
     for (yardstick, target) in [("floor", BULK_TO_FLOOR), ("quinn", BULK_TO_QUINN)] {
@@ -47,14 +61,14 @@ pub(crate) fn bulk(context: &Context) -> Result<Vec<Row>> {
 }
 
 /// CPU per request.
-pub(crate) fn requests(context: &Context) -> Result<Vec<Row>> {
+fn requests(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "rr", "tiderace,quinn")?;
     let what = "CPU per request, server: ours / quinn".to_owned();
     Ok(vec![report.ratio(what, ("rr", "tiderace"), ("rr", "quinn"), Side::Server, REQUEST_TO_QUINN)])
 }
 
 /// CPU and asymmetric operations per handshake.
-pub(crate) fn handshakes(context: &Context) -> Result<Vec<Row>> {
+fn handshakes(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "hs,hsr", "tcp-rustls,tiderace")?;
     let against_tcp = |what: &str, mode, target| {
         report.ratio(what.to_owned(), (mode, "tiderace"), (mode, "tcp-rustls"), Side::Server, target)
@@ -74,7 +88,7 @@ pub(crate) fn handshakes(context: &Context) -> Result<Vec<Row>> {
 }
 
 /// Memory per connection.
-pub(crate) fn idle(context: &Context) -> Result<Vec<Row>> {
+fn idle(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "idle", "tiderace,quinn")?;
     let kib = |peer| {
         report.values("idle", peer, |run| {
@@ -87,7 +101,7 @@ pub(crate) fn idle(context: &Context) -> Result<Vec<Row>> {
 }
 
 /// Datagrams per core, beside raw sockets: printed without a target.
-pub(crate) fn datagrams(context: &Context) -> Result<Vec<Row>> {
+fn datagrams(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "dgram", "floor,udp-gso,udp,tiderace,quinn")?;
     let sides = [("sent", Side::Client), ("received", Side::Server)];
     Ok(sides

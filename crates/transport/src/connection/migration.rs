@@ -76,7 +76,7 @@ impl Connection {
         let mtu = discovery.limit(self.peer.max_udp_payload_size);
         let seed = self.seed.child("path", self.paths_seen);
         let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-        recovery.set_max_ack_delay(self.peer.max_ack_delay);
+        recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
         let path = Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, discovery, self.profile.ecn);
         let place = if self.paths.0.len() < PATHS {
             self.paths.0.push(path);
@@ -106,6 +106,7 @@ impl Connection {
             self.last_validated = self.active;
         }
         self.active = place;
+        self.ack_requests.restart();
         self.observe_migration(now, Migration::Started, place);
         // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
         if !self.paths[place].amplification.is_validated() && !self.paths[place].challenge.is_running() {
