@@ -1,5 +1,6 @@
 //! What the project measures and checks about itself. Each subcommand has a file.
 
+mod compliance;
 mod instructions;
 mod shows;
 
@@ -17,12 +18,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Compliance(compliance::Args),
     Instructions(instructions::Args),
     Shows(shows::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Compliance(args) => compliance::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Shows(args) => shows::run(&args),
     }

@@ -136,6 +136,27 @@ impl Connection {
         Ok(sent?)
     }
 
+    /// Queues an unreliable datagram as soon as the queue has room for it, so that none is dropped unsent.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let sent = self.act(&mut state, |waiters, connection| {
+                if connection.has_datagram_room(data.len()) {
+                    return Some(connection.send_datagram(data.clone()));
+                }
+                waiters.datagram_room.push(cx.waker().clone());
+                None
+            })?;
+            let Some(sent) = sent else { return Poll::Pending };
+            state.wake_driver();
+            Poll::Ready(sent.map_err(Into::into))
+        })
+        .await
+    }
+
     /// The next datagram from the peer.
     ///
     /// # Errors
@@ -209,6 +230,11 @@ impl Connection {
     /// The address of the peer; `None` once the connection is forgotten.
     pub fn remote_addr(&self) -> Option<SocketAddr> {
         Some(self.shared.lock().endpoint.connection(self.handle)?.remote())
+    }
+
+    /// The number of the shard that drives the connection, counted from 0.
+    pub fn shard(&self) -> usize {
+        self.shared.shard.into()
     }
 
     /// The application protocol that was agreed.

@@ -15,6 +15,8 @@ use crate::{clock::Clock, socket::SocketStats};
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub(crate) clock: Clock,
+    /// The number of the shard.
+    pub(crate) shard: u8,
 }
 
 /// Everything behind the lock.
@@ -56,6 +58,8 @@ pub(crate) struct Waiters {
     /// Finished streams whose handles exist: what became of them.
     ends: HashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
+    /// Who waits for room in the queue of datagrams to be sent.
+    pub(crate) datagram_room: Vec<Waker>,
 }
 
 fn place(dir: Dir) -> usize {
@@ -122,6 +126,7 @@ impl Waiters {
                 }
             },
             Event::DatagramsReadable => wake.append(&mut self.datagrams),
+            Event::DatagramsWritable => wake.append(&mut self.datagram_room),
             Event::Closed(reason) => {
                 self.closed = Some(reason);
                 self.wake_all(wake);
@@ -133,6 +138,7 @@ impl Waiters {
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
         wake.append(&mut self.state);
         wake.append(&mut self.datagrams);
+        wake.append(&mut self.datagram_room);
         for list in self.accept.iter_mut().chain(&mut self.open) {
             wake.append(list);
         }
@@ -148,7 +154,7 @@ impl Waiters {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoint: transport::Endpoint) -> Arc<Self> {
+    pub(crate) fn new(shard: u8, clock: Clock, endpoint: transport::Endpoint) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
@@ -161,7 +167,8 @@ impl Shared {
                 closed: false,
                 orphaned: false,
             }),
-            clock: Clock::start(),
+            clock,
+            shard,
         })
     }
 
@@ -194,6 +201,24 @@ impl State {
             } else if waiters.closed.is_some() && waiters.handles == 0 {
                 self.connections.remove(&handle);
             }
+        }
+    }
+
+    /// The next connection that was accepted and is still there.
+    pub(crate) fn next_incoming(&mut self) -> Option<Handle> {
+        while let Some(handle) = self.incoming.pop_front() {
+            if self.connections.contains_key(&handle) {
+                return Some(handle);
+            }
+        }
+        None
+    }
+
+    /// Wakes `waker` with the next connection that is accepted. Whoever waits at several shards comes often: once is
+    /// enough.
+    pub(crate) fn wait_incoming(&mut self, waker: &Waker) {
+        if !self.incoming_waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.incoming_waiters.push(waker.clone());
         }
     }
 

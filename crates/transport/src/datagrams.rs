@@ -37,7 +37,7 @@ pub struct DatagramsConfig {
 }
 
 impl Default for DatagramsConfig {
-    /// 1 MiB each way, and every frame that fits into a packet (RFC 9221 §3 recommends 65535).
+    /// 1 MiB each way, and every frame that fits into a packet (RFC 9221 §3 RECOMMENDED-1).
     fn default() -> Self {
         Self { send_buffer: 1 << 20, receive_buffer: 1 << 20, max_frame_size: 65535 }
     }
@@ -64,6 +64,8 @@ pub enum SendDatagramError {
 pub enum DatagramEvent {
     /// There is a datagram to receive. Not repeated until there was none.
     Readable,
+    /// [`has_room`](Datagrams::has_room) said no, and half of the queue is free since.
+    Writable,
     /// Datagrams were dropped before they were sent: the queue was full, or the path became too narrow for them.
     SendDropped {
         /// How many, since this was said last.
@@ -119,6 +121,8 @@ pub struct Datagrams {
     /// The application waits for a datagram.
     armed: bool,
     readable: bool,
+    /// The application waits for room.
+    wants_room: bool,
     /// Number and count of the drops not told yet.
     dropped: Option<(u64, u64)>,
     receive_dropped: u64,
@@ -130,6 +134,12 @@ fn cost(data: &Bytes) -> u64 {
 }
 
 impl Datagrams {
+    /// Returns memory that a busy phase left behind.
+    pub(crate) fn shrink(&mut self) {
+        self.outgoing.shrink_to_fit();
+        self.incoming.shrink_to_fit();
+    }
+
     /// Nothing can be sent before [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
     /// [`set_packet_room`](Self::set_packet_room).
     pub fn new(config: &DatagramsConfig) -> Self {
@@ -144,6 +154,7 @@ impl Datagrams {
             packet_room: 0,
             armed: true,
             readable: false,
+            wants_room: false,
             dropped: None,
             receive_dropped: 0,
             figures: DatagramFigures::default(),
@@ -160,7 +171,7 @@ impl Datagrams {
     /// # Errors
     /// PROTOCOL_VIOLATION when the peer accepted early data and takes less than was remembered.
     pub fn set_peer_max_frame_size(&mut self, bytes: u64, early_data_accepted: bool) -> Result<(), TransportError> {
-        // RFC 9221 §3: a client that remembered the value checks that the new one is not smaller.
+        // RFC 9221 §3 MUST-4, MUST-5: a client that remembered the value checks that the new one is not smaller.
         if early_data_accepted && bytes < self.peer_max_frame {
             return Err(TransportError::new(
                 Code::PROTOCOL_VIOLATION,
@@ -190,7 +201,9 @@ impl Datagrams {
     /// # Errors
     /// When the peer takes no datagrams, or none as large.
     pub fn send(&mut self, data: Bytes) -> Result<u64, SendDatagramError> {
+        // RFC 9221 §3 MUST NOT-1: no datagrams before the peer said that it takes them
         let max = self.max_size().ok_or(SendDatagramError::Unsupported)?;
+        // RFC 9221 §3 MUST NOT-2: no datagrams that are larger than the peer takes
         if data.len() > max {
             return Err(SendDatagramError::TooLarge { len: data.len(), max });
         }
@@ -203,6 +216,14 @@ impl Datagrams {
             self.drop_oldest();
         }
         Ok(number)
+    }
+
+    /// Whether a datagram of `len` bytes fits into the queue without dropping another. After `false`,
+    /// [`DatagramEvent::Writable`] says when to ask again.
+    pub fn has_room(&mut self, len: usize) -> bool {
+        let room = self.outgoing.is_empty() || self.outgoing_cost + len as u64 + OVERHEAD <= self.config.send_buffer;
+        self.wants_room |= !room;
+        room
     }
 
     #[cold]
@@ -262,8 +283,8 @@ impl Datagrams {
     /// # Errors
     /// PROTOCOL_VIOLATION when we did not offer to receive it.
     pub fn on_datagram(&mut self, data: Bytes) -> Result<(), TransportError> {
-        // RFC 9221 §3: a frame without our having sent the parameter, or larger than it says, closes the connection. The
-        // frame had at least its type beside the data.
+        // RFC 9221 §3 MUST-1, MUST-2: a frame without our having sent the parameter, or larger than it says, closes
+        // the connection. The frame had at least its type beside the data.
         if data.len() as u64 + datagram_header_len(None) as u64 > self.config.max_frame_size {
             let error = TransportError::new(
                 Code::PROTOCOL_VIOLATION,
@@ -276,6 +297,7 @@ impl Datagrams {
         let pins = self.incoming.len() >= SLICES && data.len() < SLICE_SMALL;
         let data = if pins { Bytes::copy_from_slice(&data) } else { data };
         self.incoming_cost += cost(&data);
+        // RFC 9221 §5 SHOULD-2: a datagram that arrives is given to the application at once
         self.incoming.push_back(data);
         while self.incoming_cost > self.config.receive_buffer && self.incoming.len() > 1 {
             if let Some(oldest) = self.incoming.pop_front() {
@@ -302,6 +324,11 @@ impl Datagrams {
     pub fn poll_event(&mut self) -> Option<DatagramEvent> {
         if std::mem::take(&mut self.readable) {
             return Some(DatagramEvent::Readable);
+        }
+        // Not for each datagram that leaves: whoever waits shall find room for many.
+        if self.wants_room && self.outgoing_cost <= self.config.send_buffer / 2 {
+            self.wants_room = false;
+            return Some(DatagramEvent::Writable);
         }
         if let Some((last, count)) = self.dropped.take() {
             return Some(DatagramEvent::SendDropped { count, last });
@@ -363,6 +390,27 @@ mod tests {
     }
 
     #[test]
+    fn room_is_told_when_half_of_the_queue_is_free() {
+        // Ten of 36 bytes, each counted as 100.
+        let mut d = datagrams(1_000, 1_000);
+        for _ in 0..10 {
+            assert!(d.has_room(36));
+            d.send(Bytes::from_static(&[7; 36])).unwrap();
+        }
+        assert!(!d.has_room(36) && d.poll_event().is_none());
+        // Four leave, which is not half; then one more.
+        packet(&mut d, 4 * 38);
+        assert_eq!(d.poll_event(), None);
+        packet(&mut d, 38);
+        assert_eq!((d.poll_event(), d.poll_event()), (Some(DatagramEvent::Writable), None));
+        assert!(d.has_room(36) && d.figures().send_dropped == 0);
+        // Nobody asked since, so nobody is told.
+        packet(&mut d, 1_000);
+        assert_eq!(d.poll_event(), None);
+        assert!(d.has_room(5_000), "an empty queue takes what is larger than its bound");
+    }
+
+    #[test]
     fn a_datagram_is_whole_or_waits() {
         let mut d = datagrams(10_000, 0);
         d.send(vec![1; 500].into()).unwrap();
@@ -373,6 +421,7 @@ mod tests {
         assert_eq!(packet(&mut d, 1).0, [[0u8; 0]]);
     }
 
+    // RFC 9221 §3 MUST NOT-1, MUST NOT-2, MUST-4, MUST-5
     #[test]
     fn sizes_follow_peer_and_path() {
         let mut d = datagrams(10_000, 0);
@@ -391,6 +440,7 @@ mod tests {
         assert_eq!(d.set_peer_max_frame_size(99, true).unwrap_err().code, Code::PROTOCOL_VIOLATION);
     }
 
+    // RFC 9221 §5 SHOULD-2
     #[test]
     fn received_ones_wait_within_bounds() {
         let mut d = datagrams(0, 4 * (OVERHEAD + 100));
@@ -411,6 +461,7 @@ mod tests {
     }
 
     /// RFC 9221 §3: what was not offered is a PROTOCOL_VIOLATION.
+    // RFC 9221 §3 MUST-1, MUST-2
     #[test]
     fn what_was_not_offered_is_refused() {
         let mut d = datagrams(0, 10_000);

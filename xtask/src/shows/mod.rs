@@ -1,19 +1,23 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
-//! could not be measured, which counts as a miss: what was not seen was not shown.
+//! [`transport`], [`standards`], [`congestion::cases`] and [`speed::cases`] are the lists of cases; each group of cases has a file. A case
+//! yields [`Row`]s, or an error that says why it could not be measured, which counts as a miss: what was not seen was not
+//! shown.
 
 mod ack_frequency;
 mod bad_input;
 mod command;
+mod compliance;
 mod congestion;
 mod cost;
 mod interop;
 mod laboratory;
 mod link;
+mod matrices;
 mod perf;
 mod relay;
 mod row;
+mod speed;
 mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -41,6 +45,24 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// What bytes, handshakes, requests and connections cost beside other stacks, measured by bench/
+    #[command(after_help = after_help("speed", &speed::cases()))]
+    Speed(SpeedOptions),
+    /// Everything that the laboratory promises about matrices, statistics and records
+    #[command(after_help = after_help("lab", &laboratory()))]
+    Lab(Options),
+    /// What the standards ask, and the proof of it
+    #[command(after_help = after_help("standards", &standards()))]
+    Standards(Options),
+}
+
+#[derive(Debug, Parser)]
+struct SpeedOptions {
+    #[command(flatten)]
+    common: Options,
+    /// Judge what `bench all --save FILE` has measured, instead of measuring
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
 }
 
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
@@ -48,7 +70,7 @@ enum Part {
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
 ///
-/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
+/// Timing cases (fresh-lab, relay, speed, cpu, matrix) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
@@ -91,6 +113,8 @@ struct Context {
     commands: Commands,
     /// Measure in full.
     long: bool,
+    /// A report of `bench` to judge, instead of measuring.
+    from: Option<PathBuf>,
 }
 
 /// The cases in their order: the long run of all tests comes last.
@@ -111,13 +135,36 @@ fn transport() -> [Case; 11] {
     ]
 }
 
+/// The cases of the laboratory: the one that needs a machine for itself comes last.
+fn laboratory() -> [Case; 7] {
+    let case = |name, about, measure| Case { name, about, measure };
+    [
+        case("controls", "the self-test passes, and fails with each part broken", matrices::controls),
+        case("truth", "planted differences, identical contenders, too few seeds", matrices::truth),
+        case("a-a", "the same against the same over disjoint seeds", matrices::same),
+        case("equal", "equal records from one thread, four, and a program that was killed", matrices::equal),
+        case("full-disk", "a full disk loses the run in progress; needs the right to mount", matrices::full_disk),
+        case("memory", "10,000 runs in the memory of 1,000", matrices::memory),
+        case("matrix", "a preset, and the matrix of RTT, load, connections and ACK frequency", matrices::finish),
+    ]
+}
+
+/// The cases of the standards in their order.
+fn standards() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let (part, options, cases) = match &args.part {
-        Part::Transport(options) => ("transport", options, transport().to_vec()),
-        Part::Congestion(options) => ("congestion", options, congestion::cases()),
+    let (part, options, cases, from) = match &args.part {
+        Part::Transport(options) => ("transport", options, transport().to_vec(), None),
+        Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
+        Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
+        Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
+        Part::Standards(options) => ("standards", options, standards(), None),
     };
-    match show(part, options, &cases) {
+    match show(part, options, &cases, from) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -128,14 +175,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn show(part: &'static str, options: &Options, cases: &[Case]) -> anyhow::Result<bool> {
+fn show(part: &'static str, options: &Options, cases: &[Case], from: Option<&PathBuf>) -> anyhow::Result<bool> {
     for name in &options.only {
         let known: Vec<&str> = cases.iter().map(|case| case.name).collect();
         ensure!(known.contains(&name.as_str()), "there is no case `{name}`: there are {}", known.join(", "));
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
-    let context = Context { commands: Commands::new(&root)?, root, long: options.long };
+    let context = Context { commands: Commands::new(&root)?, root, long: options.long, from: from.cloned() };
     let mut document = Document::new(part, options.long);
     let chosen =
         cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));

@@ -62,6 +62,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the stream is not open for sending.
+    // RFC 9000 §2.3 SHOULD-1: the application can say which streams go first
     pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
         self.streams.set_priority(id, priority)
     }
@@ -99,6 +100,12 @@ impl Connection {
     /// When the peer takes none, or none of this size.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
         self.datagrams.send(data).map(|_| ())
+    }
+
+    /// Whether a datagram of `len` bytes can be queued without dropping another. After `false`,
+    /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
+    pub fn has_datagram_room(&mut self, len: usize) -> bool {
+        self.datagrams.has_room(len)
     }
 
     /// The next datagram from the peer.
