@@ -204,6 +204,27 @@ impl Connection {
         Ok(sent?)
     }
 
+    /// Queues an unreliable datagram as soon as the queue has room for it, so that none is dropped unsent.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let sent = self.act(&mut state, |waiters, connection| {
+                if connection.has_datagram_room(data.len()) {
+                    return Some(connection.send_datagram(data.clone()));
+                }
+                waiters.datagram_room.push(cx.waker().clone());
+                None
+            })?;
+            let Some(sent) = sent else { return Poll::Pending };
+            state.wake_driver();
+            Poll::Ready(sent.map_err(Into::into))
+        })
+        .await
+    }
+
     /// The next datagram from the peer.
     ///
     /// # Errors

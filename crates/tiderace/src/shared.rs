@@ -60,6 +60,8 @@ pub(crate) struct Waiters {
     /// Finished streams whose handles exist: what became of them.
     ends: HashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
+    /// Who waits for room in the queue of datagrams to be sent.
+    pub(crate) datagram_room: Vec<Waker>,
 }
 
 fn place(dir: Dir) -> usize {
@@ -126,6 +128,7 @@ impl Waiters {
                 }
             },
             Event::DatagramsReadable => wake.append(&mut self.datagrams),
+            Event::DatagramsWritable => wake.append(&mut self.datagram_room),
             Event::Closed(reason) => {
                 self.closed = Some(reason);
                 self.wake_all(wake);
@@ -137,6 +140,7 @@ impl Waiters {
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
         wake.append(&mut self.state);
         wake.append(&mut self.datagrams);
+        wake.append(&mut self.datagram_room);
         for list in self.accept.iter_mut().chain(&mut self.open) {
             wake.append(list);
         }

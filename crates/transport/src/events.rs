@@ -21,6 +21,8 @@ pub enum Event {
     Stream(StreamEvent),
     /// Datagrams wait to be read.
     DatagramsReadable,
+    /// The queue of datagrams to be sent has room again, after it was said to have none.
+    DatagramsWritable,
     /// Datagrams of ours left the full queue unsent, the oldest first: how many since the last such event.
     DatagramsDropped {
         /// Number of datagrams.

@@ -313,6 +313,7 @@ impl Connection {
         if let Some(event) = self.datagrams.poll_event() {
             return Some(match event {
                 DatagramEvent::Readable => Event::DatagramsReadable,
+                DatagramEvent::Writable => Event::DatagramsWritable,
                 DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
                 DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
             });

@@ -62,6 +62,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+            arrived: None,
         };
         let outcome = recovery::on_ack_received(
             ledger,
@@ -73,6 +74,7 @@ impl Connection {
             &progress,
             &mut carriers,
         )?;
+        carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
         self.on_outcome(now, &outcome);
@@ -164,8 +166,10 @@ impl Connection {
                     control: &mut self.control,
                     ack_requests: &mut self.ack_requests,
                     observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+                    arrived: None,
                 };
                 let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
+                carriers.settle();
                 self.on_outcome(now, &outcome);
             }
             Reason::Probe | Reason::AntiDeadlock => {
@@ -225,6 +229,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
@@ -243,6 +248,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
@@ -260,6 +266,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         recovery::discard_space(
             &mut space.ledger,

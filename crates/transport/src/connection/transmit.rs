@@ -286,20 +286,19 @@ impl Connection {
     /// Whether a space has anything to say beside acknowledgements.
     #[inline]
     pub(super) fn wants_to_send(&self, id: SpaceId) -> bool {
-        if self.handshake.wants_to_send(id.level()) {
-            return true;
-        }
-        matches!(id, SpaceId::Data(_))
-            && (self.streams.wants_to_send()
-                || self.datagrams.wants_to_send()
-                || self.control.wants_to_send()
-                || self.ack_requests.wants_to_send()
-                || self.local_ids.wants_to_send()
-                || self.remote_ids.next_retirement().is_some())
+        let data = matches!(id, SpaceId::Data(_));
+        data && self.streams.wants_to_send()
+            || self.handshake.wants_to_send(id.level())
+            || data
+                && (self.datagrams.wants_to_send()
+                    || self.control.wants_to_send()
+                    || self.ack_requests.wants_to_send()
+                    || self.local_ids.wants_to_send()
+                    || self.remote_ids.next_retirement().is_some())
     }
 
     /// Writes header and frames of a packet at `start`. `None` when no frame found room.
-    #[inline]
+    #[inline(always)]
     fn open_packet(
         &mut self,
         now: Instant,
@@ -536,7 +535,7 @@ impl Connection {
     }
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn close_packet(
         &mut self,
         now: Instant,
