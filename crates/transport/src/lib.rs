@@ -36,10 +36,10 @@ mod token;
 
 pub use acks::Ecn;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
-pub use connection::Connection;
+pub use connection::{Connection, MigrateError};
 pub use endpoint::{
-    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig,
-    Transmit,
+    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, PreferredAddresses,
+    RetryPolicy, ServerConfig, Transmit,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

@@ -96,6 +96,8 @@ figures! {
     congestion_window: Gauge, Bytes, "bytes that may be in flight";
     bytes_in_flight: Gauge, Bytes, "bytes in flight";
     pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";
+    path_changes: Counter, Count, "times that another path came into use";
+    path_failures: Counter, Count, "paths on which nobody answered in time";
     mtu_probes_sent: Counter, Count, "packets sent to try out a larger datagram size";
     mtu_probes_lost: Counter, Count, "those of them that were lost, which says nothing about congestion";
     mtu_black_holes: Counter, Count, "times that datagrams of a size that had arrived stopped to arrive";

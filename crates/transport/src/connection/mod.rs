@@ -11,6 +11,7 @@ mod frames;
 mod lifecycle;
 mod migration;
 mod mtu;
+mod path_probe;
 mod progress;
 mod receive;
 mod recover;
@@ -21,6 +22,8 @@ mod transmit;
 mod verdicts;
 mod watch;
 
+pub use self::migration::MigrateError;
+
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
@@ -29,7 +32,7 @@ use std::{
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
-use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
+use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters, version};
 
 use self::{
     control::Control,
@@ -43,7 +46,7 @@ use crate::{
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
-    endpoint::{ClientConfig, ConnectError, ServerConfig},
+    endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
     handshake::{ExpectedIds, Handshake, Unstarted},
@@ -65,6 +68,8 @@ pub(crate) struct Setup {
     pub(crate) local: Option<IpAddr>,
     pub(crate) seed: Seed,
     pub(crate) tokens: Arc<Tokens>,
+    /// The ID that goes with a server's preferred address; its sequence number is 1.
+    pub(crate) preferred: Option<(ConnectionId, ResetToken)>,
 }
 
 /// How a connection that a peer started began.
@@ -109,6 +114,12 @@ pub struct Connection {
     paths: PathList,
     /// The path that is sent on.
     active: usize,
+    /// Where the handshake found the server.
+    handshake_remote: SocketAddr,
+    /// Where the server would rather be reached.
+    preferred_address: Option<PreferredAddress>,
+    /// A client that goes there.
+    follows: bool,
     /// The path to fall back to when the one in use turns out not to lead to the peer.
     last_validated: usize,
     newcomer: Option<migration::Newcomer>,
@@ -154,6 +165,7 @@ struct PeerPromises {
     max_ack_delay: Duration,
     active_connection_id_limit: u64,
     max_udp_payload_size: u16,
+    disable_active_migration: bool,
 }
 
 impl Connection {
@@ -185,6 +197,7 @@ impl Connection {
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
+        connection.follows = config.follow_preferred_address;
         connection.unwatched = unwatched;
         connection.start_watching(now);
         connection.progress_handshake(now);
@@ -194,10 +207,16 @@ impl Connection {
     pub(crate) fn accept_from(now: Instant, setup: Setup, config: &ServerConfig, origin: &Origin) -> Self {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
+        let preferred = setup.preferred.map(|(cid, reset_token)| {
+            let PreferredAddresses { ipv4, ipv6 } = config.preferred_address;
+            PreferredAddress { ipv4, ipv6, cid, reset_token }
+        });
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
             p.original_dcid = Some(origin.original_dcid);
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+            p.disable_active_migration = !config.migration;
+            p.preferred_address = preferred;
         });
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
@@ -215,6 +234,9 @@ impl Connection {
             RemoteIds::new(origin.peer),
             path,
         );
+        if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
+            connection.local_ids.issue_in_parameters(cid, reset_token);
+        }
         connection.expected.initial_source = Some(origin.peer);
         connection.first_dcid = Some(origin.initial_dcid);
         connection.send_token = config.send_token;
@@ -253,6 +275,9 @@ impl Connection {
             keys,
             key_update_wanted: false,
             spaces: Spaces::new(&profile),
+            handshake_remote: path.remote,
+            preferred_address: None,
+            follows: false,
             paths: PathList(vec![path]),
             active: 0,
             last_validated: 0,
@@ -272,6 +297,7 @@ impl Connection {
                 max_ack_delay: Duration::from_millis(25),
                 active_connection_id_limit: 2,
                 max_udp_payload_size: u16::MAX,
+                disable_active_migration: false,
             },
             sent_since_received: false,
             heard: false,
@@ -441,5 +467,7 @@ fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> 
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
     let discovery = profile.mtu_discovery();
     let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
-    Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn)
+    let path = Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn);
+    // RFC 9000 §8.1: the handshake proves it, with datagrams of 1,200 bytes in both directions.
+    Path { proven: true, ..path }
 }

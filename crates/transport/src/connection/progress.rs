@@ -53,6 +53,11 @@ impl Connection {
         if let Some(token) = peer.stateless_reset_token {
             self.remote_ids.set_first_token(token);
         }
+        if let Some(preferred) = peer.preferred_address {
+            // RFC 9000 §5.1.1: its ID has the sequence number 1.
+            self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
+            self.preferred_address = self.follows.then_some(preferred);
+        }
         self.streams.set_peer_parameters(&peer)?;
         self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         self.peer = PeerPromises {
@@ -60,6 +65,7 @@ impl Connection {
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
             max_ack_delay: Duration::from_millis(peer.max_ack_delay_ms),
             active_connection_id_limit: peer.active_connection_id_limit,
+            disable_active_migration: peer.disable_active_migration,
             max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
@@ -112,6 +118,7 @@ impl Connection {
         }
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
+        self.consider_preferred_address(now);
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);

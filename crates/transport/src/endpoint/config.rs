@@ -1,6 +1,9 @@
 //! What an endpoint, a server and a client are given.
 
-use std::sync::Arc;
+use std::{
+    net::{SocketAddrV4, SocketAddrV6},
+    sync::Arc,
+};
 
 use units::Seed;
 
@@ -55,6 +58,12 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// Send a token with which the client skips address validation next time.
     pub send_token: bool,
+    /// Clients may move to other networks. When not, they are asked to stay (`disable_active_migration`); a NAT may rebind
+    /// all the same.
+    pub migration: bool,
+    /// Where clients shall go once the handshake is done (RFC 9000 §9.6). Datagrams that arrive there have to reach the
+    /// same endpoint, with that address as [`Datagram::local`](crate::Datagram::local).
+    pub preferred_address: PreferredAddresses,
     /// Who watches accepted connections from their first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
@@ -63,7 +72,31 @@ impl ServerConfig {
     /// Accepts with default limits.
     pub fn new(tls: Arc<dyn ServerTls>, profile: Arc<Profile>) -> Self {
         let retry = RetryPolicy::Above(1_000);
-        Self { tls, profile, retry, max_connections: 100_000, send_token: true, observe: None }
+        Self {
+            tls,
+            profile,
+            retry,
+            max_connections: 100_000,
+            send_token: true,
+            migration: true,
+            preferred_address: PreferredAddresses::default(),
+            observe: None,
+        }
+    }
+}
+
+/// Addresses that a server would rather be reached at, by family; a client takes that of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PreferredAddresses {
+    /// Over IPv4.
+    pub ipv4: Option<SocketAddrV4>,
+    /// Over IPv6.
+    pub ipv6: Option<SocketAddrV6>,
+}
+
+impl PreferredAddresses {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ipv4.is_none() && self.ipv6.is_none()
     }
 }
 
@@ -76,6 +109,8 @@ pub struct ClientConfig {
     pub profile: Arc<Profile>,
     /// A token from an earlier connection to the same server.
     pub token: Vec<u8>,
+    /// Go where the server would rather be reached, if the path there works.
+    pub follow_preferred_address: bool,
     /// Who watches the connection from its first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
@@ -83,7 +118,7 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// A first connection, without a token.
     pub fn new(tls: Arc<dyn ClientTls>, profile: Arc<Profile>) -> Self {
-        Self { tls, profile, token: Vec::new(), observe: None }
+        Self { tls, profile, token: Vec::new(), follow_preferred_address: true, observe: None }
     }
 }
 

@@ -20,7 +20,7 @@ use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
-pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
+pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
 use self::{admission::FirstPacket, routes::Routes, stateless::Stateless};
 use crate::{
     acks::Ecn,
@@ -176,6 +176,17 @@ impl Endpoint {
         Ok(handle)
     }
 
+    /// The socket was replaced by one with another address: the clients' connections go on from there. `local` is that
+    /// address, if it is to be named in [`Transmit::local`].
+    pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
+        for index in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[index].connection {
+                connection.rebind(now, local);
+                self.mark_dirty(u32::try_from(index).expect("fewer than 2^32 connections"));
+            }
+        }
+    }
+
     fn setup(&mut self, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
         self.setups += 1;
         Setup {
@@ -185,6 +196,7 @@ impl Endpoint {
             local,
             seed: self.seed.child("connection", self.setups),
             tokens: self.tokens.clone(),
+            preferred: None,
         }
     }
 

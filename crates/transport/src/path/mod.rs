@@ -29,6 +29,10 @@ pub(crate) struct Path {
     pub(crate) amplification: AmplificationLimit,
     /// Proof that the peer receives at this address.
     pub(crate) challenge: Challenge,
+    /// Datagrams of 1,200 bytes have passed in both directions.
+    pub(crate) proven: bool,
+    /// A client moves here as soon as the path is proven.
+    pub(crate) destined: bool,
     /// RTT, bytes in flight, congestion control, pacing.
     pub(crate) recovery: Recovery,
     /// Largest UDP payload that is sent on this path, in bytes.
@@ -78,7 +82,20 @@ impl Path {
         marks: bool,
     ) -> Self {
         let (challenge, mtu) = (Challenge::default(), discovery.current());
-        Self { remote, local, amplification, challenge, recovery, mtu, discovery, marks }
+        let (proven, destined) = (false, false);
+        Self { remote, local, amplification, challenge, proven, destined, recovery, mtu, discovery, marks }
+    }
+
+    /// Whether a datagram between these addresses is on this path for sure.
+    #[inline]
+    pub(crate) fn is(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
+        self.remote == remote && self.local == local
+    }
+
+    /// Whether it may be: where a socket or the application did not name the address of this end, any will do.
+    #[inline]
+    pub(crate) fn may_be(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
+        self.remote == remote && (self.local == local || self.local.is_none() || local.is_none())
     }
 
     /// The peer takes no datagrams above `max` bytes.
