@@ -157,13 +157,15 @@ impl Connection {
         if self.paths[self.active].amplification.is_validated() {
             self.last_validated = self.active;
         }
+        let old = self.last_validated;
         self.use_path(now, place);
         // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
-        if !self.paths[place].proven && !self.paths[place].challenge.is_running() {
+        if self.paths[place].proven {
+            self.arrived(now, place);
+        } else if !self.paths[place].challenge.is_running() {
             self.challenge(now, place);
         }
         // RFC 9000 §9.3.3: the old path is asked too; if the peer is still there, someone copies its packets.
-        let old = self.last_validated;
         if old != place && !self.paths[old].challenge.is_running() {
             self.challenge(now, old);
         }
@@ -295,11 +297,16 @@ impl Connection {
         }
         let news = if self.side == Side::Server { address_is_news } else { path_is_news };
         if news && place == self.active {
-            self.last_validated = place;
-            self.observe_migration(now, Migration::Validated, place);
-            self.push(Event::Migrated);
+            self.arrived(now, place);
         }
         self.release_unused_ids(now);
+    }
+
+    /// The path in use is validated.
+    fn arrived(&mut self, now: Instant, place: usize) {
+        self.last_validated = place;
+        self.observe_migration(now, Migration::Validated, place);
+        self.push(Event::Migrated);
     }
 
     /// Gives the IDs of paths back that nobody needs any more.

@@ -44,6 +44,9 @@ pub struct Exchange {
     pub answered: Option<Instant>,
     pub closed: Option<(Instant, CloseReason)>,
     pub migrated: usize,
+    pub migration_failed: usize,
+    /// When something was read.
+    pub progress: Vec<Instant>,
     pub tokens: Vec<Bytes>,
     request: usize,
     answer: usize,
@@ -67,6 +70,8 @@ impl Exchange {
             answered: None,
             closed: None,
             migrated: 0,
+            migration_failed: 0,
+            progress: Vec::new(),
             tokens: Vec::new(),
             request: 0,
             answer,
@@ -107,6 +112,7 @@ impl Exchange {
                 self.closed = Some((now, reason));
             }
             Event::Migrated => self.migrated += 1,
+            Event::MigrationFailed => self.migration_failed += 1,
             Event::TokenReceived(token) => self.tokens.push(token),
             _ => {}
         }
@@ -126,7 +132,12 @@ impl App for Exchange {
             let Some(connection) = endpoint.connection_mut(handle).filter(|c| !c.is_closed()) else { continue };
             while !stream.ended {
                 match connection.read(id, usize::MAX, Order::Ordered) {
-                    Ok(Some(chunk)) => stream.read += chunk.data.len(),
+                    Ok(Some(chunk)) => {
+                        stream.read += chunk.data.len();
+                        if self.progress.last() != Some(&now) {
+                            self.progress.push(now);
+                        }
+                    }
                     Ok(None) => stream.ended = true,
                     Err(_) => break,
                 }
