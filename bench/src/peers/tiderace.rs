@@ -47,7 +47,7 @@ fn on_runtime<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<(Endpoint, u64)> {
     let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let granted = sys::set_socket_buffers(socket.as_fd(), SOCKET_BUFFER)?;
-    Ok((Endpoint::on_socket(socket, EndpointOptions { server, config: None })?, granted))
+    Ok((Endpoint::on_socket(socket, EndpointOptions { server, ..EndpointOptions::default() })?, granted))
 }
 
 fn datagrams(endpoint: &Endpoint, connection: &Connection) -> Option<Datagrams> {

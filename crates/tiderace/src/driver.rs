@@ -1,7 +1,7 @@
 //! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
 //!
 //! One pass: everything that the socket has (within a bound), the deadlines that have passed, everything that wants to
-//! leave; then events are handed out and the task sleeps until the socket, a deadline or a handle wakes it.
+//! leave, TLS steps for the pool; then events are handed out and the task sleeps until the socket, a deadline or a handle wakes it.
 
 use std::{
     future::Future,
@@ -18,6 +18,7 @@ use units::Instant;
 use crate::{
     shared::{Shared, State},
     socket::{SEND_BUFFER, Socket},
+    tls_pool::TlsLink,
 };
 
 /// System calls for reading, and for writing, before other tasks of the runtime get their turn.
@@ -36,11 +37,13 @@ pub(crate) struct Driver {
     unsent: Option<Transmit>,
     sleep: Pin<Box<Sleep>>,
     sleeps_until: Option<Instant>,
+    /// Where TLS runs, unless here.
+    tls: Option<TlsLink>,
     wake: Vec<Waker>,
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, socket: Socket) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, socket: Socket, tls: Option<TlsLink>) -> Self {
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
         let size = if segments > 1 { SEND_BUFFER } else { 2048 };
@@ -51,6 +54,7 @@ impl Driver {
             unsent: None,
             sleep: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             sleeps_until: None,
+            tls,
             wake: Vec::new(),
         }
     }
@@ -108,6 +112,12 @@ impl Driver {
         true
     }
 
+    /// Takes in the outcomes of TLS steps. `true` when there may be more.
+    fn receive_tls(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        let Some(tls) = &mut self.tls else { return false };
+        tls.receive(cx, self.shared.clock.now(), &mut state.endpoint)
+    }
+
     /// Sleeps until the next deadline. `true` when it has passed already.
     fn arm(&mut self, cx: &mut Context<'_>, state: &State) -> bool {
         let Some((at, ..)) = state.endpoint.poll_timeout() else {
@@ -133,9 +143,20 @@ impl Future for Driver {
         let this = &mut *self;
         let shared = this.shared.clone();
         let mut state = shared.lock();
+        if let Some((socket, local)) = state.replacement.take() {
+            let stats = this.socket.stats;
+            this.socket = socket;
+            this.socket.stats = stats;
+            state.endpoint.rebind(shared.clock.now(), local);
+        }
+        this.receive_tls(cx, &mut state);
         let mut again = this.receive(cx, &mut state);
         state.endpoint.handle_timeout(shared.clock.now());
         again |= this.transmit(cx, &mut state);
+        if let Some(tls) = &mut this.tls {
+            tls.submit(&mut state.endpoint);
+        }
+        again |= this.receive_tls(cx, &mut state);
         state.socket = this.socket.stats;
         state.collect_events(&mut this.wake);
         again |= this.arm(cx, &state);

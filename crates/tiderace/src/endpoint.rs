@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     io,
     net::{SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::Poll,
 };
 
@@ -17,7 +17,20 @@ use crate::{
     error::ConnectError,
     shared::Shared,
     socket::{Socket, SocketStats},
+    tls_pool::{TlsLink, TlsPool},
 };
+
+/// Where the TLS work of accepted connections runs.
+#[derive(Clone, Default)]
+pub enum Handshakes {
+    /// On a pool of the endpoint's own with its default size. This is the default.
+    #[default]
+    OwnPool,
+    /// On this pool.
+    Pool(TlsPool),
+    /// On the task that drives the endpoint: nothing starts a thread, and a burst of handshakes delays data.
+    InPlace,
+}
 
 /// How an endpoint is opened.
 #[derive(Default)]
@@ -26,12 +39,14 @@ pub struct EndpointOptions {
     pub server: Option<ServerConfig>,
     /// Seed and layout of connection IDs; from the operating system when not given.
     pub config: Option<EndpointConfig>,
+    /// Where TLS runs.
+    pub handshakes: Handshakes,
 }
 
 /// A UDP socket that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
 pub struct Endpoint {
     shared: Arc<Shared>,
-    local: SocketAddr,
+    local: Mutex<SocketAddr>,
 }
 
 impl Endpoint {
@@ -62,7 +77,7 @@ impl Endpoint {
     /// # Errors
     /// When the address cannot be bound.
     pub fn server(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
-        Self::open(address, EndpointOptions { server: Some(config), config: None })
+        Self::open(address, EndpointOptions { server: Some(config), ..EndpointOptions::default() })
     }
 
     /// Uses a socket that is bound already.
@@ -76,14 +91,39 @@ impl Endpoint {
             Some(config) => config,
             None => EndpointConfig::from_seed(system_seed()?),
         };
-        let shared = Shared::new(transport::Endpoint::new(config, options.server.map(Arc::new)));
-        tokio::spawn(Driver::new(shared.clone(), socket));
-        Ok(Self { shared, local })
+        let pool = match options.handshakes {
+            _ if options.server.is_none() => None,
+            Handshakes::OwnPool => Some(TlsPool::default()),
+            Handshakes::Pool(pool) => Some(pool),
+            Handshakes::InPlace => None,
+        };
+        let mut endpoint = transport::Endpoint::new(config, options.server.map(Arc::new));
+        let tls = pool.map(|pool| TlsLink::new(pool, &mut endpoint));
+        let shared = Shared::new(endpoint);
+        tokio::spawn(Driver::new(shared.clone(), socket, tls));
+        Ok(Self { shared, local: Mutex::new(local) })
+    }
+
+    /// Goes on with another socket, for example because the host has moved to another network: the connections of this
+    /// client migrate at once and validate the new path while data flows. What a server has accepted goes on as well, if
+    /// its clients still reach it. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be prepared; the old one stays.
+    pub fn rebind(&self, socket: UdpSocket) -> io::Result<()> {
+        let socket = Socket::new(socket)?;
+        let local = socket.local_addr()?;
+        let ip = Some(local.ip()).filter(|ip| !ip.is_unspecified());
+        let mut state = self.shared.lock();
+        state.replacement = Some((socket, ip));
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
+        state.wake_driver();
+        Ok(())
     }
 
     /// The address of the socket.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a connection; the result is a future that is ready when the handshake is complete.

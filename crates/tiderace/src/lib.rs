@@ -17,17 +17,19 @@ mod qlog;
 mod shared;
 mod socket;
 mod stream;
+mod tls_pool;
 
 pub use connection::{Connecting, Connection};
-pub use endpoint::{Endpoint, EndpointOptions};
+pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
 pub use qlog::QlogDir;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
+pub use tls_pool::TlsPool;
 /// The state machine and its settings.
 pub use transport;
 pub use transport::{
-    ClientConfig, CloseReason, Profile, RetryPolicy, ServerConfig, Stats,
+    ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
     streams::Priority,
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
 };

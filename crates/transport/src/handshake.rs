@@ -1,19 +1,17 @@
 //! The handshake: the TLS session, the CRYPTO streams that carry it, and what the peer promised in it.
 
+mod step;
+
 use wire::{ConnectionId, Side, TransportParameters};
 
 use crate::{
     crypto_stream::CryptoStream,
     error::{Code, TransportError},
-    tls::{Level, Progress, ServerTls, Session, TlsEvent, Waiting},
+    tls::{Level, Progress, Session, TlsEvent, Waiting, client_hello},
 };
 
-/// What a server needs to start TLS, kept until the first handshake bytes are authenticated: a forged first packet
-/// costs no session.
-pub(crate) struct Unstarted {
-    pub(crate) tls: std::sync::Arc<dyn ServerTls>,
-    pub(crate) parameters: Vec<u8>,
-}
+use self::step::Worker;
+pub(crate) use self::step::{Done, Step, Unstarted};
 
 /// The connection IDs that the peer has to name in its parameters (RFC 9000 §7.3).
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +36,22 @@ pub(crate) struct Handshake {
     confirmed: bool,
     /// Handshake bytes arrived that the session has not seen.
     unread: bool,
+    /// The level at which the peer's next handshake bytes are due: the session's answer, for when it is away.
+    read_level: Level,
+    /// Steps of the session run elsewhere.
+    hand_out: Option<Box<HandOut>>,
+}
+
+/// What a handshake needs whose session works elsewhere.
+#[derive(Default)]
+struct HandOut {
+    /// The session is away, or will be with the step that waits here.
+    away: bool,
+    step: Option<Step>,
+    /// Nobody was told of the step yet.
+    untold: bool,
+    /// The beginning of a first message whose end has not arrived: not worth a step.
+    held: Vec<u8>,
 }
 
 fn place(level: Level) -> usize {
@@ -67,7 +81,33 @@ impl Handshake {
             waiting: None,
             confirmed: false,
             unread: false,
+            read_level: Level::Initial,
+            hand_out: None,
         }
+    }
+
+    /// From here on steps of the session are handed out ([`take_step`](Self::take_step)), until the handshake is
+    /// confirmed.
+    pub(crate) fn hand_out_steps(&mut self) {
+        self.hand_out = Some(Box::default());
+    }
+
+    /// The session works elsewhere. What it says is due soon, so that acknowledgements can wait for it.
+    #[inline]
+    pub(crate) fn is_away(&self) -> bool {
+        self.hand_out.as_ref().is_some_and(|out| out.away)
+    }
+
+    /// Tells once that a step waits, and whether it is not the first.
+    #[inline]
+    pub(crate) fn new_step(&mut self) -> Option<bool> {
+        let out = self.hand_out.as_mut()?;
+        if std::mem::take(&mut out.untold) { out.step.as_ref().map(Step::has_begun) } else { None }
+    }
+
+    /// The step that waits to be run elsewhere.
+    pub(crate) fn take_step(&mut self) -> Option<Step> {
+        self.hand_out.as_mut()?.step.take()
     }
 
     /// Both ends know that the other has the keys (RFC 9001 §4.1.2).
@@ -77,6 +117,7 @@ impl Handshake {
 
     /// `true` when that is news.
     pub(crate) fn confirm(&mut self) -> bool {
+        self.hand_out = None;
         !std::mem::replace(&mut self.confirmed, true)
     }
 
@@ -95,7 +136,7 @@ impl Handshake {
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
         stream.on_frame(offset, data)?;
         // RFC 9001 §4.1.3 MUST: once TLS reads another level, nothing new may come at this one.
-        if stream.has_unread() && self.session.as_ref().is_some_and(|session| session.read_level() > level) {
+        if stream.has_unread() && self.read_level > level {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "handshake bytes at a level that is over"));
         }
         self.unread = true;
@@ -115,13 +156,8 @@ impl Handshake {
 
     /// Lets TLS work on what arrived. Each call returns the next thing that the connection has to do for it.
     pub(crate) fn advance(&mut self) -> Result<Option<TlsEvent>, TransportError> {
-        if self.session.is_none() {
-            let Some(unstarted) = self.unstarted.take_if(|_| self.unread) else { return Ok(None) };
-            self.session = Some(unstarted.tls.start(self.version, unstarted.parameters)?);
-        }
-        let Some(session) = &mut self.session else { return Ok(None) };
         loop {
-            while let Some(event) = session.next_event() {
+            while let Some(event) = self.session.as_mut().and_then(|session| session.next_event()) {
                 match event {
                     TlsEvent::Write { level, data } => {
                         if let Some(stream) = &mut self.crypto[place(level)] {
@@ -131,36 +167,76 @@ impl Handshake {
                     other => return Ok(Some(other)),
                 }
             }
-            if !self.unread {
+            if !self.unread || self.is_away() {
                 return Ok(None);
             }
-            let progress = if self.waiting.is_some() {
-                session.resume()?
-            } else {
-                let level = session.read_level();
-                let Some(data) = self.crypto[place(level)].as_mut().and_then(|s| s.read()) else {
-                    self.unread = false;
-                    continue;
-                };
-                let progress = session.read(level, &data)?;
-                // RFC 9001 §4.1.3 MUST: bytes left over at a level that TLS has left are an error.
-                let next = session.read_level();
-                if next != level && self.crypto[place(level)].as_ref().is_some_and(|s| s.has_unread()) {
-                    return Err(TransportError::new(
-                        Code::PROTOCOL_VIOLATION,
-                        "handshake bytes beyond the end of their encryption level",
-                    ));
+            let Some(step) = self.next_step() else { return Ok(None) };
+            match &mut self.hand_out {
+                Some(out) => {
+                    out.away = true;
+                    out.step = Some(step);
+                    out.untold = true;
+                    return Ok(None);
                 }
-                progress
-            };
-            self.waiting = match progress {
-                Progress::Ready => None,
-                Progress::Pending(what) => {
-                    self.unread = false;
-                    Some(what)
-                }
-            };
+                None => self.take_back(step.run())?,
+            }
         }
+    }
+
+    /// What the session has to do next; `None` when it has seen everything.
+    fn next_step(&mut self) -> Option<Step> {
+        let level = self.read_level;
+        let data = if self.waiting.is_some() { None } else { Some(self.next_bytes(level)?) };
+        let worker = match (self.session.take(), self.unstarted.take()) {
+            (Some(session), _) => Worker::Session(session),
+            (None, Some(unstarted)) => Worker::Unstarted(unstarted),
+            (None, None) => return None,
+        };
+        Some(Step { version: self.version, worker, level, data })
+    }
+
+    /// Bytes for the session, if there are enough to be worth a step.
+    fn next_bytes(&mut self, level: Level) -> Option<Vec<u8>> {
+        let Some(data) = self.crypto[place(level)].as_mut().and_then(|s| s.read()) else {
+            self.unread = false;
+            return None;
+        };
+        let Some(out) = self.hand_out.as_mut().filter(|_| level == Level::Initial) else { return Some(data) };
+        out.held.extend_from_slice(&data);
+        if client_hello::is_partial(&out.held) {
+            self.unread = false;
+            return None;
+        }
+        Some(std::mem::take(&mut out.held))
+    }
+
+    /// The session comes back from a step.
+    pub(crate) fn take_back(&mut self, done: Done) -> Result<(), TransportError> {
+        if let Some(out) = &mut self.hand_out {
+            out.away = false;
+        }
+        self.session = done.session;
+        let progress = done.progress?;
+        if let Some(session) = &self.session {
+            self.read_level = session.read_level();
+        }
+        // RFC 9001 §4.1.3 MUST: bytes left over at a level that TLS has left are an error.
+        if let Some(level) = done.read.filter(|level| *level != self.read_level)
+            && self.crypto[place(level)].as_ref().is_some_and(|s| s.has_unread())
+        {
+            return Err(TransportError::new(
+                Code::PROTOCOL_VIOLATION,
+                "handshake bytes beyond the end of their encryption level",
+            ));
+        }
+        self.waiting = match progress {
+            Progress::Ready => None,
+            Progress::Pending(what) => {
+                self.unread = false;
+                Some(what)
+            }
+        };
+        Ok(())
     }
 
     /// The CRYPTO stream of a level, unless the level is done with.

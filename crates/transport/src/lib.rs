@@ -39,7 +39,7 @@ pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, MigrateError};
 pub use endpoint::{
     ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, PreferredAddresses,
-    RetryPolicy, ServerConfig, Transmit,
+    RetryPolicy, ServerConfig, TlsDone, TlsStep, Transmit,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

@@ -49,7 +49,7 @@ use crate::{
     endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
-    handshake::{ExpectedIds, Handshake, Unstarted},
+    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted},
     keys::{KeyLimits, Keys},
     path::{AmplificationLimit, Path, PathList},
     profile::Profile,
@@ -357,7 +357,36 @@ impl Connection {
         self.handshake.waiting()
     }
 
+    /// The steps of the TLS session are run elsewhere from here on.
+    pub(crate) fn hand_out_tls(&mut self) {
+        self.handshake.hand_out_steps();
+    }
+
     // What the endpoint asks.
+
+    /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
+    pub(crate) fn new_tls_step(&mut self) -> Option<bool> {
+        self.handshake.new_step()
+    }
+
+    /// The step that waits to be run elsewhere.
+    pub(crate) fn take_tls_step(&mut self) -> Option<Step> {
+        self.handshake.take_step()
+    }
+
+    /// A step of the TLS session is done.
+    pub(crate) fn handle_tls_done(&mut self, now: Instant, done: Done) {
+        if !self.lifecycle.is_open() {
+            return;
+        }
+        match self.handshake.take_back(done) {
+            Ok(()) => {
+                self.progress_handshake(now);
+                self.retry_unopened(now);
+            }
+            Err(error) => self.fail(now, error),
+        }
+    }
 
     /// Every ID that datagrams for this connection may be addressed to.
     pub(crate) fn local_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {

@@ -45,7 +45,8 @@ impl Connection {
         self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));
         // What may not be sent anyway, because of the address, needs no waking: the peer's next datagram does that.
         let acks = self.spaces.ids().filter_map(|id| self.spaces.get(id)?.acks.deadline()).min();
-        let acks = acks.filter(|_| self.datagram_room() > 0);
+        // Nor does what waits for an answer of TLS.
+        let acks = acks.filter(|_| self.datagram_room() > 0 && !self.handshake.is_away());
         self.timers.set(Timer::AckDelay, acks);
         let paced_until = if self.has_data() {
             match self.paths[self.active].recovery.allowance(now, u64::MAX) {

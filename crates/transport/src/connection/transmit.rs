@@ -214,6 +214,10 @@ impl Connection {
             let Some(permit) = self.permit(now, space, allowance.saturating_sub(at as u64), out.len()) else {
                 continue;
             };
+            // What TLS answers is due soon and takes the acknowledgement along.
+            if !permit.data && self.handshake.is_away() {
+                continue;
+            }
             if let Some(packet) = self.open_packet(now, space, out, at, permit) {
                 at = packet.end + TAG_LEN;
                 open[count] = Some(packet);

@@ -51,6 +51,10 @@ impl Endpoint {
             self.send_retry(now, &datagram, first);
             return;
         }
+        if self.hand_outs.is_full() {
+            self.stats.overloaded += 1;
+            return;
+        }
         if self.open >= server.max_connections {
             self.refuse(&datagram, first);
             return;
@@ -70,6 +74,9 @@ impl Endpoint {
             validated: valid.is_some(),
         };
         let mut connection = Connection::accept_from(now, setup, &server, &origin);
+        if self.hand_outs.are_on() {
+            connection.hand_out_tls();
+        }
         connection.handle_datagram(now, datagram);
         // A packet that nobody sealed for this destination leaves no trace.
         if !connection.has_heard() {

@@ -6,6 +6,7 @@
 
 mod admission;
 mod config;
+mod handouts;
 mod routes;
 mod stateless;
 
@@ -21,7 +22,8 @@ use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
-use self::{admission::FirstPacket, routes::Routes, stateless::Stateless};
+pub use self::handouts::{TlsDone, TlsStep};
+use self::{admission::FirstPacket, handouts::HandOuts, routes::Routes, stateless::Stateless};
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
@@ -94,6 +96,8 @@ pub struct EndpointStats {
     pub resets: u64,
     /// Connections refused because of a limit.
     pub refused: u64,
+    /// First packets dropped because too many handshakes waited for TLS: their clients try again.
+    pub overloaded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
 }
@@ -103,7 +107,8 @@ pub struct EndpointStats {
 /// Contract: call [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout) or commands of a
 /// connection ([`connection_mut`](Self::connection_mut)); then drain [`poll_transmit`](Self::poll_transmit) and
 /// [`poll_event`](Self::poll_event) until they return nothing; then wait for a datagram or for
-/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls.
+/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls. Who has TLS run elsewhere
+/// ([`hand_out_tls`](Self::hand_out_tls)) also drains [`poll_tls_step`](Self::poll_tls_step).
 ///
 /// Instants are the caller's; with the Unix epoch as their origin, tokens outlive the process.
 pub struct Endpoint {
@@ -123,6 +128,7 @@ pub struct Endpoint {
     events: VecDeque<(Handle, Event)>,
     accepted: VecDeque<Handle>,
     stateless: Stateless,
+    hand_outs: HandOuts,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -148,6 +154,7 @@ impl Endpoint {
             events: VecDeque::new(),
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
+            hand_outs: HandOuts::default(),
             setups: 0,
             stats: EndpointStats::default(),
         }
@@ -399,6 +406,7 @@ impl Endpoint {
             }
             self.events.push_back((handle, event));
         }
+        let step = connection.new_tls_step();
         let mut issued = false;
         while connection.ids_wanted() > 0 {
             let id = self.ids.generate();
@@ -428,6 +436,9 @@ impl Endpoint {
                 self.wakeups.insert((at, index));
                 slot.wakeup = Some(at);
             }
+        }
+        if let Some(begun) = step {
+            self.queue_step(handle, begun);
         }
         if issued {
             self.mark_dirty(index);

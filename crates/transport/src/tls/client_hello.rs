@@ -16,6 +16,17 @@ const EXTENSION_ALPN: u16 = 16;
 const EXTENSION_EARLY_DATA: u16 = 42;
 const NAME_TYPE_HOST: u8 = 0;
 
+/// Whether `bytes` begin a message whose end is not among them. What is refused anyway counts as whole.
+pub(crate) fn is_partial(bytes: &[u8]) -> bool {
+    match bytes {
+        [_, high, middle, low, body @ ..] => {
+            let len = usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
+            len <= MAX_CLIENT_HELLO && body.len() < len
+        }
+        _ => true,
+    }
+}
+
 /// What a client asks for, as far as a choice of configuration can depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {

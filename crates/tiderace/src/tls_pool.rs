@@ -1,0 +1,181 @@
+//! Threads that run the TLS steps of handshakes, so that key exchange, signatures and slow private keys delay no data.
+//!
+//! A driver submits what its endpoint hands out; a thread runs it and sends the outcome back, which wakes the driver. The
+//! queue is bounded by the endpoints: each hands out at most [`WAITING`] first steps at a time, and one step of each
+//! handshake that has begun.
+
+use std::{
+    collections::VecDeque,
+    io,
+    num::NonZeroUsize,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock},
+    task::{Context, Poll},
+    thread,
+};
+
+use tokio::sync::mpsc;
+use transport::{Endpoint, TlsDone, TlsStep};
+use units::Instant;
+
+/// Handshakes of an endpoint that wait for their first step, at most. At 2,000 handshakes per second and core, the last of
+/// them waits about as long as a client is willing to before it repeats its first packet.
+const WAITING: usize = 256;
+/// Outcomes that a driver takes in before data gets its turn: each installs keys and makes a flight of packets.
+const OUTCOMES_PER_PASS: usize = 4;
+/// How much the threads stand back behind others, in steps of the `nice` command.
+const NICENESS: i32 = 10;
+
+/// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
+///
+/// Steps of handshakes that are nearly complete run before first steps. On Linux the threads stand back behind the drivers
+/// of endpoints when processors are scarce.
+#[derive(Clone)]
+pub struct TlsPool(Arc<Owner>);
+
+struct Owner {
+    queue: Arc<Queue>,
+    threads: NonZeroUsize,
+    started: OnceLock<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    begun: VecDeque<Job>,
+    new: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Job {
+    step: TlsStep,
+    to: mpsc::UnboundedSender<TlsDone>,
+}
+
+impl TlsPool {
+    /// A pool of this many threads, which start with the first handshake. A private key that is far away, and blocks the
+    /// thread that asks for a signature, wants as many threads as signatures shall be under way.
+    pub fn new(threads: NonZeroUsize) -> Self {
+        Self(Arc::new(Owner { queue: Arc::default(), threads, started: OnceLock::new() }))
+    }
+
+    fn submit(&self, job: Job) {
+        self.0.started.get_or_init(|| {
+            for number in 0..self.0.threads.get() {
+                let queue = self.0.queue.clone();
+                let spawned = thread::Builder::new().name(format!("tls-{number}")).spawn(move || queue.work());
+                if let Err(e) = spawned {
+                    tracing::error!("cannot start a thread for handshakes: {e}");
+                }
+            }
+        });
+        let mut jobs = self.0.queue.lock();
+        if job.step.has_begun() {
+            jobs.begun.push_back(job)
+        } else {
+            jobs.new.push_back(job)
+        }
+        drop(jobs);
+        self.0.queue.ready.notify_one();
+    }
+}
+
+impl Default for TlsPool {
+    /// As many threads as there are processors.
+    fn default() -> Self {
+        Self::new(thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.queue.lock().closed = true;
+        self.queue.ready.notify_all();
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().expect("nothing that can panic happens under the lock")
+    }
+
+    /// What a thread does until the pool is gone.
+    fn work(&self) {
+        if let Err(e) = stand_back() {
+            tracing::debug!("cannot lower the priority of a thread for handshakes: {e}");
+        }
+        while let Some(Job { step, to }) = self.next() {
+            // The driver may be gone, and the handshake with it.
+            let _ = to.send(step.run());
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        loop {
+            if jobs.closed {
+                return None;
+            }
+            if let Some(job) = jobs.begun.pop_front().or_else(|| jobs.new.pop_front()) {
+                return Some(job);
+            }
+            jobs = self.ready.wait(jobs).expect("nothing that can panic happens under the lock");
+        }
+    }
+}
+
+/// Lets other threads go first.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "setpriority has no safe wrapper")]
+fn stand_back() -> io::Result<()> {
+    // SAFETY: no pointers are involved. On Linux the call with 0 concerns the calling thread alone.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stand_back() -> io::Result<()> {
+    Ok(())
+}
+
+/// The driver's end: what is out, and the way back.
+pub(crate) struct TlsLink {
+    pool: TlsPool,
+    to: mpsc::UnboundedSender<TlsDone>,
+    from: mpsc::UnboundedReceiver<TlsDone>,
+    out: usize,
+}
+
+impl TlsLink {
+    /// Makes `endpoint` hand out its TLS steps, to be run by `pool`.
+    pub(crate) fn new(pool: TlsPool, endpoint: &mut Endpoint) -> Self {
+        endpoint.hand_out_tls(WAITING);
+        let (to, from) = mpsc::unbounded_channel();
+        Self { pool, to, from, out: 0 }
+    }
+
+    /// Takes in what is done. `true` when there was something: then more may have come, and packets may have to leave.
+    /// Otherwise what comes next wakes the task of `cx`.
+    pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Instant, endpoint: &mut Endpoint) -> bool {
+        let mut any = false;
+        for _ in 0..OUTCOMES_PER_PASS.min(self.out) {
+            let Poll::Ready(Some(done)) = self.from.poll_recv(cx) else { break };
+            self.out -= 1;
+            endpoint.handle_tls_done(now, done);
+            any = true;
+        }
+        any
+    }
+
+    /// Gives the pool what is to be done. Call [`receive`](Self::receive) before going to sleep.
+    pub(crate) fn submit(&mut self, endpoint: &mut Endpoint) {
+        while let Some(step) = endpoint.poll_tls_step() {
+            self.out += 1;
+            self.pool.submit(Job { step, to: self.to.clone() });
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Steps of TLS sessions that run elsewhere, so that the cost of handshakes does not delay the data of connections.
+//!
+//! The endpoint says which step is next ([`Endpoint::poll_tls_step`]); whoever drives it runs the step where it likes
+//! ([`TlsStep::run`]) and brings the result back ([`Endpoint::handle_tls_done`]). A connection has at most one step out at
+//! a time, and goes on without its session meanwhile.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use units::Instant;
+
+use super::{Endpoint, Handle};
+use crate::handshake::{Done, Step};
+
+/// Work of one TLS session. It has to come back: until then the handshake waits.
+#[must_use]
+pub struct TlsStep {
+    handle: Handle,
+    step: Step,
+}
+
+/// The outcome of a [`TlsStep`].
+#[must_use]
+pub struct TlsDone {
+    handle: Handle,
+    begun: bool,
+    done: Done,
+}
+
+impl TlsStep {
+    /// The client has invested in this handshake already, and it is nearly complete: it goes before others.
+    pub fn has_begun(&self) -> bool {
+        self.step.has_begun()
+    }
+
+    /// Does the work: key exchange, signature, certificates. May take long when the private key is elsewhere. A panic of
+    /// the TLS backend ends this one handshake.
+    pub fn run(self) -> TlsDone {
+        let Self { handle, step } = self;
+        let begun = step.has_begun();
+        let done = catch_unwind(AssertUnwindSafe(|| step.run())).unwrap_or_else(|_| Done::lost());
+        TlsDone { handle, begun, done }
+    }
+}
+
+/// Owns the account of steps that are out or wait to go out.
+#[derive(Default)]
+pub(super) struct HandOuts {
+    /// First steps that may be out at a time. `None`: every step is run in place.
+    limit: Option<usize>,
+    /// First steps that are out.
+    out: usize,
+    begun: VecDeque<Handle>,
+    new: VecDeque<Handle>,
+}
+
+impl HandOuts {
+    pub(super) fn are_on(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// As many handshakes wait for their first step as may: another one would only wait longer than its client does.
+    pub(super) fn is_full(&self) -> bool {
+        self.limit.is_some_and(|limit| self.out + self.new.len() >= limit)
+    }
+}
+
+impl Endpoint {
+    /// Hands out the TLS steps of accepted connections from here on, instead of running them in place.
+    ///
+    /// At most `limit` first steps are out at a time. When as many wait, first packets of further clients are dropped
+    /// ([`EndpointStats::overloaded`](super::EndpointStats::overloaded)), and these clients try again by themselves.
+    pub fn hand_out_tls(&mut self, limit: usize) {
+        self.hand_outs.limit = Some(limit.max(1));
+    }
+
+    /// The next step to run: those of handshakes that have begun before those of new ones.
+    pub fn poll_tls_step(&mut self) -> Option<TlsStep> {
+        while let Some(handle) = self.hand_outs.begun.pop_front() {
+            if let Some(step) = self.take_step(handle) {
+                return Some(TlsStep { handle, step });
+            }
+        }
+        while self.hand_outs.limit.is_some_and(|limit| self.hand_outs.out < limit) {
+            let handle = self.hand_outs.new.pop_front()?;
+            if let Some(step) = self.take_step(handle) {
+                self.hand_outs.out += 1;
+                return Some(TlsStep { handle, step });
+            }
+        }
+        None
+    }
+
+    /// The connection may be over meanwhile.
+    fn take_step(&mut self, handle: Handle) -> Option<Step> {
+        let slot = &mut self.slots[handle.index as usize];
+        slot.connection.as_mut().filter(|_| slot.generation == handle.generation)?.take_tls_step()
+    }
+
+    /// Takes in the outcome of a step. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn handle_tls_done(&mut self, now: Instant, done: TlsDone) {
+        let TlsDone { handle, begun, done } = done;
+        if !begun {
+            self.hand_outs.out -= 1;
+        }
+        if let Some(connection) = self.connection_mut(handle) {
+            connection.handle_tls_done(now, done);
+        }
+    }
+
+    /// Notes that a connection has a step to be run elsewhere.
+    pub(super) fn queue_step(&mut self, handle: Handle, begun: bool) {
+        let queue = if begun { &mut self.hand_outs.begun } else { &mut self.hand_outs.new };
+        queue.push_back(handle);
+    }
+}

@@ -1,0 +1,76 @@
+//! One step of a TLS session: what it needs, and what comes out of it.
+//!
+//! A step owns the session while it runs, so that it can run anywhere: in place, or on another thread while the connection
+//! goes on without it. The costly part of a handshake (key exchange, signature, certificates) is in steps and nowhere
+//! else.
+
+use crate::{
+    error::TransportError,
+    tls::{Level, Progress, ServerTls, Session},
+};
+
+/// What a server needs to start TLS, kept until the first handshake bytes are authenticated: a forged first packet
+/// costs no session.
+pub(crate) struct Unstarted {
+    pub(crate) tls: std::sync::Arc<dyn ServerTls>,
+    pub(crate) parameters: Vec<u8>,
+}
+
+/// Who works.
+pub(super) enum Worker {
+    /// The session does not exist yet.
+    Unstarted(Unstarted),
+    Session(Box<dyn Session>),
+}
+
+/// Bytes of the peer for a session, or another try of one that waits.
+pub(crate) struct Step {
+    pub(super) version: u32,
+    pub(super) worker: Worker,
+    pub(super) level: Level,
+    /// `None` asks a session that waits to try again.
+    pub(super) data: Option<Vec<u8>>,
+}
+
+/// What became of a [`Step`]: the session comes back with it.
+pub(crate) struct Done {
+    /// `None` when it could not even be started, or was lost on the way.
+    pub(super) session: Option<Box<dyn Session>>,
+    /// The level whose bytes were read; `None` when none were.
+    pub(super) read: Option<Level>,
+    pub(super) progress: Result<Progress, TransportError>,
+}
+
+impl Step {
+    /// A session exists, so that the peer has invested in this handshake already.
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(self.worker, Worker::Session(_))
+    }
+
+    /// Does the work.
+    pub(crate) fn run(self) -> Done {
+        let Self { version, worker, level, data } = self;
+        let read = data.is_some().then_some(level);
+        let started = match worker {
+            Worker::Session(session) => Ok(session),
+            Worker::Unstarted(Unstarted { tls, parameters }) => tls.start(version, parameters),
+        };
+        let mut session = match started {
+            Ok(session) => session,
+            Err(error) => return Done { session: None, read: None, progress: Err(error.into()) },
+        };
+        let progress = match &data {
+            Some(data) => session.read(level, data),
+            None => session.resume(),
+        };
+        Done { session: Some(session), read, progress: progress.map_err(Into::into) }
+    }
+}
+
+impl Done {
+    /// The session is lost: whoever ran the step failed.
+    pub(crate) fn lost() -> Self {
+        let error = crate::tls::TlsError::internal("the session was lost in the middle of a step");
+        Self { session: None, read: None, progress: Err(error.into()) }
+    }
+}
