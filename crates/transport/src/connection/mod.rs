@@ -20,9 +20,11 @@ mod spaces;
 mod timeouts;
 mod transmit;
 mod verdicts;
+mod versions;
 mod watch;
 
 pub use self::migration::MigrateError;
+pub(crate) use self::versions::select as select_version;
 
 use std::{
     collections::VecDeque,
@@ -32,7 +34,7 @@ use std::{
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
-use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters, version};
+use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters};
 
 use self::{
     control::Control,
@@ -40,6 +42,7 @@ use self::{
     receive::Unopened,
     spaces::Spaces,
     transmit::Skip,
+    versions::Versions,
     watch::Unwatched,
 };
 use crate::{
@@ -49,7 +52,7 @@ use crate::{
     endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
-    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted},
+    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
     path::{AmplificationLimit, Path, PathList},
     profile::Profile,
@@ -96,6 +99,8 @@ pub(crate) struct Origin {
 pub struct Connection {
     side: Side,
     version: u32,
+    /// Until the handshake is confirmed.
+    versions: Option<Box<Versions>>,
     profile: Arc<Profile>,
     random: RandomStream,
     tokens: Arc<Tokens>,
@@ -178,22 +183,26 @@ impl Connection {
     ) -> Result<Self, ConnectError> {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
-        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let grease = random.next_u64();
+        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |p| {
+            p.version_information = Some(versions::information(config.version, &config.versions, grease));
+        });
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
-        let session = config.tls.start(version::V1, server_name, parameters)?;
+        let session = config.tls.start(config.version, server_name, parameters)?;
         let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
             now,
             Side::Client,
-            version::V1,
+            config.version,
             profile,
             random,
             setup,
-            Handshake::client(version::V1, session),
-            initial_keys(Side::Client, version::V1, &dcid),
+            Handshake::client(config.version, session),
+            initial_keys(Side::Client, config.version, &dcid),
             RemoteIds::new(dcid),
             path,
         );
+        connection.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
@@ -211,15 +220,22 @@ impl Connection {
             let PreferredAddresses { ipv4, ipv6 } = config.preferred_address;
             PreferredAddress { ipv4, ipv6, cid, reset_token }
         });
-        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
-            p.original_dcid = Some(origin.original_dcid);
-            p.stateless_reset_token = Some(setup.reset_token);
-            p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
-            p.disable_active_migration = !config.migration;
-            p.preferred_address = preferred;
-        });
+        let grease = random.next_u64();
+        let parameters = |version: u32, random: &mut RandomStream| {
+            local_parameters(&profile, setup.scid, random, Side::Server, |p| {
+                p.version_information = Some(versions::information(version, &config.versions, grease));
+                p.original_dcid = Some(origin.original_dcid);
+                p.stateless_reset_token = Some(setup.reset_token);
+                p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+                p.disable_active_migration = !config.migration;
+                p.preferred_address = preferred;
+            })
+        };
+        let upgrade = config.upgrade_to.filter(|version| *version != origin.version);
+        let upgrade = upgrade.map(|version| Upgrade { version, parameters: parameters(version, &mut random) });
+        let parameters = parameters(origin.version, &mut random);
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
-        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
+        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters, upgrade });
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
         let path = new_path(now, &profile, &setup, origin.validated);
         let mut connection = Self::assemble(
@@ -237,6 +253,7 @@ impl Connection {
         if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
             connection.local_ids.issue_in_parameters(cid, reset_token);
         }
+        connection.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
         connection.expected.initial_source = Some(origin.peer);
         connection.first_dcid = Some(origin.initial_dcid);
         connection.send_token = config.send_token;
@@ -264,6 +281,7 @@ impl Connection {
         Self {
             side,
             version,
+            versions: None,
             random,
             tokens: setup.tokens,
             local_ids: LocalIds::new(setup.scid, setup.reset_token),

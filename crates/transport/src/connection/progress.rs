@@ -15,7 +15,9 @@ impl Connection {
     /// Lets TLS work on what has arrived, and obeys what it says.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
-            match self.handshake.advance() {
+            let event = self.handshake.advance();
+            self.follow_handshake_version();
+            match event {
                 Ok(None) => return,
                 Ok(Some(event)) => {
                     if let Err(error) = self.on_tls_event(now, event) {
@@ -50,6 +52,7 @@ impl Connection {
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
         let peer = self.handshake.check_parameters(raw, &self.expected)?;
         self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
+        self.check_versions(now, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
             self.remote_ids.set_first_token(token);
         }
@@ -118,6 +121,7 @@ impl Connection {
         }
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
+        self.versions = None;
         self.consider_preferred_address(now);
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.

@@ -156,7 +156,9 @@ impl Connection {
                 Header::Short { .. } => unreachable!("a packet with a long header has none"),
                 Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
                     // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
-                    if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
+                    if *first_dcid.get_or_insert(dcid) != dcid
+                        || !self.speaks(version, ty, &buffer[at..packet_end], pn_offset)
+                    {
                         break;
                     }
                     // RFC 9000 §14.1 MUST: a server discards an Initial packet in a datagram below 1,200 bytes; §17.2.2
@@ -444,6 +446,9 @@ impl Connection {
         self.expected.retry_source = Some(scid);
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
+        if let Some(versions) = &mut self.versions {
+            versions.initial_dcid = scid;
+        }
         self.observe_initial_keys(now);
         self.resend_initial(now);
     }
@@ -451,7 +456,9 @@ impl Connection {
     // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
     fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
         // RFC 8999 §6 MUST: one that names no version is ignored.
-        if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
+        // RFC 9368 §4 MUST: nor in an attempt that already follows from one.
+        let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
+        if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {
             return;
         }
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };

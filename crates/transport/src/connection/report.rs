@@ -15,6 +15,11 @@ impl Connection {
         self.side
     }
 
+    /// The version of QUIC, see [`wire::version`]; until the handshake is complete the server may choose another.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
     /// The address of the peer on the path in use.
     pub fn remote(&self) -> SocketAddr {
         self.paths[self.active].remote

@@ -6,9 +6,11 @@ use std::{
 };
 
 use units::Seed;
+use wire::version;
 
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
+    connection::select_version,
     observe::ObserverFactory,
     profile::Profile,
     tls::{ClientTls, ServerTls, TlsError},
@@ -58,6 +60,10 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// Send a token with which the client skips address validation next time.
     pub send_token: bool,
+    /// Versions of QUIC that are spoken, see [`wire::version`]. Others are answered with Version Negotiation.
+    pub versions: Vec<u32>,
+    /// A client that offers this version is answered in it, whatever version its first packet has (RFC 9368).
+    pub upgrade_to: Option<u32>,
     /// Clients may move to other networks. When not, they are asked to stay (`disable_active_migration`); a NAT may rebind
     /// all the same.
     pub migration: bool,
@@ -78,6 +84,8 @@ impl ServerConfig {
             retry,
             max_connections: 100_000,
             send_token: true,
+            versions: vec![version::V1, version::V2],
+            upgrade_to: None,
             migration: true,
             preferred_address: PreferredAddresses::default(),
             observe: None,
@@ -109,6 +117,12 @@ pub struct ClientConfig {
     pub profile: Arc<Profile>,
     /// A token from an earlier connection to the same server.
     pub token: Vec<u8>,
+    /// Version of QUIC of the first packet, see [`wire::version`].
+    pub version: u32,
+    /// Versions that the server may choose from, the preferred one first.
+    pub versions: Vec<u32>,
+    /// The connection follows from a Version Negotiation packet.
+    pub reacts: bool,
     /// Go where the server would rather be reached, if the path there works.
     pub follow_preferred_address: bool,
     /// Who watches the connection from its first packet on.
@@ -118,7 +132,26 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// A first connection, without a token.
     pub fn new(tls: Arc<dyn ClientTls>, profile: Arc<Profile>) -> Self {
-        Self { tls, profile, token: Vec::new(), follow_preferred_address: true, observe: None }
+        Self {
+            tls,
+            profile,
+            token: Vec::new(),
+            version: version::V1,
+            versions: vec![version::V1, version::V2],
+            reacts: false,
+            follow_preferred_address: true,
+            observe: None,
+        }
+    }
+
+    /// For another attempt, after the server has answered with [`CloseReason::VersionMismatch`](crate::CloseReason): the
+    /// same with a version that the server offered. `None` when there is none in common.
+    ///
+    /// The answer was not authentic. In the handshake of the other attempt the server has to confirm it, or the
+    /// connection is refused (RFC 9368 §4).
+    pub fn react_to(&self, offered: &[u32]) -> Option<Self> {
+        let version = select_version(&self.versions, offered)?;
+        Some(Self { version, reacts: true, ..self.clone() })
     }
 }
 

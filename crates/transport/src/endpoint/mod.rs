@@ -19,7 +19,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
-use wire::{ConnectionId, Header, LongType, ResetToken, version};
+use wire::{ConnectionId, Header, LongType, ResetToken};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
@@ -286,19 +286,22 @@ impl Endpoint {
             return;
         };
         match header {
-            Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. }
-                if self.server.is_some() && is_supported(version) =>
-            {
+            Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. } if self.speaks(version) => {
                 let token = Bytes::copy_from_slice(&payload[token]);
                 self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
             }
-            Header::Long { version, .. } if self.server.is_some() && !is_supported(version) => {
+            Header::Long { version, .. } if self.server.is_some() && !self.speaks(version) => {
                 self.negotiate_version(&datagram);
             }
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
             Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
             _ => self.stats.dropped += 1,
         }
+    }
+
+    /// Whether connections of this version are accepted.
+    fn speaks(&self, version: u32) -> bool {
+        self.server.as_ref().is_some_and(|server| server.versions.contains(&version))
     }
 
     /// Lets the connections whose time has come act.
@@ -462,8 +465,4 @@ impl Endpoint {
         }
         self.free.push(index);
     }
-}
-
-fn is_supported(v: u32) -> bool {
-    v == version::V1
 }
