@@ -36,7 +36,7 @@ mod token;
 
 pub use acks::Ecn;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
-pub use connection::{Connection, MigrateError};
+pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
     ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, PreferredAddresses,
     RetryPolicy, ServerConfig, TlsDone, TlsStep, Transmit,

@@ -88,6 +88,7 @@ figures! {
     datagram_frames_lost: Counter, Count, "DATAGRAM frames in packets declared lost";
     datagram_frames_dropped: Counter, Count, "datagrams that left a full queue unsent or unread";
     key_updates: Counter, Count, "updates of the 1-RTT keys, by either side";
+    ecn_failures: Counter, Count, "times that marking packets for ECN was given up on a path";
     ecn_ce_marks: Counter, Count, "packets of ours that the network marked as having met congestion";
     min_rtt: Gauge, Nanoseconds, "smallest round trip seen on the path in use";
     latest_rtt: Gauge, Nanoseconds, "round trip of the latest sample";

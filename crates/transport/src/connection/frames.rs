@@ -72,6 +72,9 @@ impl Connection {
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
+            if newest && seen.kind == PacketKind::OneRtt {
+                self.paths[seen.arrival.path].spin.on_packet(self.side, seen.spin);
+            }
             if newest && !probing && seen.arrival.path != self.active {
                 self.migrate_with_peer(now, seen.arrival.path);
             }

@@ -11,7 +11,7 @@ use super::Connection;
 use crate::{
     events::Event,
     observe::{DropReason, Migration},
-    path::{AmplificationLimit, Outcome, Path},
+    path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
     recovery::Recovery,
 };
 
@@ -127,7 +127,9 @@ impl Connection {
             Side::Client => AmplificationLimit::validated(),
             Side::Server => AmplificationLimit::unvalidated(),
         };
-        let path = Path::new(remote, local, limit, recovery, discovery, self.profile.ecn);
+        let spin = Spin::new(self.profile.spin, self.random.next_u64());
+        let marks = EcnMarks::new(self.profile.ecn);
+        let path = Path::new(remote, local, limit, recovery, discovery, marks, spin);
         let place = if self.paths.0.len() < PATHS {
             self.paths.0.push(path);
             self.paths.0.len() - 1

@@ -8,6 +8,7 @@
 mod commands;
 mod control;
 mod frames;
+mod header_bits;
 mod lifecycle;
 mod migration;
 mod mtu;
@@ -15,7 +16,9 @@ mod path_probe;
 mod progress;
 mod receive;
 mod recover;
+mod rekey;
 mod report;
+mod rest;
 mod spaces;
 mod timeouts;
 mod transmit;
@@ -24,6 +27,7 @@ mod versions;
 mod watch;
 
 pub use self::migration::MigrateError;
+pub use self::rekey::KeyUpdatePolicy;
 pub(crate) use self::versions::select as select_version;
 
 use std::{
@@ -38,8 +42,10 @@ use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters
 
 use self::{
     control::Control,
+    header_bits::RandomBits,
     lifecycle::{CloseFrame, Lifecycle},
     receive::Unopened,
+    rekey::Rekey,
     spaces::Spaces,
     transmit::Skip,
     versions::Versions,
@@ -54,7 +60,7 @@ use crate::{
     events::{CloseReason, Event},
     handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
-    path::{AmplificationLimit, Path, PathList},
+    path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
     profile::Profile,
     recovery::Recovery,
     stats::Stats,
@@ -115,6 +121,10 @@ pub struct Connection {
     handshake: Handshake,
     keys: Keys,
     key_update_wanted: bool,
+    rekey: Rekey,
+    random_bits: RandomBits,
+    /// How long nothing happens before the connection counts as at rest.
+    rest_after: Duration,
     spaces: Spaces,
     paths: PathList,
     /// The path that is sent on.
@@ -198,7 +208,7 @@ impl Connection {
             random,
             setup,
             Handshake::client(config.version, session),
-            initial_keys(Side::Client, config.version, &dcid),
+            initial_keys(Side::Client, config.version, &dcid, config.profile.key_limits),
             RemoteIds::new(dcid),
             path,
         );
@@ -236,7 +246,7 @@ impl Connection {
         let parameters = parameters(origin.version, &mut random);
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters, upgrade });
-        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
+        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid, profile.key_limits);
         let path = new_path(now, &profile, &setup, origin.validated);
         let mut connection = Self::assemble(
             now,
@@ -292,6 +302,9 @@ impl Connection {
             handshake,
             keys,
             key_update_wanted: false,
+            rekey: Rekey::new(profile.key_update),
+            random_bits: RandomBits::default(),
+            rest_after: rest::rest_after(profile.idle_timeout),
             spaces: Spaces::new(&profile),
             handshake_remote: path.remote,
             preferred_address: None,
@@ -490,6 +503,7 @@ fn local_parameters(
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
+        grease_quic_bit: profile.grease,
         ..TransportParameters::default()
     };
     Streams::new(side, &profile.streams).local_parameters(&mut parameters);
@@ -504,8 +518,8 @@ pub(crate) fn labels(version: u32) -> &'static Labels {
     Labels::of(version).expect("only versions that are supported get this far")
 }
 
-fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
-    let mut keys = Keys::new(side, labels(version), KeyLimits::default());
+fn initial_keys(side: Side, version: u32, dcid: &ConnectionId, limits: KeyLimits) -> Keys {
+    let mut keys = Keys::new(side, labels(version), limits);
     keys.set_initial(dcid.as_slice());
     keys
 }
@@ -513,8 +527,9 @@ fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
 fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
     let discovery = profile.mtu_discovery();
+    let spin = Spin::new(profile.spin, setup.seed.stream("spin").next_u64());
     let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
-    let path = Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn);
+    let path = Path::new(setup.remote, setup.local, limit, recovery, discovery, EcnMarks::new(profile.ecn), spin);
     // RFC 9000 §8.1: the handshake proves it, with datagrams of 1,200 bytes in both directions.
     Path { proven: true, ..path }
 }

@@ -61,6 +61,7 @@ impl Connection {
             self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
             self.preferred_address = self.follows.then_some(preferred);
         }
+        self.random_bits.grease = self.profile.grease && peer.grease_quic_bit;
         self.streams.set_peer_parameters(&peer)?;
         self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         self.peer = PeerPromises {
@@ -81,6 +82,7 @@ impl Connection {
         let theirs = Duration::from_millis(peer.max_idle_timeout_ms);
         if !theirs.is_zero() && (self.idle_timeout.is_zero() || theirs < self.idle_timeout) {
             self.idle_timeout = theirs;
+            self.rest_after = super::rest::rest_after(theirs);
         }
         Ok(())
     }

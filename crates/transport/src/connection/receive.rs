@@ -52,6 +52,8 @@ pub(super) struct PacketSeen<'a> {
     pub(super) arrival: Arrival,
     /// It was sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
+    /// Its spin bit; of packets with a long header it means nothing.
+    pub(super) spin: bool,
 }
 
 impl Connection {
@@ -63,6 +65,9 @@ impl Connection {
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
+            if let Some(path) = self.paths.0.iter_mut().find(|path| path.may_be(remote, local)) {
+                path.amplification.on_received(payload.len());
+            }
             payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
@@ -134,8 +139,8 @@ impl Connection {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
-                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
-                if !wire::fixed_bit(&buffer[at..end]) {
+                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded, unless we offer to accept it (RFC 9287).
+                if !self.profile.grease && !wire::fixed_bit(&buffer[at..end]) {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
                     self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
@@ -148,7 +153,8 @@ impl Connection {
             };
             let packet_end = at + header.packet_len();
             // RFC 9000 §17.2 MUST: the same holds for long headers. Version Negotiation has no such bit.
-            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::fixed_bit(&buffer[at..end]) {
+            let exempt = self.profile.grease || matches!(header, Header::VersionNegotiation { .. });
+            if !exempt && !wire::fixed_bit(&buffer[at..end]) {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             }
@@ -231,7 +237,8 @@ impl Connection {
                     self.paths[arrival.path].amplification.validate();
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
+                let seen =
+                    PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false, spin: false };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
@@ -266,6 +273,7 @@ impl Connection {
                     dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
                     old_keys: opened.old_keys,
+                    spin: buffer[start] & wire::bits::SPIN != 0,
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }

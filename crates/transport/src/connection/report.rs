@@ -81,6 +81,12 @@ impl Connection {
         stats
     }
 
+    /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
+    pub fn records_memory(&self) -> usize {
+        let spaces = self.spaces.ids().filter_map(|id| self.spaces.get(id));
+        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum()
+    }
+
     /// The state of recovery and congestion control of the path in use.
     pub fn metrics(&self) -> RecoveryMetrics {
         let recovery = &self.paths[self.active].recovery;

@@ -22,6 +22,7 @@ impl Connection {
                     self.timers.clear_all();
                 }
                 Timer::KeepAlive => self.control.ping = true,
+                Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
                     let due = self.keys.deadline().is_some_and(|at| at <= now);
@@ -74,5 +75,6 @@ impl Connection {
         self.timers.set(Timer::Idle, idle);
         let keep_alive = self.profile.keep_alive.map(|span| now + span);
         self.timers.set(Timer::KeepAlive, keep_alive);
+        self.timers.set(Timer::Rest, Some(now + self.rest_after));
     }
 }

@@ -114,6 +114,9 @@ impl Connection {
         let (remote, local) = (path.remote, path.local);
         // Larger ones may be what is lost: probes after a timeout have the size that every path carries.
         let mtu = usize::from(if self.spaces.wants_probes() { path.mtu.min(BASE_MTU) } else { path.mtu });
+        if self.rekey.is_due(&self.stats) {
+            self.key_update_wanted = true;
+        }
         if self.key_update_wanted {
             self.try_update_keys(now);
         }
@@ -457,6 +460,9 @@ impl Connection {
             wire::patch_length(out, pos, end);
         }
         let pn_offset = packet.pn_offset - packet.start;
+        if packet.long.is_none() {
+            out[packet.start] = self.short_first_byte(out[packet.start]);
+        }
         if let Some(observer) = &mut self.observer {
             let frames = packet.pn_offset + packet.pn_len;
             let event = PacketEvent {
@@ -513,6 +519,10 @@ impl Connection {
     /// The goodbye, in every level that the peer may be able to read.
     fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         let frame = self.lifecycle.to_send()?.clone();
+        // What the address may not be sent yet waits for its next datagram.
+        if self.datagram_room() == 0 {
+            return None;
+        }
         self.lifecycle.sent();
         let path = &self.paths[self.active];
         let (remote, local) = (path.remote, path.local);
@@ -628,6 +638,6 @@ impl Connection {
     }
 
     pub(super) fn ecn_mark(&self) -> Option<Ecn> {
-        self.paths[self.active].marks.then_some(Ecn::Ect0)
+        self.paths[self.active].marks.mark().then_some(Ecn::Ect0)
     }
 }

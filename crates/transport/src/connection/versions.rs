@@ -9,6 +9,7 @@ use super::{Connection, initial_keys, labels};
 use crate::{
     crypto::Labels,
     error::{Code, TransportError},
+    keys::KeyLimits,
     tls::Level,
 };
 
@@ -80,7 +81,7 @@ impl Connection {
     /// Whether an Initial packet of another version was sealed by somebody who saw ours.
     fn is_authentic_initial(&self, version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
         Labels::of(version).is_some()
-            && initial_keys(Side::Client, version, &dcid)
+            && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
                 .open_long(Level::Initial, &mut packet.to_vec(), pn_offset, 0)
                 .is_ok()
     }

@@ -5,7 +5,9 @@
 
 mod amplification;
 mod challenge;
+mod ecn;
 mod mtu;
+mod spin;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +15,9 @@ use units::Instant;
 
 pub(crate) use amplification::AmplificationLimit;
 pub(crate) use challenge::{Challenge, Outcome};
+pub(crate) use ecn::EcnMarks;
 pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
+pub(crate) use spin::Spin;
 
 use crate::{
     recovery::{Paths, Recovery},
@@ -39,8 +43,9 @@ pub(crate) struct Path {
     pub(crate) mtu: u16,
     /// Looks for a larger one.
     pub(crate) discovery: MtuDiscovery,
-    /// Packets are marked ECT(0), as long as the marks come back (RFC 9000 §13.4.2).
-    pub(crate) marks: bool,
+    /// Whether packets are marked ECT(0).
+    pub(crate) marks: EcnMarks,
+    pub(crate) spin: Spin,
 }
 
 /// The paths of a connection, as recovery finds them. Their places are the indices that ledgers name.
@@ -79,11 +84,12 @@ impl Path {
         amplification: AmplificationLimit,
         recovery: Recovery,
         discovery: MtuDiscovery,
-        marks: bool,
+        marks: EcnMarks,
+        spin: Spin,
     ) -> Self {
         let (challenge, mtu) = (Challenge::default(), discovery.current());
         let (proven, destined) = (false, false);
-        Self { remote, local, amplification, challenge, proven, destined, recovery, mtu, discovery, marks }
+        Self { remote, local, amplification, challenge, proven, destined, recovery, mtu, discovery, marks, spin }
     }
 
     /// Whether a datagram between these addresses is on this path for sure.
