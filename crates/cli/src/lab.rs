@@ -18,6 +18,7 @@ use lab::{
     run::Execution,
     scenario::{Overrides, PRESETS, QueueSize, Scenario, load, nearest},
 };
+use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, Probability, duration_text};
 
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     List,
     Report(ReportArgs),
 }
@@ -57,6 +58,7 @@ enum Command {
 #[command(after_help = "Examples:
   tiderace lab run mobile
   tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic
+  tiderace lab run production --cc cubic --ack off,fixed:10,adaptive
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
     /// A preset (see `tiderace lab list`) or a scenario file
@@ -112,6 +114,10 @@ struct Settings {
     /// Congestion controllers, separated by commas; the first is the baseline
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     cc: Vec<String>,
+    /// What each of them asks its peer to do about acknowledging, separated by commas: off, fixed:N (packets per
+    /// acknowledgement), adaptive
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',')]
+    ack: Vec<AckFrequency>,
 }
 
 /// Print the report of stored records again.
@@ -172,6 +178,7 @@ impl Settings {
             seeds: args.seeds,
             seed: args.seed,
             congestion: self.cc.clone(),
+            ack: self.ack.clone(),
         }
     }
 }
@@ -179,8 +186,8 @@ impl Settings {
 /// The contenders that the scenario names.
 fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
     let known = lab::tiderace::controllers();
-    let contender = |name: &String| {
-        lab::tiderace::contender(name).ok_or_else(|| {
+    let contender = |name: &String, ack| {
+        lab::tiderace::contender_asking(name, ack).ok_or_else(|| {
             let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
             match nearest(name, known.iter().copied()) {
                 Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
@@ -188,7 +195,9 @@ fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
             }
         })
     };
-    scenario.contenders.congestion.iter().map(contender).collect()
+    let selection = &scenario.contenders;
+    let pairs = selection.congestion.iter().flat_map(|name| selection.ack.iter().map(move |ack| (name, *ack)));
+    pairs.map(|(name, ack)| contender(name, ack)).collect()
 }
 
 /// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.

@@ -34,6 +34,7 @@ mod suggest;
 
 use netem::LinkConfig;
 use serde::{Deserialize, Serialize};
+use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, Instant};
 
 pub use check::Fault;
@@ -178,12 +179,20 @@ pub struct Selection {
     /// Congestion controllers. The first one is the baseline of comparisons.
     #[serde(default = "both")]
     pub congestion: Vec<String>,
+    /// What each of them asks its peer to do about acknowledging: `off`, `fixed:N`, `adaptive`. Every controller runs with
+    /// every one.
+    #[serde(default = "unasked")]
+    pub ack: Vec<AckFrequency>,
 }
 
 impl Default for Selection {
     fn default() -> Self {
-        Self { congestion: both() }
+        Self { congestion: both(), ack: unasked() }
     }
+}
+
+fn unasked() -> Vec<AckFrequency> {
+    vec![AckFrequency::Off]
 }
 
 fn both() -> Vec<String> {

@@ -14,6 +14,7 @@ use rustls::client::Resumption;
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
+    ack_frequency::AckFrequency,
     congestion::Algorithm,
     observe::{Both, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
@@ -39,8 +40,17 @@ pub fn controllers() -> Vec<&'static str> {
 
 /// Our stack with this congestion controller; `None` when there is none of this name.
 pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
+    contender_asking(controller, AckFrequency::Off)
+}
+
+/// Our stack with this congestion controller, asking its peer for acknowledgements as the policy says.
+pub fn contender_asking(controller: &str, ack_frequency: AckFrequency) -> Option<Box<dyn Contender>> {
     let congestion = controller.parse().ok()?;
-    Some(with_profile(Profile { name: controller.to_owned(), congestion, ..Profile::default() }))
+    let name = match ack_frequency {
+        AckFrequency::Off => controller.to_owned(),
+        asking => format!("{controller} ack={asking}"),
+    };
+    Some(with_profile(Profile { name, congestion, ack_frequency, ..Profile::default() }))
 }
 
 /// Our stack with a profile of one's own, under the profile's name.
@@ -56,16 +66,16 @@ struct Tiderace {
 /// The application protocol of the workloads.
 const ALPN: &str = "tiderace-lab";
 /// The name in the server's certificate.
-const SERVER_NAME: &str = "server.lab.tiderace.test";
+pub(crate) const SERVER_NAME: &str = "server.lab.tiderace.test";
 /// 2027-01-15, when the certificates are valid.
 const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
 /// A batch: as much as one send with segmentation offload takes.
 const BATCH: usize = 64 * 1024;
 
 /// TLS for both ends; the reason when the fixtures cannot be used.
-type Tls = (Arc<dyn ClientTls>, Arc<dyn ServerTls>);
+pub(crate) type Tls = (Arc<dyn ClientTls>, Arc<dyn ServerTls>);
 
-static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| tls().map_err(|error| error.to_string()));
+pub(crate) static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| tls().map_err(|error| error.to_string()));
 
 fn tls() -> Result<Tls, transport::tls::rustls_backend::ConfigError> {
     let chain =
@@ -145,7 +155,12 @@ impl StackBuilder for Tiderace {
     }
 
     fn factors(&self) -> Vec<Factor> {
-        vec![Factor { name: "congestion".to_owned(), value: self.profile.congestion.name().to_owned() }]
+        let factor = |name: &str, value: String| Factor { name: name.to_owned(), value };
+        let mut factors = vec![factor("congestion", self.profile.congestion.name().to_owned())];
+        if self.profile.ack_frequency != AckFrequency::Off {
+            factors.push(factor("ack", self.profile.ack_frequency.to_string()));
+        }
+        factors
     }
 
     fn client(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec) -> Result<End, BuildError> {
@@ -178,6 +193,8 @@ struct Last {
     counters: StackCounters,
     controller: &'static str,
     acknowledged: u64,
+    ack_frequency: AckFrequency,
+    ack_requests_acked: u64,
 }
 
 /// What watches the connection from its first packet on.
@@ -238,6 +255,8 @@ impl End {
             },
             controller: connection.congestion_control(),
             acknowledged: stats.packets_acked,
+            ack_frequency: connection.ack_frequency(),
+            ack_requests_acked: stats.ack_requests_acked,
         }
     }
 }
@@ -316,12 +335,26 @@ impl Stack for End {
 
     fn evidence(&self) -> Vec<Evidence> {
         let last = self.current();
-        vec![Evidence {
-            factor: "congestion".to_owned(),
-            value: last.controller.to_owned(),
-            counter: "packets whose acknowledgement its controller was told".to_owned(),
-            count: last.acknowledged,
-        }]
+        let evidence = |factor: &str, value: String, counter: &str, count| Evidence {
+            factor: factor.to_owned(),
+            value,
+            counter: counter.to_owned(),
+            count,
+        };
+        vec![
+            evidence(
+                "congestion",
+                last.controller.to_owned(),
+                "packets whose acknowledgement its controller was told",
+                last.acknowledged,
+            ),
+            evidence(
+                "ack",
+                last.ack_frequency.to_string(),
+                "requests for another rhythm that the peer acknowledged",
+                last.ack_requests_acked,
+            ),
+        ]
     }
 }
 

@@ -19,6 +19,10 @@ pub enum Ecn {
     Ce,
 }
 
+/// Gaps that may arise before the peer hears of them, so that no range is forgotten that was never reported
+/// (draft-ietf-quic-ack-frequency-14 §6).
+const MAX_UNREPORTED_GAPS: u32 = 24;
+
 /// Ranges that are remembered and reported at most. RFC 9000 §13.2.3: a receiver limits them.
 const MAX_RANGES: usize = 64;
 
@@ -29,7 +33,7 @@ pub struct AckPolicy {
     pub ack_eliciting_threshold: u32,
     /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
     pub max_ack_delay: Duration,
-    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-11 §6.2):
+    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-14 §6.2):
     /// 1 for any gap, as RFC 9000 §13.2.1 wants it; 0 for never.
     pub reordering_threshold: u64,
 }
@@ -64,8 +68,14 @@ pub struct AckState {
     /// Do not wait for the threshold.
     at_once: bool,
     deadline: Option<Instant>,
+    /// Gaps since the last ACK frame was written.
+    unreported_gaps: u32,
     ecn: EcnCounts,
+    /// The packet before carried ECN-CE.
+    congested: bool,
     policy: AckPolicy,
+    /// The number of the newest request that was obeyed.
+    request: Option<u64>,
 }
 
 impl AckState {
@@ -81,8 +91,11 @@ impl AckState {
             unreported: false,
             at_once: false,
             deadline: None,
+            unreported_gaps: 0,
             ecn: EcnCounts::default(),
+            congested: false,
             policy,
+            request: None,
         }
     }
 
@@ -91,9 +104,31 @@ impl AckState {
         Self::new(AckPolicy::IMMEDIATE)
     }
 
-    /// Changes when acknowledgements are due.
-    pub fn set_policy(&mut self, policy: AckPolicy) {
+    /// When acknowledgements are due.
+    pub fn policy(&self) -> &AckPolicy {
+        &self.policy
+    }
+
+    /// The peer asks for another rhythm; `sequence` numbers its requests. False when it is not the newest one, which alone
+    /// counts.
+    // draft-ietf-quic-ack-frequency-14 §4 MUST: ignored unless its number is above that of the last one obeyed.
+    pub fn on_request(&mut self, sequence: u64, policy: AckPolicy) -> bool {
+        if self.request.is_some_and(|newest| sequence <= newest) {
+            return false;
+        }
+        self.request = Some(sequence);
+        // What waits already waits for the new delay.
+        if let Some(deadline) = &mut self.deadline {
+            *deadline = deadline.saturating_sub(self.policy.max_ack_delay) + policy.max_ack_delay;
+        }
         self.policy = policy;
+        true
+    }
+
+    /// The peer wants to hear at once of the packet that is being read.
+    // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
+    pub fn on_immediate(&mut self) {
+        self.at_once = true;
     }
 
     /// Whether the packet was received before, or is so old that this is no longer known.
@@ -117,13 +152,22 @@ impl AckState {
             self.largest_received_at = received_at;
         }
         match ecn {
-            None => {}
-            Some(Ecn::Ect0) => self.ecn.ect0 += 1,
-            Some(Ecn::Ect1) => self.ecn.ect1 += 1,
+            None => self.congested = false,
+            Some(Ecn::Ect0) => {
+                self.ecn.ect0 += 1;
+                self.congested = false;
+            }
+            Some(Ecn::Ect1) => {
+                self.ecn.ect1 += 1;
+                self.congested = false;
+            }
             Some(Ecn::Ce) => {
                 self.ecn.ce += 1;
-                // RFC 9000 §13.2.1: congestion is reported at once.
-                self.at_once |= ack_eliciting;
+                // RFC 9000 §13.2.1: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
+                // begins, when the peer wants few acknowledgements.
+                let begins = !self.congested || self.policy.ack_eliciting_threshold <= 2;
+                self.at_once |= ack_eliciting && begins;
+                self.congested = true;
             }
         }
         self.unreported = true;
@@ -145,6 +189,10 @@ impl AckState {
             None => pn == 0 || self.received.contains_all(0, pn),
         };
         self.largest_eliciting = self.largest_eliciting.max(Some(pn));
+        if !in_order {
+            self.unreported_gaps += 1;
+            self.at_once |= self.unreported_gaps >= MAX_UNREPORTED_GAPS;
+        }
         if !in_order || self.policy.reordering_threshold > 1 {
             self.at_once |= self.exceeds_reordering(pn);
         }
@@ -160,7 +208,7 @@ impl AckState {
             _ => {}
         }
         let Some(largest) = self.largest_eliciting else { return false };
-        // draft-ietf-quic-ack-frequency-11 §6.2: what the peer has already declared lost arrives.
+        // draft-ietf-quic-ack-frequency-14 §6.2: what the peer has already declared lost arrives.
         let reported = self.largest_reported.and_then(|acked| acked.checked_sub(threshold));
         if reported.is_some_and(|reported| pn <= reported) {
             return true;
@@ -207,6 +255,7 @@ impl AckState {
         self.unacked_eliciting = 0;
         self.unreported = false;
         self.at_once = false;
+        self.unreported_gaps = 0;
         self.deadline = None;
         Some(largest)
     }
@@ -333,6 +382,94 @@ mod tests {
                 written(&mut acks, at(0));
             }
         }
+    }
+
+    /// The table of draft-ietf-quic-ack-frequency-14 §6.2.1 for a threshold of 5.
+    #[test]
+    fn reordering_threshold_of_five() {
+        let mut acks =
+            AckState::new(AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 5, ..AckPolicy::default() });
+        for (pn, expected) in
+            [(0, false), (1, false), (3, false), (5, false), (6, false), (7, true), (8, false), (9, true)]
+        {
+            acks.on_packet(pn, at(0), true, None);
+            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
+            if expected {
+                written(&mut acks, at(0));
+            }
+        }
+        // draft-ietf-quic-ack-frequency-14 §6.2: what the peer has declared lost by then arrives.
+        acks.on_packet(4, at(0), true, None);
+        assert!(acks.wants_ack(at(0)));
+    }
+
+    /// A threshold of 0: reordering alone makes no acknowledgement.
+    #[test]
+    fn reordering_threshold_of_none() {
+        let mut acks =
+            AckState::new(AckPolicy { ack_eliciting_threshold: 10, reordering_threshold: 0, ..AckPolicy::default() });
+        for pn in [0, 5, 3, 20, 30, 1, 2, 40, 39] {
+            acks.on_packet(pn, at(0), true, None);
+            assert!(!acks.wants_ack(at(24)), "{pn}");
+        }
+        acks.on_packet(50, at(0), true, None);
+        assert!(acks.wants_ack(at(0)), "the tenth");
+    }
+
+    #[test]
+    fn the_newest_request_counts() {
+        let mut acks = state();
+        let policy = |packets, millis| AckPolicy {
+            ack_eliciting_threshold: packets,
+            max_ack_delay: Duration::from_millis(millis),
+            reordering_threshold: 3,
+        };
+        acks.on_packet(0, at(0), true, None);
+        assert!(acks.on_request(4, policy(10, 60)));
+        assert_eq!(acks.deadline(), Some(at(60)), "what waits may wait as long as what follows");
+        assert!(!acks.on_request(3, policy(2, 5)) && !acks.on_request(4, policy(2, 5)));
+        for pn in 1..9 {
+            acks.on_packet(pn, at(1), true, None);
+        }
+        assert!(!acks.wants_ack(at(59)));
+        acks.on_packet(9, at(1), true, None);
+        assert!(acks.wants_ack(at(1)));
+        written(&mut acks, at(1));
+        acks.on_packet(10, at(2), true, None);
+        assert!(acks.on_request(5, policy(10, 5)));
+        assert_eq!(acks.deadline(), Some(at(7)));
+        acks.on_immediate();
+        assert!(acks.wants_ack(at(2)));
+    }
+
+    /// draft-ietf-quic-ack-frequency-14 §6.3.
+    #[test]
+    fn congestion_is_reported_where_it_begins() {
+        let mut acks = AckState::new(AckPolicy { ack_eliciting_threshold: 10, ..AckPolicy::default() });
+        for (pn, mark, expected) in
+            [(0, Ecn::Ect0, false), (1, Ecn::Ce, true), (2, Ecn::Ce, false), (3, Ecn::Ect0, false), (4, Ecn::Ce, true)]
+        {
+            acks.on_packet(pn, at(0), true, Some(mark));
+            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
+            if expected {
+                written(&mut acks, at(0));
+            }
+        }
+    }
+
+    /// However few acknowledgements the peer wants: every range is reported once before it is forgotten.
+    #[test]
+    fn no_range_is_forgotten_unreported() {
+        let policy = AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 0, ..AckPolicy::default() };
+        let mut acks = AckState::new(policy);
+        let mut reported = BTreeSet::new();
+        for pn in (0..2000).step_by(2) {
+            acks.on_packet(pn, at(0), true, None);
+            if acks.wants_ack(at(0)) {
+                reported.extend(written(&mut acks, at(0)).0.into_iter().flatten());
+            }
+        }
+        assert!((0..1900).step_by(2).all(|pn| reported.contains(&pn)));
     }
 
     #[test]

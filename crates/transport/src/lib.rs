@@ -4,10 +4,11 @@
 //! opens a socket, spawns a task or draws a random number that its seed did not give.
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
-//! `handshake`, [`keys`], [`acks`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
+//! `handshake`, [`keys`], [`acks`] and [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
 //! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report, [`qlog`] the file
 //! that is written from it.
 
+pub mod ack_frequency;
 pub mod acks;
 mod cid;
 pub mod congestion;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    acks, congestion::Algorithm, connection::KeyUpdatePolicy, datagrams::DatagramsConfig, keys::KeyLimits,
-    path::MtuDiscovery, recovery, streams::StreamsConfig,
+    ack_frequency::AckFrequency, acks, congestion::Algorithm, connection::KeyUpdatePolicy, datagrams::DatagramsConfig,
+    keys::KeyLimits, path::MtuDiscovery, recovery, streams::StreamsConfig,
 };
 
 /// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
@@ -18,6 +18,8 @@ pub struct Profile {
     pub congestion: Algorithm,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
+    /// How often the peer is asked to acknowledge ours.
+    pub ack_frequency: AckFrequency,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
     /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
@@ -61,7 +63,12 @@ pub struct AckPolicy {
     pub every: u32,
     /// … or after this time (RFC 9000 §13.2.1).
     pub max_delay: Duration,
+    /// Obey a peer that asks for another rhythm (draft-ietf-quic-ack-frequency-14).
+    pub obey: bool,
 }
+
+/// The shortest delay that this end can keep: its timers are no finer.
+const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 
 impl AckPolicy {
     pub(crate) fn policy(&self) -> acks::AckPolicy {
@@ -70,6 +77,13 @@ impl AckPolicy {
             max_ack_delay: self.max_delay,
             ..acks::AckPolicy::default()
         }
+    }
+
+    /// What the peer may ask for at least; `None` when it may not ask.
+    // draft-ietf-quic-ack-frequency-14 §3 MUST: not above max_ack_delay.
+    pub(crate) fn min_delay(&self) -> Option<Duration> {
+        self.obey
+            .then(|| MIN_ACK_DELAY.min(Duration::from_millis(u64::try_from(self.max_delay.as_millis()).unwrap_or(1))))
     }
 }
 
@@ -99,7 +113,7 @@ impl Profile {
 
 impl Default for AckPolicy {
     fn default() -> Self {
-        Self { every: 2, max_delay: Duration::from_millis(25) }
+        Self { every: 2, max_delay: Duration::from_millis(25), obey: true }
     }
 }
 
@@ -109,6 +123,7 @@ impl Default for Profile {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
             acks: AckPolicy::default(),
+            ack_frequency: AckFrequency::default(),
             streams: StreamsConfig::default(),
             datagram_queue: 1024 * 1024,
             idle_timeout: Duration::from_secs(30),

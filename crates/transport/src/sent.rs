@@ -70,6 +70,8 @@ pub enum SentFrame {
     HandshakeDone,
     /// An unreliable datagram, by its number.
     Datagram(u64),
+    /// The peer was asked to acknowledge in another rhythm, in the request with this number.
+    AckFrequency(u64),
     /// A PING that has to be sent again when lost (keep-alive, liveness); others are not recorded.
     Ping,
 }

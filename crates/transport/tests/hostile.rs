@@ -56,6 +56,8 @@ fn one_of_each() -> Vec<Frame<'static>> {
         Frame::ApplicationClose { error: 1, reason: b"" },
         Frame::HandshakeDone,
         Frame::Datagram { data: b"d" },
+        Frame::AckFrequency { sequence: 0, eliciting_threshold: 1, max_ack_delay_us: 25_000, reordering_threshold: 1 },
+        Frame::ImmediateAck,
     ]
 }
 
@@ -95,7 +97,7 @@ fn a_server_names_each_breach() {
     let unsent: BTreeSet<u64> = [5_000].into();
     let table: Vec<(&str, Vec<u8>, Option<Code>)> = vec![
         ("no frames", vec![], Some(Code::PROTOCOL_VIOLATION)),
-        ("an unknown frame", vec![0x1f, 0, 0, 0], Some(Code::FRAME_ENCODING_ERROR)),
+        ("an unknown frame", vec![0x21, 0, 0, 0], Some(Code::FRAME_ENCODING_ERROR)),
         ("an unknown frame of a large type", vec![0xc0, 1, 2, 3, 4, 5, 6, 7], Some(Code::FRAME_ENCODING_ERROR)),
         ("a frame that is cut off", vec![0x10], Some(Code::FRAME_ENCODING_ERROR)),
         ("a STREAM frame longer than the packet", vec![0x0a, 0, 60, 1], Some(Code::FRAME_ENCODING_ERROR)),

@@ -1,10 +1,12 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] is the list of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! [`transport`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
 //! could not be measured, which counts as a miss: what was not seen was not shown.
 
+mod ack_frequency;
 mod bad_input;
 mod command;
+mod congestion;
 mod cost;
 mod interop;
 mod laboratory;
@@ -16,7 +18,8 @@ mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
-use clap::{Parser, Subcommand, builder::PossibleValuesParser};
+use anyhow::ensure;
+use clap::{Parser, Subcommand};
 
 use self::{
     command::Commands,
@@ -32,24 +35,26 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Part {
+    /// Everything that the transport, the link model and the laboratory promise
+    #[command(after_help = after_help("transport", &transport()))]
     Transport(Options),
+    /// Everything that congestion control and its feedback promise, in virtual time
+    #[command(after_help = after_help("congestion", &congestion::cases()))]
+    Congestion(Options),
 }
 
-/// Everything that the transport, the link model and the laboratory promise.
-///
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
 /// otherwise), the target, and under it what was measured and how. What cannot be measured on this machine is a miss too, with
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
 ///
-/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else.
+/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
-#[command(after_help = after_help())]
 struct Options {
     /// Run this case only; may be given again
-    #[arg(long, value_name = "CASE", value_parser = PossibleValuesParser::new(transport().map(|case| case.name)))]
+    #[arg(long, value_name = "CASE")]
     only: Vec<String>,
     /// Print one JSON document instead of the table
     #[arg(long)]
@@ -60,16 +65,18 @@ struct Options {
     long: bool,
 }
 
-fn after_help() -> String {
-    let cases: Vec<String> = transport().iter().map(|case| format!("  {:<10} {}", case.name, case.about)).collect();
+fn after_help(part: &str, cases: &[Case]) -> String {
+    let first = cases.first().map_or("", |case| case.name);
+    let cases: Vec<String> = cases.iter().map(|case| format!("  {:<14} {}", case.name, case.about)).collect();
     format!(
-        "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows transport\n  cargo xtask shows transport --only model --only queue\n  \
-         cargo xtask shows transport --long --json > shows.json",
+        "Cases, in their order:\n{}\n\nExamples:\n  cargo xtask shows {part}\n  cargo xtask shows {part} --only {first}\n  \
+         cargo xtask shows {part} --long --json > shows.json",
         cases.join("\n")
     )
 }
 
 /// A group of values that is measured together.
+#[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     about: &'static str,
@@ -106,8 +113,11 @@ fn transport() -> [Case; 11] {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Part::Transport(options) = &args.part;
-    match transport_shows(options) {
+    let (part, options, cases) = match &args.part {
+        Part::Transport(options) => ("transport", options, transport().to_vec()),
+        Part::Congestion(options) => ("congestion", options, congestion::cases()),
+    };
+    match show(part, options, &cases) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -118,12 +128,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn transport_shows(options: &Options) -> anyhow::Result<bool> {
+fn show(part: &'static str, options: &Options, cases: &[Case]) -> anyhow::Result<bool> {
+    for name in &options.only {
+        let known: Vec<&str> = cases.iter().map(|case| case.name).collect();
+        ensure!(known.contains(&name.as_str()), "there is no case `{name}`: there are {}", known.join(", "));
+    }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
     let context = Context { commands: Commands::new(&root)?, root, long: options.long };
-    let mut document = Document::new("transport", options.long);
-    let cases = transport();
+    let mut document = Document::new(part, options.long);
     let chosen =
         cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));
     for case in chosen {

@@ -81,6 +81,7 @@ impl From<Finding> for Row {
     fn from(finding: Finding) -> Self {
         let target = match (*finding.target.start(), *finding.target.end()) {
             (low, f64::INFINITY) => Target::AtLeast(low),
+            (f64::NEG_INFINITY, high) => Target::AtMost(high),
             (low, high) => Target::Between(low, high),
         };
         Self {

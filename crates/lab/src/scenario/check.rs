@@ -91,6 +91,15 @@ impl Scenario {
                 return Err(fault("contenders.congestion", format!("`{name}` is named twice")));
             }
         }
+        let ack = &self.contenders.ack;
+        if ack.is_empty() {
+            return Err(fault("contenders.ack", "nobody is compared").hint("name at least one policy, such as `off`"));
+        }
+        for (i, policy) in ack.iter().enumerate() {
+            if ack[..i].contains(policy) {
+                return Err(fault("contenders.ack", format!("`{policy}` is named twice")));
+            }
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use core::str::FromStr;
 
 use netem::{LinkConfig, Loss, Queue};
+use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, ParseUnitError, Probability};
 
 use super::{Fault, Scenario, ScenarioError};
@@ -30,6 +31,8 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// Congestion controllers; empty leaves those of the file.
     pub congestion: Vec<String>,
+    /// Policies of acknowledging; empty leaves those of the file.
+    pub ack: Vec<AckFrequency>,
 }
 
 /// A queue in bytes (`"125 kB"`) or in bandwidth-delay products (`"2 BDP"`).
@@ -103,6 +106,9 @@ impl Overrides {
         if !self.congestion.is_empty() {
             scenario.contenders.congestion.clone_from(&self.congestion);
         }
+        if !self.ack.is_empty() {
+            scenario.contenders.ack.clone_from(&self.ack);
+        }
         scenario.check().map_err(|Fault { field, message, hint }| {
             let matches = |name: &str| {
                 field == name
@@ -110,7 +116,11 @@ impl Overrides {
                     || field.strip_prefix("path.up.").is_some_and(|rest| rest == name)
             };
             let option = OPTIONS.iter().find(|(name, _)| matches(name)).map(|&(_, option)| option);
-            let option = if field == "contenders.congestion" { Some("--cc") } else { option };
+            let option = match field.as_str() {
+                "contenders.congestion" => Some("--cc"),
+                "contenders.ack" => Some("--ack"),
+                _ => option,
+            };
             ScenarioError {
                 origin: option.unwrap_or(&scenario.name).to_owned(),
                 line: None,

@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use units::Instant;
+use units::{Duration, Instant};
 use wire::{Frame, FrameErrorKind, Frames, PacketKind, Side, StreamFrame, StreamId};
 
 use super::{Connection, receive::PacketSeen, spaces::SpaceId};
 use crate::{
+    ack_frequency::MAX_DELAY_US,
+    acks::{AckPolicy, AckState},
     error::{Code, TransportError},
     events::{CloseReason, Event},
     tls::Level,
@@ -69,6 +71,7 @@ impl Connection {
                 }
             }
         }
+        self.stats.ack_only_packets_received += u64::from(!ack_eliciting);
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
@@ -154,10 +157,49 @@ impl Connection {
                 self.drain(now, CloseReason::PeerApplication { code: error, reason });
                 Ok(())
             }
+            Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
+                self.on_ack_request(sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold)
+            }
+            Frame::ImmediateAck => {
+                self.acks_on_request()?.on_immediate();
+                self.stats.immediate_acks_received += 1;
+                Ok(())
+            }
             Frame::Stream(_) | Frame::Datagram { .. } | Frame::Ack(_) => {
                 unreachable!("read where packets of data are read")
             }
         }
+    }
+
+    /// What the peer may give orders to, if it was told that it may.
+    fn acks_on_request(&mut self) -> Result<&mut AckState, TransportError> {
+        let space = self.spaces.get_mut(SpaceId::DATA).filter(|_| self.profile.acks.obey);
+        // RFC 9000 §12.4 MUST: a type that was not negotiated is as good as unknown.
+        space
+            .map(|space| &mut space.acks)
+            .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
+    }
+
+    /// The peer asks to be acknowledged in another rhythm.
+    fn on_ack_request(
+        &mut self,
+        sequence: u64,
+        eliciting_threshold: u64,
+        max_ack_delay_us: u64,
+        reordering_threshold: u64,
+    ) -> Result<(), TransportError> {
+        let min_delay = self.profile.acks.min_delay().unwrap_or_default();
+        let max_ack_delay = Duration::from_micros(max_ack_delay_us);
+        let acks = self.acks_on_request()?;
+        // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
+        if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
+        }
+        // The threshold counts the packets that need no acknowledgement; the next one does.
+        let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
+        acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
+        self.stats.ack_requests_received += 1;
+        Ok(())
     }
 
     fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {

@@ -119,7 +119,7 @@ impl Connection {
         } else {
             let seed = self.seed.child("path", self.paths_seen);
             let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-            recovery.set_max_ack_delay(self.peer.max_ack_delay);
+            recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
             recovery
         };
         // RFC 9000 §8: the limit protects third parties from servers; a client knows the server's address.
@@ -178,6 +178,7 @@ impl Connection {
         let old = std::mem::replace(&mut self.active, place);
         // RFC 9000 §9.5: with another connection ID.
         self.remote_ids.activate(place, old);
+        self.ack_requests.restart();
         self.stats.path_changes += 1;
         self.observe_migration(now, Migration::Started, place);
         self.fit_datagrams();

@@ -52,6 +52,7 @@ use self::{
     watch::Unwatched,
 };
 use crate::{
+    ack_frequency::AckRequests,
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
@@ -141,6 +142,7 @@ pub struct Connection {
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
+    ack_requests: AckRequests,
     lifecycle: Lifecycle,
     timers: Timers,
     /// Packets whose keys are not there yet.
@@ -177,7 +179,6 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug)]
 struct PeerPromises {
     ack_delay_exponent: u8,
-    max_ack_delay: Duration,
     active_connection_id_limit: u64,
     max_udp_payload_size: u16,
     disable_active_migration: bool,
@@ -318,6 +319,7 @@ impl Connection {
             streams: Streams::new(side, &profile.streams),
             datagrams: Datagrams::new(&profile.datagrams_config()),
             control: Control::default(),
+            ack_requests: AckRequests::new(profile.ack_frequency),
             lifecycle: Lifecycle::new(),
             timers,
             unopened: Vec::new(),
@@ -325,7 +327,6 @@ impl Connection {
             idle_timeout: profile.idle_timeout,
             peer: PeerPromises {
                 ack_delay_exponent: 3,
-                max_ack_delay: Duration::from_millis(25),
                 active_connection_id_limit: 2,
                 max_udp_payload_size: u16::MAX,
                 disable_active_migration: false,
@@ -501,6 +502,7 @@ fn local_parameters(
         initial_source_cid: Some(scid),
         max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
+        min_ack_delay_us: profile.acks.min_delay().and_then(|delay| u64::try_from(delay.as_micros()).ok()),
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
         grease_quic_bit: profile.grease,

@@ -67,15 +67,16 @@ impl Connection {
         self.peer = PeerPromises {
             ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
-            max_ack_delay: Duration::from_millis(peer.max_ack_delay_ms),
             active_connection_id_limit: peer.active_connection_id_limit,
             disable_active_migration: peer.disable_active_migration,
             max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
+        let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
+        self.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
         for path in &mut self.paths.0 {
             path.limit_mtu(now, self.peer.max_udp_payload_size);
-            path.recovery.set_max_ack_delay(self.peer.max_ack_delay);
+            path.recovery.set_max_ack_delay(max_ack_delay);
         }
         self.fit_datagrams();
         // RFC 9000 §10.1: the smaller of the two values holds; zero says nothing.

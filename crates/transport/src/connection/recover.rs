@@ -1,6 +1,6 @@
 //! Acknowledgements, losses and probes: what recovery decides, told to the parts.
 
-use units::{Duration, Instant};
+use units::{Bitrate, Duration, Instant};
 use wire::{Ack, Side};
 
 use super::{
@@ -9,6 +9,7 @@ use super::{
     verdicts::Carriers,
 };
 use crate::{
+    ack_frequency::View,
     error::TransportError,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},
     sent::{SentFrame, Verdict},
@@ -58,6 +59,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
             observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
         };
         let outcome = recovery::on_ack_received(
@@ -81,8 +83,12 @@ impl Connection {
         self.stats.packets_acked += outcome.acked_packets;
         self.stats.packets_lost += outcome.lost_packets;
         self.stats.bytes_lost += outcome.lost_bytes;
+        self.stats.loss_detection_time += u64::try_from(outcome.loss_detection_time.as_nanos()).unwrap_or(0);
         self.stats.packets_lost_spuriously += outcome.spurious_packets;
         self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
+        if self.ack_requests.is_on() && outcome.acked_packets > 0 {
+            self.review_acks(now);
+        }
         match outcome.ecn {
             EcnFeedback::Valid { newly_ce } => {
                 self.stats.ecn_ce_marks += newly_ce;
@@ -101,6 +107,35 @@ impl Connection {
                 self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
             self.observe_metrics(now);
+        }
+    }
+
+    /// Sees what the acknowledgement says about requests, and whether another is due.
+    fn review_acks(&mut self, now: Instant) {
+        self.apply_ack_delay();
+        let Self { ack_requests, paths, active, .. } = self;
+        let path = &paths[*active];
+        let recovery = &path.recovery;
+        let Some(min_rtt) = recovery.rtt().min().filter(|_| self.handshake.is_confirmed()) else { return };
+        let mtu = u64::from(path.mtu);
+        let controller = recovery.controller();
+        let in_min_rtt = |rate: Bitrate| rate.in_time(min_rtt).as_bytes() / mtu;
+        let view = View {
+            window: recovery.window() / mtu,
+            smoothed_rtt: recovery.rtt().smoothed(),
+            min_rtt,
+            rate: controller.pacing_rate().map(in_min_rtt),
+            probing: controller.in_slow_start(),
+            packet_threshold: recovery.reordering().packet_threshold(),
+        };
+        ack_requests.review(now, &view);
+    }
+
+    /// Lets probe timeouts count with the delay that may be in force (draft-ietf-quic-ack-frequency-14 §7).
+    pub(super) fn apply_ack_delay(&mut self) {
+        if self.ack_requests.take_change() {
+            let delay = self.ack_requests.max_ack_delay();
+            self.paths.0.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
         }
     }
 
@@ -131,6 +166,7 @@ impl Connection {
                     local_ids: &mut self.local_ids,
                     remote_ids: &mut self.remote_ids,
                     control: &mut self.control,
+                    ack_requests: &mut self.ack_requests,
                     observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
                 };
                 let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
@@ -191,6 +227,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
             observer: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
@@ -208,6 +245,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
             observer: None,
         };
         recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
@@ -224,6 +262,7 @@ impl Connection {
             local_ids: &mut self.local_ids,
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
             observer: None,
         };
         recovery::discard_space(

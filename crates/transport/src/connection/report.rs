@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use units::Duration;
 use wire::{ConnectionId, Side};
 
-use super::Connection;
-use crate::{observe::RecoveryMetrics, stats::Stats, tls::Session};
+use super::{Connection, spaces::SpaceId};
+use crate::{ack_frequency::AckFrequency, observe::RecoveryMetrics, stats::Stats, tls::Session};
 
 /// Getters.
 impl Connection {
@@ -50,6 +50,11 @@ impl Connection {
         self.paths[self.active].recovery.controller().name()
     }
 
+    /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
+    pub fn ack_frequency(&self) -> AckFrequency {
+        self.ack_requests.policy()
+    }
+
     /// Smoothed RTT of the path in use.
     pub fn rtt(&self) -> Duration {
         self.paths[self.active].recovery.rtt().smoothed()
@@ -70,6 +75,13 @@ impl Connection {
         stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
         stats.mtu = path.mtu.into();
         stats.congestion_events += self.paths.0.iter().map(|path| path.recovery.congestion_events()).sum::<u64>();
+        let asked = self.ack_requests.newest();
+        stats.packets_per_ack_asked = asked.packets;
+        stats.ack_requests_acked = self.ack_requests.acked();
+        stats.ack_delay_asked = nanos(asked.delay);
+        if let Some(space) = self.spaces.get(SpaceId::DATA) {
+            stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
+        }
         let streams = self.streams.figures();
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
         stats.stream_bytes_retransmitted = streams.resent_bytes;

@@ -13,7 +13,7 @@ use crate::{
     crypto::TAG_LEN,
     endpoint::Transmit,
     observe::{DatagramsEvent, Initiator, PacketEvent},
-    path::BASE_MTU,
+    path::{BASE_MTU, Path},
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
     tls::Level,
@@ -275,6 +275,7 @@ impl Connection {
             && (self.streams.wants_to_send()
                 || self.datagrams.wants_to_send()
                 || self.control.wants_to_send()
+                || self.ack_requests.wants_to_send()
                 || self.local_ids.wants_to_send()
                 || self.remote_ids.next_retirement().is_some())
     }
@@ -319,7 +320,10 @@ impl Connection {
         self.write_ack(now, id, &mut w);
         let after_ack = w.position();
         if permit.data {
-            self.write_frames(id, &mut w);
+            if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
+                self.write_immediate_ack(&mut w);
+            }
+            self.write_frames(now, id, &mut w);
         }
         let space = self.spaces.get_mut(id)?;
         let mut ack_eliciting = w.position() > after_ack;
@@ -375,7 +379,7 @@ impl Connection {
 
     /// The frames of a packet, most urgent first.
     #[inline]
-    fn write_frames(&mut self, id: SpaceId, w: &mut Writer<'_>) {
+    fn write_frames(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
         if let Some(crypto) = self.handshake.crypto(id.level())
@@ -386,9 +390,12 @@ impl Connection {
         if !matches!(id, SpaceId::Data(_)) {
             return;
         }
-        if self.control.wants_to_send() || self.local_ids.wants_to_send() || self.remote_ids.next_retirement().is_some()
+        if self.control.wants_to_send()
+            || self.ack_requests.wants_to_send()
+            || self.local_ids.wants_to_send()
+            || self.remote_ids.next_retirement().is_some()
         {
-            self.write_control(w);
+            self.write_control(now, w);
         }
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
@@ -400,7 +407,41 @@ impl Connection {
         }
     }
 
-    fn write_control(&mut self, w: &mut Writer<'_>) {
+    /// Whether the peer should acknowledge the next packet at once, whatever it was asked for.
+    #[cold]
+    fn needs_prompt_ack(&self, id: SpaceId, permit: Permit) -> bool {
+        if !matches!(id, SpaceId::Data(_)) || !self.ack_requests.is_understood() {
+            return false;
+        }
+        // draft-ietf-quic-ack-frequency-14 §7: a probe has waited long enough.
+        if permit.probe {
+            return true;
+        }
+        // The packet fills the window, and with it the peer still collects: neither end would move until its timer does.
+        let Path { recovery, mtu, .. } = &self.paths[self.active];
+        recovery.window().saturating_sub(recovery.bytes_in_flight()) < 2 * u64::from(*mtu)
+            && recovery.ack_eliciting_in_flight(id.recovery()) + 1 < self.ack_requests.packets_per_ack()
+    }
+
+    fn write_immediate_ack(&mut self, w: &mut Writer<'_>) {
+        if w.remaining() > 0 {
+            Frame::ImmediateAck.encode(w);
+            self.stats.immediate_acks_asked += 1;
+        }
+    }
+
+    fn write_control(&mut self, now: Instant, w: &mut Writer<'_>) {
+        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
+        let ledger = &mut space.ledger;
+        if let Some((sequence, frame)) = self.ack_requests.next_frame()
+            && w.remaining() >= frame.encoded_len()
+        {
+            frame.encode(w);
+            ledger.record(SentFrame::AckFrequency(sequence));
+            self.ack_requests.on_sent(now);
+            self.stats.ack_requests_sent += 1;
+            self.apply_ack_delay();
+        }
         let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
         let ledger = &mut space.ledger;
         if self.control.handshake_done && w.remaining() >= Frame::HandshakeDone.encoded_len() {

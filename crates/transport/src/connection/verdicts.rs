@@ -4,6 +4,7 @@ use units::Instant;
 
 use super::{control::Control, spaces::SpaceId};
 use crate::{
+    ack_frequency::AckRequests,
     acks::AckState,
     cid::{LocalIds, RemoteIds},
     datagrams::Datagrams,
@@ -24,6 +25,7 @@ pub(super) struct Carriers<'a> {
     pub(super) local_ids: &'a mut LocalIds,
     pub(super) remote_ids: &'a mut RemoteIds,
     pub(super) control: &'a mut Control,
+    pub(super) ack_requests: &'a mut AckRequests,
     /// Where losses are told.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
 }
@@ -58,8 +60,12 @@ impl Carriers<'_> {
 
     /// Queues a frame again although its packet is still in flight; what is not worth repeating is left out.
     pub(super) fn repeat(&mut self, frame: &SentFrame) {
-        if !matches!(frame, SentFrame::Datagram(_) | SentFrame::Ack { .. } | SentFrame::RetireConnectionId(_)) {
-            self.tell(Verdict::Lost, frame);
+        match frame {
+            SentFrame::Datagram(_)
+            | SentFrame::Ack { .. }
+            | SentFrame::RetireConnectionId(_)
+            | SentFrame::AckFrequency(_) => {}
+            frame => self.tell(Verdict::Lost, frame),
         }
     }
 
@@ -118,6 +124,13 @@ impl Carriers<'_> {
                     self.control.token_arrived();
                 } else {
                     self.control.token_lost();
+                }
+            }
+            SentFrame::AckFrequency(sequence) => {
+                if arrived {
+                    self.ack_requests.on_acked(sequence);
+                } else {
+                    self.ack_requests.on_lost(sequence);
                 }
             }
             SentFrame::HandshakeDone => self.control.handshake_done |= !arrived,

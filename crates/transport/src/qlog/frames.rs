@@ -149,6 +149,14 @@ pub(super) enum QuicFrame<'a> {
     Datagram {
         raw: Raw,
     },
+    AckFrequency {
+        sequence_number: u64,
+        ack_eliciting_threshold: u64,
+        /// Milliseconds, as all times in qlog.
+        requested_max_ack_delay: f32,
+        reordering_threshold: u64,
+    },
+    ImmediateAck {},
     Unknown {
         frame_type_bytes: u64,
         raw: Raw,
@@ -240,6 +248,15 @@ impl<'a> QuicFrame<'a> {
             }
             Frame::HandshakeDone => Self::HandshakeDone {},
             Frame::Datagram { data } => Self::Datagram { raw: Raw::of_payload(data.len()) },
+            Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
+                Self::AckFrequency {
+                    sequence_number: sequence,
+                    ack_eliciting_threshold: eliciting_threshold,
+                    requested_max_ack_delay: millis(Duration::from_micros(max_ack_delay_us)),
+                    reordering_threshold,
+                }
+            }
+            Frame::ImmediateAck => Self::ImmediateAck {},
         }
     }
 
@@ -277,6 +294,7 @@ impl<'a> QuicFrame<'a> {
             | SentFrame::StopSending(_)
             | SentFrame::NewConnectionId(_)
             | SentFrame::NewToken
+            | SentFrame::AckFrequency(_)
             | SentFrame::Datagram(_) => return None,
         })
     }

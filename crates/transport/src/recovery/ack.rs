@@ -27,6 +27,8 @@ pub struct AckOutcome {
     pub lost_packets: u64,
     /// Their bytes.
     pub lost_bytes: u64,
+    /// Time from the departure of each of them to this verdict, together.
+    pub loss_detection_time: Duration,
     /// Packets that had been declared lost and arrived.
     pub spurious_packets: u64,
     /// Persistent congestion was established (RFC 9002 §7.6).

@@ -166,6 +166,9 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
                 if entry.is_in_flight() {
                     out.packet_lost(pn, entry.size, entry.is_mtu_probe(), trigger);
                     recovery.on_packet_lost(space, pn, &entry, now);
+                    if !entry.is_mtu_probe() {
+                        outcome.loss_detection_time += now - entry.sent_at;
+                    }
                     recovery.extend_run(space, pn, &entry, |last| !ledger.acked_between(last, pn));
                     if entry.is_mtu_probe() {
                         outcome.mtu_probe_lost = Some((entry.path, entry.size));

@@ -177,6 +177,13 @@ pub const FRAMES: &[(&str, &[&str], &[&str])] = &[
     ("handshake_done", &[], &["raw"]),
     ("unknown", &["frame_type_bytes"], &["raw"]),
     ("datagram", &[], &["raw"]),
+    // Extensions, through the socket that the schema has for them (`$QuicFrame`): draft-ietf-quic-ack-frequency-14.
+    (
+        "ack_frequency",
+        &["sequence_number", "ack_eliciting_threshold", "requested_max_ack_delay", "reordering_threshold"],
+        &["raw"],
+    ),
+    ("immediate_ack", &[], &["raw"]),
 ];
 
 /// Event, and the values that its `trigger` may have.

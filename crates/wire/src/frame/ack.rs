@@ -1,8 +1,10 @@
-//! ACK frames (RFC 9000 §19.3): ranges of packet numbers from the largest down, as gaps and lengths.
+//! ACK frames (RFC 9000 §19.3): ranges of packet numbers from the largest down, as gaps and lengths. Those of
+//! draft-ietf-quic-receive-ts-02 (ACK_RECEIVE_TIMESTAMPS) have receive times at their end.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::timestamps::{self, ReceiveTimes, Times};
 use super::{FrameErrorKind, frame_type as t};
 use crate::{Reader, Truncated, Writer, varint};
 
@@ -38,6 +40,8 @@ pub struct Ack<'a> {
     pub delay: u64,
     /// Counts of ECN marks, in a frame that has them.
     pub ecn: Option<EcnCounts>,
+    /// When packets arrived, in a frame that says so.
+    receive_times: Option<ReceiveTimes<'a>>,
     /// Packets acknowledged in a row below the largest.
     first_range: u64,
     /// How many pairs of gap and length `more` holds.
@@ -49,6 +53,17 @@ impl<'a> Ack<'a> {
     /// Reads what follows the frame type.
     #[inline]
     pub(super) fn parse(r: &mut Reader<'a>, with_ecn: bool) -> Result<Self, FrameErrorKind> {
+        Self::parse_plain(r, with_ecn)
+    }
+
+    /// Reads what follows the frame type of an ACK_RECEIVE_TIMESTAMPS frame.
+    pub(super) fn parse_with_times(r: &mut Reader<'a>, with_ecn: bool) -> Result<Self, FrameErrorKind> {
+        let ack = Self::parse_plain(r, with_ecn)?;
+        Ok(Self { receive_times: Some(ReceiveTimes::parse(r, ack.largest)?), ..ack })
+    }
+
+    #[inline]
+    fn parse_plain(r: &mut Reader<'a>, with_ecn: bool) -> Result<Self, FrameErrorKind> {
         let largest = r.varint()?;
         let delay = r.varint()?;
         let more_count = r.varint()?;
@@ -61,7 +76,7 @@ impl<'a> Ack<'a> {
         let more = &start[..start.len() - r.remaining()];
         let ecn =
             if with_ecn { Some(EcnCounts { ect0: r.varint()?, ect1: r.varint()?, ce: r.varint()? }) } else { None };
-        Ok(Self { largest, delay, ecn, first_range, more_count, more })
+        Ok(Self { largest, delay, ecn, receive_times: None, first_range, more_count, more })
     }
 
     /// The ranges of packet numbers acknowledged, the largest first. They neither touch nor overlap.
@@ -81,18 +96,32 @@ impl<'a> Ack<'a> {
         usize::try_from(self.more_count).unwrap_or(usize::MAX).saturating_add(1)
     }
 
+    /// Packet numbers with the times at which they arrived, the most recent first; `None` in a frame that does not tell
+    /// them. Times count from a moment that only the sender of the frame knows, in the unit that this end asked for.
+    #[inline]
+    pub fn receive_times(&self) -> Option<Times<'a>> {
+        self.receive_times.map(|times| times.iter(self.largest))
+    }
+
     #[inline]
     pub(super) fn ty(&self) -> u64 {
-        if self.ecn.is_some() { t::ACK_ECN } else { t::ACK }
+        match (self.receive_times.is_some(), self.ecn.is_some()) {
+            (false, false) => t::ACK,
+            (false, true) => t::ACK_ECN,
+            (true, false) => t::ACK_RECEIVE_TIMESTAMPS,
+            (true, true) => t::ACK_RECEIVE_TIMESTAMPS_ECN,
+        }
     }
 
     pub(super) fn encoded_len(&self) -> usize {
-        1 + varint::len(self.largest)
+        varint::len(self.ty())
+            + varint::len(self.largest)
             + varint::len(self.delay)
             + varint::len(self.more_count)
             + varint::len(self.first_range)
             + self.more.len()
             + self.ecn.map_or(0, |ecn| ecn.encoded_len())
+            + self.receive_times.map_or(0, |times| times.encoded_len())
     }
 
     /// Writes the frame again as it was read.
@@ -105,6 +134,9 @@ impl<'a> Ack<'a> {
         w.bytes(self.more);
         if let Some(ecn) = self.ecn {
             ecn.encode(w);
+        }
+        if let Some(times) = self.receive_times {
+            times.encode_again(w);
         }
     }
 
@@ -127,15 +159,62 @@ impl<'a> Ack<'a> {
         ecn: Option<EcnCounts>,
         max_bytes: usize,
     ) -> usize {
+        let ty = if ecn.is_some() { t::ACK_ECN } else { t::ACK };
+        Self::encode_as(w, ty, delay, ranges, count, ecn, max_bytes)
+    }
+
+    /// As [`encode`](Self::encode), an ACK_RECEIVE_TIMESTAMPS frame with at most `max_times` receive times; says how many
+    /// ranges and how many times went in. The ranges come first: times only fill the room that these leave.
+    ///
+    /// `times` are packet numbers that have arrived, none above the largest of `ranges`, with the time of each in the unit
+    /// that the peer asked for, the most recent first.
+    ///
+    /// # Panics
+    /// As [`encode`](Self::encode), and when a packet number is above the largest of `ranges`.
+    #[expect(clippy::too_many_arguments, reason = "the fields of the frame")]
+    pub fn encode_with_times(
+        w: &mut Writer<'_>,
+        delay: u64,
+        ranges: impl Iterator<Item = RangeInclusive<u64>>,
+        count: usize,
+        ecn: Option<EcnCounts>,
+        times: impl Iterator<Item = (u64, u64)> + Clone,
+        max_times: usize,
+        max_bytes: usize,
+    ) -> (usize, usize) {
+        let ty = if ecn.is_some() { t::ACK_RECEIVE_TIMESTAMPS_ECN } else { t::ACK_RECEIVE_TIMESTAMPS };
+        let max_bytes = max_bytes.min(w.remaining());
+        let start = w.position();
+        let mut ranges = ranges.peekable();
+        let Some(largest) = ranges.peek().map(|range| *range.end()) else { return (0, 0) };
+        // One byte for the number of ranges of times, should there be no room for any.
+        let written = Self::encode_as(w, ty, delay, ranges, count, ecn, max_bytes.saturating_sub(1));
+        if written == 0 {
+            return (0, 0);
+        }
+        let room = max_bytes - (w.position() - start);
+        (written, timestamps::encode(w, largest, times, max_times, room))
+    }
+
+    #[inline]
+    fn encode_as(
+        w: &mut Writer<'_>,
+        ty: u64,
+        delay: u64,
+        ranges: impl Iterator<Item = RangeInclusive<u64>>,
+        count: usize,
+        ecn: Option<EcnCounts>,
+        max_bytes: usize,
+    ) -> usize {
         let mut ranges = ranges.take(count);
         let Some((mut smallest, largest)) = ranges.next().map(RangeInclusive::into_inner) else { return 0 };
         let count_len = varint::len((count - 1) as u64).min(2);
         let first_range = largest.checked_sub(smallest).expect(DESCENDING);
         let ecn_len = ecn.map_or(0, |ecn| ecn.encoded_len());
-        let head = 1 + varint::len(largest) + varint::len(delay) + count_len + varint::len(first_range);
+        let head = varint::len(ty) + varint::len(largest) + varint::len(delay) + count_len + varint::len(first_range);
         let Some(mut left) = max_bytes.min(w.remaining()).checked_sub(head + ecn_len) else { return 0 };
 
-        w.varint(if ecn.is_some() { t::ACK_ECN } else { t::ACK });
+        w.varint(ty);
         w.varint(largest);
         w.varint(delay);
         let count_offset = w.position();
@@ -211,6 +290,8 @@ impl PartialEq for Ack<'_> {
         (self.largest, self.delay, self.ecn, self.more_count)
             == (other.largest, other.delay, other.ecn, other.more_count)
             && self.ranges().eq(other.ranges())
+            && self.receive_times.is_some() == other.receive_times.is_some()
+            && self.receive_times().into_iter().flatten().eq(other.receive_times().into_iter().flatten())
     }
 }
 
@@ -229,6 +310,7 @@ impl fmt::Debug for Ack<'_> {
             .field("delay", &self.delay)
             .field("ranges", &Ranges(self.ranges()))
             .field("ecn", &self.ecn)
+            .field("receive_times", &self.receive_times().map(Iterator::collect::<Vec<_>>))
             .finish()
     }
 }
@@ -342,6 +424,45 @@ mod tests {
                     varint::len(gap) + length
                 };
                 prop_assert!(w.position() + more > space);
+            }
+        }
+
+        #[test]
+        fn receive_times_come_back(
+            ranges in any_ranges(),
+            with_ecn: bool,
+            late in prop::collection::vec((0..1000_u64, 0..100_000_u64), 0..80),
+            max_times in 0..80_usize,
+            max_bytes in 0..1500usize,
+        ) {
+            let ecn = with_ecn.then_some(EcnCounts { ect0: 7, ect1: 0, ce: 9 });
+            let largest = *ranges[0].end();
+            let mut time = 1_u64 << 50;
+            let times: Vec<(u64, u64)> = late.into_iter().map(|(below, delta)| {
+                time -= delta;
+                (largest.saturating_sub(below), time)
+            }).collect();
+            let mut buf = vec![0; 1500];
+            let mut w = Writer::new(&mut buf);
+            let (all, listed) = (ranges.iter().cloned(), times.iter().copied());
+            let (written, told) =
+                Ack::encode_with_times(&mut w, 5, all, ranges.len(), ecn, listed, max_times, max_bytes);
+            prop_assert!(w.position() <= max_bytes && told <= max_times);
+            if written == 0 {
+                prop_assert_eq!((w.position(), told), (0, 0));
+            } else {
+                let ack = parse(w.written());
+                prop_assert_eq!((ack.largest, ack.ecn, ack.range_count()), (largest, ecn, written));
+                prop_assert!(ack.ranges().eq(ranges[..written].iter().cloned()));
+                prop_assert!(ack.receive_times().unwrap().eq(times[..told].iter().copied()));
+                let frame = Frame::Ack(ack);
+                let mut again = vec![0; frame.encoded_len()];
+                frame.encode(&mut Writer::new(&mut again));
+                prop_assert_eq!(parse(&again), ack);
+                for cut in 1..w.position() {
+                    let error = Frames::new(&w.written()[..cut]).next().unwrap().unwrap_err();
+                    prop_assert_eq!(error.kind, FrameErrorKind::Truncated);
+                }
             }
         }
 

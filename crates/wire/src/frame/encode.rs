@@ -27,7 +27,10 @@ impl Frame<'_> {
                 encode_datagram_header(w, Some(data.len()));
                 w.bytes(data);
             }
-            Self::Ping | Self::HandshakeDone => w.varint(self.ty()),
+            Self::Ping | Self::HandshakeDone | Self::ImmediateAck => w.varint(self.ty()),
+            Self::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
+                self.varints(w, [sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold]);
+            }
             Self::MaxData(v) | Self::DataBlocked(v) => self.varints(w, [v]),
             Self::MaxStreamData { id, limit } | Self::StreamDataBlocked { id, limit } => self.varints(w, [id.0, limit]),
             Self::MaxStreams { limit, .. } | Self::StreamsBlocked { limit, .. } => self.varints(w, [limit]),
@@ -78,7 +81,10 @@ impl Frame<'_> {
                 StreamFrame::header_len(id, offset, Some(data.len())) + data.len()
             }
             Self::Datagram { data } => datagram_header_len(Some(data.len())) + data.len(),
-            Self::Ping | Self::HandshakeDone => len([t::PING]),
+            Self::Ping | Self::HandshakeDone | Self::ImmediateAck => len([t::PING]),
+            Self::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
+                len([self.ty(), sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold])
+            }
             Self::MaxData(v) | Self::DataBlocked(v) => len([self.ty(), v]),
             Self::MaxStreamData { id, limit } | Self::StreamDataBlocked { id, limit } => len([self.ty(), id.0, limit]),
             Self::MaxStreams { limit, .. } | Self::StreamsBlocked { limit, .. } => len([self.ty(), limit]),

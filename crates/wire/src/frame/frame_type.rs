@@ -1,4 +1,5 @@
-//! The types of frames (RFC 9000 §12.4, RFC 9221 §4). All of them take one byte.
+//! The types of frames: RFC 9000 §12.4, RFC 9221 §4, draft-ietf-quic-ack-frequency-14 §10.2 and
+//! draft-ietf-quic-receive-ts-02 §9. Those of the RFCs take one byte.
 
 /// PADDING.
 pub const PADDING: u64 = 0x00;
@@ -56,6 +57,14 @@ pub const CONNECTION_CLOSE: u64 = 0x1c;
 pub const APPLICATION_CLOSE: u64 = 0x1d;
 /// HANDSHAKE_DONE.
 pub const HANDSHAKE_DONE: u64 = 0x1e;
+/// IMMEDIATE_ACK.
+pub const IMMEDIATE_ACK: u64 = 0x1f;
+/// ACK_FREQUENCY.
+pub const ACK_FREQUENCY: u64 = 0xaf;
+/// ACK_RECEIVE_TIMESTAMPS: ACK with receive times.
+pub const ACK_RECEIVE_TIMESTAMPS: u64 = 0x0317_8307;
+/// ACK_RECEIVE_TIMESTAMPS with counts of ECN marks.
+pub const ACK_RECEIVE_TIMESTAMPS_ECN: u64 = 0x0317_8308;
 /// DATAGRAM without the bit that follows.
 pub const DATAGRAM: u64 = 0x30;
 /// Bit of a DATAGRAM type: the frame has a length; without it, it reaches to the end of the packet.

@@ -1,4 +1,5 @@
-//! Frames, the content of packets: RFC 9000 §19, and DATAGRAM of RFC 9221.
+//! Frames, the content of packets: RFC 9000 §19, DATAGRAM of RFC 9221, ACK_FREQUENCY and IMMEDIATE_ACK of
+//! draft-ietf-quic-ack-frequency-14, and ACK_RECEIVE_TIMESTAMPS of draft-ietf-quic-receive-ts-02.
 
 use crate::{ConnectionId, Dir, ResetToken, StreamId};
 
@@ -9,10 +10,12 @@ pub mod frame_type;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod timestamps;
 
 pub use ack::{Ack, AckRanges, EcnCounts};
 pub use data::{StreamFrame, crypto_header_len, datagram_header_len, encode_crypto_header, encode_datagram_header};
 pub use parse::{FrameError, FrameErrorKind, Frames};
+pub use timestamps::Times;
 
 /// One frame. It borrows from the packet it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +134,19 @@ pub enum Frame<'a> {
         /// The message.
         data: &'a [u8],
     },
+    /// Asks the receiver of this frame to acknowledge in another rhythm (draft-ietf-quic-ack-frequency-14 §4).
+    AckFrequency {
+        /// The number of the request: the highest counts.
+        sequence: u64,
+        /// So many ack-eliciting packets need not be acknowledged; the next one has to be.
+        eliciting_threshold: u64,
+        /// The longest time that an acknowledgement shall be held back, in microseconds.
+        max_ack_delay_us: u64,
+        /// Reordering at which a missing packet is reported at once, in packets; 0 for never.
+        reordering_threshold: u64,
+    },
+    /// Asks for an acknowledgement at once (draft-ietf-quic-ack-frequency-14 §5).
+    ImmediateAck,
 }
 
 /// The packets that carry frames, as far as they differ in which frames they may carry.
@@ -175,6 +191,8 @@ impl Frame<'_> {
             Self::ApplicationClose { .. } => t::APPLICATION_CLOSE,
             Self::HandshakeDone => t::HANDSHAKE_DONE,
             Self::Datagram { .. } => t::DATAGRAM | t::DATAGRAM_LEN,
+            Self::AckFrequency { .. } => t::ACK_FREQUENCY,
+            Self::ImmediateAck => t::IMMEDIATE_ACK,
         }
     }
 
@@ -202,10 +220,12 @@ impl Frame<'_> {
     pub fn is_permitted_in(&self, kind: PacketKind) -> bool {
         match kind {
             PacketKind::OneRtt => true,
-            PacketKind::Initial | PacketKind::Handshake => matches!(
-                self,
-                Self::Padding { .. } | Self::Ping | Self::Ack(_) | Self::Crypto { .. } | Self::ConnectionClose { .. }
-            ),
+            // draft-ietf-quic-receive-ts-02 §3: acknowledgements with receive times are for 1-RTT packets.
+            PacketKind::Initial | PacketKind::Handshake => match self {
+                Self::Ack(ack) => ack.receive_times().is_none(),
+                Self::Padding { .. } | Self::Ping | Self::Crypto { .. } | Self::ConnectionClose { .. } => true,
+                _ => false,
+            },
             PacketKind::ZeroRtt => !matches!(
                 self,
                 Self::Ack(_)
@@ -214,6 +234,9 @@ impl Frame<'_> {
                     | Self::NewToken { .. }
                     | Self::PathResponse(_)
                     | Self::RetireConnectionId { .. }
+                    // draft-ietf-quic-ack-frequency-14 §3: what permits them is not remembered for early data.
+                    | Self::AckFrequency { .. }
+                    | Self::ImmediateAck
             ),
         }
     }

@@ -99,7 +99,7 @@ fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> 
     Ok(Frame::Stream(StreamFrame { id, offset, fin: ty & t::STREAM_FIN != 0, data }))
 }
 
-/// Every frame that is neither STREAM nor ACK.
+/// Every frame that is neither STREAM nor a plain ACK.
 fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     let before = r.position();
     let ty = r.varint().map_err(|_| FrameError { frame_type: 0, kind: FrameErrorKind::Truncated })?;
@@ -161,6 +161,15 @@ fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
         t::HANDSHAKE_DONE => Frame::HandshakeDone,
         t::DATAGRAM => Frame::Datagram { data: r.rest() },
         DATAGRAM_WITH_LEN => Frame::Datagram { data: r.counted()? },
+        t::ACK_FREQUENCY => Frame::AckFrequency {
+            sequence: r.varint()?,
+            eliciting_threshold: r.varint()?,
+            max_ack_delay_us: r.varint()?,
+            reordering_threshold: r.varint()?,
+        },
+        t::IMMEDIATE_ACK => Frame::ImmediateAck,
+        t::ACK_RECEIVE_TIMESTAMPS => Frame::Ack(Ack::parse_with_times(r, false)?),
+        t::ACK_RECEIVE_TIMESTAMPS_ECN => Frame::Ack(Ack::parse_with_times(r, true)?),
         _ => return Err(FrameErrorKind::Unknown),
     })
 }

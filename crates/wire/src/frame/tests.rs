@@ -50,6 +50,16 @@ fn examples() -> Vec<(Frame<'static>, Vec<u8>)> {
         (Frame::ApplicationClose { error: 10, reason: b"no" }, vec![0x1d, 10, 2, b'n', b'o']),
         (Frame::HandshakeDone, vec![0x1e]),
         (Frame::Datagram { data: b"hi" }, vec![0x31, 2, b'h', b'i']),
+        (Frame::ImmediateAck, vec![0x1f]),
+        (
+            Frame::AckFrequency {
+                sequence: 3,
+                eliciting_threshold: 9,
+                max_ack_delay_us: 25_000,
+                reordering_threshold: 3,
+            },
+            vec![0x40, 0xaf, 3, 9, 0x80, 0, 0x61, 0xa8, 3],
+        ),
     ]
 }
 
@@ -58,14 +68,14 @@ fn layout_of_every_frame() {
     for (frame, bytes) in examples() {
         assert_eq!(encode(&frame), bytes, "{frame:?}");
         assert_eq!(parse(&bytes), [Ok(frame)]);
-        assert_eq!(frame.ty(), u64::from(bytes[0]));
+        assert_eq!(frame.ty(), Reader::new(&bytes).varint().unwrap());
     }
 }
 
 #[test]
 fn every_cut_of_every_frame_is_reported() {
     for (frame, bytes) in examples().into_iter().filter(|(frame, _)| !matches!(frame, Frame::Padding { .. })) {
-        for cut in 1..bytes.len() {
+        for cut in varint::len(frame.ty())..bytes.len() {
             let error = FrameError { frame_type: frame.ty(), kind: FrameErrorKind::Truncated };
             assert_eq!(parse(&bytes[..cut]), [Err(error)], "{frame:?}");
         }
@@ -112,6 +122,12 @@ fn refused() {
         (0x01, "frame type in two bytes", vec![0x40, 0x01]),
         (0x08, "frame type in eight bytes", vec![0xc0, 0, 0, 0, 0, 0, 0, 0x08, 1]),
         (0x40, "unknown frame type in four bytes", vec![0x80, 0, 0, 0x40]),
+        (0x1f, "IMMEDIATE_ACK in two bytes", vec![0x40, 0x1f]),
+        (
+            0x0317_8307,
+            "ACK with a receive time before the start",
+            vec![0x83, 0x17, 0x83, 0x07, 5, 0, 0, 0, 1, 0, 2, 1, 2],
+        ),
         (0x02, "first ACK range below zero", vec![0x02, 5, 0, 0, 6]),
         (0x02, "gap below zero", vec![0x02, 5, 0, 1, 0, 4, 0]),
         (0x02, "gap far below zero", [&[0x02, 5, 0, 1, 0], END, &[0]].concat()),
@@ -151,12 +167,12 @@ fn refused() {
 
 #[test]
 fn unknown_types_end_the_packet() {
-    for (bytes, ty) in [(&[0x1f, 1][..], 0x1f), (&[0x2f, 1], 0x2f), (&[0x32, 1], 0x32), (&[0x40, 0x40, 1], 0x40)] {
+    for (bytes, ty) in [(&[0x21, 1][..], 0x21), (&[0x2f, 1], 0x2f), (&[0x32, 1], 0x32), (&[0x40, 0x40, 1], 0x40)] {
         assert_eq!(parse(bytes), [Err(FrameError { frame_type: ty, kind: FrameErrorKind::Unknown })]);
     }
     assert_eq!(parse(&[0x80, 0, 0]), [Err(FrameError { frame_type: 0, kind: FrameErrorKind::Truncated })]);
     assert_eq!(parse(&[]), []);
-    assert_eq!(parse(&[1, 0x1f, 1, 1]).len(), 2);
+    assert_eq!(parse(&[1, 0x21, 1, 1]).len(), 2);
 }
 
 #[test]
@@ -174,6 +190,8 @@ fn where_frames_may_be() {
             Frame::NewToken { .. }
             | Frame::RetireConnectionId { .. }
             | Frame::PathResponse(_)
+            | Frame::AckFrequency { .. }
+            | Frame::ImmediateAck
             | Frame::HandshakeDone => last,
             _ => data,
         };
@@ -218,7 +236,7 @@ struct Parts {
     bytes: Vec<u8>,
 }
 
-const KINDS: usize = 22;
+const KINDS: usize = 24;
 
 prop_compose! {
     fn any_parts()(
@@ -267,6 +285,13 @@ impl Parts {
             18 => Frame::ConnectionClose { error: a, frame_type: b, reason: data },
             19 => Frame::ApplicationClose { error: a, reason: data },
             20 => Frame::HandshakeDone,
+            21 => Frame::AckFrequency {
+                sequence: a,
+                eliciting_threshold: b,
+                max_ack_delay_us: c,
+                reordering_threshold: a >> 3,
+            },
+            22 => Frame::ImmediateAck,
             _ => Frame::Datagram { data },
         }
     }

@@ -43,6 +43,12 @@ impl TransportParameters {
         if parameters.min_ack_delay_us.is_some_and(|min| min > parameters.max_ack_delay_ms * 1000) {
             return Err(TransportParameterError { id: id::MIN_ACK_DELAY, what: "is longer than max_ack_delay" });
         }
+        // draft-ietf-quic-receive-ts §5: the scale is invalid above 20, and means nothing where no times are wanted.
+        if parameters.max_receive_timestamps_per_ack.is_none() {
+            parameters.receive_timestamps_exponent = 0;
+        } else if parameters.receive_timestamps_exponent > 20 {
+            return Err(TransportParameterError { id: id::RECEIVE_TIMESTAMPS_EXPONENT, what: "is above 20" });
+        }
         Ok(parameters)
     }
 
@@ -90,6 +96,8 @@ impl TransportParameters {
             id::GREASE_QUIC_BIT => self.grease_quic_bit = flag(value)?,
             id::VERSION_INFORMATION => self.version_information = Some(version_information(sender, value)?),
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
+            id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),
+            id::RECEIVE_TIMESTAMPS_EXPONENT => self.receive_timestamps_exponent = number(value)?,
             _ => {}
         }
         Ok(())

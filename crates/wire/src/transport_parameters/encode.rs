@@ -36,6 +36,12 @@ impl TransportParameters {
         if let Some(value) = self.min_ack_delay_us {
             number(out, id::MIN_ACK_DELAY, value);
         }
+        if let Some(value) = self.max_receive_timestamps_per_ack {
+            number(out, id::MAX_RECEIVE_TIMESTAMPS_PER_ACK, value);
+            if self.receive_timestamps_exponent != 0 {
+                number(out, id::RECEIVE_TIMESTAMPS_EXPONENT, self.receive_timestamps_exponent);
+            }
+        }
         if self.disable_active_migration {
             parameter(out, id::DISABLE_ACTIVE_MIGRATION, &[]);
         }

@@ -1,5 +1,6 @@
 //! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221
-//! (DATAGRAM), RFC 9287 (grease of the fixed bit) and draft-ietf-quic-ack-frequency (`min_ack_delay`).
+//! (DATAGRAM), RFC 9287 (grease of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`) and
+//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements).
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -56,6 +57,10 @@ pub mod id {
     pub const GREASE_QUIC_BIT: u64 = 0x2ab2;
     /// Shortest time an acknowledgement can be asked for, microseconds (draft-ietf-quic-ack-frequency §3).
     pub const MIN_ACK_DELAY: u64 = 0xff04_de1b;
+    /// Receive times wanted in an acknowledgement at most (draft-ietf-quic-receive-ts §5).
+    pub const MAX_RECEIVE_TIMESTAMPS_PER_ACK: u64 = 0x4_ac07;
+    /// Power of two that scales these times (draft-ietf-quic-receive-ts §5).
+    pub const RECEIVE_TIMESTAMPS_EXPONENT: u64 = 0x4_ac26;
 }
 
 /// Where a server would rather be reached (RFC 9000 §18.2).
@@ -127,6 +132,11 @@ pub struct TransportParameters {
     pub min_ack_delay_us: Option<u64>,
     /// Which versions the sender speaks.
     pub version_information: Option<VersionInformation>,
+    /// How many receive times the sender wants in an acknowledgement at most; without it, it does not understand them.
+    pub max_receive_timestamps_per_ack: Option<u64>,
+    /// The receive times that the sender gets shall count 2 to this power microseconds; at most 20, and 0 where no receive
+    /// times are wanted.
+    pub receive_timestamps_exponent: u64,
 }
 
 impl Default for TransportParameters {
@@ -153,6 +163,8 @@ impl Default for TransportParameters {
             grease_quic_bit: false,
             min_ack_delay_us: None,
             version_information: None,
+            max_receive_timestamps_per_ack: None,
+            receive_timestamps_exponent: 0,
         }
     }
 }

@@ -136,6 +136,21 @@ fn forms_of_values() {
     assert_eq!(decoded.max_idle_timeout_ms, 7);
 }
 
+/// draft-ietf-quic-receive-ts §5: the scale counts only beside the number of times.
+#[test]
+fn receive_timestamps() {
+    let max = bytes(&[(id::MAX_RECEIVE_TIMESTAMPS_PER_ACK, &number(64))]);
+    let decoded = TransportParameters::decode(Side::Client, &max).unwrap();
+    assert_eq!((decoded.max_receive_timestamps_per_ack, decoded.receive_timestamps_exponent), (Some(64), 0));
+    for (exponent, accepted) in [(20, true), (21, false)] {
+        let exponent = bytes(&[(id::RECEIVE_TIMESTAMPS_EXPONENT, &number(exponent))]);
+        let ignored = TransportParameters::decode(Side::Server, &exponent);
+        assert_eq!(ignored, Ok(TransportParameters::default()));
+        let both = TransportParameters::decode(Side::Server, &[max.clone(), exponent].concat());
+        assert_eq!(both.is_ok(), accepted, "{both:?}");
+    }
+}
+
 #[test]
 fn a_client_may_not_send_what_is_the_servers() {
     let mut address = vec![1; 24];
@@ -204,6 +219,7 @@ prop_compose! {
         max_udp_payload_size in 1200..=varint::MAX,
         (ack_delay_exponent, max_ack_delay_ms) in (0..=20u64, 0..1u64 << 14),
         min_ack_delay in prop::option::of(any::<u64>()),
+        (max_receive_timestamps, receive_timestamps_exponent) in (prop::option::of(any_number()), 0..=20u64),
         (disable_active_migration, grease_quic_bit) in any::<(bool, bool)>(),
         active_connection_id_limit in 2..=varint::MAX,
         (original_dcid, initial_source_cid, retry_source_cid) in
@@ -233,6 +249,8 @@ prop_compose! {
             max_datagram_frame_size: numbers[5],
             grease_quic_bit,
             min_ack_delay_us: min_ack_delay.map(|v| v % (max_ack_delay_ms * 1000 + 1)),
+            max_receive_timestamps_per_ack: max_receive_timestamps,
+            receive_timestamps_exponent: max_receive_timestamps.map_or(0, |_| receive_timestamps_exponent),
         }
     }
 }

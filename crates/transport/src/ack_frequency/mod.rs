@@ -1,0 +1,216 @@
+//! How often the peer is asked to acknowledge (draft-ietf-quic-ack-frequency-14), as the sender of data sees it.
+//!
+//! [`policy`](AckFrequency) decides what to ask for. [`AckRequests`] owns what was asked: which request is in force for
+//! certain, and which may be. What the receiver of data does with a request is in [`crate::acks`].
+
+mod policy;
+
+use std::collections::VecDeque;
+
+use units::{Duration, Instant};
+use wire::Frame;
+
+pub use policy::{AckFrequency, UnknownAckFrequency};
+pub(crate) use policy::{Request, View};
+
+/// Requests whose fate is not known. More are not sent: the peer has to acknowledge one first.
+const MAX_OPEN: usize = 4;
+/// RFC 9000 §18.2: the longest delay there is, exclusive, in microseconds.
+pub(crate) const MAX_DELAY_US: u64 = (1 << 14) * 1000;
+
+/// A request that was sent and not acknowledged. It may be in force even when its packet counts as lost.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    sequence: u64,
+    request: Request,
+    /// Its packet counts as lost.
+    lost: bool,
+}
+
+/// Owns what the peer was asked for.
+#[derive(Debug)]
+pub(crate) struct AckRequests {
+    policy: AckFrequency,
+    /// The shortest delay that the peer can be asked for; `None` when it does not understand requests.
+    min_delay: Option<Duration>,
+    /// What holds without any request.
+    promised: Request,
+    /// The newest request that the peer has acknowledged, or what it promised.
+    agreed: Request,
+    /// Requests sent later, the oldest first.
+    open: VecDeque<Open>,
+    next_sequence: u64,
+    wanted: Option<Request>,
+    asked_at: Option<Instant>,
+    /// Requests that the peer has acknowledged.
+    acked: u64,
+    /// The peer waits for more than two packets, as far as is known.
+    sparse: bool,
+    /// What may be in force has changed.
+    changed: bool,
+}
+
+impl AckRequests {
+    pub(crate) fn new(policy: AckFrequency) -> Self {
+        let promised = Request { packets: 2, delay: Duration::from_millis(25), reordering: 1 };
+        Self {
+            policy,
+            min_delay: None,
+            promised,
+            agreed: promised,
+            open: VecDeque::new(),
+            next_sequence: 0,
+            wanted: None,
+            asked_at: None,
+            acked: 0,
+            sparse: false,
+            changed: false,
+        }
+    }
+
+    /// What the peer says in its transport parameters.
+    pub(crate) fn set_peer(&mut self, min_ack_delay: Option<Duration>, max_ack_delay: Duration) {
+        self.min_delay = min_ack_delay;
+        self.promised.delay = max_ack_delay;
+        self.agreed = self.promised;
+    }
+
+    /// draft-ietf-quic-ack-frequency-14 §3: only who has sent `min_ack_delay` understands the frames.
+    #[inline]
+    pub(crate) fn is_understood(&self) -> bool {
+        self.min_delay.is_some()
+    }
+
+    /// There is something to ask for now and then.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.min_delay.is_some() && self.policy != AckFrequency::Off
+    }
+
+    /// The policy at work.
+    pub(crate) fn policy(&self) -> AckFrequency {
+        if self.is_on() { self.policy } else { AckFrequency::Off }
+    }
+
+    /// Acknowledgements may come less often than for every second packet.
+    #[inline]
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+
+    /// The most packets that the peer may be collecting before it acknowledges.
+    #[inline]
+    pub(crate) fn packets_per_ack(&self) -> u64 {
+        self.in_force().map(|request| request.packets).max().unwrap_or(2)
+    }
+
+    /// The longest time for which the peer may hold an acknowledgement back.
+    // draft-ietf-quic-ack-frequency-14 §7 MUST: until a request is acknowledged, the greatest of the delay in force and
+    // all requested ones.
+    pub(crate) fn max_ack_delay(&self) -> Duration {
+        self.in_force().map(|request| request.delay).max().unwrap_or(self.agreed.delay)
+    }
+
+    /// Everything that may be in force.
+    fn in_force(&self) -> impl Iterator<Item = &Request> {
+        std::iter::once(&self.agreed).chain(self.open.iter().map(|open| &open.request))
+    }
+
+    /// The request that the peer was sent last, or what it promised.
+    pub(crate) fn newest(&self) -> &Request {
+        self.open.back().map_or(&self.agreed, |open| &open.request)
+    }
+
+    /// Looks at the path again, and sees whether another request is due.
+    pub(crate) fn review(&mut self, now: Instant, view: &View) {
+        // draft-ietf-quic-ack-frequency-14 §8.1: once per round trip is often enough, and one at a time.
+        let resting = self.asked_at.is_some_and(|at| now < at + view.smoothed_rtt);
+        if !self.is_on() || resting || self.awaits_verdict() || self.open.len() >= MAX_OPEN {
+            return;
+        }
+        let request = self.policy.request(&self.promised, view).at_least(self.min_delay.unwrap_or_default());
+        // The first one is sent in any case: it shows that the policy is at work.
+        let (first, lost) = (self.next_sequence == 0, self.open.back().is_some());
+        if first || lost || request.differs_from(self.newest()) {
+            self.wanted = Some(request);
+        }
+    }
+
+    /// The newest request is under way.
+    fn awaits_verdict(&self) -> bool {
+        self.open.back().is_some_and(|open| !open.lost)
+    }
+
+    #[inline]
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// The frame that waits to be sent, and its number.
+    pub(crate) fn next_frame(&self) -> Option<(u64, Frame<'static>)> {
+        let Request { packets, delay, reordering } = self.wanted?;
+        let frame = Frame::AckFrequency {
+            // draft-ietf-quic-ack-frequency-14 §4 MUST: numbers that grow.
+            sequence: self.next_sequence,
+            // So many packets need no acknowledgement; the next one does.
+            eliciting_threshold: packets - 1,
+            max_ack_delay_us: u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(MAX_DELAY_US - 1),
+            reordering_threshold: reordering,
+        };
+        Some((self.next_sequence, frame))
+    }
+
+    /// The frame went into a packet.
+    pub(crate) fn on_sent(&mut self, now: Instant) {
+        let Some(request) = self.wanted.take() else { return };
+        self.open.push_back(Open { sequence: self.next_sequence, request, lost: false });
+        self.next_sequence += 1;
+        self.asked_at = Some(now);
+        self.note_change();
+    }
+
+    /// The peer has a request; those before it are void.
+    pub(crate) fn on_acked(&mut self, sequence: u64) {
+        while let Some(open) = self.open.pop_front_if(|open| open.sequence <= sequence) {
+            self.agreed = open.request;
+            self.acked += u64::from(open.sequence == sequence);
+        }
+        self.note_change();
+    }
+
+    /// The packet with a request counts as lost.
+    // draft-ietf-quic-ack-frequency-14 §4: another one is sent, unless a newer one has been.
+    pub(crate) fn on_lost(&mut self, sequence: u64) {
+        let room = self.open.len() < MAX_OPEN;
+        if let Some(open) = self.open.back_mut().filter(|open| open.sequence == sequence) {
+            open.lost = true;
+            if room {
+                self.wanted.get_or_insert(open.request);
+            }
+        }
+    }
+
+    /// Requests that the peer has acknowledged.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// The connection moved to another path, whose rhythm is its own.
+    pub(crate) fn restart(&mut self) {
+        self.asked_at = None;
+    }
+
+    fn note_change(&mut self) {
+        self.sparse = self.packets_per_ack() > 2;
+        self.changed = true;
+    }
+
+    /// Whether [`max_ack_delay`](Self::max_ack_delay) may have changed since this was asked last.
+    #[inline]
+    pub(crate) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+}
+
+#[cfg(test)]
+mod tests;
