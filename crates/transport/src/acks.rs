@@ -29,7 +29,7 @@ const MAX_RANGES: usize = 64;
 /// When ack-eliciting packets are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPolicy {
-    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2: 2).
+    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2 SHOULD-1: 2).
     pub ack_eliciting_threshold: u32,
     /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
     pub max_ack_delay: Duration,
@@ -99,7 +99,7 @@ impl AckState {
         }
     }
 
-    /// For Initial and Handshake packets. RFC 9000 §13.2.1: they are acknowledged at once.
+    /// For Initial and Handshake packets. RFC 9000 §13.2.1 MUST-2: they are acknowledged at once.
     pub fn handshake() -> Self {
         Self::new(AckPolicy::IMMEDIATE)
     }
@@ -146,11 +146,13 @@ impl AckState {
         if self.received.range_count() > MAX_RANGES
             && let Some(lowest) = self.received.pop_lowest()
         {
+            // RFC 9000 §13.2.3 MUST-1: ranges are kept until nothing in them could be accepted again
             self.floor = lowest.end() + 1;
         }
         if newest {
             self.largest_received_at = received_at;
         }
+        // RFC 9000 §13.4.1 MUST-1: ECN marks received are reported, whether or not we mark
         match ecn {
             None => self.congested = false,
             Some(Ecn::Ect0) => {
@@ -163,7 +165,7 @@ impl AckState {
             }
             Some(Ecn::Ce) => {
                 self.ecn.ce += 1;
-                // RFC 9000 §13.2.1: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
+                // RFC 9000 §13.2.1 SHOULD-4: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
                 // begins, when the peer wants few acknowledgements.
                 let begins = !self.congested || self.policy.ack_eliciting_threshold <= 2;
                 self.at_once |= ack_eliciting && begins;
@@ -180,11 +182,13 @@ impl AckState {
     #[inline]
     fn on_ack_eliciting(&mut self, pn: u64, received_at: Instant) {
         self.unacked_eliciting += 1;
+        // RFC 9000 §13.2.1 SHOULD-1: each packet is acknowledged at least once
+        // RFC 9000 §13.2.1 MUST-1: ack-eliciting packets are acknowledged within the delay that we announced
         if self.deadline.is_none() {
             self.deadline = Some(received_at + self.policy.max_ack_delay);
         }
         let in_order = match self.largest_eliciting {
-            // RFC 9000 §13.2.1: nothing is missing between the last and this one.
+            // RFC 9000 §13.2.1 SHOULD-3: nothing is missing between the last and this one.
             Some(largest) => pn == largest + 1 || (pn > largest && self.received.contains_all(largest, pn)),
             None => pn == 0 || self.received.contains_all(0, pn),
         };
@@ -221,6 +225,9 @@ impl AckState {
     /// Whether an ACK frame is due. To be asked once per batch of datagrams.
     #[inline]
     pub fn wants_ack(&self, now: Instant) -> bool {
+        // RFC 9000 §13.2.1 MUST NOT-1: one ack-eliciting packet causes at most one packet of nothing but an
+        // acknowledgement
+        // RFC 9000 §13.2.1 MUST NOT-2: packets that ask for no acknowledgement do not cause one by themselves
         self.unacked_eliciting > 0
             && (self.at_once
                 || self.unacked_eliciting >= self.policy.ack_eliciting_threshold
@@ -243,11 +250,14 @@ impl AckState {
     /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
     pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
         let largest = self.largest()?;
+        // RFC 9000 §13.2.5 MUST NOT-1: ACK Delay holds our own delay only
         let delay = (now - self.largest_received_at).as_micros() >> ack_delay_exponent;
         let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
         // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
         let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
         let room = w.remaining();
+        // RFC 9000 §13.2.3 SHOULD-1: acknowledgements name the newest packets
+        // RFC 9000 §13.2.3 SHOULD-3: each ACK frame has the largest number received
         if Ack::encode(w, delay, self.received.descending(), self.received.range_count(), ecn, room) == 0 {
             return None;
         }
@@ -260,10 +270,11 @@ impl AckState {
         Some(largest)
     }
 
-    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.4: the peer knows of everything
-    /// up to there, and need not be told again.
+    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.3 SHOULD-2: the peer knows
+    /// of everything up to there, and need not be told again.
     pub fn on_ack_acked(&mut self, largest: u64) {
         // The newest range stays: the next ACK frame needs a largest packet number.
+        // RFC 9000 §13.2.3 MUST-2: the largest number is never forgotten
         let keep_from = self.received.max().map_or(0, |max| max.min(largest + 1));
         if keep_from > self.floor {
             self.received.remove_below(keep_from);
@@ -319,6 +330,7 @@ mod tests {
         (ack.ranges().collect(), ack.delay, ack.ecn)
     }
 
+    // RFC 9000 §13.2.1 SHOULD-1, MUST-1, MUST NOT-1; RFC 9000 §13.2.2 SHOULD-1
     #[test]
     fn every_second_or_after_the_delay() {
         let mut acks = state();
@@ -332,6 +344,7 @@ mod tests {
         assert_eq!((acks.wants_ack(at(1000)), acks.deadline()), (false, None));
     }
 
+    // RFC 9000 §13.2.1 MUST NOT-2
     #[test]
     fn what_asks_for_nothing_is_not_acknowledged_by_itself() {
         let mut acks = state();
@@ -344,6 +357,7 @@ mod tests {
         assert!(!acks.wants_ack(at(10)));
     }
 
+    // RFC 9000 §13.2.1 SHOULD-3
     #[test]
     fn gaps_and_late_packets_are_reported_at_once() {
         let mut acks = state();
@@ -357,6 +371,7 @@ mod tests {
         assert!(acks.at_once);
     }
 
+    // RFC 9000 §13.2.1 MUST-2, SHOULD-4; RFC 9000 §13.4.1 MUST-1
     #[test]
     fn handshake_packets_and_congestion_marks_are_reported_at_once() {
         let mut acks = AckState::handshake();
@@ -472,6 +487,7 @@ mod tests {
         assert!((0..1900).step_by(2).all(|pn| reported.contains(&pn)));
     }
 
+    // RFC 9000 §13.2.5 MUST NOT-1
     #[test]
     fn arrival_of_the_largest_gives_the_delay() {
         let mut acks = state();
@@ -480,6 +496,7 @@ mod tests {
         assert_eq!(written(&mut acks, at(18)), (vec![4..=5], 1000, None));
     }
 
+    // RFC 9000 §12.3 MUST-3; RFC 9000 §13.2.3 SHOULD-2, MUST-1, MUST-2
     #[test]
     fn forgets_what_the_peer_knows() {
         let mut acks = state();
@@ -513,6 +530,7 @@ mod tests {
 
     proptest! {
         /// No packet is taken twice, and all that is reported was received.
+        // RFC 9000 §13.2.3 SHOULD-1, SHOULD-3
         #[test]
         fn reports_only_what_arrived(pns in proptest::collection::vec(0u64..300, 1..400), acked in 0u64..300) {
             let mut acks = state();

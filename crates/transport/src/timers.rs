@@ -15,7 +15,7 @@ pub enum Timer {
     Idle,
     /// A PING keeps the connection and the bindings on the path alive.
     KeepAlive,
-    /// Nothing has happened for a while: memory is given back.
+    /// Nothing has happened for a while: what holds data back is named again (RFC 9000 §4.1).
     Rest,
     /// A path has to answer a challenge by then (RFC 9000 §8.2.4).
     PathValidation,

@@ -198,6 +198,7 @@ fn a_path_that_swallows_marked_packets_is_used_without_marks() {
     }
 }
 
+// RFC 9000 §14 MUST NOT-1
 #[test]
 fn a_path_too_small_for_quic_ends_in_a_clear_reason() {
     let mut sim = simulation(1, 0.0, &Profile::default(), 100, 100);

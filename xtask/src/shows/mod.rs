@@ -1,16 +1,18 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! [`transport`], [`standards`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
 //! could not be measured, which counts as a miss: what was not seen was not shown.
 
 mod ack_frequency;
 mod bad_input;
 mod command;
+mod compliance;
 mod congestion;
 mod cost;
 mod interop;
 mod laboratory;
 mod link;
+mod matrices;
 mod perf;
 mod relay;
 mod row;
@@ -41,6 +43,12 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// Everything that the laboratory promises about matrices, statistics and records
+    #[command(after_help = after_help("lab", &laboratory()))]
+    Lab(Options),
+    /// What the standards ask, and the proof of it
+    #[command(after_help = after_help("standards", &standards()))]
+    Standards(Options),
 }
 
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
@@ -48,7 +56,7 @@ enum Part {
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
 ///
-/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
+/// Timing cases (fresh-lab, relay, speed, cpu, matrix) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
@@ -111,11 +119,33 @@ fn transport() -> [Case; 11] {
     ]
 }
 
+/// The cases of the laboratory: the one that needs a machine for itself comes last.
+fn laboratory() -> [Case; 7] {
+    let case = |name, about, measure| Case { name, about, measure };
+    [
+        case("controls", "the self-test passes, and fails with each part broken", matrices::controls),
+        case("truth", "planted differences, identical contenders, too few seeds", matrices::truth),
+        case("a-a", "the same against the same over disjoint seeds", matrices::same),
+        case("equal", "equal records from one thread, four, and a program that was killed", matrices::equal),
+        case("full-disk", "a full disk loses the run in progress; needs the right to mount", matrices::full_disk),
+        case("memory", "10,000 runs in the memory of 1,000", matrices::memory),
+        case("matrix", "a preset, and the matrix of RTT, load, connections and ACK frequency", matrices::finish),
+    ]
+}
+
+/// The cases of the standards in their order.
+fn standards() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let (part, options, cases) = match &args.part {
         Part::Transport(options) => ("transport", options, transport().to_vec()),
         Part::Congestion(options) => ("congestion", options, congestion::cases()),
+        Part::Lab(options) => ("lab", options, laboratory().to_vec()),
+        Part::Standards(options) => ("standards", options, standards()),
     };
     match show(part, options, &cases) {
         Ok(true) => ExitCode::SUCCESS,

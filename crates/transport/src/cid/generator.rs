@@ -23,11 +23,22 @@ pub trait ConnectionIdGenerator: Send {
 
     /// The shard that made `id`; `None` when this generator's layout cannot have made it.
     fn shard_of(&self, id: &[u8]) -> Option<u8>;
+
+    /// Where in every ID the byte stands that is the shard's number; `None` when no byte is just that.
+    fn shard_place(&self) -> Option<usize> {
+        None
+    }
+
+    /// The same layout for another shard of the endpoint; `None` when the layout knows no shards.
+    fn for_shard(&self, _shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
+        None
+    }
 }
 
 /// The default layout: one byte of shard, seven random bytes.
 pub struct ShardedIds {
     shard: u8,
+    seed: Seed,
     random: RandomStream,
 }
 
@@ -36,24 +47,37 @@ impl ShardedIds {
 
     /// IDs for the shard with this number.
     pub fn new(shard: u8, seed: &Seed) -> Self {
-        Self { shard, random: seed.stream("connection ids") }
+        Self { shard, seed: *seed, random: seed.stream("connection ids") }
     }
 }
 
 impl ConnectionIdGenerator for ShardedIds {
     fn generate(&mut self) -> ConnectionId {
         let mut bytes = [0; Self::LEN];
+        // RFC 9000 §5.1 MUST NOT-1: connection IDs tell an observer nothing that links them to each other
+        // RFC 9000 §5.1 MUST NOT-2: an ID is issued once on a connection
+        // RFC 9000 §10.3.2 MUST NOT-1: an ID is not used again for another connection under the same key
+        // RFC 9000 §10.3.2 MUST NOT-2: an ID whose token was revealed by a reset is not used again under the same key
         self.random.fill_bytes(&mut bytes);
         bytes[0] = self.shard;
         ConnectionId::new(&bytes).expect("eight bytes fit")
     }
 
     fn len(&self) -> usize {
+        // RFC 9000 §10.3.2 MUST-2: the length of our IDs can be told without state
         Self::LEN
     }
 
     fn shard_of(&self, id: &[u8]) -> Option<u8> {
         (id.len() == Self::LEN).then(|| id[0])
+    }
+
+    fn shard_place(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
+        Some(Box::new(Self::new(shard, &self.seed.child("shard", shard.into()))))
     }
 }
 

@@ -56,6 +56,10 @@ impl Connection {
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
+        if let Some(error) = self.seal_failed.take() {
+            self.fail(now, error);
+            return None;
+        }
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;

@@ -1,8 +1,8 @@
-//! A connection that comes to rest: gives memory back, and repeats what keeps it from going on.
+//! A connection that comes to rest with data in hand: repeats what keeps it from going on.
 
 use units::{Duration, Instant};
 
-use super::{Connection, spaces::SpaceId};
+use super::Connection;
 use crate::timers::Timer;
 
 /// Bounds of the time after which a connection counts as at rest; between them it is a third of the idle timeout.
@@ -17,11 +17,6 @@ pub(super) fn rest_after(idle_timeout: Duration) -> Duration {
 impl Connection {
     /// Nothing was received, and nothing sent that asks for an answer, for a while.
     pub(super) fn on_rest(&mut self, now: Instant) {
-        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
-        space.ledger.shrink();
-        space.acks.shrink();
-        self.deferred.shrink_to(0);
-        self.events.shrink_to(0);
         // RFC 9000 §4.1 SHOULD: a sender that flow control holds back says so again while nothing else is in flight, which
         // also keeps the connection from being taken for idle.
         let in_flight = self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0);

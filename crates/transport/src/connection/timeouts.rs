@@ -8,7 +8,9 @@ use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level}
 impl Connection {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        let mut any = false;
         while let Some(timer) = self.timers.take_due(now) {
+            any = true;
             self.observe(now, |observer, at| observer.timer_expired(at, timer));
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
@@ -38,6 +40,9 @@ impl Connection {
                 }
             }
         }
+        if !any {
+            self.on_quiet();
+        }
     }
 
     /// Notes all deadlines that follow from the state of the parts. Called once nothing more can be sent.
@@ -64,8 +69,8 @@ impl Connection {
         self.timers.set(Timer::PathValidation, validation);
     }
 
-    /// RFC 9000 §10.1: the idle timer restarts with every packet that is processed, and with the first ack-eliciting one
-    /// that is sent after it; it is never shorter than three probe timeouts.
+    /// RFC 9000 §10.1 MUST-1: the idle timer restarts with every packet that is processed, and with the first
+    /// ack-eliciting one that is sent after it; it is never shorter than three probe timeouts.
     pub(super) fn restart_idle(&mut self, now: Instant) {
         if !self.connected {
             // Until then the handshake's own limit holds.

@@ -158,9 +158,13 @@ impl Ledger {
         }
     }
 
-    /// Returns the memory that a busy phase left behind, and forgets losses that could still turn out to be spurious when
-    /// nothing else is outstanding. To be called when a connection goes idle.
+    /// Returns the memory that a busy phase left behind: forgets acknowledgement-only packets at the lower end, and, when
+    /// nothing else is outstanding, losses that could still turn out to be spurious. To be called when a connection goes
+    /// idle.
     pub fn shrink(&mut self) {
+        while self.outstanding.min().is_some_and(|pn| !self.entries[self.index(pn)].is_in_flight()) {
+            self.forget_oldest_non_eliciting();
+        }
         if self.outstanding.is_empty() {
             self.late = LateLosses::default();
         }
@@ -183,6 +187,8 @@ impl Ledger {
     /// Enters a packet with the frames recorded for it.
     #[inline]
     pub(crate) fn push(&mut self, packet: &SentPacket, snapshot: Snapshot) -> u64 {
+        // RFC 9000 §12.3 MUST-1: packet numbers of a space rise
+        // RFC 9000 §12.3 MUST NOT-1: a packet number is used once in its space
         let pn = self.next_pn();
         let mut entry = Entry::new(packet, snapshot);
         entry.frames_start = self.open_start();
@@ -263,7 +269,7 @@ impl Ledger {
     /// are not even read.
     ///
     /// # Errors
-    /// RFC 9000 §13.1: a packet that was never sent cannot be acknowledged.
+    /// RFC 9000 §13.1 SHOULD-1: a packet that was never sent cannot be acknowledged.
     pub(crate) fn acknowledge(
         &mut self,
         largest: u64,

@@ -45,6 +45,11 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
+    /// Returns memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        self.pins.shrink();
+    }
+
     /// Data that is inserted from here on lies in another received buffer.
     #[inline]
     pub(super) fn next_buffer(&mut self) {
@@ -389,6 +394,7 @@ mod tests {
     }
 
     proptest! {
+        // RFC 9000 §2.2 MUST-1
         #[test]
         fn every_byte_comes_out_once(actions in prop::collection::vec(action(), 1..200), busy in any::<bool>()) {
             let mut held = Holdings { slices: if busy { SLICES } else { 0 }, ..Holdings::default() };

@@ -96,6 +96,7 @@ fn assert_secrets_match(client_said: &[TlsEvent], server_said: &[TlsEvent], coun
     }
 }
 
+// RFC 9001 §5.3 MUST NOT-1; RFC 9001 §8.1 MUST-1
 #[test]
 fn a_handshake_completes_with_every_suite_and_version() {
     let authority = Authority::new();
@@ -121,10 +122,27 @@ fn a_handshake_completes_with_every_suite_and_version() {
             server.export_keying_material(&mut theirs, b"label", Some(b"context")).unwrap();
             assert_eq!(mine, theirs);
             assert_ne!(mine, [0; 40]);
+
+            // What remains of the server's session answers the same.
+            assert!(client.settle().is_none(), "tickets may come");
+            let mut settled = server.settle().expect("a server is done");
+            assert_eq!((settled.alpn(), settled.server_name()), (Some(&b"one"[..]), Some("host.test")));
+            assert_eq!((settled.cipher_suite(), settled.read_level()), (Some(suite), Level::OneRtt));
+            assert!(settled.is_complete() && settled.next_event().is_none());
+            theirs.fill(0);
+            settled.export_keying_material(&mut theirs, b"label", Some(b"context")).unwrap();
+            assert_eq!(mine, theirs);
+            client.export_keying_material(&mut mine, b"other label", None).unwrap();
+            settled.export_keying_material(&mut theirs, b"other label", None).unwrap();
+            assert_eq!(mine, theirs);
+            // RFC 9001 §6: a KeyUpdate message of TLS has no place in QUIC.
+            let error = settled.read(Level::OneRtt, &[24, 0, 0, 1, 0]).unwrap_err();
+            assert_eq!(error.code, crate::error::Code::crypto(alert::UNEXPECTED_MESSAGE));
         }
     }
 }
 
+// RFC 9001 §5.7 MUST NOT-1, MUST NOT-2
 #[test]
 fn the_server_cannot_open_one_rtt_packets_before_the_handshake_is_complete() {
     let authority = Authority::new();
@@ -192,6 +210,7 @@ fn messages_may_be_cut_anywhere() {
     assert!(client.is_complete() && server.is_complete());
 }
 
+// RFC 9000 §7 MUST-2; RFC 9001 §8.1 MUST-2, MUST-5
 #[test]
 fn without_a_common_protocol_the_alert_is_120() {
     let authority = Authority::new();
@@ -203,6 +222,7 @@ fn without_a_common_protocol_the_alert_is_120() {
     assert!(server.read(Level::Initial, &[1]).is_err(), "an error is final");
 }
 
+// RFC 9001 §4.4 MUST-1; RFC 9000 §7 MUST-1; RFC 9001 §4.8 MUST-1
 #[test]
 fn certificates_are_judged() {
     let authority = Authority::new();
@@ -288,6 +308,7 @@ fn handshake_data_at_the_wrong_level_is_refused() {
     assert_eq!(error.code, Code::PROTOCOL_VIOLATION);
 }
 
+// RFC 9001 §4.8 MUST-1
 #[test]
 fn garbage_is_refused_with_an_alert() {
     let authority = Authority::new();
@@ -298,6 +319,7 @@ fn garbage_is_refused_with_an_alert() {
     }
 }
 
+// RFC 9000 §7 MUST-2
 #[test]
 fn incomplete_configurations_are_refused() {
     let authority = Authority::new();
