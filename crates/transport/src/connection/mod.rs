@@ -7,6 +7,7 @@
 
 mod commands;
 mod control;
+mod early;
 mod frames;
 mod header_bits;
 mod idle;
@@ -43,6 +44,7 @@ use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters
 
 use self::{
     control::Control,
+    early::Early,
     header_bits::RandomBits,
     lifecycle::{CloseFrame, Lifecycle},
     receive::Unopened,
@@ -127,6 +129,7 @@ pub struct Connection {
     random_bits: RandomBits,
     /// How long nothing happens before the connection counts as at rest.
     rest_after: Duration,
+    early: Early,
     spaces: Spaces,
     paths: PathList,
     /// The path that is sent on.
@@ -308,6 +311,7 @@ impl Connection {
             rekey: Rekey::new(profile.key_update),
             random_bits: RandomBits::default(),
             rest_after: rest::rest_after(profile.idle_timeout),
+            early: Early::new(),
             spaces: Spaces::new(&profile),
             handshake_remote: path.remote,
             preferred_address: None,
@@ -370,6 +374,7 @@ impl Connection {
         if let Some(event) = self.datagrams.poll_event() {
             return Some(match event {
                 DatagramEvent::Readable => Event::DatagramsReadable,
+                DatagramEvent::Writable => Event::DatagramsWritable,
                 DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
                 DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
             });
