@@ -173,6 +173,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         let mut tell = |_: Verdict, frame: SentFrame| {
             if again {
