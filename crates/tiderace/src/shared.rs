@@ -1,11 +1,14 @@
 //! What the driver and the handles share: the state machine, and who waits for what.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard},
     task::Waker,
 };
 
+// The keys are numbers of slots and of streams, which a peer opens in order and within our limit: it cannot make them
+// collide, and a request costs a dozen look-ups.
+use rustc_hash::FxHashMap;
 use transport::{CloseReason, Event, Handle, streams::StreamEvent};
 use wire::{Dir, StreamId};
 
@@ -22,7 +25,7 @@ pub(crate) struct Shared {
 /// Everything behind the lock.
 pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
-    pub(crate) connections: HashMap<Handle, Waiters>,
+    pub(crate) connections: FxHashMap<Handle, Waiters>,
     pub(crate) incoming: VecDeque<Handle>,
     /// Connections with accepted early data whose handshake is not complete.
     pub(crate) incoming_early: VecDeque<Handle>,
@@ -55,10 +58,10 @@ pub(crate) struct Waiters {
     pub(crate) state: Vec<Waker>,
     accept: [Vec<Waker>; 2],
     open: [Vec<Waker>; 2],
-    readers: HashMap<StreamId, Waker>,
-    writers: HashMap<StreamId, Waker>,
+    readers: FxHashMap<StreamId, Waker>,
+    writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
-    ends: HashMap<StreamId, End>,
+    ends: FxHashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
     /// Who waits for room in the queue of datagrams to be sent.
     pub(crate) datagram_room: Vec<Waker>,
@@ -160,7 +163,7 @@ impl Shared {
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
-                connections: HashMap::new(),
+                connections: FxHashMap::default(),
                 incoming: VecDeque::new(),
                 incoming_early: VecDeque::new(),
                 incoming_waiters: Vec::new(),
