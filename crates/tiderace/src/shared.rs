@@ -2,17 +2,19 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     task::Waker,
 };
 
-// The keys are numbers of slots and of streams, which a peer opens in order and within our limit: it cannot make them
-// collide, and a request costs a dozen look-ups.
 use rustc_hash::FxHashMap;
 use transport::{CloseReason, Event, Handle, streams::StreamEvent};
 use wire::{Dir, StreamId};
 
-use crate::{clock::Clock, socket::SocketStats};
+use crate::{
+    clock::Clock,
+    socket::{Socket, SocketStats},
+};
 
 /// Shared by the driver and all handles of an endpoint.
 pub(crate) struct Shared {
@@ -35,6 +37,8 @@ pub(crate) struct State {
     pub(crate) idle_waiters: Vec<Waker>,
     /// What the socket had done when the driver last ran.
     pub(crate) socket: SocketStats,
+    /// The socket that takes the place of the driver's, and its address where it is bound to one.
+    pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
     /// No connection is accepted or opened any more.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
@@ -58,6 +62,7 @@ pub(crate) struct Waiters {
     pub(crate) state: Vec<Waker>,
     accept: [Vec<Waker>; 2],
     open: [Vec<Waker>; 2],
+    // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
     readers: FxHashMap<StreamId, Waker>,
     writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
@@ -170,6 +175,7 @@ impl Shared {
                 driver: None,
                 idle_waiters: Vec::new(),
                 socket: SocketStats::default(),
+                replacement: None,
                 closed: false,
                 orphaned: false,
             }),
