@@ -4,7 +4,12 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, datagrams::DatagramsConfig, path::MtuDiscovery, recovery,
+    ack_frequency::AckFrequency,
+    acks,
+    congestion::Algorithm,
+    datagrams::DatagramsConfig,
+    path::MtuDiscovery,
+    recovery::{self, LossTolerance},
     streams::StreamsConfig,
 };
 
@@ -20,6 +25,12 @@ pub struct Profile {
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
     pub ack_frequency: AckFrequency,
+    /// Receive times that the peer is asked to report in an acknowledgement at most (draft-ietf-quic-receive-ts-02), from
+    /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
+    pub receive_timestamps: u16,
+    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
+    /// which is off, to 15 %. For CUBIC and BBRv3.
+    pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
     /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
@@ -79,12 +90,19 @@ impl AckPolicy {
 }
 
 impl Profile {
+    /// Receive times in an acknowledgement that the peer is asked for.
+    pub(crate) fn receive_times(&self) -> usize {
+        usize::from(self.receive_timestamps).min(acks::MAX_TIMES)
+    }
+
     pub(crate) fn recovery_config(&self) -> recovery::Config {
         recovery::Config {
             algorithm: self.congestion,
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            receive_times: self.receive_timestamps > 0,
+            random_loss_tolerance: self.random_loss_tolerance,
         }
     }
 
@@ -115,6 +133,8 @@ impl Default for Profile {
             congestion: Algorithm::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
+            receive_timestamps: 0,
+            random_loss_tolerance: LossTolerance::OFF,
             streams: StreamsConfig::default(),
             datagram_queue: 1024 * 1024,
             idle_timeout: Duration::from_secs(30),

@@ -63,7 +63,12 @@ impl Connection {
                 Frame::Datagram { data } => {
                     self.deferred.push(Deferred::Datagram { range: within(data) });
                 }
-                Frame::Ack(ack) => self.on_ack(now, seen.space, &ack, seen.old_keys)?,
+                Frame::Ack(ack) => {
+                    if ack.has_receive_times() {
+                        self.on_receive_times(now, seen, &ack)?;
+                    }
+                    self.on_ack(now, seen.space, &ack, seen.old_keys)?;
+                }
                 frame => {
                     let ty = frame.ty();
                     self.handle_rare_frame(now, seen, frame)
