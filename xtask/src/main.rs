@@ -1,5 +1,6 @@
 //! What the project measures and checks about itself. Each subcommand has a file.
 
+mod compliance;
 mod shows;
 
 use std::process::ExitCode;
@@ -16,11 +17,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Compliance(compliance::Args),
     Shows(shows::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Compliance(args) => compliance::run(&args),
         Command::Shows(args) => shows::run(&args),
     }
 }

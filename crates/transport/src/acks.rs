@@ -33,7 +33,7 @@ const MAX_RANGES: usize = 64;
 /// When ack-eliciting packets are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPolicy {
-    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2: 2).
+    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2 SHOULD-1: 2).
     pub ack_eliciting_threshold: u32,
     /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
     pub max_ack_delay: Duration,
@@ -106,7 +106,7 @@ impl AckState {
         }
     }
 
-    /// For Initial and Handshake packets. RFC 9000 §13.2.1: they are acknowledged at once.
+    /// For Initial and Handshake packets. RFC 9000 §13.2.1 MUST-2: they are acknowledged at once.
     pub fn handshake() -> Self {
         Self::new(AckPolicy::IMMEDIATE)
     }
@@ -163,11 +163,13 @@ impl AckState {
         if self.received.range_count() > MAX_RANGES
             && let Some(lowest) = self.received.pop_lowest()
         {
+            // RFC 9000 §13.2.3 MUST-1: ranges are kept until nothing in them could be accepted again
             self.floor = lowest.end() + 1;
         }
         if newest {
             self.largest_received_at = received_at;
         }
+        // RFC 9000 §13.4.1 MUST-1: ECN marks received are reported, whether or not we mark
         match ecn {
             None => self.congested = false,
             Some(Ecn::Ect0) => {
@@ -180,7 +182,7 @@ impl AckState {
             }
             Some(Ecn::Ce) => {
                 self.ecn.ce += 1;
-                // RFC 9000 §13.2.1: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
+                // RFC 9000 §13.2.1 SHOULD-4: congestion is reported at once. draft-ietf-quic-ack-frequency-14 §6.3: only where it
                 // begins, when the peer wants few acknowledgements.
                 let begins = !self.congested || self.policy.ack_eliciting_threshold <= 2;
                 self.at_once |= ack_eliciting && begins;
@@ -200,11 +202,13 @@ impl AckState {
         if let Some(times) = &mut self.times {
             times.on_packet(pn, received_at);
         }
+        // RFC 9000 §13.2.1 SHOULD-1: each packet is acknowledged at least once
+        // RFC 9000 §13.2.1 MUST-1: ack-eliciting packets are acknowledged within the delay that we announced
         if self.deadline.is_none() {
             self.deadline = Some(received_at + self.policy.max_ack_delay);
         }
         let in_order = match self.largest_eliciting {
-            // RFC 9000 §13.2.1: nothing is missing between the last and this one.
+            // RFC 9000 §13.2.1 SHOULD-3: nothing is missing between the last and this one.
             Some(largest) => pn == largest + 1 || (pn > largest && self.received.contains_all(largest, pn)),
             None => pn == 0 || self.received.contains_all(0, pn),
         };
@@ -241,6 +245,9 @@ impl AckState {
     /// Whether an ACK frame is due. To be asked once per batch of datagrams.
     #[inline]
     pub fn wants_ack(&self, now: Instant) -> bool {
+        // RFC 9000 §13.2.1 MUST NOT-1: one ack-eliciting packet causes at most one packet of nothing but an
+        // acknowledgement
+        // RFC 9000 §13.2.1 MUST NOT-2: packets that ask for no acknowledgement do not cause one by themselves
         self.unacked_eliciting > 0
             && (self.at_once
                 || self.unacked_eliciting >= self.policy.ack_eliciting_threshold
@@ -263,11 +270,14 @@ impl AckState {
     /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
     pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
         let largest = self.largest()?;
+        // RFC 9000 §13.2.5 MUST NOT-1: ACK Delay holds our own delay only
         let delay = (now - self.largest_received_at).as_micros() >> ack_delay_exponent;
         let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
         // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
         let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
         let (ranges, count, room) = (self.received.descending(), self.received.range_count(), w.remaining());
+        // RFC 9000 §13.2.3 SHOULD-1: acknowledgements name the newest packets
+        // RFC 9000 §13.2.3 SHOULD-3: each ACK frame has the largest number received
         let written = match self.times.as_mut().filter(|times| !times.is_empty()) {
             None => Ack::encode(w, delay, ranges, count, ecn, room),
             Some(times) => {
@@ -292,10 +302,11 @@ impl AckState {
         Some(largest)
     }
 
-    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.4: the peer knows of everything
-    /// up to there, and need not be told again.
+    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.3 SHOULD-2: the peer knows
+    /// of everything up to there, and need not be told again.
     pub fn on_ack_acked(&mut self, largest: u64) {
         // The newest range stays: the next ACK frame needs a largest packet number.
+        // RFC 9000 §13.2.3 MUST-2: the largest number is never forgotten
         let keep_from = self.received.max().map_or(0, |max| max.min(largest + 1));
         if keep_from > self.floor {
             self.received.remove_below(keep_from);
@@ -351,6 +362,7 @@ mod tests {
         (ack.ranges().collect(), ack.delay, ack.ecn)
     }
 
+    // RFC 9000 §13.2.1 SHOULD-1, MUST-1, MUST NOT-1; RFC 9000 §13.2.2 SHOULD-1
     #[test]
     fn every_second_or_after_the_delay() {
         let mut acks = state();
@@ -364,6 +376,7 @@ mod tests {
         assert_eq!((acks.wants_ack(at(1000)), acks.deadline()), (false, None));
     }
 
+    // RFC 9000 §13.2.1 MUST NOT-2
     #[test]
     fn what_asks_for_nothing_is_not_acknowledged_by_itself() {
         let mut acks = state();
@@ -376,6 +389,7 @@ mod tests {
         assert!(!acks.wants_ack(at(10)));
     }
 
+    // RFC 9000 §13.2.1 SHOULD-3
     #[test]
     fn gaps_and_late_packets_are_reported_at_once() {
         let mut acks = state();
@@ -389,6 +403,7 @@ mod tests {
         assert!(acks.at_once);
     }
 
+    // RFC 9000 §13.2.1 MUST-2, SHOULD-4; RFC 9000 §13.4.1 MUST-1
     #[test]
     fn handshake_packets_and_congestion_marks_are_reported_at_once() {
         let mut acks = AckState::handshake();
@@ -504,6 +519,7 @@ mod tests {
         assert!((0..1900).step_by(2).all(|pn| reported.contains(&pn)));
     }
 
+    // RFC 9000 §13.2.5 MUST NOT-1
     #[test]
     fn arrival_of_the_largest_gives_the_delay() {
         let mut acks = state();
@@ -512,6 +528,7 @@ mod tests {
         assert_eq!(written(&mut acks, at(18)), (vec![4..=5], 1000, None));
     }
 
+    // RFC 9000 §12.3 MUST-3; RFC 9000 §13.2.3 SHOULD-2, MUST-1, MUST-2
     #[test]
     fn forgets_what_the_peer_knows() {
         let mut acks = state();
@@ -545,6 +562,7 @@ mod tests {
 
     proptest! {
         /// No packet is taken twice, and all that is reported was received.
+        // RFC 9000 §13.2.3 SHOULD-1, SHOULD-3
         #[test]
         fn reports_only_what_arrived(pns in proptest::collection::vec(0u64..300, 1..400), acked in 0u64..300) {
             let mut acks = state();

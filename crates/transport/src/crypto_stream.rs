@@ -13,7 +13,7 @@ use crate::error::{Code, TransportError};
 use crate::sent::SentFrame;
 
 /// Bytes beyond those already read that may wait for a gap before them to be filled.
-// RFC 9000 §7.5: at least 4096 bytes have to be buffered.
+// RFC 9000 §7.5 MUST-1: at least 4096 bytes have to be buffered.
 pub const MAX_AHEAD: u64 = 64 * 1024;
 
 /// Gaps that may be open at a time. Far more than loss, reordering or deliberate shuffling of a ClientHello make.
@@ -115,6 +115,8 @@ impl Reassembly {
         let end = offset + data.len() as u64;
         // RFC 9000 §19.6: the largest offset of a stream is 2^62 - 1; more is refused with either error.
         let unread = self.next - self.ready.len() as u64;
+        // RFC 9000 §7.5 MUST-2: more CRYPTO data than we buffer ends the connection with CRYPTO_BUFFER_EXCEEDED
+        // RFC 9000 §19.6 MUST-1: CRYPTO data beyond 2^62 - 1 is FRAME_ENCODING_ERROR or CRYPTO_BUFFER_EXCEEDED
         if end > unread.saturating_add(MAX_AHEAD) {
             return exceeded("handshake data too far ahead");
         }
@@ -225,6 +227,7 @@ impl SendBuffer {
         if range.is_empty() {
             return;
         }
+        // RFC 9000 §13.3 SHOULD-3: what was acknowledged is not sent again
         self.remove_lost(&range);
         self.add_acked(range);
         // Free the prefix that is acknowledged.

@@ -37,7 +37,7 @@ pub struct DatagramsConfig {
 }
 
 impl Default for DatagramsConfig {
-    /// 1 MiB each way, and every frame that fits into a packet (RFC 9221 §3 recommends 65535).
+    /// 1 MiB each way, and every frame that fits into a packet (RFC 9221 §3 RECOMMENDED-1).
     fn default() -> Self {
         Self { send_buffer: 1 << 20, receive_buffer: 1 << 20, max_frame_size: 65535 }
     }
@@ -160,7 +160,7 @@ impl Datagrams {
     /// # Errors
     /// PROTOCOL_VIOLATION when the peer accepted early data and takes less than was remembered.
     pub fn set_peer_max_frame_size(&mut self, bytes: u64, early_data_accepted: bool) -> Result<(), TransportError> {
-        // RFC 9221 §3: a client that remembered the value checks that the new one is not smaller.
+        // RFC 9221 §3 MUST-4, MUST-5: a client that remembered the value checks that the new one is not smaller.
         if early_data_accepted && bytes < self.peer_max_frame {
             return Err(TransportError::new(
                 Code::PROTOCOL_VIOLATION,
@@ -190,7 +190,9 @@ impl Datagrams {
     /// # Errors
     /// When the peer takes no datagrams, or none as large.
     pub fn send(&mut self, data: Bytes) -> Result<u64, SendDatagramError> {
+        // RFC 9221 §3 MUST NOT-1: no datagrams before the peer said that it takes them
         let max = self.max_size().ok_or(SendDatagramError::Unsupported)?;
+        // RFC 9221 §3 MUST NOT-2: no datagrams that are larger than the peer takes
         if data.len() > max {
             return Err(SendDatagramError::TooLarge { len: data.len(), max });
         }
@@ -262,8 +264,8 @@ impl Datagrams {
     /// # Errors
     /// PROTOCOL_VIOLATION when we did not offer to receive it.
     pub fn on_datagram(&mut self, data: Bytes) -> Result<(), TransportError> {
-        // RFC 9221 §3: a frame without our having sent the parameter, or larger than it says, closes the connection. The
-        // frame had at least its type beside the data.
+        // RFC 9221 §3 MUST-1, MUST-2: a frame without our having sent the parameter, or larger than it says, closes
+        // the connection. The frame had at least its type beside the data.
         if data.len() as u64 + datagram_header_len(None) as u64 > self.config.max_frame_size {
             let error = TransportError::new(
                 Code::PROTOCOL_VIOLATION,
@@ -276,6 +278,7 @@ impl Datagrams {
         let pins = self.incoming.len() >= SLICES && data.len() < SLICE_SMALL;
         let data = if pins { Bytes::copy_from_slice(&data) } else { data };
         self.incoming_cost += cost(&data);
+        // RFC 9221 §5 SHOULD-2: a datagram that arrives is given to the application at once
         self.incoming.push_back(data);
         while self.incoming_cost > self.config.receive_buffer && self.incoming.len() > 1 {
             if let Some(oldest) = self.incoming.pop_front() {
@@ -373,6 +376,7 @@ mod tests {
         assert_eq!(packet(&mut d, 1).0, [[0u8; 0]]);
     }
 
+    // RFC 9221 §3 MUST NOT-1, MUST NOT-2, MUST-4, MUST-5
     #[test]
     fn sizes_follow_peer_and_path() {
         let mut d = datagrams(10_000, 0);
@@ -391,6 +395,7 @@ mod tests {
         assert_eq!(d.set_peer_max_frame_size(99, true).unwrap_err().code, Code::PROTOCOL_VIOLATION);
     }
 
+    // RFC 9221 §5 SHOULD-2
     #[test]
     fn received_ones_wait_within_bounds() {
         let mut d = datagrams(0, 4 * (OVERHEAD + 100));
@@ -411,6 +416,7 @@ mod tests {
     }
 
     /// RFC 9221 §3: what was not offered is a PROTOCOL_VIOLATION.
+    // RFC 9221 §3 MUST-1, MUST-2
     #[test]
     fn what_was_not_offered_is_refused() {
         let mut d = datagrams(0, 10_000);

@@ -135,7 +135,7 @@ impl Handshake {
         // Late copies of a level that is done with carry nothing new.
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
         stream.on_frame(offset, data)?;
-        // RFC 9001 §4.1.3 MUST: once TLS reads another level, nothing new may come at this one.
+        // RFC 9001 §4.1.3 MUST NOT-1, MUST-1: once TLS reads another level, nothing new may come at this one.
         if stream.has_unread() && self.read_level > level {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "handshake bytes at a level that is over"));
         }
@@ -220,7 +220,7 @@ impl Handshake {
         if let Some(session) = &self.session {
             self.read_level = session.read_level();
         }
-        // RFC 9001 §4.1.3 MUST: bytes left over at a level that TLS has left are an error.
+        // RFC 9001 §4.1.3 MUST-2: bytes left over at a level that TLS has left are an error.
         if let Some(level) = done.read.filter(|level| *level != self.read_level)
             && self.crypto[place(level)].as_ref().is_some_and(|s| s.has_unread())
         {
@@ -260,9 +260,10 @@ impl Handshake {
         expected: &ExpectedIds,
     ) -> Result<TransportParameters, TransportError> {
         let bad = |reason: String| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, reason);
+        // RFC 9000 §7.4 MUST-1: a transport parameter with a value that may not be is TRANSPORT_PARAMETER_ERROR
         let peer = TransportParameters::decode(self.side.peer(), raw).map_err(|e| bad(e.to_string()))?;
-        // RFC 9000 §7.3 MUST: the IDs in the parameters are those of the packets, so that nobody on the path can have
-        // chosen them.
+        // RFC 9000 §7.3 MUST-2, MUST-3, MUST-4: the IDs in the parameters are those of the packets, so that nobody on
+        // the path can have chosen them.
         if peer.initial_source_cid != expected.initial_source {
             return Err(bad("initial_source_connection_id is not the one in the packets".to_owned()));
         }

@@ -19,7 +19,7 @@ const RESOLUTIONS_PER_SECOND: u64 = 10_000;
 /// Segments in one GSO send at most.
 const MAX_SEGMENTS: u64 = 64;
 
-/// Datagrams that may leave at once after idling (RFC 9002 §7.7: the initial window).
+/// Datagrams that may leave at once after idling (RFC 9002 §7.7 SHOULD-2: the initial window).
 const IDLE_BURST: u64 = 10;
 
 /// No path is paced slower.
@@ -82,6 +82,8 @@ impl Pacer {
 
     /// Bytes that may leave at `now`, of `want` that are ready: all, a burst of at least a quantum, or none.
     #[inline]
+    // RFC 9002 §7.7 SHOULD-1: sending is paced
+    // RFC 9002 §7.7 MUST-1: bursts are paced or bounded
     pub fn budget(&mut self, now: Instant, want: u64) -> u64 {
         if self.rate.is_none() {
             return u64::MAX;
@@ -221,6 +223,7 @@ mod tests {
         }
     }
 
+    // RFC 9002 §7.7 MUST-1
     #[test]
     fn bursts_fit_gso_and_timers() {
         // A millisecond at 100 Mbit/s is 12.5 kB.
@@ -240,6 +243,7 @@ mod tests {
         );
     }
 
+    // RFC 9002 §7.7 SHOULD-2
     #[test]
     fn the_initial_window_leaves_at_once() {
         let mut pacer = pacer(Bitrate::from_mbps(1));

@@ -54,6 +54,8 @@ impl Tokens {
 
     /// The reset token for one of our connection IDs: the same after a restart (RFC 9000 §10.3.2).
     pub(crate) fn reset_token(&self, id: &ConnectionId) -> ResetToken {
+        // RFC 9000 §10.3.2 MUST-1: reset tokens cannot be guessed
+        // RFC 9000 §10.3.2 MUST NOT-3: each ID has a reset token of its own
         let tag = hmac::sign(&self.reset, id.as_slice());
         ResetToken(tag.as_ref()[..16].try_into().expect("HMAC-SHA256 has 32 bytes"))
     }

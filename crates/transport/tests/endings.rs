@@ -59,6 +59,7 @@ fn reasons(sim: &Sim) -> (Option<&CloseReason>, Option<&CloseReason>) {
     (sim.node(0).app.reason(), sim.node(1).app.reason())
 }
 
+// RFC 9000 §10.2 SHOULD-2; RFC 9000 §10.2.3 MUST-2, SHOULD-4
 #[test]
 fn a_client_may_close_at_any_time() {
     for when in [0, 1, 10, 21, 30, 41, 45, 60, 61, 79, 81, 100, 500] {
@@ -81,6 +82,7 @@ fn a_client_may_close_at_any_time() {
     }
 }
 
+// RFC 9000 §10.2 SHOULD-2; RFC 9000 §10.2.3 SHOULD-1, SHOULD-2, SHOULD-3
 #[test]
 fn a_server_may_close_at_any_time() {
     for when in [21, 30, 41, 59, 61, 65, 79, 81, 100, 500] {
@@ -120,6 +122,7 @@ fn both_may_close_at_once() {
 }
 
 /// The goodbye is repeated to a peer that goes on sending.
+// RFC 9000 §11.1 SHOULD-1
 #[test]
 fn a_lost_goodbye_is_repeated_to_whoever_still_sends() {
     let mut sim = simulation(&Profile::default(), &Profile::default(), 2_000_000);
@@ -188,6 +191,7 @@ fn a_server_that_nobody_answers_gives_up() {
 }
 
 /// The server's process is started again: its new endpoint knows the secret and none of the connections.
+// RFC 9000 §10.3.1 MUST-1, MUST-3
 #[test]
 fn a_server_that_lost_its_state_says_so() {
     let profile = Profile { keep_alive: Some(Duration::from_millis(500)), ..Profile::default() };
@@ -202,6 +206,7 @@ fn a_server_that_lost_its_state_says_so() {
 }
 
 /// RFC 9000 §10.3: only IDs that were issued later have tokens at a server; it uses one after a change of address.
+// RFC 9000 §10.3.1 MUST-1
 #[test]
 fn a_client_that_lost_its_state_says_so() {
     let profile = Profile { keep_alive: Some(Duration::from_millis(500)), ..Profile::default() };
@@ -238,6 +243,7 @@ fn forged_resets_end_nothing() {
     assert_eq!(reasons(&sim), (None, None));
 }
 
+// RFC 9000 §10.3 SHOULD-3, MUST NOT-1; RFC 9000 §10.3.3 MUST-1
 #[test]
 fn resets_grow_shorter_and_are_limited() {
     let mut server = server_endpoint(1, server_config(&Profile::default()));

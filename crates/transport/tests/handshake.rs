@@ -66,6 +66,7 @@ fn each_direction() -> impl Iterator<Item = (LinkId, u64)> + Clone {
     (0..FIRST).flat_map(|n| [(Dumbbell::UP, n), (Dumbbell::DOWN, n)])
 }
 
+// RFC 9001 §4 MUST-1; RFC 9001 §4.9 MUST-1
 #[test]
 fn any_single_packet_may_be_lost() {
     for one in each_direction() {
@@ -73,6 +74,7 @@ fn any_single_packet_may_be_lost() {
     }
 }
 
+// RFC 9000 §8.1 MUST-3; RFC 9002 §6.2.2.1 MUST-1
 #[test]
 fn any_two_packets_may_be_lost() {
     for one in each_direction() {
@@ -100,6 +102,7 @@ fn any_single_packet_may_be_late() {
     }
 }
 
+// RFC 9000 §7.3 MUST-1; RFC 9000 §8.1.2 MUST-1
 #[test]
 fn any_single_packet_may_be_lost_around_a_retry() {
     for one in each_direction() {
@@ -147,6 +150,7 @@ fn first_flight(seed: u64) -> (transport::Endpoint, transport::Handle, Vec<Vec<u
 }
 
 /// RFC 9000 §8.1: whatever a client that never answers sends, and however long the server waits.
+// RFC 9000 §8 MUST-1; RFC 9000 §8.1 MUST NOT-1; RFC 9000 §14.1 MUST-4
 #[test]
 fn a_server_never_sends_more_than_three_times_what_it_received() {
     let (_, _, flight) = first_flight(1);
@@ -173,6 +177,7 @@ fn a_server_never_sends_more_than_three_times_what_it_received() {
 }
 
 /// RFC 9000 §14.1: so that nobody draws large answers with small datagrams.
+// RFC 9000 §14 MUST NOT-3; RFC 9000 §14.1 MUST-3
 #[test]
 fn a_server_discards_initial_packets_in_small_datagrams() {
     let (_, _, flight) = first_flight(1);
@@ -206,6 +211,7 @@ fn version_negotiation(dcid: &[u8], scid: &[u8], versions: &[u32]) -> Vec<u8> {
     packet
 }
 
+// RFC 9000 §6.2 MUST-1, MUST-3; RFC 8999 §6 MUST-1, MUST-2; RFC 9000 §17.2.1 MUST-1
 #[test]
 fn version_negotiation_ends_an_attempt_only_when_it_can_be_genuine() {
     let cases: [(&str, &[u32], bool, bool, bool); 6] = [
@@ -244,6 +250,7 @@ fn version_negotiation_ends_an_attempt_only_when_it_can_be_genuine() {
     }
 }
 
+// RFC 9000 §6.2 MUST-2
 #[test]
 fn version_negotiation_after_the_servers_first_packet_is_ignored() {
     let (mut client, handle, flight) = first_flight(1);
@@ -257,6 +264,7 @@ fn version_negotiation_after_the_servers_first_packet_is_ignored() {
     assert!(!client.connection(handle).unwrap().is_closed());
 }
 
+// RFC 9000 §5.2.2 SHOULD-1, MUST-1, SHOULD-2; RFC 9000 §6.1 MUST NOT-1
 #[test]
 fn a_server_offers_its_versions_to_large_datagrams_of_unknown_versions() {
     let mut server = server_endpoint(1, server_config(&Profile::default()));
@@ -273,6 +281,8 @@ fn a_server_offers_its_versions_to_large_datagrams_of_unknown_versions() {
     assert!(sent(&mut server, Instant::ZERO).is_empty(), "it is not answered itself");
 }
 
+// RFC 9000 §8.1.2 MUST-1; RFC 9000 §8.1.3 MUST-3; RFC 9000 §7.2 MUST-4; RFC 9000 §17.2.5.1 MUST-2
+// RFC 9000 §17.2.5.2 MUST-1, MUST-2, MUST-3
 #[test]
 fn forged_and_second_retries_are_ignored() {
     let mut config = server_config(&Profile::default());

@@ -62,6 +62,7 @@ fn one_of_each() -> Vec<Frame<'static>> {
 }
 
 /// RFC 9000 §12.4, table 3.
+// RFC 9000 §12.4 MUST-3; RFC 9000 §17.2.4 MUST-1; RFC 9221 §5 MUST-1; RFC 9221 §6 MUST-1
 #[test]
 fn frames_are_refused_in_packets_that_may_not_carry_them() {
     for side in [Side::Client, Side::Server] {
@@ -84,6 +85,7 @@ fn frames_are_refused_in_packets_that_may_not_carry_them() {
 }
 
 /// What a client sends in a 1-RTT packet, and what the server makes of it.
+// RFC 9000 §5.2 MUST-1; RFC 9000 §10.3 MUST-1; RFC 9000 §11 SHOULD-1, SHOULD-2; RFC 9000 §11.1 MUST-1
 #[test]
 fn a_server_names_each_breach() {
     let far = varint::MAX;
@@ -96,20 +98,29 @@ fn a_server_names_each_breach() {
     let many: Vec<_> = (0..=whole / window).map(|n| stream(StreamId(4 * n), window - 1, b"x", false)).collect();
     let unsent: BTreeSet<u64> = [5_000].into();
     let table: Vec<(&str, Vec<u8>, Option<Code>)> = vec![
+        // RFC 9000 §12.4 MUST-2
         ("no frames", vec![], Some(Code::PROTOCOL_VIOLATION)),
+        // RFC 9000 §12.4 MUST-4
         ("an unknown frame", vec![0x21, 0, 0, 0], Some(Code::FRAME_ENCODING_ERROR)),
         ("an unknown frame of a large type", vec![0xc0, 1, 2, 3, 4, 5, 6, 7], Some(Code::FRAME_ENCODING_ERROR)),
         ("a frame that is cut off", vec![0x10], Some(Code::FRAME_ENCODING_ERROR)),
         ("a STREAM frame longer than the packet", vec![0x0a, 0, 60, 1], Some(Code::FRAME_ENCODING_ERROR)),
+        // RFC 9000 §13.1 SHOULD-1
         ("an ACK of what was never sent", ack(&unsent), Some(Code::PROTOCOL_VIOLATION)),
+        // RFC 9000 §19.3.1 MUST-1
         ("an ACK below zero", vec![2, 0, 0, 0, 1], Some(Code::FRAME_ENCODING_ERROR)),
         ("an ACK that promises ranges", vec![2, 0, 0, 63, 0], Some(Code::FRAME_ENCODING_ERROR)),
+        // RFC 9000 §19.20 MUST-1
         ("HANDSHAKE_DONE", bytes(&[Frame::HandshakeDone]), Some(Code::PROTOCOL_VIOLATION)),
+        // RFC 9000 §19.7 MUST-2
         ("NEW_TOKEN", bytes(&[Frame::NewToken { token: b"t" }]), Some(Code::PROTOCOL_VIOLATION)),
         ("a stream at its last byte", bytes(&[stream(BI, far - 1, b"x", false)]), Some(Code::FLOW_CONTROL_ERROR)),
+        // RFC 9000 §19.8 MUST-2
         ("a stream beyond 2^62", bytes(&[stream(BI, far, b"x", false)]), Some(Code::FRAME_ENCODING_ERROR)),
+        // RFC 9000 §4.1 MUST-1; RFC 9000 §19.10 MUST-3
         ("one byte beyond the window", bytes(&[stream(BI, window, b"x", false)]), Some(Code::FLOW_CONTROL_ERROR)),
         ("the last byte of the window", bytes(&[stream(BI, window - 1, b"x", false)]), None),
+        // RFC 9000 §4.1 MUST-1; RFC 9000 §19.9 MUST-1
         ("more than the connection's window", bytes(&many), Some(Code::FLOW_CONTROL_ERROR)),
         (
             "a reset beyond the window",
@@ -117,6 +128,7 @@ fn a_server_names_each_breach() {
             Some(Code::FLOW_CONTROL_ERROR),
         ),
         (
+            // RFC 9000 §4.6 MUST-2; RFC 9000 §19.11 MUST-3
             "a bidirectional stream too many",
             bytes(&[stream(StreamId(400), 0, b"", false)]),
             Some(Code::STREAM_LIMIT_ERROR),
@@ -138,46 +150,55 @@ fn a_server_names_each_breach() {
             Some(Code::STREAM_LIMIT_ERROR),
         ),
         (
+            // RFC 9000 §19.8 MUST-1
             "data on the server's own sending stream",
             bytes(&[stream(SERVERS_UNI, 0, b"x", false)]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.8 MUST-1
             "data on a stream the server did not open",
             bytes(&[stream(SERVERS_BI, 0, b"x", false)]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.4 MUST-1
             "RESET_STREAM of the server's own stream",
             bytes(&[Frame::ResetStream { id: SERVERS_UNI, code: 0, final_size: 0 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.10 MUST-2
             "MAX_STREAM_DATA for a receiving stream",
             bytes(&[Frame::MaxStreamData { id: UNI, limit: 9 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.10 MUST-1
             "MAX_STREAM_DATA for a stream the server did not open",
             bytes(&[Frame::MaxStreamData { id: SERVERS_BI, limit: 9 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.5 MUST-2
             "STOP_SENDING for a receiving stream",
             bytes(&[Frame::StopSending { id: UNI, code: 9 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.5 MUST-1
             "STOP_SENDING for a stream the server did not open",
             bytes(&[Frame::StopSending { id: SERVERS_BI, code: 9 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §19.13 MUST-1
             "STREAM_DATA_BLOCKED for a sending stream",
             bytes(&[Frame::StreamDataBlocked { id: SERVERS_UNI, limit: 9 }]),
             Some(Code::STREAM_STATE_ERROR),
         ),
         (
+            // RFC 9000 §4.5 SHOULD-1
             "an end that moves out",
             bytes(&[stream(BI, 0, b"abc", true), stream(BI, 3, b"d", false)]),
             Some(Code::FINAL_SIZE_ERROR),
@@ -199,33 +220,41 @@ fn a_server_names_each_breach() {
             Some(Code::FINAL_SIZE_ERROR),
         ),
         (
+            // RFC 9000 §4.6 MUST-1; RFC 9000 §19.11 MUST-1
             "2^60 + 1 streams",
             [&[0x12][..], &(0xc000_0000_0000_0000_u64 | ((1 << 60) + 1)).to_be_bytes()].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
         (
+            // RFC 9000 §19.14 MUST-1
             "blocked at 2^60 + 1 streams",
             [&[0x16][..], &(0xc000_0000_0000_0000_u64 | ((1 << 60) + 1)).to_be_bytes()].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
         (
+            // RFC 9000 §19.15 MUST-4
             "an ID that retires later ones",
             [[0x18, 1, 2, 8].to_vec(), vec![7; 24]].concat(),
             Some(Code::FRAME_ENCODING_ERROR),
         ),
+        // RFC 9000 §19.15 MUST-1
         ("an ID of 21 bytes", [&long_id[..], &[0; 20]].concat(), Some(Code::FRAME_ENCODING_ERROR)),
+        // RFC 9000 §19.15 MUST-1
         ("an ID of no bytes", empty_id, Some(Code::FRAME_ENCODING_ERROR)),
         ("two IDs of one number", bytes(&[new_id(1, 0, 1), new_id(1, 0, 2)]), Some(Code::PROTOCOL_VIOLATION)),
         ("one ID of two numbers", bytes(&[new_id(1, 0, 1), new_id(2, 0, 1)]), Some(Code::PROTOCOL_VIOLATION)),
+        // RFC 9000 §19.15 MUST NOT-2
         ("the same ID twice", bytes(&[new_id(1, 0, 1), new_id(1, 0, 1)]), None),
         ("as many IDs as may be", bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(3, 0, 3)]), None),
         (
+            // RFC 9000 §5.1.1 MUST-3
             "one ID too many",
             bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(3, 0, 3), new_id(4, 0, 4)]),
             Some(Code::CONNECTION_ID_LIMIT_ERROR),
         ),
         ("an ID in place of all others", bytes(&[new_id(1, 0, 1), new_id(2, 0, 2), new_id(9, 9, 9)]), None),
         (
+            // RFC 9000 §19.16 MUST-1
             "giving up what was never issued",
             bytes(&[Frame::RetireConnectionId { sequence: 99 }]),
             Some(Code::PROTOCOL_VIOLATION),
@@ -236,10 +265,12 @@ fn a_server_names_each_breach() {
             Some(Code::PROTOCOL_VIOLATION),
         ),
         (
+            // RFC 9000 §7.5 MUST-2
             "CRYPTO far ahead",
             bytes(&[Frame::Crypto { offset: 1 << 20, data: b"x" }]),
             Some(Code::CRYPTO_BUFFER_EXCEEDED),
         ),
+        // RFC 9000 §19.6 MUST-1
         ("CRYPTO beyond 2^62", bytes(&[Frame::Crypto { offset: far, data: b"x" }]), Some(Code::FRAME_ENCODING_ERROR)),
         (
             "a TLS message that is not due",
@@ -260,7 +291,9 @@ fn a_server_names_each_breach() {
 #[test]
 fn a_client_names_each_breach() {
     let table: Vec<(&str, Vec<u8>, Option<Code>)> = vec![
+        // RFC 9000 §19.7 MUST-1
         ("an empty token", vec![7, 0, 0, 0], Some(Code::FRAME_ENCODING_ERROR)),
+        // RFC 9001 §9.2 MUST-2
         ("a token", bytes(&[Frame::NewToken { token: b"t" }]), None),
         ("HANDSHAKE_DONE again", bytes(&[Frame::HandshakeDone, Frame::HandshakeDone]), None),
         (
@@ -282,6 +315,7 @@ fn a_client_names_each_breach() {
     }
 }
 
+// RFC 9221 §3 MUST-1
 #[test]
 fn datagrams_are_refused_where_none_were_offered() {
     let profile = Profile { datagram_queue: 0, ..Profile::default() };
@@ -291,6 +325,7 @@ fn datagrams_are_refused_where_none_were_offered() {
 }
 
 /// Sets a bit of the header that protection covers, in an authentic packet.
+// RFC 9000 §17.3.1 MUST-3
 #[test]
 fn reserved_bits_are_refused() {
     let mut puppet = client().connected();
@@ -307,6 +342,7 @@ fn reserved_bits_are_refused() {
 }
 
 /// RFC 9000 §17.2, §17.3: a packet without the fixed bit is not of this version. It is authentic here.
+// RFC 9000 §17.3.1 MUST-1
 #[test]
 fn packets_without_the_fixed_bit_are_dropped() {
     let mut puppet = client().connected();
@@ -321,6 +357,7 @@ fn packets_without_the_fixed_bit_are_dropped() {
     assert!(puppet.victim.connection(handle).unwrap().is_connected());
 }
 
+// RFC 9000 §7.3 MUST-2, MUST-3, MUST-4; RFC 9000 §7.4 MUST-1, SHOULD-1; RFC 9000 §18.2 MUST-3, MUST-4
 #[test]
 fn parameters_that_cannot_be_accepted_end_the_handshake() {
     type Change = fn(&mut TransportParameters, &mut Vec<u8>);
@@ -341,6 +378,7 @@ fn parameters_that_cannot_be_accepted_end_the_handshake() {
             p.active_connection_id_limit = 2;
             raw.extend([0x0e, 1, 1]);
         }),
+        // RFC 9000 §4.6 MUST-1
         ("too many streams", |p, raw| {
             p.initial_max_streams_bidi = 0;
             raw.extend([0x08, 8, 0xd0, 0, 0, 0, 0, 0, 0, 1]);
@@ -427,6 +465,7 @@ fn tickets_after_the_handshake_are_read() {
     assert_eq!(puppet.goodbye(), None, "200 KiB of tickets, read as they come");
 }
 
+// RFC 9001 §4.1.3 MUST NOT-1, MUST-1
 #[test]
 fn crypto_bytes_of_a_level_that_is_over_are_refused() {
     let mut puppet = server();
@@ -497,6 +536,7 @@ fn resident() -> usize {
 }
 
 /// Floods that need no answer: the connection may end, with the code of the limit, or go on; it may not grow.
+// RFC 9000 §21.9 SHOULD-1
 #[test]
 fn floods_are_bounded() {
     let rounds = 3_000_u64;
@@ -566,6 +606,7 @@ fn a_client_hello_may_come_byte_by_byte() {
     assert!(puppet.frames().any(|(level, f)| level == Level::Initial && matches!(f, Frame::Crypto { .. })));
 }
 
+// RFC 9001 §4.1.4 SHOULD-1
 #[test]
 fn what_comes_before_the_handshake_is_complete_waits_or_is_dropped() {
     // 1-RTT packets overtake the client's last handshake packet.

@@ -174,6 +174,7 @@ fn ecn_marks_may_be_bleached_or_invented() {
     }
 }
 
+// RFC 9000 §14 MUST NOT-1
 #[test]
 fn a_path_too_small_for_quic_ends_in_a_clear_reason() {
     let mut sim = simulation(1, 0.0, &Profile::default(), 100, 100);

@@ -12,7 +12,7 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// RFC 9000 §17.2: versions 1 and 2 know no connection ID longer than this, in bytes.
+    /// RFC 9000 §17.2 MUST NOT-1, MUST NOT-2: versions 1 and 2 know no connection ID longer than this, in bytes.
     pub const MAX_LEN: usize = 20;
 
     /// The connection ID without a byte.
@@ -79,6 +79,7 @@ impl fmt::Debug for ConnectionId {
 mod tests {
     use super::*;
 
+    // RFC 9000 §17.2 MUST NOT-1, MUST NOT-2
     #[test]
     fn holds_up_to_twenty_bytes() {
         let bytes: Vec<u8> = (1..=21).collect();

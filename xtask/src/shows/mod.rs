@@ -1,11 +1,12 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
+//! [`transport`], [`standards`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
 //! could not be measured, which counts as a miss: what was not seen was not shown.
 
 mod ack_frequency;
 mod bad_input;
 mod command;
+mod compliance;
 mod congestion;
 mod cost;
 mod interop;
@@ -43,6 +44,9 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// What the standards ask, and the proof of it
+    #[command(after_help = after_help("standards", &standards()))]
+    Standards(Options),
 }
 
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
@@ -113,11 +117,18 @@ fn transport() -> [Case; 11] {
     ]
 }
 
+/// The cases of the standards in their order.
+fn standards() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let (part, options, cases) = match &args.part {
         Part::Transport(options) => ("transport", options, transport().to_vec()),
         Part::Congestion(options) => ("congestion", options, congestion::cases()),
+        Part::Standards(options) => ("standards", options, standards()),
     };
     match show(part, options, &cases) {
         Ok(true) => ExitCode::SUCCESS,

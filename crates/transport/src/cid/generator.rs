@@ -43,12 +43,17 @@ impl ShardedIds {
 impl ConnectionIdGenerator for ShardedIds {
     fn generate(&mut self) -> ConnectionId {
         let mut bytes = [0; Self::LEN];
+        // RFC 9000 §5.1 MUST NOT-1: connection IDs tell an observer nothing that links them to each other
+        // RFC 9000 §5.1 MUST NOT-2: an ID is issued once on a connection
+        // RFC 9000 §10.3.2 MUST NOT-1: an ID is not used again for another connection under the same key
+        // RFC 9000 §10.3.2 MUST NOT-2: an ID whose token was revealed by a reset is not used again under the same key
         self.random.fill_bytes(&mut bytes);
         bytes[0] = self.shard;
         ConnectionId::new(&bytes).expect("eight bytes fit")
     }
 
     fn len(&self) -> usize {
+        // RFC 9000 §10.3.2 MUST-2: the length of our IDs can be told without state
         Self::LEN
     }
 

@@ -50,16 +50,18 @@ impl LocalIds {
     /// The peer's limit is known and IDs may be issued.
     pub(crate) fn start(&mut self, peer_limit: u64) {
         self.peer_limit = peer_limit;
-        // An empty ID cannot be joined by others (RFC 9000 §5.1.1).
+        // An empty ID cannot be joined by others (RFC 9000 §19.15 MUST NOT-1).
         self.wanted = !self.issued[0].id.as_slice().is_empty();
     }
 
     /// How many more IDs the endpoint should make.
-    // RFC 9000 §5.1.1 MUST NOT: never have more IDs outstanding than the peer's limit.
+    // RFC 9000 §5.1.1 MUST NOT-1: never have more IDs outstanding than the peer's limit.
     pub(crate) fn wanted(&self) -> usize {
         if !self.wanted {
             return 0;
         }
+        // RFC 9000 §5.1.1 SHOULD-1: the peer always has IDs in store
+        // RFC 9000 §5.1.1 SHOULD-2: a retired ID is replaced with a new one
         let target = self.peer_limit.min(ISSUED_AT_ONCE);
         usize::try_from(target.saturating_sub(self.issued.len() as u64)).unwrap_or(0)
     }
@@ -67,6 +69,7 @@ impl LocalIds {
     /// The endpoint made another ID.
     pub(crate) fn issue(&mut self, id: ConnectionId, reset_token: ResetToken) {
         let sequence = self.next_sequence;
+        // RFC 9000 §5.1.1 MUST-1: issued IDs are numbered without gaps
         self.next_sequence += 1;
         self.issued.push(IssuedId { sequence, id, reset_token });
         self.to_announce.push_back(sequence);
@@ -97,7 +100,7 @@ impl LocalIds {
 
     /// RETIRE_CONNECTION_ID from the peer, in a packet addressed to `used`.
     pub(crate) fn on_retire(&mut self, sequence: u64, used: &[u8]) -> Result<(), TransportError> {
-        // RFC 9000 §19.16 MUST: a sequence number that was never sent is an error.
+        // RFC 9000 §19.16 MUST-1, MUST-2: a sequence number that was never sent is an error.
         if sequence >= self.next_sequence {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "retires a connection ID that was never issued"));
         }
@@ -129,6 +132,7 @@ impl LocalIds {
 
     /// All IDs that route to this connection.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        // RFC 9000 §5.1.1 MUST-2: an ID that was issued is answered to until the peer retires it
         self.issued.iter().map(|i| i.id)
     }
 }
@@ -141,6 +145,7 @@ mod tests {
         ConnectionId::new(&[n; 8]).unwrap()
     }
 
+    // RFC 9000 §5.1.1 MUST-1, SHOULD-1, MUST NOT-1, SHOULD-2
     #[test]
     fn never_more_than_the_peer_keeps() {
         let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));
@@ -156,6 +161,7 @@ mod tests {
         assert_eq!(ids.wanted(), 1);
     }
 
+    // RFC 9000 §19.16 MUST-1
     #[test]
     fn refuses_to_retire_what_was_not_issued_or_is_in_use() {
         let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));

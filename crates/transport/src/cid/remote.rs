@@ -7,10 +7,12 @@ use wire::{ConnectionId, ResetToken};
 use crate::error::{Code, TransportError};
 
 /// Our `active_connection_id_limit`: how many of the peer's IDs we keep.
+// RFC 9000 §18.2 MUST-2: active_connection_id_limit is at least 2
 pub(crate) const ACTIVE_LIMIT: u64 = 4;
 
 /// How many retirements may wait for an acknowledgement. A peer that makes us retire faster than it acknowledges grows
 /// our memory (RFC 9000 §5.1.2 recommends at least twice the limit).
+// RFC 9000 §5.1.2 SHOULD-4: at least twice as many retirements as IDs in store can be on the way
 const RETIREMENTS_LIMIT: usize = 4 * ACTIVE_LIMIT as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,7 @@ impl RemoteIds {
         id: ConnectionId,
         reset_token: ResetToken,
     ) -> Result<(), TransportError> {
-        // RFC 9000 §19.15 MUST: with an empty ID in use the frame is an error.
+        // RFC 9000 §19.15 MUST-2: with an empty ID in use the frame is an error.
         if self.current.id.as_slice().is_empty() {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "new connection ID beside an empty one"));
         }
@@ -83,21 +85,23 @@ impl RemoteIds {
             if same && !equal {
                 return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "connection ID issued twice, differently"));
             }
+            // RFC 9000 §19.15 MUST NOT-2: the same NEW_CONNECTION_ID twice is no error
             if same {
                 return Ok(());
             }
         }
+        // RFC 9000 §19.15 MUST-5: Retire Prior To that goes back is ignored
         self.retire_prior_to = self.retire_prior_to.max(retire_prior_to);
-        // RFC 9000 §19.15 MUST: an ID that is already asked back is retired at once. So is one that comes before the ID
-        // in use: either it was given up and this is a late copy of its announcement (RFC 9000 §5.1.2 MUST NOT: use it
-        // again), or it was overtaken, and there are newer ones.
+        // RFC 9000 §19.15 MUST-6: an ID that is already asked back is retired at once. So is one that comes before
+        // the ID in use: either it was given up and this is a late copy of its announcement (RFC 9000 §5.1.2 MUST
+        // NOT: use it again), or it was overtaken, and there are newer ones.
         if sequence < self.retire_prior_to.max(self.current.sequence) {
             self.retire(sequence)?;
         } else {
             let place = self.spare.partition_point(|s| s.sequence < sequence);
             self.spare.insert(place, offered);
         }
-        // RFC 9000 §5.1.2 MUST: first retire what the frame asks for, then count against the limit.
+        // RFC 9000 §5.1.2 MUST-1: first retire what the frame asks for, then count against the limit.
         while let Some(oldest) = self.spare.front().filter(|s| s.sequence < self.retire_prior_to) {
             let sequence = oldest.sequence;
             self.spare.pop_front();
@@ -106,6 +110,7 @@ impl RemoteIds {
         if self.current.sequence < self.retire_prior_to {
             self.rotate()?;
         }
+        // RFC 9000 §5.1.1 MUST-3: more IDs than we agreed to keep end the connection with CONNECTION_ID_LIMIT_ERROR
         if self.spare.len() as u64 + 1 > ACTIVE_LIMIT {
             return Err(TransportError::new(Code::CONNECTION_ID_LIMIT_ERROR, "more connection IDs than the limit"));
         }
@@ -116,6 +121,7 @@ impl RemoteIds {
     pub(crate) fn rotate(&mut self) -> Result<bool, TransportError> {
         let Some(next) = self.spare.pop_front() else { return Ok(false) };
         let old = std::mem::replace(&mut self.current, next);
+        // RFC 9000 §5.1.2 MUST NOT-1: an ID of the peer is never dropped without being retired
         self.retire(old.sequence)?;
         Ok(true)
     }
@@ -124,6 +130,7 @@ impl RemoteIds {
         if self.to_retire.contains(&sequence) {
             return Ok(());
         }
+        // RFC 9000 §5.1.2 SHOULD-3: the number of retirements on the way is bounded
         if self.to_retire.len() + self.unacknowledged >= RETIREMENTS_LIMIT {
             return Err(TransportError::new(
                 Code::CONNECTION_ID_LIMIT_ERROR,
@@ -167,6 +174,7 @@ impl RemoteIds {
     /// Whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).
     pub(crate) fn is_reset(&self, token: &[u8; 16]) -> bool {
         // Only the ID in use counts: tokens of unused IDs are not accepted either by the peer or by us.
+        // RFC 9000 §10.3.1 MUST NOT-1: tokens of IDs that were never used or are retired are not compared
         self.current.reset_token.as_ref().is_some_and(|t| t.ct_eq(token))
     }
 }
@@ -183,6 +191,7 @@ mod tests {
         RemoteIds::new(ConnectionId::new(&[0; 8]).unwrap())
     }
 
+    // RFC 9000 §5.1.1 MUST-3; RFC 9000 §5.1.2 MUST-1, MUST NOT-1
     #[test]
     fn the_limit_holds_after_retirement() {
         let mut ids = start();
@@ -218,6 +227,7 @@ mod tests {
         assert_eq!(ids.on_new(2, 0, again, ResetToken([1; 16])).unwrap_err().code, Code::PROTOCOL_VIOLATION);
     }
 
+    // RFC 9000 §5.1.2 SHOULD-3, SHOULD-4
     #[test]
     fn a_peer_that_makes_us_retire_without_end_is_stopped() {
         let mut ids = start();
@@ -226,6 +236,7 @@ mod tests {
         assert!(ids.to_retire.len() <= RETIREMENTS_LIMIT);
     }
 
+    // RFC 9000 §19.15 MUST-5, MUST-6
     #[test]
     fn an_id_that_arrives_after_it_was_asked_back_is_retired() {
         let mut ids = start();

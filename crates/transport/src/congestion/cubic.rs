@@ -350,6 +350,7 @@ mod tests {
 
     /// RFC 9438 §4.2: after a loss the window is back at its plateau after K = cbrt(W_max (1 - beta) / C) seconds, concave
     /// before and convex after.
+    // RFC 9002 §7 MUST-1
     #[test]
     fn follows_the_cubic_function() {
         let mut cc = cubic(1000);
@@ -465,6 +466,7 @@ mod tests {
         assert_eq!(cc.epoch, before.epoch);
     }
 
+    // RFC 9002 §7.6.2 MUST-2
     #[test]
     fn random_loss_is_passed_over() {
         let mut cc = cubic(100);

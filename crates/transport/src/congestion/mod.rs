@@ -238,13 +238,13 @@ impl Parameters {
     }
 }
 
-/// RFC 9002 §7.2: ten datagrams, limited to the larger of 14,720 bytes and two datagrams.
+/// RFC 9002 §7.2 SHOULD-1: ten datagrams, limited to the larger of 14,720 bytes and two datagrams.
 pub fn initial_window(mtu: u16) -> u64 {
     let mtu = u64::from(mtu);
     (10 * mtu).min(14_720.max(2 * mtu))
 }
 
-/// RFC 9002 §7.2: two datagrams.
+/// RFC 9002 §7.2 RECOMMENDED-1: two datagrams.
 pub fn minimum_window(mtu: u16) -> u64 {
     2 * u64::from(mtu)
 }
@@ -255,6 +255,7 @@ pub fn minimum_window(mtu: u16) -> u64 {
 pub enum Algorithm {
     /// RFC 9002 §7.
     NewReno,
+    // RFC 9002 §7 MUST-1: other controllers keep to the guidelines for UDP
     /// RFC 9438 with HyStart++ (RFC 9406).
     #[default]
     Cubic,
@@ -362,6 +363,7 @@ pub(crate) mod tests {
         }
     }
 
+    // RFC 9002 §7.2 SHOULD-1, RECOMMENDED-1
     #[test]
     fn windows_of_the_standard() {
         assert_eq!(initial_window(1200), 12_000);

@@ -34,7 +34,7 @@ impl NewReno {
         }
     }
 
-    /// RFC 9002 §7.3.2: on congestion, threshold and window become half of the window.
+    /// RFC 9002 §7.3.2 MUST-1, MUST-2: on congestion, threshold and window become half of the window.
     fn reduce(&mut self) {
         self.undo = Some((self.window, self.ssthresh));
         self.window = (self.window / 2).max(minimum_window(self.mtu));
@@ -51,7 +51,7 @@ impl Controller for NewReno {
     fn on_sent(&mut self, _now: Instant, _sent: &SentSample) {}
 
     fn on_acked(&mut self, _now: Instant, ack: &AckSample) {
-        // RFC 9002 §7.8: a window that was not used does not grow.
+        // RFC 9002 §7.8 SHOULD NOT-1: a window that was not used does not grow.
         // RFC 9002 §7.3.2: nor does it during recovery, that is for packets sent before the reaction.
         if !ack.window_limited || self.episode.covers(ack.largest_acked_sent_at) {
             return;
@@ -64,7 +64,8 @@ impl Controller for NewReno {
             bytes -= step;
         }
         if self.window >= self.ssthresh {
-            // RFC 9002 §7.3.3: at most one datagram per window acknowledged, however few acknowledgements say so.
+            // RFC 9002 §7.3.3 MUST-1: at most one datagram per window acknowledged, however few acknowledgements say
+            // so.
             self.acked += bytes;
             while self.acked >= self.window {
                 self.acked -= self.window;
@@ -73,10 +74,12 @@ impl Controller for NewReno {
         }
     }
 
+    // RFC 9002 §7.3.1 MUST-1: a loss or a CE mark ends slow start
     fn on_lost(&mut self, now: Instant, loss: &LossSample) {
         if self.episode.on_lost(now, loss) {
             self.reduce();
         }
+        // RFC 9002 §7.6.2 MUST-2: persistent congestion brings the window down to its least
         if loss.persistent {
             // RFC 9002 §7.6.2: the window falls to its minimum, and slow start begins again.
             self.window = minimum_window(self.mtu);
@@ -104,6 +107,7 @@ impl Controller for NewReno {
         }
     }
 
+    // RFC 9002 §7.2 SHOULD-2: the first window follows the size of datagrams
     fn on_mtu(&mut self, mtu: u16) {
         if self.window == initial_window(self.mtu) && self.ssthresh == u64::MAX {
             // RFC 9002 §7.2: the initial window follows the datagram size.
@@ -162,6 +166,7 @@ mod tests {
         assert_eq!((cc.window(), cc.state()), (24_000, "slow_start"));
     }
 
+    // RFC 9002 §7.3.1 MUST-1; RFC 9002 §7.3.2 MUST-1, MUST-2; RFC 9002 §7.3.3 MUST-1
     #[test]
     fn halves_once_per_flight_and_then_grows_by_one_datagram_per_window() {
         let mut cc = reno();
@@ -180,6 +185,7 @@ mod tests {
         assert_eq!(cc.window(), 8400);
     }
 
+    // RFC 9002 §7.8 SHOULD NOT-1
     #[test]
     fn an_unused_window_does_not_grow() {
         let mut cc = reno();
@@ -187,6 +193,7 @@ mod tests {
         assert_eq!(cc.window(), 12_000);
     }
 
+    // RFC 9002 §7.2 RECOMMENDED-1
     #[test]
     fn never_below_two_datagrams() {
         let mut cc = reno();
@@ -196,6 +203,7 @@ mod tests {
         assert_eq!(cc.window(), 2400);
     }
 
+    // RFC 9002 §7.6.2 MUST-2
     #[test]
     fn persistent_congestion_restarts() {
         let mut cc = reno();
@@ -214,6 +222,7 @@ mod tests {
         assert_eq!((cc.window(), cc.ssthresh()), (12_000, None));
     }
 
+    // RFC 9002 §7.3.1 MUST-1
     #[test]
     fn marks_count_as_loss_but_only_once() {
         let mut cc = reno();

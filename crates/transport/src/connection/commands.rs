@@ -62,6 +62,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the stream is not open for sending.
+    // RFC 9000 §2.3 SHOULD-1: the application can say which streams go first
     pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
         self.streams.set_priority(id, priority)
     }

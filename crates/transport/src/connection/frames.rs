@@ -30,7 +30,7 @@ impl Connection {
         base: usize,
         seen: &PacketSeen<'_>,
     ) -> Result<(), TransportError> {
-        // RFC 9000 §12.4 MUST: a packet without frames is an error.
+        // RFC 9000 §12.4 MUST-2: a packet without frames is an error.
         if payload.is_empty() {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a packet without frames"));
         }
@@ -42,7 +42,7 @@ impl Connection {
         let mut probing = true;
         for frame in Frames::new(payload) {
             let frame = frame.map_err(|error| {
-                // RFC 9000 §12.4 MUST: an unknown type is a FRAME_ENCODING_ERROR as well.
+                // RFC 9000 §12.4 MUST-4: an unknown type is a FRAME_ENCODING_ERROR as well.
                 let what = match error.kind {
                     FrameErrorKind::Malformed(what) => what,
                     FrameErrorKind::Truncated => "the frame is cut off",
@@ -50,6 +50,8 @@ impl Connection {
                 };
                 TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(error.frame_type)
             })?;
+            // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
+            // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
             if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
                 let what = "the frame is not permitted in this packet type";
                 return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
@@ -77,6 +79,7 @@ impl Connection {
             }
         }
         self.stats.ack_only_packets_received += u64::from(!ack_eliciting);
+        // RFC 9000 §13.1 MUST NOT-1: a packet is acknowledged once it was opened and all of its frames processed
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
@@ -138,7 +141,7 @@ impl Connection {
             }
             Frame::NewToken { token } => self.on_new_token(token),
             Frame::HandshakeDone => {
-                // RFC 9000 §19.20 MUST: only servers send it.
+                // RFC 9000 §19.20 MUST-1: only servers send it.
                 if self.side == Side::Server {
                     return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "HANDSHAKE_DONE from a client"));
                 }
@@ -176,7 +179,7 @@ impl Connection {
     /// What the peer may give orders to, if it was told that it may.
     fn acks_on_request(&mut self) -> Result<&mut AckState, TransportError> {
         let space = self.spaces.get_mut(SpaceId::DATA).filter(|_| self.profile.acks.obey);
-        // RFC 9000 §12.4 MUST: a type that was not negotiated is as good as unknown.
+        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
         space
             .map(|space| &mut space.acks)
             .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
@@ -205,10 +208,11 @@ impl Connection {
     }
 
     fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
-        // RFC 9000 §19.7 MUST: only servers send it.
+        // RFC 9000 §19.7 MUST-2: only servers send it.
         if self.side == Side::Server {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
         }
+        // RFC 9001 §9.2 MUST-2: tickets and tokens are opaque to a client
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }

@@ -18,7 +18,8 @@ pub(crate) enum CloseFrame {
 
 impl CloseFrame {
     /// What may be said before the peer's application is authenticated.
-    // RFC 9000 §10.2.3 MUST: in Initial and Handshake packets an application's code and words are replaced.
+    // RFC 9000 §10.2.3 MUST-2, MUST-3, SHOULD-4: in Initial and Handshake packets an application's code and words are
+    // replaced.
     pub(crate) fn in_handshake(&self) -> TransportError {
         match self {
             Self::Transport(error) => error.clone(),
@@ -47,11 +48,25 @@ pub(crate) struct Lifecycle {
     /// Datagrams received while closing, and at how many the goodbye is repeated.
     received: u32,
     repeat_at: u32,
+    /// Bytes received while closing, and bytes of goodbyes that answer them.
+    bytes_received: usize,
+    bytes_answered: usize,
+    /// Size of the first goodbye, in bytes.
+    size: Option<usize>,
 }
 
 impl Lifecycle {
     pub(crate) fn new() -> Self {
-        Self { state: State::Open, frame: None, to_send: false, received: 0, repeat_at: 1 }
+        Self {
+            state: State::Open,
+            frame: None,
+            to_send: false,
+            received: 0,
+            repeat_at: 1,
+            bytes_received: 0,
+            bytes_answered: 0,
+            size: None,
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -83,6 +98,8 @@ impl Lifecycle {
         if self.state != State::Drained {
             self.state = State::Draining;
         }
+        // RFC 9000 §10.2.2 MUST NOT-1: a draining connection sends nothing
+        // RFC 9000 §10.2.2 MUST NOT-2: after the peer's goodbye, at most one packet with ours leaves before draining
         self.to_send = false;
         was_open
     }
@@ -94,11 +111,16 @@ impl Lifecycle {
     }
 
     /// A datagram arrived while closing.
-    // RFC 9000 §10.2.1 SHOULD: answer with the goodbye, but ever more rarely, so that two closing ends fall silent.
-    pub(crate) fn on_datagram(&mut self) {
+    // RFC 9000 §10.2.1 SHOULD-1, RFC 9000 §11.1 SHOULD-1: answer with the goodbye, but ever more rarely, so that two
+    // closing ends fall silent.
+    // RFC 9000 §10.2.1 MUST-1, MUST-2: never more than three times what arrived, as nobody checks here who sent it; and
+    // goodbyes go to the path in use, whose own limit holds.
+    pub(crate) fn on_datagram(&mut self, bytes: usize) {
         if self.state == State::Closing {
-            self.received += 1;
-            if self.received >= self.repeat_at {
+            self.received = self.received.saturating_add(1);
+            self.bytes_received = self.bytes_received.saturating_add(bytes);
+            let affordable = self.bytes_answered + self.size.unwrap_or(0) <= self.bytes_received.saturating_mul(3);
+            if self.received >= self.repeat_at && affordable {
                 self.received = 0;
                 self.repeat_at = self.repeat_at.saturating_mul(2);
                 self.to_send = true;
@@ -106,13 +128,18 @@ impl Lifecycle {
         }
     }
 
-    /// The goodbye, when it has to be sent.
-    pub(crate) fn to_send(&self) -> Option<&CloseFrame> {
-        self.frame.as_ref().filter(|_| self.to_send)
+    /// The goodbye, when it has to be sent; once.
+    pub(crate) fn take_to_send(&mut self) -> Option<&CloseFrame> {
+        let due = std::mem::replace(&mut self.to_send, false);
+        self.frame.as_ref().filter(|_| due)
     }
 
-    pub(crate) fn sent(&mut self) {
-        self.to_send = false;
+    /// The goodbye was sent in a datagram of so many bytes.
+    pub(crate) fn on_sent(&mut self, bytes: usize) {
+        match self.size {
+            None => self.size = Some(bytes),
+            Some(_) => self.bytes_answered += bytes,
+        }
     }
 }
 
@@ -125,7 +152,7 @@ pub(crate) fn close_reason(error: TransportError) -> CloseReason {
     }
 }
 
-/// When closing and draining end: three probe timeouts (RFC 9000 §10.2).
+/// When closing and draining end: three probe timeouts (RFC 9000 §10.2 SHOULD-1, SHOULD NOT-1).
 pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
     now + pto * 3
 }
@@ -134,28 +161,52 @@ pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
 mod tests {
     use super::*;
 
+    // RFC 9000 §10.2.1 SHOULD-1
     #[test]
     fn the_goodbye_is_repeated_ever_more_rarely() {
         let mut life = Lifecycle::new();
         assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
         let mut sent = 0;
         for _ in 0..1000 {
-            if life.to_send().is_some() {
-                life.sent();
+            if life.take_to_send().is_some() {
+                life.on_sent(60);
                 sent += 1;
             }
-            life.on_datagram();
+            life.on_datagram(40);
         }
         assert!(sent <= 11, "{sent} goodbyes for 1,000 datagrams");
     }
 
+    // RFC 9000 §10.2.1 MUST-1, MUST-2
+    #[test]
+    fn goodbyes_stay_below_three_times_what_they_answer() {
+        for (size, bytes) in [(1200, 1), (1200, 22), (60, 22), (40, 40), (30, 1200)] {
+            let mut life = Lifecycle::new();
+            assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
+            assert!(life.take_to_send().is_some());
+            life.on_sent(size);
+            let (mut received, mut answered) = (0, 0);
+            for _ in 0..10_000 {
+                life.on_datagram(bytes);
+                received += bytes;
+                if life.take_to_send().is_some() {
+                    life.on_sent(size);
+                    answered += size;
+                }
+                assert!(answered <= 3 * received, "{answered} for {received}");
+            }
+            assert!(answered > 0, "it is repeated: {size} {bytes}");
+        }
+    }
+
+    // RFC 9000 §10.2.2 MUST NOT-1, MUST NOT-2
     #[test]
     fn nothing_is_said_while_draining() {
         let mut life = Lifecycle::new();
         assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
         assert!(!life.drain());
-        life.on_datagram();
-        assert!(life.to_send().is_none());
+        life.on_datagram(1200);
+        assert!(life.take_to_send().is_none());
         assert!(!life.close(CloseFrame::Application { code: 2, reason: vec![] }));
     }
 }

@@ -196,6 +196,7 @@ impl Connection {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
         let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
+            // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
             p.original_dcid = Some(origin.original_dcid);
             p.stateless_reset_token = Some(setup.reset_token);
             p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
@@ -398,6 +399,9 @@ impl Connection {
     // The end.
 
     fn fail(&mut self, now: Instant, error: TransportError) {
+        // RFC 9000 §10.3 MUST-1: who can still send CONNECTION_CLOSE does so and does not reset
+        // RFC 9000 §11 SHOULD-1: the peer is told of an error
+        // RFC 9000 §11 SHOULD-2: an error is told with the code that fits best
         let reason = lifecycle::close_reason(error.clone());
         self.close_with(now, CloseFrame::Transport(error), reason);
     }
@@ -438,6 +442,7 @@ fn local_parameters(
     server: impl FnOnce(&mut TransportParameters),
 ) -> Vec<u8> {
     let mut parameters = TransportParameters {
+        // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
         initial_source_cid: Some(scid),
         max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),

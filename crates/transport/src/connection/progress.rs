@@ -95,11 +95,14 @@ impl Connection {
             observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.side == Side::Server {
-            // RFC 9001 §4.1.2: for a server complete means confirmed, and it says so.
+            // RFC 9000 §19.20 MUST NOT-1, RFC 9001 §4.1.2 MUST-1: for a server complete means confirmed, and it says
+            // so.
             self.control.handshake_done = true;
             self.paths[self.active].amplification.validate();
             if self.send_token {
                 let remote = self.paths[self.active].remote;
+                // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
+                // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
                 let token = self.tokens.new_token(&mut self.random, now, remote);
                 self.control.send_token(token);
             }
@@ -122,7 +125,7 @@ impl Connection {
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
         self.discard_space(now, SpaceId::Initial);
-        // RFC 9001 §4.9.2 MUST: the Handshake keys go when the handshake is confirmed.
+        // RFC 9001 §4.9.2 MUST-1: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);
     }
 

@@ -68,6 +68,7 @@ impl Connection {
         }
         let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
         if path != NEWCOMER {
+            // RFC 9000 §8.1 MUST-1: all bytes of datagrams that belong to the connection count towards the limit
             self.paths[path].amplification.on_received(payload.len());
         }
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
@@ -127,14 +128,20 @@ impl Connection {
         let id_len = self.local_ids.id_len();
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
+        // The first packet has a long header and cannot be opened.
+        let mut unreadable = false;
+        // RFC 9000 §12.2 MUST-1: several packets in a datagram are understood
+        // RFC 9000 §12.2 MUST-2: each packet in a datagram is processed and acknowledged by itself
         while at < end && self.lifecycle.is_open() {
             if !wire::is_long(&buffer[at..end]) {
                 // It fills the datagram.
+                // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
-                // RFC 9000 §17.3 MUST: without the fixed bit a packet is discarded; we do not offer to accept it (RFC 9287).
+                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded; we do not offer to accept it
+                // (RFC 9287).
                 if !wire::fixed_bit(&buffer[at..end]) {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
@@ -142,12 +149,13 @@ impl Connection {
                 }
                 break;
             }
+            unreadable |= at == start;
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             };
             let packet_end = at + header.packet_len();
-            // RFC 9000 §17.2 MUST: the same holds for long headers. Version Negotiation has no such bit.
+            // RFC 9000 §17.2 MUST-1: the same holds for long headers. Version Negotiation has no such bit.
             if !matches!(header, Header::VersionNegotiation { .. }) && !wire::fixed_bit(&buffer[at..end]) {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
@@ -155,22 +163,25 @@ impl Connection {
             match header {
                 Header::Short { .. } => unreachable!("a packet with a long header has none"),
                 Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
-                    // RFC 9000 §12.2 MUST: coalesced packets are for one connection; others are left out.
+                    // RFC 9000 §12.2 SHOULD-2: coalesced packets are for one connection; others are left out.
+                    // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
                     if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
                         break;
                     }
-                    // RFC 9000 §14.1 MUST: a server discards an Initial packet in a datagram below 1,200 bytes; §17.2.2
-                    // MUST: a client one that carries a token.
+                    // RFC 9000 §14.1 MUST-3: a server discards an Initial packet in a datagram below 1,200 bytes;
+                    // RFC 9000 §17.2.2 MUST-2: a client one that carries a token.
                     let refused = match self.side {
                         Side::Server => end - start < MIN_INITIAL_DATAGRAM,
                         Side::Client => !token.is_empty(),
                     };
+                    // RFC 9000 §14 MUST NOT-3: a datagram of the wrong size does not close a connection
                     if ty == LongType::Initial && refused {
                         self.drop_packet(now, None, packet_end - at, DropReason::Invalid);
                         at = packet_end;
                         continue;
                     }
-                    self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                    let opened = self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                    unreadable &= at != start || !opened;
                 }
                 Header::Retry { scid, token, .. } => {
                     let token = buffer[at..packet_end][token].to_vec();
@@ -189,8 +200,13 @@ impl Connection {
             }
             at = packet_end;
         }
+        // RFC 9000 §10.3 MUST-4: another version may have resets with long headers.
+        if unreadable && self.lifecycle.is_open() {
+            self.check_reset(now, &buffer[start..end]);
+        }
     }
 
+    /// `false` when the packet cannot be opened.
     #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     fn handle_long(
         &mut self,
@@ -203,7 +219,7 @@ impl Connection {
         dcid: ConnectionId,
         scid: ConnectionId,
         arrival: Arrival,
-    ) {
+    ) -> bool {
         let (space, level, kind) = match ty {
             LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
             LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
@@ -213,29 +229,38 @@ impl Connection {
         match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
             Ok(opened) => {
                 self.start_watching(now);
-                // RFC 9000 §7.2: the peer's source ID of its first authentic packet is what it wants to be called;
-                // packets with another are discarded from then on.
+                // RFC 9000 §7.2 MUST-2, MUST-3, MUST-4, MUST-6: the peer's source ID of its first authentic packet is
+                // what it wants to be called; packets with another are discarded from then on.
                 match self.expected.initial_source {
                     None => {
                         self.expected.initial_source = Some(scid);
                         self.remote_ids.replace_first(scid);
                     }
-                    Some(known) if known != scid => return,
+                    Some(known) if known != scid => return true,
                     Some(_) => {}
                 }
                 self.heard = true;
                 if self.side == Side::Server && level == Level::Handshake && arrival.path != NEWCOMER {
                     // RFC 9000 §8.1: whoever can seal a Handshake packet has received ours, so the address is real.
                     self.paths[arrival.path].amplification.validate();
+                    // RFC 9001 §4.9.1 MUST-2: a server's Initial keys go with the first Handshake packet that it
+                    // opens
+                    // RFC 9001 §4.9.1 MUST NOT-1: no Initial packets after that
                     self.discard_space(now, SpaceId::Initial);
                 }
                 let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
                 self.handle_opened(now, buffer, start, opened, seen);
+                true
             }
             Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
                 self.keep_unopened(now, level, &buffer[start..end], arrival);
+                false
             }
-            Err(error) => self.on_unopenable(now, level, end - start, error),
+            // RFC 9000 §12.2 MUST-3: a packet that cannot be opened does not stop the others in its datagram
+            Err(error) => {
+                self.on_unopenable(now, level, end - start, error);
+                false
+            }
         }
     }
 
@@ -253,7 +278,8 @@ impl Connection {
         match self.keys.open_short(&mut buffer[start..end], pn_offset, PathId(0), expected) {
             Ok(opened) => {
                 if opened.new_phase {
-                    // RFC 9001 §6.5: late packets of the old phase are opened for three probe timeouts.
+                    // RFC 9001 §6.5 SHOULD-2, SHOULD-3: late packets of the old phase are opened for three probe
+                    // timeouts.
                     self.keys.retire_previous_at(now + self.pto() * 3);
                     self.note_key_updates(now, Initiator::Remote);
                 }
@@ -294,7 +320,7 @@ impl Connection {
         opened: Opened,
         mut seen: PacketSeen<'_>,
     ) {
-        // RFC 9000 §12.3 MUST: a packet number is processed once.
+        // RFC 9000 §12.3 MUST-3, MUST-4: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             let size = opened.payload.end + crate::crypto::TAG_LEN;
             self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
@@ -320,6 +346,9 @@ impl Connection {
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
             Ok(()) => self.on_packet_processed(now, &seen),
+            // RFC 9000 §5.2 MUST-1: a packet in which an error is found half-way either ends the connection or leaves
+            // no trace
+            // RFC 9000 §11.1 MUST-1: what makes the connection unusable is said with CONNECTION_CLOSE
             Err(error) => self.fail(now, error),
         }
     }
@@ -339,6 +368,8 @@ impl Connection {
     fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
         // Only for keys that are still to come: copies of what is done with take no place away.
         let limit = match level {
+            // RFC 9000 §21.9 SHOULD-1: packets that bring nothing are bounded
+            // RFC 9001 §4.1.4 SHOULD-1: packets whose keys are not there yet are kept
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
@@ -351,6 +382,7 @@ impl Connection {
             self.unopened.push(Unopened {
                 level,
                 path: arrival.path,
+                // RFC 9000 §13.2.5 SHOULD-1: ACK Delay includes the time that a packet waited for its keys
                 received_at: arrival.received_at,
                 ecn: arrival.ecn,
                 packet: BytesMut::from(packet),
@@ -378,7 +410,7 @@ impl Connection {
 
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
     fn handle_while_closing(&mut self, payload: &mut [u8]) {
-        self.lifecycle.on_datagram();
+        self.lifecycle.on_datagram(payload.len());
         if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
             return;
         }
@@ -399,7 +431,8 @@ impl Connection {
     }
 
     /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
-    // RFC 9000 §10.3.1 MUST: compare the last 16 bytes with the token of the ID in use, without leaking by timing.
+    // RFC 9000 §10.3.1 MUST-1, MUST-2: compare the last 16 bytes with the token of the ID in use, without leaking by
+    // timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
         if let Some(token) = ResetToken::at_end_of(packet)
             && self.remote_ids.is_reset(&token.0)
@@ -422,13 +455,14 @@ impl Connection {
     #[cold]
     fn on_reset(&mut self, now: Instant, size: usize) {
         self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+        // RFC 9000 §10.3.1 MUST-3: a reset that fits drains the connection, and nothing more is sent
         self.drain(now, CloseReason::Reset);
     }
 
     /// The server wants to see its own token before it keeps state.
     fn handle_retry(&mut self, now: Instant, packet: &[u8], scid: ConnectionId, token: Vec<u8>) {
-        // RFC 9000 §17.2.5.2 MUST: only a client's first, only before anything else was accepted, only with a token, an
-        // ID that differs from ours, and a valid tag.
+        // RFC 9000 §17.2.5.2 MUST-1, MUST-2, MUST-3, MUST-4, RFC 9000 §17.2.5.1 MUST-1: only a client's first, only
+        // before anything else was accepted, only with a token, an ID that differs from ours, and a valid tag.
         let original = *self.remote_ids.current();
         if self.side == Side::Server || self.heard || token.is_empty() || scid == original {
             return;
@@ -440,17 +474,24 @@ impl Connection {
         let retry = Unsealed::Retry { scid, token_len: token.len() };
         self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
+        // RFC 9000 §8.1.3 MUST NOT-1: a token from a Retry is not kept for later connections
+        // RFC 9000 §8.1.3 MUST-3: a token from a Retry is used at once
         self.token = token;
         self.expected.retry_source = Some(scid);
+        // RFC 9000 §7.2 MUST-4: the destination ID changes for the first Initial and for a Retry only
+        // RFC 9000 §17.2.5.1 MUST-2: what follows a Retry goes to the ID that it brought
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
         self.observe_initial_keys(now);
         self.resend_initial(now);
     }
 
-    // RFC 9000 §6.2 MUST: Version Negotiation counts only before any other packet, and not if it offers what we chose.
+    // RFC 9000 §6.2 MUST-1, MUST-2, MUST-3: Version Negotiation counts only before any other packet, and not if it
+    // offers what we chose.
     fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
-        // RFC 8999 §6 MUST: one that names no version is ignored.
+        // RFC 8999 §6 MUST-2: one that names no version is ignored.
+        // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
+        // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
         if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
             return;
         }

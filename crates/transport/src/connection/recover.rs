@@ -153,7 +153,7 @@ impl Connection {
         }
         match outcome.ecn {
             EcnFeedback::Valid { newly_ce } => self.stats.ecn_ce_marks += newly_ce,
-            // RFC 9000 §13.4.2: a path that does not bring the marks back is not marked any more.
+            // RFC 9000 §13.4.2.2 MUST-1, MUST-2: a path that does not bring the marks back is not marked any more.
             EcnFeedback::Failed => self.paths[self.active].marks = false,
             EcnFeedback::None => {}
         }
@@ -243,7 +243,8 @@ impl Connection {
         }
     }
 
-    /// Asks for probes in a space. RFC 9002 §6.2.4: they carry something new, or else repeat what is missing.
+    /// Asks for probes in a space. RFC 9002 §6.2.4 MUST-1, SHOULD-2: they carry something new, or else repeat what is
+    /// missing.
     fn probe(&mut self, id: SpaceId, anti_deadlock: bool) {
         let new_data = self.wants_to_send(id);
         if let Some(space) = self.spaces.get_mut(id) {
@@ -261,8 +262,8 @@ impl Connection {
                 crypto.send_again();
             }
         }
-        // RFC 9002 §6.2.4 SHOULD: other spaces with packets in flight join, and those with something to say: the peer may
-        // need just that to read the rest, which fills the window meanwhile.
+        // RFC 9002 §6.2.4 SHOULD-1: other spaces with packets in flight join, and those with something to say: the
+        // peer may need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
         let in_flight = self.paths[self.active].recovery.ack_eliciting_in_flight(other.recovery());
         let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
@@ -332,7 +333,8 @@ impl Connection {
         );
     }
 
-    /// After a Retry everything in Initial packets goes out again, with the numbers going on (RFC 9000 §17.2.5.3).
+    /// After a Retry everything in Initial packets goes out again, with the numbers going on
+    /// (RFC 9000 §17.2.5.3 MUST-1, MUST NOT-1).
     pub(super) fn resend_initial(&mut self, now: Instant) {
         if let Some(mut space) = self.spaces.take(SpaceId::Initial) {
             self.settle_space(now, SpaceId::Initial, &mut space);

@@ -63,8 +63,8 @@ impl Connection {
         self.timers.set(Timer::PathValidation, validation);
     }
 
-    /// RFC 9000 §10.1: the idle timer restarts with every packet that is processed, and with the first ack-eliciting one
-    /// that is sent after it; it is never shorter than three probe timeouts.
+    /// RFC 9000 §10.1 MUST-1: the idle timer restarts with every packet that is processed, and with the first
+    /// ack-eliciting one that is sent after it; it is never shorter than three probe timeouts.
     pub(super) fn restart_idle(&mut self, now: Instant) {
         if !self.connected {
             // Until then the handshake's own limit holds.

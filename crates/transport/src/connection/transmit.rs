@@ -91,22 +91,28 @@ impl Connection {
     /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` when nothing can be sent at
     /// `now`: then `poll_timeout` says when something can.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        if !self.lifecycle.is_open() {
-            return self.transmit_close(now, buffer);
-        }
-        if let Some(transmit) = self.transmit_path_probe(now, buffer) {
+        if self.lifecycle.is_open()
+            && let Some(transmit) = self.transmit_path_probe(now, buffer)
+        {
             return Some(transmit);
         }
-        if let Some(size) = self.paths[self.active].discovery.due()
+        if self.lifecycle.is_open()
+            && let Some(size) = self.paths[self.active].discovery.due()
             && let Some(transmit) = self.transmit_mtu_probe(now, buffer, size)
         {
             return Some(transmit);
         }
-        let transmit = self.transmit_batch(now, buffer);
-        if transmit.is_none() {
-            self.refresh_timers(now);
+        if self.lifecycle.is_open()
+            && let Some(transmit) = self.transmit_batch(now, buffer)
+        {
+            return Some(transmit);
         }
-        transmit
+        // A packet that cannot be sealed ends the connection on the way.
+        if !self.lifecycle.is_open() {
+            return self.transmit_close(now, buffer);
+        }
+        self.refresh_timers(now);
+        None
     }
 
     fn transmit_batch(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
@@ -203,6 +209,7 @@ impl Connection {
     }
 
     /// Builds a datagram of a packet in each space that has something to say.
+    // RFC 9001 §4 SHOULD-1: packets of several types share a datagram
     fn build_coalesced(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
         let mut open: [Option<OpenPacket>; 3] = [None; 3];
         let mut count = 0;
@@ -227,8 +234,8 @@ impl Connection {
         if count == 0 {
             return 0;
         }
-        // RFC 9000 §14.1 MUST: a client pads every datagram with an Initial packet, a server those that elicit
-        // acknowledgements.
+        // RFC 9000 §8.1 MUST-2, RFC 9000 §14.1 MUST-1, MUST-2, RFC 9001 §9.3 MUST-1: a client pads every datagram
+        // with an Initial packet, a server those that elicit acknowledgements.
         let pad = open
             .iter()
             .flatten()
@@ -236,6 +243,7 @@ impl Connection {
         if pad {
             let last = open[count - 1].as_mut().expect("count packets are open");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
+            // RFC 9000 §14 MUST NOT-1: no QUIC over paths that cannot carry 1200 bytes
             if last.end < target {
                 out[last.end..target].fill(0);
                 last.end = target;
@@ -257,7 +265,8 @@ impl Connection {
         }
         let space = self.spaces.get(id)?;
         let probe = space.probes > 0;
-        // RFC 9002 §7 MUST: what is in flight stays below the window; only probes may exceed it.
+        // RFC 9002 §7 MUST NOT-1, RFC 9002 §7.5 MUST NOT-1, RFC 9221 §5.4 MUST-1: what is in flight stays below the
+        // window; only probes may exceed it.
         let data = probe || (allowance >= datagram as u64 && self.wants_to_send(id));
         (data || space.acks.wants_ack(now)).then_some(Permit { data, probe })
     }
@@ -295,15 +304,20 @@ impl Connection {
         let pn = space.ledger.next_pn();
         let pn_len = packet_number_len(pn, space.ledger.largest_acked());
         let limit = out.len() - TAG_LEN;
+        // RFC 9000 §12.2 MUST NOT-1: packets in a datagram have the same destination ID
         let dcid = *self.remote_ids.current();
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match id {
             SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
             SpaceId::Initial | SpaceId::Handshake => {
                 let (ty, token): (_, &[u8]) = match id {
+                    // RFC 9000 §8.1.2 MUST-1: after a Retry all Initial packets carry its token
+                    // RFC 9000 §8.1.3 MUST-1: a token is in all Initial packets, until a Retry brings another
+                    // RFC 9000 §17.2.2 MUST-1: a server's Initial packets carry no token
                     SpaceId::Initial => (LongType::Initial, &self.token),
                     _ => (LongType::Handshake, &[]),
                 };
+                // RFC 9000 §17.2.5.2 MUST NOT-1: the client's own ID stays what it was
                 let scid = self.local_ids.first();
                 let header = LongHeader { ty, version: self.version, dcid, scid };
                 if w.remaining() < header.encoded_len(token.len(), pn_len) + 4 {
@@ -314,6 +328,8 @@ impl Connection {
             }
         };
         let frames_start = w.position();
+        // RFC 9000 §10.3 SHOULD-2: long enough that a stateless reset which answers it is long enough to look like a packet.
+        let least = if matches!(id, SpaceId::Data(_)) { self.local_ids.id_len() + 22 - TAG_LEN } else { 0 };
         self.write_ack(now, id, &mut w);
         let after_ack = w.position();
         if permit.data {
@@ -324,11 +340,15 @@ impl Connection {
         }
         let space = self.spaces.get_mut(id)?;
         let mut ack_eliciting = w.position() > after_ack;
+        // RFC 9000 §13.2.1 MUST NOT-3: not every acknowledgement asks for one itself, or they would never end
         let ask = permit.probe || (after_ack > frames_start && space.ledger.since_ack_eliciting() >= PING_AFTER_ACKS);
+        // RFC 9002 §6.2.4 MUST-2: probes ask for an acknowledgement
+        // RFC 9002 §6.2.4 SHOULD-3: a probe with nothing to say is a PING
         if !ack_eliciting && ask && w.remaining() > 0 {
             Frame::Ping.encode(&mut w);
             ack_eliciting = true;
         }
+        // RFC 9000 §12.4 MUST-1: packets are not sent without a frame
         if w.position() == frames_start {
             return None;
         }
@@ -337,7 +357,8 @@ impl Connection {
         }
         // RFC 9001 §5.4.2 MUST: enough bytes follow the packet number for the sample of header protection.
         let mut in_flight = ack_eliciting;
-        while w.position() < pn_offset + 4 && w.remaining() > 0 {
+        let least = if ack_eliciting { least.max(pn_offset + 4) } else { pn_offset + 4 };
+        while w.position() < least && w.remaining() > 0 {
             w.u8(0);
             in_flight = true;
         }
@@ -363,9 +384,14 @@ impl Connection {
 
     /// An acknowledgement, when one is due or another packet leaves anyway.
     #[inline]
+    // RFC 9000 §13.2 SHOULD-1: an acknowledgement travels with whatever packet leaves
+    // RFC 9000 §13.2.1 SHOULD-2: new acknowledgements travel with other frames
     fn write_ack(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
         let Some(space) = self.spaces.get_mut(id).filter(|space| space.acks.has_news()) else { return };
         if let Some(largest) = space.acks.write(w, now, ACK_DELAY_EXPONENT) {
+            // RFC 9000 §13.2.6 MUST-1: ACK frames travel in the space that they speak of
+            // RFC 9000 §13.2.6 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
+            // RFC 9000 §17.2.3 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
             space.ledger.record(SentFrame::Ack { largest });
             self.stats.ack_frames_sent += 1;
             if let SpaceId::Data(path) = id {
@@ -384,6 +410,11 @@ impl Connection {
         {
             crypto.write_frames(w, &mut |f| ledger.record(f));
         }
+        // RFC 9000 §12.5 MUST-1: the application's CONNECTION_CLOSE stays in the space of application data
+        // RFC 9000 §12.5 MUST-2: frames other than those of the handshake stay in the space of application data
+        // RFC 9001 §4.9 MUST-2: new data goes out at the highest level there is
+        // RFC 9221 §5 MUST-1: datagrams travel in 0-RTT and 1-RTT packets only
+        // RFC 9221 §6 MUST-1: datagrams are protected as stream data is
         if !matches!(id, SpaceId::Data(_)) {
             return;
         }
@@ -396,6 +427,7 @@ impl Connection {
         }
         let Some(space) = self.spaces.get_mut(id) else { return };
         let ledger = &mut space.ledger;
+        // RFC 9221 §5 SHOULD-1: a datagram leaves as soon as it may
         if self.datagrams.wants_to_send() {
             self.datagrams.write(w, &mut |f| ledger.record(f));
         }
@@ -449,6 +481,7 @@ impl Connection {
         while let Some(issued) = self.local_ids.next_announcement() {
             let frame = Frame::NewConnectionId {
                 sequence: issued.sequence,
+                // RFC 9000 §19.15 MUST-3: Retire Prior To is at most the sequence number
                 retire_prior_to: 0,
                 cid: issued.id,
                 reset_token: issued.reset_token,
@@ -460,6 +493,7 @@ impl Connection {
             ledger.record(SentFrame::NewConnectionId(issued.sequence));
             self.local_ids.announced();
         }
+        // RFC 9000 §19.16 MUST NOT-1: the ID that a packet is addressed to is not retired in it
         while let Some(sequence) = self.remote_ids.next_retirement() {
             let frame = Frame::RetireConnectionId { sequence };
             if w.remaining() < frame.encoded_len() {
@@ -544,7 +578,7 @@ impl Connection {
             self.sent_since_received = true;
             self.restart_idle(now);
         }
-        // RFC 9001 §4.9.1 MUST: a client forgets the Initial keys when it first sends a Handshake packet.
+        // RFC 9001 §4.9.1 MUST-1, MUST NOT-1: a client forgets the Initial keys when it first sends a Handshake packet.
         if self.side == Side::Client && packet.space == SpaceId::Handshake {
             self.discard_space(now, SpaceId::Initial);
         }
@@ -595,6 +629,10 @@ impl Connection {
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
+        if let Some(error) = self.seal_failed.take() {
+            self.fail(now, error);
+            return None;
+        }
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -606,14 +644,19 @@ impl Connection {
 
     /// The goodbye, in every level that the peer may be able to read.
     fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let frame = self.lifecycle.to_send()?.clone();
-        self.lifecycle.sent();
+        let frame = self.lifecycle.take_to_send()?.clone();
+        self.keys.say_last_words();
         let path = &self.paths[self.active];
         let (remote, local) = (path.remote, path.local);
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
         let out = &mut buffer[..room.min(usize::from(path.mtu))];
         let mut at = 0;
         let mut packets: Vec<OpenPacket> = Vec::new();
+        // RFC 9000 §10.2.3 MUST-1: after the handshake is confirmed the goodbye is in a 1-RTT packet
+        // RFC 9000 §10.2.3 SHOULD-1: a server that cannot know which keys the client has closes in Initial and
+        // Handshake packets
+        // RFC 9000 §10.2.3 SHOULD-2: before the handshake is confirmed, one closes in Handshake and in 1-RTT packets
+        // RFC 9000 §10.2.3 SHOULD-3: before the handshake is confirmed, a server closes in an Initial packet as well
         let levels: &[SpaceId] = if self.handshake.is_confirmed() {
             &[SpaceId::DATA]
         } else {
@@ -642,9 +685,11 @@ impl Connection {
         for packet in &packets {
             len = self.close_packet(now, packet, out, None);
         }
-        if len == 0 {
+        // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
+        if self.seal_failed.take().is_some() || len == 0 {
             return None;
         }
+        self.lifecycle.on_sent(len);
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -682,8 +727,11 @@ impl Connection {
         };
         let data = matches!(id, SpaceId::Data(_));
         let error;
-        // The words may be cut to fit: they are for people.
-        let cut = |reason: &[u8], room: usize| reason.len().min(room.saturating_sub(24));
+        // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
+        let cut = |reason: &[u8], room: usize| {
+            let most = reason.len().min(room.saturating_sub(24));
+            str::from_utf8(reason).map_or(most, |text| text.floor_char_boundary(most))
+        };
         match close {
             CloseFrame::Application { code, reason } if data => {
                 let len = cut(reason, w.remaining());

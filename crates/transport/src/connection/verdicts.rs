@@ -92,6 +92,8 @@ impl Carriers<'_> {
                 }
             }
             SentFrame::Crypto { offset, len } => {
+                // RFC 9001 §4 MUST-1: lost handshake data is sent again under the keys that it had
+                // RFC 9001 §4.9 MUST-1: handshake data goes out again at the level that it had
                 if let Some(stream) = self.handshake.crypto(self.space.level()) {
                     if arrived {
                         stream.on_acked(offset, len);
@@ -133,6 +135,7 @@ impl Carriers<'_> {
                     self.ack_requests.on_lost(sequence);
                 }
             }
+            // RFC 9000 §13.3 MUST-1: HANDSHAKE_DONE is repeated until it has arrived
             SentFrame::HandshakeDone => self.control.handshake_done |= !arrived,
             SentFrame::Ping => self.control.ping |= !arrived,
         }

@@ -8,7 +8,7 @@ use super::{CipherSuite, Labels, Secret};
 
 /// The secret with which `sender` protects its Initial packets, given the Destination Connection ID of the client's
 /// first Initial packet (after a Retry: of the first one that answers it). The suite is AES-128-GCM.
-// RFC 9001 §5.2: HKDF-Extract with the version's salt, then the labels "client in" and "server in".
+// RFC 9001 §5.2 MUST-1: HKDF-Extract with the version's salt, then the labels "client in" and "server in".
 pub fn initial_secret(labels: &Labels, dcid: &[u8], sender: Side) -> Secret {
     let prk = Salt::new(HKDF_SHA256, &labels.initial_salt).extract(dcid);
     let label = match sender {

@@ -44,6 +44,7 @@ pub enum CipherSuite {
 
 impl CipherSuite {
     /// The suite with this number in the TLS registry.
+    // RFC 9001 §5.3 MUST NOT-1: cipher suites without a known header protection are not negotiated
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
             0x1301 => Some(Self::Aes128Gcm),

@@ -105,6 +105,7 @@ fn protect(
     packet
 }
 
+// RFC 9001 §5.2 MUST-1
 #[test]
 fn initial_secrets() {
     let cases = [

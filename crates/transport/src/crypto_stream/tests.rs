@@ -30,6 +30,7 @@ fn frames(stream: &mut CryptoStream, space: usize) -> Vec<(u64, Vec<u8>)> {
     frames
 }
 
+// RFC 9000 §7.5 MUST-1, MUST-2
 #[test]
 fn data_far_ahead_and_too_many_gaps_are_refused() {
     let mut stream = CryptoStream::new();
@@ -98,6 +99,7 @@ proptest! {
         prop_assert_eq!(&got, &bytes(0..got.len() as u64));
     }
 
+    // RFC 9000 §13.3 SHOULD-3
     #[test]
     fn everything_arrives_in_the_end_and_nothing_acknowledged_is_sent_again(
         total in 1u64..3000,

@@ -29,8 +29,8 @@ impl Endpoint {
     /// Starts a connection for a client's first packet, or says why not.
     pub(super) fn admit(&mut self, now: Instant, datagram: Datagram, first: &FirstPacket) {
         let Some(server) = self.server.clone() else { return };
-        // RFC 9000 §14.1 MUST: a first packet in a datagram below 1,200 bytes is discarded; §7.2 MUST: so is one whose
-        // made-up destination has less than 8 bytes.
+        // RFC 9000 §14.1 MUST-3: a first packet in a datagram below 1,200 bytes is discarded; §7.2 MUST: so is one
+        // whose made-up destination has less than 8 bytes.
         if datagram.payload.len().min(datagram.segment_size) < MIN_INITIAL || first.dcid.len() < 8 {
             self.stats.dropped += 1;
             return;
@@ -48,6 +48,8 @@ impl Endpoint {
             RetryPolicy::Above(limit) => self.half_open > limit,
         };
         if retry && valid.is_none() {
+            // RFC 9000 §17.2.5.1 MUST NOT-2: one Retry per datagram
+            // RFC 9001 §4.7 SHOULD-1: addresses are validated with Retry, not with HelloRetryRequest
             self.send_retry(now, &datagram, first);
             return;
         }
@@ -65,6 +67,7 @@ impl Endpoint {
             version: first.version,
             initial_dcid: first.dcid,
             original_dcid,
+            // RFC 9000 §7.2 MUST-5: a server takes its destination ID from the first Initial packet
             peer: first.scid,
             retried: matches!(valid, Some(ValidToken::Retry { .. })),
             validated: valid.is_some(),
@@ -86,6 +89,7 @@ impl Endpoint {
 
     /// Sends the client back with a token that proves its address.
     fn send_retry(&mut self, now: Instant, datagram: &Datagram, first: &FirstPacket) {
+        // RFC 9000 §17.2.5.1 MUST NOT-1: a Retry brings a new ID
         let scid = self.ids.generate();
         let token = self.tokens.retry(&mut self.random, now, datagram.remote, &first.dcid, &scid);
         let mut packet = vec![0; 64 + token.len() + 2 * ConnectionId::MAX_LEN];
@@ -100,7 +104,7 @@ impl Endpoint {
         }
     }
 
-    /// Says CONNECTION_REFUSED without keeping state (RFC 9000 §5.2.2).
+    /// Says CONNECTION_REFUSED without keeping state (RFC 9000 §5.2.2 SHOULD-3).
     fn refuse(&mut self, datagram: &Datagram, first: &FirstPacket) {
         let scid = self.ids.generate();
         let mut keys = Keys::new(Side::Server, labels(first.version), KeyLimits::default());

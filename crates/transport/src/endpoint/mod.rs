@@ -172,7 +172,7 @@ impl Endpoint {
         server_name: &str,
     ) -> Result<Handle, ConnectError> {
         let scid = self.ids.generate();
-        // RFC 9000 §7.2 MUST: the first destination ID is unpredictable and has at least 8 bytes.
+        // RFC 9000 §7.2 MUST-1: the first destination ID is unpredictable and has at least 8 bytes.
         let mut dcid = [0; 8];
         self.random.fill_bytes(&mut dcid);
         let dcid = ConnectionId::new(&dcid).expect("eight bytes fit");
@@ -259,7 +259,7 @@ impl Endpoint {
 
     /// A payload that no connection of ours claims.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
-        // RFC 9000 §10.3.1 MUST: a datagram that belongs to no connection may be a peer's way to say that it has lost
+        // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost
         // its state; the peer does not know our ID any more.
         if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
             && let Some(connection) = &mut self.slots[index as usize].connection
@@ -285,6 +285,8 @@ impl Endpoint {
             }
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
             Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
+            // RFC 9000 §5.2.2 SHOULD-4: a Handshake packet for no known connection is ignored
+            // RFC 9000 §5.2.2 MUST-2: whatever else fits no connection is dropped
             _ => self.stats.dropped += 1,
         }
     }
@@ -409,6 +411,7 @@ impl Endpoint {
             let new = connection.reset_token().copied();
             self.routes.replace_reset(index, std::mem::replace(&mut slot.reset_token, new), new);
         }
+        // RFC 9000 §10.2 SHOULD-2: afterwards nothing of the connection is kept
         if connection.is_drained() {
             self.remove(index);
             return;

@@ -25,8 +25,8 @@ impl BuildHasher for Keyed {
 /// Owns the table of connection IDs. It is never iterated, so its order reaches nothing.
 pub(super) struct Routes {
     table: HashMap<ConnectionId, u32, Keyed>,
-    /// Stateless reset tokens of the peers' IDs in use. RFC 9000 §10.3.1: found by a keyed hash, so that the time it
-    /// takes tells nothing of the tokens.
+    /// Stateless reset tokens of the peers' IDs in use. RFC 9000 §10.3.1 MUST-2: found by a keyed hash, so that the
+    /// time it takes tells nothing of the tokens.
     resets: HashMap<[u8; 16], u32, Keyed>,
     /// The last answer: datagrams come in runs.
     last: Option<(ConnectionId, u32)>,

@@ -62,8 +62,8 @@ impl Endpoint {
     /// Offers our versions to a client that asked for another.
     pub(super) fn negotiate_version(&mut self, datagram: &Datagram) {
         let payload = &datagram.payload[..];
-        // RFC 9000 §6.1: a datagram too small to be a first one in any version of ours is not answered, and what looks
-        // like Version Negotiation itself never is.
+        // RFC 9000 §5.2.2 MUST-1, RFC 9000 §6.1 MUST NOT-1: a datagram too small to be a first one in any version of
+        // ours is not answered, and what looks like Version Negotiation itself never is.
         let ids = (payload.len() >= 1200).then(|| invariant_ids(payload)).flatten();
         let Some((version, dcid, scid)) = ids.filter(|(version, ..)| *version != version::NEGOTIATION) else {
             self.stats.dropped += 1;
@@ -77,23 +77,35 @@ impl Endpoint {
         let mut answer = vec![0; 7 + dcid.len() + scid.len() + 8];
         let mut w = Writer::new(&mut answer);
         let unused = self.random.next_u32() as u8;
+        // RFC 9000 §17.2.1 MUST-3: the destination ID of Version Negotiation is the source ID of what it answers
+        // RFC 9000 §17.2.1 MUST-4: the source ID of Version Negotiation is the destination ID of what it answers
+        // RFC 9000 §17.2.1 MUST NOT-2: one Version Negotiation packet per datagram
+        // RFC 8999 §6 MUST-3: the destination ID of Version Negotiation is the source ID of what it answers
+        // RFC 8999 §6 MUST-4: the source ID of Version Negotiation is the destination ID of what it answers
         wire::encode_version_negotiation(&mut w, unused, scid, dcid, &[version::V1, greased]);
         let len = w.position();
         answer.truncate(len);
+        // RFC 9000 §5.2.2 SHOULD-1: a first packet of an unknown version, if long enough, is answered with Version
+        // Negotiation
+        // RFC 9000 §5.2.2 SHOULD-2: the answer to an unknown version depends only on the length of the datagram
         if self.stateless.answer(datagram, answer) {
             self.stats.version_negotiations += 1;
         }
     }
 
     /// Tells the sender of a packet for a connection that we do not know (any more) to give it up.
+    // RFC 9000 §11 MUST NOT-1: nobody resets a connection whose state is there
     pub(super) fn maybe_reset(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
-        // RFC 9000 §10.3.3 MUST: shorter than what triggered it, so that two endpoints never reset each other for ever.
+        // RFC 9000 §10.3 SHOULD-3, MUST NOT-1, RFC 9000 §10.3.3 MUST-1: shorter than what triggered it, so that two
+        // endpoints never reset each other for ever.
         let len = (datagram.payload.len() - 1).min(MAX_RESET);
         if len < MIN_RESET || dcid.as_slice().is_empty() || !self.stateless.may_reset(now) {
             self.stats.dropped += 1;
             return;
         }
         let mut answer = vec![0; len];
+        // RFC 9000 §10.3 SHOULD-1: a stateless reset looks random but for the bits of a short header
+        // RFC 9000 §10.3 MUST-3: a reset looks like a packet with a short header
         self.random.fill_bytes(&mut answer);
         answer[0] = (answer[0] & 0x3f) | wire::bits::FIXED;
         answer[len - 16..].copy_from_slice(&self.tokens.reset_token(dcid).0);
@@ -104,6 +116,9 @@ impl Endpoint {
 }
 
 /// Version and connection IDs of a long packet, by the invariants alone (RFC 8999 §5.1).
+// RFC 9000 §17.2 SHOULD-1: Version Negotiation repeats destination IDs of other versions whatever their length
+// RFC 9000 §17.2 SHOULD-2: Version Negotiation repeats source IDs of other versions whatever their length
+// RFC 9000 §17.2.1 MUST NOT-1: the lengths of IDs do not decide whether Version Negotiation is sent
 fn invariant_ids(payload: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let version = u32::from_be_bytes(payload.get(1..5)?.try_into().ok()?);
     let (dcid_len, rest) = payload.get(5..)?.split_first()?;

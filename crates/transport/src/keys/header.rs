@@ -43,6 +43,7 @@ pub(super) fn protect(key: &HeaderKey, packet: &mut [u8], pn_offset: usize) {
 /// too short, in which case it is unchanged.
 #[inline]
 pub(super) fn unprotect(key: &HeaderKey, packet: &mut [u8], pn_offset: usize) -> Option<(usize, u64)> {
+    // RFC 9001 §5.4.2 MUST-1: packets too short for the sample are dropped
     let (number, sample) = split(packet, pn_offset)?;
     let mask = key.mask(sample);
     let masked = u32::from_be_bytes(*number);

@@ -226,6 +226,11 @@ impl Keys {
         }
     }
 
+    /// The connection closes: what was kept of the last key for the goodbye may be used.
+    pub fn say_last_words(&mut self) {
+        self.one_rtt.say_last_words();
+    }
+
     /// Whether packets of this level can be opened.
     pub fn can_open(&self, level: Level) -> bool {
         match level {
@@ -251,6 +256,7 @@ impl Keys {
         let payload_offset = pn_offset + pn_len;
         let (head, body) = packet.split_at_mut(payload_offset);
         match keys.packet.open(pn, PathId(0), head, body) {
+            // RFC 9000 §17.2 MUST-5: reserved bits of a long header that are set are PROTOCOL_VIOLATION
             Ok(_) if head[0] & bits::RESERVED_LONG != 0 => Err(OpenError::ReservedBits),
             Ok(len) => {
                 let payload = payload_offset..payload_offset + len;
@@ -273,14 +279,17 @@ impl Keys {
         expected_pn: u64,
     ) -> Result<Opened, OpenError> {
         let header_key = self.one_rtt.remote_header().ok_or(OpenError::NoKeys)?;
+        // RFC 9001 §9.5 MUST-1: opening header and packet takes the same course whatever the packet number
         let (pn_len, truncated) = header::unprotect(header_key, packet, pn_offset).ok_or(OpenError::TooShort)?;
         let pn = decode_packet_number(truncated, pn_len, expected_pn);
         let payload_offset = pn_offset + pn_len;
         let (head, body) = packet.split_at_mut(payload_offset);
         let phase = head[0] & bits::KEY_PHASE != 0;
         let (key, used) = self.one_rtt.opening_key(phase, pn, path).ok_or(OpenError::NoKeys)?;
+        // RFC 9001 §5.5 MUST-1: a packet that neither the keys of its number nor newer ones open is dropped
+        // RFC 9001 §5.5 MUST-2: a packet that only looks like a key update is dropped
         let Ok(len) = key.open(pn, path, head, body) else { return Err(self.count_forged()) };
-        // RFC 9000 §17.3.1: a reserved bit that is set after all protection is removed is a PROTOCOL_VIOLATION.
+        // RFC 9000 §17.3.1 MUST-3: a reserved bit that is set after all protection is removed is a PROTOCOL_VIOLATION.
         if head[0] & bits::RESERVED_SHORT != 0 {
             return Err(OpenError::ReservedBits);
         }
@@ -288,7 +297,7 @@ impl Keys {
         Ok(Opened { pn, payload: payload_offset..payload_offset + len, new_phase, old_keys: used == Used::Previous })
     }
 
-    // RFC 9001 §6.6: failures count over the life of the connection and over all its keys.
+    // RFC 9001 §6.6 MUST-5, MUST-6: failures count over the life of the connection and over all its keys.
     #[cold]
     fn count_forged(&mut self) -> OpenError {
         self.forged += 1;
@@ -321,6 +330,7 @@ impl Keys {
         packet[0] = packet[0] & !bits::KEY_PHASE | phase;
         let pn_len = usize::from(packet[0] & bits::PN_LEN) + 1;
         let (head, body) = packet.split_at_mut(pn_offset + pn_len);
+        // RFC 9001 §9.5 MUST-2: sealing takes the same course whatever the packet number
         keys.packet.seal(pn, path, head, body);
         header::protect(&keys.header, packet, pn_offset);
         Ok(())

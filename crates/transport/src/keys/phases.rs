@@ -33,7 +33,12 @@ struct Sealing {
     update_from: u64,
     /// This count is never exceeded.
     limit: u64,
+    /// So many of the last packets are kept for the goodbye.
+    reserve: u64,
 }
+
+/// Goodbyes that can be sealed when nothing else can.
+const RESERVE: u64 = 8;
 
 #[derive(Debug)]
 struct Opening {
@@ -94,6 +99,8 @@ pub(super) struct Phases {
     first: PathNumbers,
     others: Vec<PathNumbers>,
     limit: Option<u64>,
+    /// Only the goodbye is sealed from here on.
+    last_words: bool,
 }
 
 impl Phases {
@@ -111,7 +118,13 @@ impl Phases {
             first: PathNumbers::new(PathId(0)),
             others: Vec::new(),
             limit,
+            last_words: false,
         }
+    }
+
+    /// The connection closes: the goodbye may use what was kept for it.
+    pub(super) fn say_last_words(&mut self) {
+        self.last_words = true;
     }
 
     pub(super) fn install(&mut self, direction: Direction, suite: CipherSuite, secret: &Secret, labels: &Labels) {
@@ -125,9 +138,13 @@ impl Phases {
                     sealed: 0,
                     update_from: limit - limit / 8,
                     limit,
+                    reserve: RESERVE.min(limit / 16),
                 });
             }
             Direction::Remote => {
+                // RFC 9001 §6.3 SHOULD-1: the next keys, once made, are kept
+                // RFC 9001 §6.3 MUST-1: current and next keys for receiving are both there
+                // RFC 9001 §9.5 SHOULD-1: the next receiving keys are made ahead
                 let next_secret = secret.next(suite, labels);
                 self.opening = Some(Opening {
                     header: HeaderKey::new(suite, secret, labels),
@@ -192,7 +209,8 @@ impl Phases {
         }
         match &opening.previous {
             Some(previous) if pn < self.opened_lowest(path) => Some((previous, Used::Previous)),
-            // RFC 9001 §6.3: without a previous key the next one is tried all the same, so that no time tells them apart.
+            // RFC 9001 §6.3 MUST NOT-1: without a previous key the next one is tried all the same, so that no time
+            // tells them apart.
             _ => Some((&opening.next, Used::Next)),
         }
     }
@@ -216,7 +234,7 @@ impl Phases {
             Used::Current => {}
         }
         let numbers = self.numbers(path);
-        // RFC 9001 §6.4: newer keys for a lower packet number than older keys are a KEY_UPDATE_ERROR.
+        // RFC 9001 §6.4 MUST-2: newer keys for a lower packet number than older keys are a KEY_UPDATE_ERROR.
         if pn < numbers.opened_end_before {
             return Err("old keys were used after new ones");
         }
@@ -226,8 +244,8 @@ impl Phases {
         Ok(seen == Some(false))
     }
 
-    // RFC 9001 §6.2: the peer updated; the keys for sending follow, before anything more is acknowledged. An update of
-    // keys that were never acknowledged is a KEY_UPDATE_ERROR.
+    // RFC 9001 §6.2 MUST-1, MUST-2: the peer updated; the keys for sending follow, before anything more is
+    // acknowledged. An update of keys that were never acknowledged is a KEY_UPDATE_ERROR.
     #[cold]
     fn on_update_of_peer(&mut self, labels: &Labels) -> Result<(), &'static str> {
         if self.generation > 0 && !self.ack_sent {
@@ -244,11 +262,14 @@ impl Phases {
     fn begin_phase(&mut self, labels: &Labels) {
         let (Some(opening), Some(sealing)) = (&mut self.opening, &mut self.sealing) else { return };
         sealing.secret = sealing.secret.next(self.suite, labels);
+        // RFC 9001 §6.4 MUST-1: packets are never sealed with older keys than those before them
         sealing.keys.packet = PacketKey::new(self.suite, &sealing.secret, labels);
         sealing.sealed = 0;
         opening.next_secret = opening.next_secret.next(self.suite, labels);
         let after_next = PacketKey::new(self.suite, &opening.next_secret, labels);
         let current = std::mem::replace(&mut opening.next, after_next);
+        // RFC 9001 §6.1 MUST-1: old keys stay until a packet under the new ones was opened
+        // RFC 9001 §6.1 SHOULD-1: old keys stay for a while after the first packet under the new ones
         opening.previous = Some(std::mem::replace(&mut opening.current, current));
         opening.seen_current = false;
         self.retire_at = None;
@@ -275,29 +296,36 @@ impl Phases {
         let numbers = self.numbers(path);
         numbers.sealed_lowest = numbers.sealed_lowest.min(pn);
         let sealing = self.sealing.as_mut().ok_or(SealError::NoKeys)?;
+        // RFC 9001 §6.6 MUST-1: packets are counted under each set of keys
         sealing.sealed += 1;
         Ok((self.phase, &sealing.keys))
     }
 
-    // RFC 9001 §6.6: update before more packets are sealed than the limit permits; when that cannot be done, stop.
+    // RFC 9001 §5.3 MUST-1, RFC 9001 §6.6 MUST-2, MUST-3: update before more packets are sealed than the limit
+    // permits; when that cannot be done, stop.
     #[cold]
     fn near_the_limit(&mut self, labels: &Labels) -> Result<(), SealError> {
         if self.may_update() {
             self.begin_phase(labels);
             return Ok(());
         }
+        // RFC 9001 §6.6 RECOMMENDED-1: the connection closes while there are packets left to say so.
+        let kept = |sealing: &Sealing| if self.last_words { 0 } else { sealing.reserve };
         match &self.sealing {
-            Some(sealing) if sealing.sealed >= sealing.limit => Err(SealError::ConfidentialityLimit),
+            Some(sealing) if sealing.sealed >= sealing.limit - kept(sealing) => Err(SealError::ConfidentialityLimit),
             _ => Ok(()),
         }
     }
 
     fn may_update(&self) -> bool {
+        // RFC 9001 §6.1 MUST NOT-1: no key update before the handshake is confirmed
+        // RFC 9001 §6.1 MUST NOT-2: no key update before a packet of the current phase was acknowledged
         let acknowledged = self.generation == 0 || self.acked_at.is_some();
         self.confirmed && acknowledged && self.sealing.is_some() && self.opening.is_some()
     }
 
     pub(super) fn update(&mut self, now: Instant, wait: Duration, labels: &Labels) -> bool {
+        // RFC 9001 §6.5 SHOULD-1: three probe timeouts lie between key updates
         let waited = self.acked_at.is_none_or(|at| now >= at + wait) || self.generation == 0;
         let may = self.may_update() && waited;
         if may {

@@ -40,7 +40,8 @@ impl AmplificationLimit {
     }
 
     /// How many bytes may leave.
-    // RFC 9000 §8.1 MUST: at most three times what was received before the address is validated.
+    // RFC 9000 §8 MUST-1, RFC 9000 §8.1 MUST NOT-1, RFC 9000 §14.1 MUST-4: at most three times what was received
+    // before the address is validated.
     pub(crate) fn budget(&self) -> u64 {
         if self.validated { u64::MAX } else { (FACTOR * self.received).saturating_sub(self.sent) }
     }
@@ -50,6 +51,7 @@ impl AmplificationLimit {
 mod tests {
     use super::*;
 
+    // RFC 9000 §8 MUST-1; RFC 9000 §8.1 MUST NOT-1, MUST-1
     #[test]
     fn three_times_what_came_until_validated() {
         let mut limit = AmplificationLimit::unvalidated();

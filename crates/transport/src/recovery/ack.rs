@@ -119,7 +119,8 @@ impl Recovery {
         );
     }
 
-    /// RFC 9002 §5.1: an RTT sample, when the largest acknowledged is newly so and something ack-eliciting is too.
+    /// RFC 9002 §5.1 SHOULD NOT-1, MUST NOT-1: an RTT sample, when the largest acknowledged is newly so and something
+    /// ack-eliciting is too.
     fn sample_rtt(&mut self, ack: &Ack<'_>, space: SpaceId, now: Instant, ack_delay: Duration, progress: &Progress) {
         let Some((pn, sent_at)) = self.batch.largest else { return };
         if pn != ack.largest || !self.batch.ack_eliciting {
@@ -128,7 +129,8 @@ impl Recovery {
         let delay = match space {
             // RFC 9002 §5.3: Initial packets are not delayed on purpose.
             SpaceId::Initial => Duration::ZERO,
-            // RFC 9002 §5.3: after the handshake the peer is held to the delay that it promised.
+            // RFC 9002 §5.3 SHOULD-1, SHOULD-2, MUST-1: after the handshake the peer is held to the delay that it
+            // promised.
             _ if progress.confirmed => ack_delay.min(self.max_ack_delay),
             _ => ack_delay,
         };
@@ -170,7 +172,8 @@ impl Recovery {
         }
         let random = self.on_losses(now, &batch);
         if let (EcnFeedback::Valid { newly_ce: newly_marked @ 1.. }, Some((_, sent_at))) = (ecn, batch.largest) {
-            // RFC 9002 §7.3.2, appendix B.7: marks count as a loss of the largest packet acknowledged.
+            // RFC 9000 §19.3 SHOULD-1, RFC 9002 §7.3.1 MUST-1: marks count as a loss of the largest packet
+            // acknowledged.
             self.controller.on_ecn_ce(
                 now,
                 &CeSample {
@@ -222,6 +225,7 @@ impl Recovery {
 
     /// Tells the controller about the losses of the batch; whether they are random.
     fn on_losses(&mut self, now: Instant, batch: &Batch) -> bool {
+        // RFC 9000 §13.3 MUST-3: congestion control hears of losses
         let Some((largest_lost, largest_lost_sent_at)) = batch.largest_lost else { return false };
         let signs = self.discrimination.as_ref().filter(|_| !batch.persistent);
         let growing = self.controller.in_slow_start();
@@ -305,7 +309,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
             outcome.rtt = Some((path, rtt));
         }
         marked += recovery.batch.ecn_marked;
-        // RFC 9000 §13.4.2.1: frames that do not raise the largest acknowledged may be out of order.
+        // RFC 9000 §13.4.2.1 MUST NOT-1: frames that do not raise the largest acknowledged may be out of order.
         if recovery.advance_largest(space) && recovery.largest_acked(space) == Some(ack.largest) {
             ecn_path = Some(path);
         }

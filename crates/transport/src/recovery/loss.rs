@@ -10,7 +10,7 @@ use super::{Fates, Paths, Recovery, SpaceId};
 use crate::congestion::LostPacket;
 use crate::sent::{Entry, Ledger, PathIndex, SentFrame, Verdict};
 
-/// RFC 9002 §7.6.1: losses over so many probe timeouts are persistent congestion.
+/// RFC 9002 §7.6.1 RECOMMENDED-1: losses over so many probe timeouts are persistent congestion.
 const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
 
 /// A loss is remembered for so many probe timeouts, in case it turns out to be none.
@@ -60,13 +60,16 @@ impl Recovery {
         if by_number {
             return Judgement::Lost(LossTrigger::ReorderingThreshold);
         }
+        // RFC 9002 §6.1.2 SHOULD-1: a packet that left long before one that was acknowledged counts as lost
         if at <= now {
+            // RFC 9002 §7.4 MUST NOT-1: losses of packets that left after the first acknowledged one count
             return Judgement::Lost(LossTrigger::TimeThreshold);
         }
         if !entry.is_in_flight() {
             return Judgement::Ignore;
         }
         let state = &mut self.spaces[space.index()];
+        // RFC 9002 §6.1.2 SHOULD-2: a packet that is not yet late enough gets a timer
         state.loss_time = Some(state.loss_time.map_or(at, |time| time.min(at)));
         Judgement::Keep
     }
@@ -79,7 +82,7 @@ impl Recovery {
             let in_flight = &mut self.spaces[space.index()].eliciting_in_flight;
             *in_flight = in_flight.saturating_sub(1);
         }
-        // RFC 9000 §14.4: the loss of a probe of the datagram size is no sign of congestion.
+        // RFC 9000 §14.4 SHOULD NOT-1: the loss of a probe of the datagram size is no sign of congestion.
         if entry.is_mtu_probe() {
             return;
         }
@@ -106,7 +109,8 @@ impl Recovery {
     /// Extends the run of losses without an acknowledgement in between, and sees whether it has become persistent
     /// congestion. `unbroken_since` tells whether nothing after that packet number was acknowledged.
     fn extend_run(&mut self, space: SpaceId, pn: u64, entry: &Entry, unbroken_since: impl Fn(u64) -> bool) {
-        // RFC 9002 §7.6.2: only ack-eliciting packets count, and only those sent after the first RTT sample.
+        // RFC 9002 §7.6.2 MUST-1, SHOULD NOT-1: only ack-eliciting packets count, and only those sent after the first
+        // RTT sample.
         if !entry.is_ack_eliciting()
             || entry.is_mtu_probe()
             || self.rtt.first_sample_at().is_none_or(|first| entry.sent_at <= first)
@@ -120,7 +124,7 @@ impl Recovery {
         self.batch.run = Some((start, pn));
         // RFC 9002 §7.6.1: the delay counts in every space.
         let duration = self.pto() * PERSISTENT_CONGESTION_THRESHOLD;
-        // RFC 9002 §7.6.2: acknowledgements in other spaces count as well.
+        // RFC 9002 §7.6.2 SHOULD-1: acknowledgements in other spaces count as well.
         let acked_elsewhere = SpaceId::ALL.into_iter().filter(|other| *other != space).any(|other| {
             let acked = self.spaces[other.index()].last_acked_sent_at;
             acked.is_some_and(|sent_at| start < sent_at && sent_at < entry.sent_at)
@@ -240,14 +244,14 @@ pub fn discard_space<P: Paths + ?Sized>(
         frames.for_each(|frame| out.frame(Verdict::Discarded, *frame));
         if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
             let bytes = u64::from(entry.size);
-            // RFC 9002 §6.4: they no longer count as in flight.
+            // RFC 9002 §6.4 MUST-1, MUST-2: they no longer count as in flight.
             recovery.bytes_in_flight = recovery.bytes_in_flight.saturating_sub(bytes);
             recovery.controller.on_discarded(now, bytes, recovery.bytes_in_flight);
         }
     });
     for path in 0..paths.count() {
         if let Some(recovery) = paths.recovery(path) {
-            // RFC 9002 §6.2.2: discarding keys is progress: timers and backoff start anew.
+            // RFC 9002 §6.2.2 MUST-1: discarding keys is progress: timers and backoff start anew.
             let state = &mut recovery.spaces[space.index()];
             state.eliciting_in_flight = 0;
             state.loss_time = None;

@@ -237,7 +237,8 @@ impl Recovery {
         }
         match self.pacer.budget(now, want) {
             0 => {
-                // RFC 9002 §7.8: a sender that pacing holds back is not application-limited, if it goes on to fill the window.
+                // RFC 9002 §7.8 SHOULD NOT-2: a sender that pacing holds back is not application-limited, if it goes
+                // on to fill the window.
                 self.paced_until = self.rate.delivered() + self.bytes_in_flight.max(1);
                 Allowance::PacedUntil(self.pacer.next_release(now, want).unwrap_or(now))
             }
@@ -261,6 +262,7 @@ impl Recovery {
         let in_flight_before = self.bytes_in_flight;
         let snapshot = self.rate.on_sent(now, packet.size, in_flight_before);
         let pn = ledger.push(packet, snapshot);
+        // RFC 9002 §7.5 MUST-1: probes count as in flight
         self.bytes_in_flight += u64::from(packet.size);
         self.last_event_at = now;
         if packet.ack_eliciting {

@@ -4,11 +4,11 @@ use units::{Duration, Instant};
 
 use super::rtt::{GRANULARITY, Rtt};
 
-/// RFC 9002 §6.1.1: packets that may overtake another.
+/// RFC 9002 §6.1.1 RECOMMENDED-1, SHOULD NOT-1: packets that may overtake another.
 const PACKET_THRESHOLD: u64 = 3;
 /// More is beyond what networks reorder; time decides then.
 const MAX_PACKET_THRESHOLD: u64 = 256;
-/// RFC 9002 §6.1.2: 9/8 of the RTT, in eighths.
+/// RFC 9002 §6.1.2 RECOMMENDED-1: 9/8 of the RTT, in eighths.
 const TIME_THRESHOLD_EIGHTHS: u32 = 9;
 /// Twice the RTT: waiting longer would be slower than a probe timeout.
 const MAX_TIME_THRESHOLD_EIGHTHS: u32 = 16;
@@ -39,6 +39,7 @@ impl Reordering {
     /// Time after which it does.
     #[inline]
     pub fn time_threshold(&self, rtt: &Rtt) -> Duration {
+        // RFC 9002 §6.1.2 MUST-1: no packet is lost by time sooner than the granularity of timers
         Duration::from_nanos(rtt.conservative_nanos() / 8 * u64::from(self.time_threshold_eighths)).max(GRANULARITY)
     }
 
@@ -80,6 +81,7 @@ mod tests {
         rtt
     }
 
+    // RFC 9002 §6.1.1 RECOMMENDED-1, SHOULD NOT-1; RFC 9002 §6.1.2 MUST-1, RECOMMENDED-1
     #[test]
     fn starts_with_the_standard() {
         let reordering = Reordering::default();

@@ -2,10 +2,10 @@
 
 use units::{Duration, Instant};
 
-/// Timer granularity (RFC 9002 §6.1.2): no time threshold and no probe timeout is shorter.
+/// Timer granularity (RFC 9002 §6.1.2 RECOMMENDED-2): no time threshold and no probe timeout is shorter.
 pub const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// The RTT that is assumed before the first sample (RFC 9002 §6.2.2).
+/// The RTT that is assumed before the first sample (RFC 9002 §6.2.2 SHOULD-1).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
 /// Owns the estimates of one path, as nanoseconds.
@@ -39,7 +39,7 @@ impl Rtt {
         let (latest, ack_delay) = (nanos(latest), nanos(ack_delay));
         self.latest = latest;
         if self.first_sample_at.is_none() {
-            // RFC 9002 §5.2, §5.3: the first sample sets everything.
+            // RFC 9002 §5.2 MUST-1: the first sample sets everything.
             self.min = latest;
             self.adjusted = latest;
             self.smoothed = latest;
@@ -47,16 +47,18 @@ impl Rtt {
             self.first_sample_at = Some(now);
             return;
         }
-        // RFC 9002 §5.2: the minimum does not take off the delay of the acknowledgement, which the peer could invent.
+        // RFC 9002 §5.2 MUST-2: the minimum does not take off the delay of the acknowledgement, which the peer could
+        // invent.
         self.min = self.min.min(latest);
-        // RFC 9002 §5.3: the delay is taken off only when the result is not below the minimum.
+        // RFC 9002 §5.3 MUST NOT-1: the delay is taken off only when the result is not below the minimum.
         let adjusted = if latest >= self.min.saturating_add(ack_delay) { latest - ack_delay } else { latest };
         self.adjusted = adjusted;
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
 
-    /// RFC 9002 §5.2: after persistent congestion the minimum starts again from the newest sample.
+    /// RFC 9002 §5.2 SHOULD-1, SHOULD NOT-1: after persistent congestion the minimum starts again from the newest
+    /// sample.
     pub fn restart_min(&mut self) {
         self.min = self.latest;
     }
@@ -107,6 +109,7 @@ impl Rtt {
     /// The probe timeout without backoff and without the peer's delay (RFC 9002 §6.2.1).
     #[inline]
     pub fn probe_timeout(&self) -> Duration {
+        // RFC 9002 §6.2.1 MUST-1: a probe timeout is at least the granularity of timers
         Duration::from_nanos(self.smoothed + (self.variation * 4).max(nanos(GRANULARITY)))
     }
 
@@ -134,6 +137,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
+    // RFC 9002 §6.2.2 SHOULD-1
     #[test]
     fn first_probe_timeout_is_about_a_second() {
         let rtt = Rtt::default();
@@ -141,6 +145,7 @@ mod tests {
         assert_eq!(rtt.min(), None);
     }
 
+    // RFC 9002 §5.2 MUST-1
     #[test]
     fn first_sample_sets_everything() {
         let mut rtt = Rtt::default();
@@ -149,6 +154,7 @@ mod tests {
         assert_eq!((rtt.min(), rtt.first_sample_at()), (Some(40 * MS), Some(at(5))));
     }
 
+    // RFC 9002 §5.2 MUST-2; RFC 9002 §5.3 MUST NOT-1
     #[test]
     fn delay_counts_only_when_plausible() {
         let mut rtt = Rtt::default();
@@ -162,6 +168,7 @@ mod tests {
         assert_eq!(rtt.min(), Some(40 * MS));
     }
 
+    // RFC 9002 §5.2 SHOULD-1
     #[test]
     fn minimum_restarts() {
         let mut rtt = Rtt::default();

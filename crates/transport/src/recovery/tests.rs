@@ -141,6 +141,7 @@ fn acknowledged_packets_leave_the_flight() {
     assert_eq!(path.ack(50, &[0, 2]), AckOutcome::default());
 }
 
+// RFC 9002 §5.1 SHOULD NOT-1, MUST NOT-1
 #[test]
 fn rtt_needs_the_largest_and_something_ack_eliciting() {
     let mut path = Path::reno();
@@ -151,6 +152,8 @@ fn rtt_needs_the_largest_and_something_ack_eliciting() {
     assert_eq!(path.ack(90, &[3]).rtt, None, "nothing ack-eliciting");
 }
 
+// RFC 9000 §13.3 MUST-3; RFC 9002 §6.1.1 RECOMMENDED-1, SHOULD NOT-1; RFC 9002 §7.4 MUST NOT-1
+// RFC 9002 §7.3.1 MUST-1
 #[test]
 fn lost_by_packets() {
     let mut path = Path::reno();
@@ -177,6 +180,7 @@ fn skipped_numbers_are_no_reordering() {
     assert_eq!(path.with(Verdict::Lost), [0]);
 }
 
+// RFC 9002 §6.1.2 SHOULD-1, SHOULD-2, RECOMMENDED-1; RFC 9002 §6.2.1 MUST NOT-2
 #[test]
 fn lost_by_time() {
     let mut path = Path::reno();
@@ -199,6 +203,7 @@ fn loss_ends_an_empty_flight() {
     assert_eq!(path.recovery.bytes_in_flight(), 2400);
 }
 
+// RFC 9000 §13.1 SHOULD-1
 #[test]
 fn what_was_never_sent_cannot_be_acknowledged() {
     let mut path = Path::reno();
@@ -217,6 +222,7 @@ fn what_was_never_sent_cannot_be_acknowledged() {
     assert_eq!(path.try_ack(at(20), &[0, 1, skipped, 3, 4], None).unwrap_err().code, Code::PROTOCOL_VIOLATION);
 }
 
+// RFC 9002 §6.2 MUST NOT-1; RFC 9002 §6.2.1 SHOULD-1, MUST-3
 #[test]
 fn probe_timeout_backs_off_and_comes_back() {
     let mut path = Path::reno();
@@ -236,6 +242,7 @@ fn probe_timeout_backs_off_and_comes_back() {
     assert_eq!(path.deadline(), None);
 }
 
+// RFC 9002 §6.2.1 MUST NOT-1; RFC 9002 §6.2.2.1 MUST NOT-1
 #[test]
 fn no_application_probe_before_confirmation_and_no_delay_in_the_handshake() {
     let mut path = Path::reno();
@@ -250,6 +257,7 @@ fn no_application_probe_before_confirmation_and_no_delay_in_the_handshake() {
     assert_eq!(path.deadline(), None);
 }
 
+// RFC 9000 §8.1 MUST-3, MUST-4; RFC 9002 §6.2.2.1 MUST-1, MUST-2, MUST-3
 #[test]
 fn client_keeps_the_server_from_a_deadlock() {
     let mut path = Path::reno();
@@ -290,6 +298,7 @@ fn persistent(acked: &[u64]) -> (Path, AckOutcome) {
     (path, outcome)
 }
 
+// RFC 9002 §5.2 SHOULD-1; RFC 9002 §7.6.1 RECOMMENDED-1; RFC 9002 §7.6.2 MUST-2
 #[test]
 fn persistent_congestion() {
     let (path, outcome) = persistent(&[8]);
@@ -306,6 +315,7 @@ fn an_acknowledgement_in_between_is_no_persistent_congestion() {
     assert!(!outcome.persistent_congestion);
 }
 
+// RFC 9002 §7.6.2 SHOULD NOT-1
 #[test]
 fn persistent_congestion_needs_an_rtt_sample_before() {
     let mut path = Path::reno();
@@ -352,6 +362,7 @@ fn losses_are_forgotten_in_time() {
     assert_eq!(path.try_ack(late + 50 * MS, &[0, 11], None).unwrap().spurious_packets, 0);
 }
 
+// RFC 9002 §6.2.2 MUST-1; RFC 9002 §6.4 MUST-1, MUST-2; RFC 9000 §17.2.5.3 MUST NOT-1
 #[test]
 fn discarding_a_space_empties_the_flight() {
     let mut path = Path::reno();
@@ -376,6 +387,7 @@ fn discarding_a_space_empties_the_flight() {
     assert_eq!(path.ack(1100, &[0, 1, 2]), AckOutcome::default());
 }
 
+// RFC 9000 §14.4 SHOULD NOT-1
 #[test]
 fn a_lost_mtu_probe_is_no_congestion() {
     let mut path = Path::reno();
@@ -388,6 +400,7 @@ fn a_lost_mtu_probe_is_no_congestion() {
     assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some((0, 1400)));
 }
 
+// RFC 9000 §19.3 SHOULD-1; RFC 9002 §7.3.1 MUST-1
 #[test]
 fn congestion_marks() {
     let mut path = Path::reno();
@@ -429,6 +442,7 @@ fn payloads_stay_while_they_may_be_needed() {
     assert_eq!((path.ledger.payload(0), path.ledger.payload(1).map(|kept| kept[0])), (None, Some(1)));
 }
 
+// RFC 9002 §7 MUST NOT-1; RFC 9221 §5.4 MUST-1
 #[test]
 fn the_window_is_enforced_and_one_packet_starts_the_repair() {
     let mut path = Path::reno();
@@ -443,6 +457,7 @@ fn the_window_is_enforced_and_one_packet_starts_the_repair() {
     assert_eq!(path.recovery.allowance(at(40), u64::MAX), Allowance::WindowFull);
 }
 
+// RFC 9002 §7.8 SHOULD NOT-1
 #[test]
 fn a_window_that_is_not_used_does_not_grow() {
     let mut path = Path::reno();
@@ -463,6 +478,7 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(path.recovery.window(), 24_000);
 }
 
+// RFC 9002 §7.7 SHOULD-1; RFC 9002 §7.8 SHOULD NOT-2
 #[test]
 fn pacing_spreads_what_exceeds_a_burst() {
     let mut path = Path::reno();
@@ -504,6 +520,7 @@ fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
     assert_eq!(path.deadline(), Some((at(7 + 999), Reason::AntiDeadlock)));
 }
 
+// RFC 9002 §7.2 SHOULD-2
 #[test]
 fn the_initial_window_follows_the_datagram_size() {
     for algorithm in Algorithm::ALL {

@@ -54,11 +54,11 @@ impl Recovery {
     /// When the path has to be looked at next.
     pub fn deadline(&self, progress: &Progress) -> Option<Deadline> {
         if let Some(deadline) = self.loss_deadline() {
-            // RFC 9002 §6.2.1: no probe timeout while loss by time is pending.
+            // RFC 9002 §6.2.1 MUST NOT-2: no probe timeout while loss by time is pending.
             return Some(deadline);
         }
         if progress.at_amplification_limit {
-            // RFC 9002 §6.2.2.1: a server that may not send does not arm its timer.
+            // RFC 9002 §6.2.2.1 MUST NOT-1: a server that may not send does not arm its timer.
             return None;
         }
         let backoff = 1_u32 << self.pto_count.min(MAX_BACKOFF);
@@ -66,19 +66,23 @@ impl Recovery {
         let mut earliest: Option<Deadline> = None;
         for space in SpaceId::ALL {
             let state = &self.spaces[space.index()];
-            // RFC 9002 §6.2.1: none for application data until the handshake is confirmed.
+            // RFC 9002 §6.2.1 MUST NOT-1: none for application data until the handshake is confirmed.
             if state.eliciting_in_flight == 0 || (space == SpaceId::Data && !progress.confirmed) {
                 continue;
             }
             let delay = if space == SpaceId::Data { self.max_ack_delay } else { Duration::ZERO };
+            // RFC 9002 §6.2.1 SHOULD-1: the probe timeout starts anew when something ack-eliciting is sent or
+            // acknowledged, or keys go
             let at = state.last_eliciting_at + (period + delay).saturating_mul(backoff);
+            // RFC 9002 §6.2.1 MUST-2: of the probe timeouts of Initial and Handshake the earlier one counts
             if earliest.is_none_or(|deadline| at < deadline.at) {
                 earliest = Some(Deadline { at, space, reason: Reason::Probe });
             }
         }
         if earliest.is_none() && !progress.peer_validated_us {
-            // RFC 9002 §6.2.2.1: the client keeps a server from a deadlock, with a Handshake packet when it can. That 0-RTT
-            // packets are in flight does not help a server that may not answer.
+            // RFC 9000 §8.1 MUST-3, MUST-4, RFC 9002 §6.2.2.1 MUST-1, MUST-2, MUST-3: the client keeps a server from
+            // a deadlock, with a Handshake packet when it can. That 0-RTT packets are in flight does not help a
+            // server that may not answer.
             let space = if progress.has_handshake_keys { SpaceId::Handshake } else { SpaceId::Initial };
             let at = self.last_event_at + period.saturating_mul(backoff);
             return Some(Deadline { at, space, reason: Reason::AntiDeadlock });
@@ -92,8 +96,9 @@ impl Recovery {
         times.min().map(|(at, space)| Deadline { at, space, reason: Reason::LossTime })
     }
 
-    /// A probe timeout expired: the next one comes after twice the time (RFC 9002 §6.2.1).
+    /// A probe timeout expired: the next one comes after twice the time (RFC 9002 §6.2.1 MUST-3).
     pub fn on_probe_timeout(&mut self, now: Instant) {
+        // RFC 9002 §6.2 MUST NOT-1: a probe timeout declares nothing lost
         self.pto_count = self.pto_count.saturating_add(1);
         self.last_event_at = now;
     }

@@ -183,6 +183,8 @@ impl Ledger {
     /// Enters a packet with the frames recorded for it.
     #[inline]
     pub(crate) fn push(&mut self, packet: &SentPacket, snapshot: Snapshot) -> u64 {
+        // RFC 9000 §12.3 MUST-1: packet numbers of a space rise
+        // RFC 9000 §12.3 MUST NOT-1: a packet number is used once in its space
         let pn = self.next_pn();
         let mut entry = Entry::new(packet, snapshot);
         entry.frames_start = self.open_start();
@@ -263,7 +265,7 @@ impl Ledger {
     /// are not even read.
     ///
     /// # Errors
-    /// RFC 9000 §13.1: a packet that was never sent cannot be acknowledged.
+    /// RFC 9000 §13.1 SHOULD-1: a packet that was never sent cannot be acknowledged.
     pub(crate) fn acknowledge(
         &mut self,
         largest: u64,

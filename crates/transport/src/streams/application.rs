@@ -68,7 +68,7 @@ impl Streams {
     pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
         let local = &mut self.local[dir as usize];
         let Some(index) = local.open() else {
-            // RFC 9000 §4.6: an endpoint that cannot open a stream should say so.
+            // RFC 9000 §4.6 SHOULD-1, RFC 9000 §19.14 SHOULD-1: an endpoint that cannot open a stream should say so.
             if local.report_blocked() {
                 self.pending |= pending::STREAMS_BLOCKED << dir as usize;
             }
@@ -144,6 +144,7 @@ impl Streams {
         let slot = self.sending(id)?;
         self.slab[slot].send.settle();
         if self.slab[slot].send.is_open() {
+            // RFC 9000 §11.2 MUST-1: only the application resets streams
             self.abandon(slot, |send| send.reset(code));
         }
         self.release_if_over(slot);
@@ -185,6 +186,8 @@ impl Streams {
     ///
     /// # Errors
     /// [`ReadError::Closed`] when the stream was stopped or read to its end before, [`ReadError::Unknown`].
+    // RFC 9000 §3.5 SHOULD-1: who loses interest in a stream that still arrives asks the peer to stop with
+    // STOP_SENDING
     pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
         let slot = self.receiving(id)?;
         let freed = self.slab[slot].recv.stop(code, &mut self.holdings).ok_or(ReadError::Closed)?;

@@ -389,6 +389,7 @@ mod tests {
     }
 
     proptest! {
+        // RFC 9000 §2.2 MUST-1
         #[test]
         fn every_byte_comes_out_once(actions in prop::collection::vec(action(), 1..200), busy in any::<bool>()) {
             let mut held = Holdings { slices: if busy { SLICES } else { 0 }, ..Holdings::default() };

@@ -47,7 +47,8 @@ impl Credit {
 
     /// Takes a new limit; false when it changes nothing.
     pub(super) fn raise(&mut self, limit: u64) -> bool {
-        // RFC 9000 §4.1: a MAX_DATA or MAX_STREAM_DATA frame that does not increase the limit is ignored.
+        // RFC 9000 §4.1 MUST-2: a MAX_DATA or MAX_STREAM_DATA frame that does not increase the limit is ignored.
+        // RFC 9000 §13.3 MUST-2: frames that are out of date do no harm
         let raised = limit > self.limit;
         self.limit = self.limit.max(limit);
         raised
@@ -125,8 +126,8 @@ impl ReceiveWindow {
         self.is_due()
     }
 
-    /// RFC 9000 §4.2: credit early enough that the sender is not blocked, rarely enough that the frames cost nothing:
-    /// when half of the window is used.
+    /// RFC 9000 §4.2 MUST NOT-1: credit early enough that the sender is not blocked, rarely enough that the frames
+    /// cost nothing: when half of the window is used.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.next_limit() - self.announced >= self.window.div_ceil(2)
@@ -183,6 +184,7 @@ mod tests {
         Clock { now: Instant::from_millis(ms), rtt: Duration::from_millis(rtt_ms) }
     }
 
+    // RFC 9000 §4.2 MUST NOT-1
     #[test]
     fn credit_is_given_at_half_of_the_window() {
         let mut w = ReceiveWindow::new(1000, 1000, CONNECTION_AHEAD, Instant::ZERO);

@@ -18,7 +18,8 @@ impl Streams {
     #[inline]
     fn named(&mut self, id: StreamId, part: Part, frame: u64) -> Result<Option<Slot>, TransportError> {
         let ours = id.initiator() == self.side;
-        // RFC 9000 §19.4, §19.5, §19.8, §19.10, §19.13: a frame for the part that a unidirectional stream does not have.
+        // RFC 9000 §19.4 MUST-1, RFC 9000 §19.5 MUST-2, RFC 9000 §19.8 MUST-1, RFC 9000 §19.10 MUST-2,
+        // RFC 9000 §19.13 MUST-1:
         if id.dir() == Dir::Uni && ours == (part == Part::Receive) {
             return Err(state_error(id, "has no such part").in_frame(frame));
         }
@@ -34,12 +35,16 @@ impl Streams {
         if ours {
             // RFC 9000 §19: a frame for a stream of ours that we have not opened.
             if id.index() >= self.local[dir as usize].next {
+                // RFC 9000 §19.5 MUST-1: STOP_SENDING of a stream that we have not opened is STREAM_STATE_ERROR
+                // RFC 9000 §19.8 MUST-1: STREAM of a stream that we have not opened or that only we send on is
+                // STREAM_STATE_ERROR
+                // RFC 9000 §19.10 MUST-1: MAX_STREAM_DATA of a stream that we have not opened is STREAM_STATE_ERROR
                 return Err(state_error(id, "was not opened"));
             }
             return Ok(None);
         }
         let remote = &mut self.remote[dir as usize];
-        // RFC 9000 §4.6: a stream beyond the limit that was announced.
+        // RFC 9000 §4.6 MUST-2, RFC 9000 §19.11 MUST-3: a stream beyond the limit that was announced.
         if id.index() >= remote.limit() {
             return Err(TransportError::new(
                 Code::STREAM_LIMIT_ERROR,
@@ -49,7 +54,7 @@ impl Streams {
         if id.index() < remote.opened {
             return Ok(None);
         }
-        // RFC 9000 §3.2: opening a stream opens all of its kind with lower numbers.
+        // RFC 9000 §3.2 MUST-1: opening a stream opens all of its kind with lower numbers.
         let first = std::mem::replace(&mut remote.opened, id.index() + 1);
         let mut slot = None;
         for index in first..=id.index() {
@@ -116,7 +121,7 @@ impl Streams {
         Ok(())
     }
 
-    /// RFC 9000 §13.3: with the final size known, neither MAX_STREAM_DATA nor STOP_SENDING is sent any more.
+    /// RFC 9000 §13.3 SHOULD-1: with the final size known, neither MAX_STREAM_DATA nor STOP_SENDING is sent any more.
     fn on_size_known(&mut self, slot: Slot) {
         let obsolete = stream::pending::CREDIT | stream::pending::STOP;
         self.clear_pending(slot, obsolete);
@@ -160,7 +165,7 @@ impl Streams {
     /// # Errors
     /// FRAME_ENCODING_ERROR for a limit that no stream ID could reach.
     pub fn on_max_streams(&mut self, dir: Dir, limit: u64) -> Result<(), TransportError> {
-        // RFC 9000 §4.6: more than 2^60 streams cannot be numbered.
+        // RFC 9000 §4.6 MUST-1: more than 2^60 streams cannot be numbered.
         if limit > StreamId::MAX_STREAMS {
             let frame = frame_type::MAX_STREAMS_BIDI + dir as u64;
             return Err(TransportError::new(Code::FRAME_ENCODING_ERROR, format!("{limit} streams")).in_frame(frame));

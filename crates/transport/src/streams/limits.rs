@@ -16,7 +16,10 @@ pub(super) struct LocalStreams {
 impl LocalStreams {
     /// The index of a new stream.
     pub(super) fn open(&mut self) -> Option<u64> {
+        // RFC 9000 §4.6 MUST NOT-1: no more streams are opened than the peer permits
+        // RFC 9000 §19.11 MUST NOT-1: no more streams are opened than the peer's limit permits
         let index = (self.next < self.max).then_some(self.next)?;
+        // RFC 9000 §2.1 MUST NOT-1: a stream ID names one stream for as long as the connection lasts
         self.next += 1;
         Some(index)
     }
@@ -36,7 +39,8 @@ impl LocalStreams {
     /// Takes a new limit. Returns the indices of opened streams that it lets through, which is none except after early data was refused,
     /// and whether the application, having been refused, can open a stream.
     pub(super) fn raise(&mut self, max: u64) -> (std::ops::Range<u64>, bool) {
-        // RFC 9000 §4.6: a MAX_STREAMS frame that does not increase the limit is ignored.
+        // RFC 9000 §4.6 MUST-3, RFC 9000 §19.11 MUST-2: a MAX_STREAMS frame that does not increase the limit is
+        // ignored.
         if max <= self.max {
             return (0..0, false);
         }
@@ -91,6 +95,7 @@ impl RemoteStreams {
     ///
     /// With all streams short that is when half of them were used up. With most of them open for long, it is earlier, so that
     /// the few that remain are never all used up while one is free.
+    // RFC 9000 §4.6 MUST NOT-2: streams are permitted again without waiting for STREAMS_BLOCKED
     pub(super) fn credit_due(&self) -> bool {
         let more = self.next_limit() - self.announced;
         more > 0 && more >= self.announced - self.opened
@@ -112,6 +117,7 @@ impl RemoteStreams {
 mod tests {
     use super::*;
 
+    // RFC 9000 §4.6 MUST NOT-2
     #[test]
     fn short_streams_give_credit_at_half() {
         let mut streams = RemoteStreams::new(100);
@@ -142,6 +148,7 @@ mod tests {
         }
     }
 
+    // RFC 9000 §4.6 MUST-3; RFC 9000 §19.11 MUST-2
     #[test]
     fn a_limit_that_does_not_grow_is_ignored() {
         let mut streams = LocalStreams::default();

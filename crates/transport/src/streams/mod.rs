@@ -280,6 +280,7 @@ impl Streams {
         let remote = id.initiator() != self.side;
         // The application learns of a stream before it is gone.
         let known = !remote || id.index() < self.remote[dir].accepted;
+        // RFC 9000 §4.4 MUST-1: the other direction of a stream keeps its flow control until it ends by itself
         if !(stream.send.is_over() && stream.recv.is_over() && known) {
             return;
         }
@@ -299,6 +300,9 @@ impl Streams {
     #[inline]
     fn refresh(&mut self, slot: Slot) {
         self.schedule.refresh(&mut self.slab, slot);
+        // RFC 9000 §4.1 SHOULD-1: a sender with data and no credit says so with a blocked frame
+        // RFC 9000 §19.12 SHOULD-1: DATA_BLOCKED tells that the connection's credit is used up
+        // RFC 9000 §19.13 SHOULD-1: STREAM_DATA_BLOCKED tells that a stream's credit is used up
         if self.slab[slot].send.report_blocked() {
             self.set_pending(slot, stream::pending::BLOCKED);
         }

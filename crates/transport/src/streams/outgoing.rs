@@ -34,6 +34,7 @@ impl Streams {
         if (self.pending != 0 || !self.control.is_empty()) && !self.write_control(w, record) {
             return;
         }
+        // RFC 9000 §13.3 SHOULD-2: lost data goes before new data, unless priorities say otherwise
         while let Some((slot, kind)) = self.schedule.pick(self.credit.available() > 0) {
             if !self.write_stream(slot, kind, w, record) || w.remaining() < ROOM {
                 break;
@@ -46,6 +47,9 @@ impl Streams {
     fn write_stream(&mut self, slot: Slot, kind: Kind, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
         let stream = &mut self.slab[slot];
         let (id, repair) = (stream.id, kind == Kind::Repair);
+        // RFC 9000 §2.2 MUST NOT-2: no stream data beyond the credit that the peer has given
+        // RFC 9000 §4.1 MUST NOT-1: neither the limit of the stream nor that of the connection is exceeded
+        // RFC 9000 §19.9 MUST NOT-1: the final sizes of all streams together stay below the connection's limit
         let Some(written) = stream.send.write_frame(id, repair, self.credit.available(), w) else { return false };
         record(SentFrame::Stream { id, offset: written.offset, len: written.len, fin: written.fin });
         let bytes = u64::from(written.len);

@@ -98,6 +98,7 @@ impl RecvPart {
     /// size that is not the one known, closes the connection.
     #[inline]
     fn check(&self, end: u64, is_final: bool, connection_credit: u64) -> Result<u64, TransportError> {
+        // RFC 9000 §4.5 SHOULD-1: an end that moves is answered with FINAL_SIZE_ERROR
         if let Some(size) = self.final_size
             && (end > size || is_final && end != size)
         {
@@ -106,6 +107,8 @@ impl RecvPart {
         if is_final && end < self.highest {
             return Err(final_size(format!("final size {end} after data up to {}", self.highest)));
         }
+        // RFC 9000 §4.1 MUST-1: data beyond a limit that we gave ends the connection with FLOW_CONTROL_ERROR
+        // RFC 9000 §19.10 MUST-3: more than the stream's limit is FLOW_CONTROL_ERROR
         if end > self.window.limit() {
             let limit = self.window.limit();
             return Err(TransportError::new(
@@ -114,6 +117,8 @@ impl RecvPart {
             ));
         }
         let used = end.saturating_sub(self.highest);
+        // RFC 9000 §4.1 MUST-1: data beyond a limit that we gave ends the connection with FLOW_CONTROL_ERROR
+        // RFC 9000 §19.9 MUST-1: more than the connection's limit is FLOW_CONTROL_ERROR
         if used > connection_credit {
             return Err(TransportError::new(
                 Code::FLOW_CONTROL_ERROR,
@@ -144,6 +149,7 @@ impl RecvPart {
             self.final_size = Some(end);
         }
         match self.phase {
+            // RFC 9000 §21.7 SHOULD-1: holes in many streams do not exhaust memory
             Phase::Open => {
                 if !self.assembler.insert(offset, data, held) {
                     return Err(TransportError::new(
@@ -169,6 +175,7 @@ impl RecvPart {
         if matches!(self.phase, Phase::Over | Phase::Absent) {
             return Ok(Received::default());
         }
+        // RFC 9000 §4.5 MUST-1: a stream that ends counts with its final size against the connection's credit
         let used = self.check(size, true, connection_credit)?;
         // RFC 9000 §3.2: in "Data Recvd" the data may be delivered and the reset ignored.
         let all_received = self.final_size.is_some() && self.assembler.prefix() == size;
@@ -203,6 +210,7 @@ impl RecvPart {
                 self.phase = Phase::Stopped { code };
                 Some(self.discard(held))
             }
+            // RFC 9000 §3.5 SHOULD-4: no STOP_SENDING for a stream that the peer has reset already
             Phase::Reset { .. } => {
                 self.phase = Phase::Over;
                 Some(0)
@@ -241,6 +249,7 @@ impl RecvPart {
                 let chunk = if unordered {
                     self.assembler.read_unordered(max, held)
                 } else {
+                    // RFC 9000 §2.2 MUST-1: the application can read a stream's bytes in their order
                     self.assembler.read_ordered(max, held)
                 };
                 if let Some((offset, data)) = chunk {

@@ -15,7 +15,7 @@ enum Phase {
     /// The stream has no sending part.
     Absent,
     Open,
-    /// "Reset Sent", or about to be. The frame's content never changes (RFC 9000 §13.3).
+    /// "Reset Sent", or about to be. The frame's content never changes (RFC 9000 §13.3 MUST NOT-1).
     Reset {
         code: u64,
         final_size: u64,
@@ -96,6 +96,7 @@ impl SendPart {
     /// Whether data can be written.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
+        // RFC 9000 §4.5 MUST NOT-1: nothing is sent at or behind the end that was announced
         self.phase == Phase::Open && self.fin == Fin::No
     }
 
@@ -177,7 +178,7 @@ impl SendPart {
 
     /// The peer does not want the data. True when the stream was open and is reset by this.
     pub(super) fn stop(&mut self, code: u64) -> bool {
-        // RFC 9000 §3.5: STOP_SENDING is answered with RESET_STREAM, whose code is copied.
+        // RFC 9000 §3.5 MUST-1, SHOULD-2, SHOULD-3: STOP_SENDING is answered with RESET_STREAM, whose code is copied.
         let reset = self.reset(code);
         if reset {
             self.stopped = Some(code);
@@ -206,6 +207,7 @@ impl SendPart {
         let (offset, available) = match self.lost.first() {
             Some((start, end)) if repair => (start, end - start),
             _ if repair => (self.credit.used, 0),
+            // RFC 9000 §19.10 MUST NOT-1: what is sent on a stream stays below the largest limit that was heard
             _ => (self.credit.used, self.unsent().min(self.credit.available()).min(credit)),
         };
         let available = available.min(u64::from(u16::MAX));
@@ -223,6 +225,7 @@ impl SendPart {
         }
         let fin = self.fin == Fin::Due && offset + len as u64 == self.buffer.end();
         StreamFrame::encode_header(w, id, offset, fin, length_field);
+        // RFC 9000 §2.2 MUST NOT-1: the byte at an offset is the same each time that it is sent
         self.buffer.copy_to(offset, len, w);
         if repair {
             self.lost.advance_first(len as u64);
@@ -260,7 +263,7 @@ impl SendPart {
 
     /// Takes a loss: what was not acknowledged otherwise goes out again, before new data.
     pub(super) fn on_lost(&mut self, offset: u64, len: u16, fin: bool) {
-        // RFC 9000 §3.1: after RESET_STREAM no STREAM frame is sent any more.
+        // RFC 9000 §3.3 MUST NOT-1, MUST NOT-2: after RESET_STREAM no STREAM frame is sent any more.
         if self.phase != Phase::Open {
             return;
         }

@@ -140,7 +140,7 @@ pub mod alert {
 
 impl TlsError {
     /// An error that is sent as this TLS alert.
-    // RFC 9001 §4.8: an alert becomes a connection error of 0x0100 plus its number.
+    // RFC 9001 §4.8 MUST-1: an alert becomes a connection error of 0x0100 plus its number.
     pub fn alert(alert: u8, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Code::crypto(alert), reason: reason.into() }
     }

@@ -335,6 +335,7 @@ mod tests {
         ack
     }
 
+    // RFC 9000 §19.3 MUST-1
     #[test]
     fn layout() {
         // Packets 90 to 100, 80, and 1 to 70 are there: 81 to 89 (9) and 71 to 79 (9) are not.

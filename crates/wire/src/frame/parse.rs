@@ -72,6 +72,7 @@ impl<'a> Iterator for Frames<'a> {
             }
             ty @ (t::ACK | t::ACK_ECN) => {
                 let _ = self.r.u8();
+                // RFC 9000 §19.3 MUST-1: ACK frames with and without ECN counts are understood
                 Ack::parse(&mut self.r, ty == t::ACK_ECN)
                     .map(Frame::Ack)
                     .map_err(|kind| FrameError { frame_type: ty, kind })
@@ -92,7 +93,7 @@ fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> 
     let id = StreamId(r.varint()?);
     let offset = if ty & t::STREAM_OFF != 0 { r.varint()? } else { 0 };
     let data = if ty & t::STREAM_LEN != 0 { r.counted()? } else { r.rest() };
-    // RFC 9000 §19.8: no byte of a stream lies beyond 2^62-1.
+    // RFC 9000 §19.8 MUST-2: no byte of a stream lies beyond 2^62-1.
     if offset + data.len() as u64 > varint::MAX {
         return Err(FrameErrorKind::Malformed("stream data beyond 2^62-1"));
     }
@@ -104,7 +105,7 @@ fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     let before = r.position();
     let ty = r.varint().map_err(|_| FrameError { frame_type: 0, kind: FrameErrorKind::Truncated })?;
     let frame = if r.position() - before > varint::len(ty) {
-        // RFC 9000 §12.4: a frame type comes in its shortest encoding.
+        // RFC 9000 §12.4 MUST-5: a frame type comes in its shortest encoding.
         Err(FrameErrorKind::Malformed("a frame type in more bytes than it needs"))
     } else {
         body(r, ty)
@@ -128,7 +129,7 @@ fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
         t::CRYPTO => {
             let offset = r.varint()?;
             let data = r.counted()?;
-            // RFC 9000 §19.6: no byte of the handshake lies beyond 2^62-1.
+            // RFC 9000 §19.6 MUST-1: no byte of the handshake lies beyond 2^62-1.
             if offset + data.len() as u64 > varint::MAX {
                 return Err(FrameErrorKind::Malformed("handshake data beyond 2^62-1"));
             }
@@ -136,7 +137,7 @@ fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
         }
         t::NEW_TOKEN => {
             let token = r.counted()?;
-            // RFC 9000 §19.7: an empty token is an error.
+            // RFC 9000 §19.7 MUST-1: an empty token is an error.
             if token.is_empty() {
                 return Err(FrameErrorKind::Malformed("an empty token"));
             }
@@ -174,7 +175,8 @@ fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
     })
 }
 
-/// RFC 9000 §19.11, §19.14: a limit on streams above 2^60 could not be reached with any stream ID.
+/// RFC 9000 §4.6 MUST-1, RFC 9000 §19.11 MUST-1, RFC 9000 §19.14 MUST-1: a limit on streams above 2^60 could not be
+/// reached with any stream ID.
 fn stream_limit(r: &mut Reader<'_>) -> Result<u64, FrameErrorKind> {
     let limit = r.varint()?;
     if limit > StreamId::MAX_STREAMS {
@@ -186,12 +188,12 @@ fn stream_limit(r: &mut Reader<'_>) -> Result<u64, FrameErrorKind> {
 fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameErrorKind> {
     let sequence = r.varint()?;
     let retire_prior_to = r.varint()?;
-    // RFC 9000 §19.15: only connection IDs that came earlier can be retired.
+    // RFC 9000 §19.15 MUST-4: only connection IDs that came earlier can be retired.
     if retire_prior_to > sequence {
         return Err(FrameErrorKind::Malformed("retires connection IDs that are still to come"));
     }
     let len = r.u8()?;
-    // RFC 9000 §19.15: 1 to 20 bytes.
+    // RFC 9000 §19.15 MUST-1: 1 to 20 bytes.
     if !(1..=20).contains(&len) {
         return Err(FrameErrorKind::Malformed("a connection ID of no byte or more than 20"));
     }

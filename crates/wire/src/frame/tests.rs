@@ -111,6 +111,8 @@ fn frames_without_a_length_reach_to_the_end() {
     }
 }
 
+// RFC 9000 §12.4 MUST-5; RFC 9000 §19.3.1 MUST-1; RFC 9000 §19.6 MUST-1; RFC 9000 §19.7 MUST-1; RFC 9000 §19.8 MUST-2
+// RFC 9000 §19.11 MUST-1; RFC 9000 §19.14 MUST-1; RFC 9000 §19.15 MUST-1, MUST-4
 #[test]
 fn refused() {
     const END: &[u8] = &[0xff; 8];

@@ -44,6 +44,7 @@ impl LongHeader {
     /// When there is no room, `pn_len` is not 1 to 4, or a token is given that has no place.
     pub fn encode(&self, w: &mut Writer<'_>, token: &[u8], pn: u64, pn_len: usize) -> HeaderPos {
         let start = w.position();
+        // RFC 9000 §17.2 MUST-4: reserved bits of a long header are sent as 0
         w.u8(bits::LONG_FORM | bits::FIXED | type_bits(self.version, Some(self.ty)) | pn_len_bits(pn_len));
         w.u32(self.version);
         counted_cid(w, &self.dcid);
@@ -86,6 +87,7 @@ pub fn encode_short(
     key_phase: bool,
     spin: bool,
 ) -> usize {
+    // RFC 9000 §17.3.1 MUST-2: reserved bits of a short header are sent as 0
     let mut first = bits::FIXED | pn_len_bits(pn_len);
     if key_phase {
         first |= bits::KEY_PHASE;
@@ -130,8 +132,10 @@ pub fn retry_pseudo_packet(original_dcid: &ConnectionId, retry_without_tag: &[u8
 /// # Panics
 /// When there is no room, or a connection ID has more than 255 bytes.
 pub fn encode_version_negotiation(w: &mut Writer<'_>, unused: u8, dcid: &[u8], scid: &[u8], versions: &[u32]) {
-    // RFC 9000 §17.2.1: with the fixed bit set, the packet is not mistaken for another protocol on the same port.
+    // RFC 9000 §17.2.1 SHOULD-1: with the fixed bit set, the packet is not mistaken for another protocol on the same
+    // port.
     w.u8(bits::LONG_FORM | bits::FIXED | unused);
+    // RFC 9000 §17.2.1 MUST-2: Version Negotiation has version 0
     w.u32(version::NEGOTIATION);
     for cid in [dcid, scid] {
         w.u8(len_byte(cid));

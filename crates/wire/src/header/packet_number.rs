@@ -8,9 +8,11 @@
 pub const fn packet_number_len(pn: u64, largest_acked: Option<u64>) -> usize {
     let unacked = match largest_acked {
         Some(acked) => pn.saturating_sub(acked),
+        // RFC 9000 §17.1 MUST-1: before the first acknowledgement packet numbers are not truncated beyond recognition
         None => pn.saturating_add(1),
     };
-    // RFC 9000 §17.1: the encoding has to span more than twice the distance to the largest acknowledged packet.
+    // RFC 9000 §17.1 MUST-2, SHOULD-1: the encoding has to span more than twice the distance to the largest
+    // acknowledged packet.
     if unacked < 1 << 7 {
         1
     } else if unacked < 1 << 15 {
@@ -76,6 +78,7 @@ mod tests {
     }
 
     proptest! {
+        // RFC 9000 §17.1 MUST-1, MUST-2, SHOULD-1
         #[test]
         fn what_the_length_promises_is_decoded(
             acked in 0..1u64 << 61,

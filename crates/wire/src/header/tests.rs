@@ -117,6 +117,7 @@ fn first_byte_of_a_short_header() {
     }
 }
 
+// RFC 9000 §12.2 MUST-1
 #[test]
 fn coalesced_packets_follow_each_other() {
     let initial = LongHeader { ty: LongType::Initial, version: version::V1, dcid: cid("01"), scid: cid("0203") };
@@ -132,6 +133,7 @@ fn coalesced_packets_follow_each_other() {
     };
 }
 
+// RFC 9000 §17.2.1 MUST-1, SHOULD-1, MUST-2
 #[test]
 fn version_negotiation() {
     let mut buf = [0; 64];
@@ -165,6 +167,7 @@ fn other_versions_may_have_long_connection_ids() {
     assert_eq!(long_dcid(&packet[..260]), None);
 }
 
+// RFC 9000 §17.2 MUST-2, MUST-3
 #[test]
 fn refused() {
     for (what, bytes, expected) in [

@@ -33,8 +33,8 @@ impl TransportParameters {
             seen.push(id);
             parameters.set(sender, id, value).map_err(|what| TransportParameterError { id, what })?;
         }
-        // RFC 9000 §7.4: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of thousands
-        // cheap.
+        // RFC 9000 §7.4 SHOULD-1: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of
+        // thousands cheap.
         seen.sort_unstable();
         if let Some(pair) = seen.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(TransportParameterError { id: pair[0], what: "comes twice" });
@@ -54,7 +54,7 @@ impl TransportParameters {
 
     fn set(&mut self, sender: Side, id: u64, value: &[u8]) -> Result<(), &'static str> {
         match id {
-            // RFC 9000 §18.2: a server closes the connection when a client sends one of these.
+            // RFC 9000 §18.2 MUST-4: a server closes the connection when a client sends one of these.
             id::ORIGINAL_DESTINATION_CONNECTION_ID
             | id::STATELESS_RESET_TOKEN
             | id::PREFERRED_ADDRESS
@@ -76,7 +76,7 @@ impl TransportParameters {
             id::INITIAL_MAX_STREAM_DATA_BIDI_LOCAL => self.initial_max_stream_data_bidi_local = number(value)?,
             id::INITIAL_MAX_STREAM_DATA_BIDI_REMOTE => self.initial_max_stream_data_bidi_remote = number(value)?,
             id::INITIAL_MAX_STREAM_DATA_UNI => self.initial_max_stream_data_uni = number(value)?,
-            // RFC 9000 §4.6: no stream ID exists for more.
+            // RFC 9000 §4.6 MUST-1: no stream ID exists for more.
             id::INITIAL_MAX_STREAMS_BIDI => {
                 self.initial_max_streams_bidi = checked(value, |v| v <= StreamId::MAX_STREAMS, "is above 2^60")?;
             }
@@ -88,6 +88,7 @@ impl TransportParameters {
             id::DISABLE_ACTIVE_MIGRATION => self.disable_active_migration = flag(value)?,
             id::PREFERRED_ADDRESS => self.preferred_address = Some(preferred_address(value)?),
             id::ACTIVE_CONNECTION_ID_LIMIT => {
+                // RFC 9000 §18.2 MUST-3: a smaller one from the peer is TRANSPORT_PARAMETER_ERROR
                 self.active_connection_id_limit = checked(value, |v| v >= 2, "is below 2")?;
             }
             id::INITIAL_SOURCE_CONNECTION_ID => self.initial_source_cid = Some(connection_id(value)?),
@@ -97,6 +98,7 @@ impl TransportParameters {
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
             id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),
             id::RECEIVE_TIMESTAMPS_EXPONENT => self.receive_timestamps_exponent = number(value)?,
+            // RFC 9000 §7.4.2 MUST-1: unknown transport parameters are ignored
             _ => {}
         }
         Ok(())
@@ -138,7 +140,7 @@ fn read_preferred_address(r: &mut Reader<'_>) -> Result<Option<PreferredAddress>
     let len = r.u8()?;
     let cid = r.bytes(usize::from(len))?;
     let reset_token = ResetToken(r.fixed()?);
-    // RFC 9000 §18.2: a server without connection IDs has no preferred address.
+    // RFC 9000 §18.2 MUST-1: a server without connection IDs has no preferred address.
     let Some(cid) = ConnectionId::new(cid).filter(|cid| !cid.is_empty()) else { return Ok(None) };
     // RFC 9000 §18.2: a family that is not on offer is all zeros.
     let ipv4 = Some(ipv4).filter(|a| !a.ip().is_unspecified() || a.port() != 0);

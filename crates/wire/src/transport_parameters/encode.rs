@@ -12,6 +12,7 @@ impl TransportParameters {
     ///
     /// # Panics
     /// When a number is above 2^62-1.
+    // RFC 9000 §7.4 MUST NOT-1: each transport parameter is sent once
     pub fn encode(&self, out: &mut Vec<u8>, side: Side, grease: Option<u64>) {
         let default = Self::default();
         let numbers = [
@@ -59,7 +60,7 @@ impl TransportParameters {
         }
     }
 
-    /// RFC 9000 §18.2: a client must not send any of these.
+    /// RFC 9000 §18.2 MUST NOT-1, MUST NOT-5: a client must not send any of these.
     fn encode_server_only(&self, out: &mut Vec<u8>) {
         if let Some(cid) = &self.original_dcid {
             parameter(out, id::ORIGINAL_DESTINATION_CONNECTION_ID, cid.as_slice());

@@ -168,6 +168,7 @@ fn a_client_may_not_send_what_is_the_servers() {
     }
 }
 
+// RFC 9000 §7.4 SHOULD-1
 #[test]
 fn nothing_comes_twice() {
     for id in [id::INITIAL_MAX_DATA, 0x3fff] {
@@ -176,6 +177,7 @@ fn nothing_comes_twice() {
     }
 }
 
+// RFC 9000 §7.4.2 MUST-1
 #[test]
 fn unknown_parameters_are_ignored() {
     let sent = bytes(&[(0x1234_5678, b"whatever"), (id::INITIAL_MAX_DATA, &[9]), (0x21, &[])]);
@@ -255,6 +257,7 @@ prop_compose! {
 }
 
 proptest! {
+    // RFC 9000 §7.4 MUST NOT-1
     #[test]
     fn parameters_come_back(sent in any_parameters(), grease: Option<u64>) {
         let mut out = Vec::new();

@@ -68,6 +68,7 @@ fn data_beyond_the_stream_limit() {
     assert_eq!(code(s.on_reset_stream(bi(0), 0, 1001)), Code::FLOW_CONTROL_ERROR);
 }
 
+// RFC 9000 §4.5 MUST-1
 #[test]
 fn data_beyond_the_connection_limit_counts_highest_offsets() {
     let mut s = victim();
@@ -165,6 +166,7 @@ fn frames_for_parts_and_streams_that_do_not_exist() {
     victim().on_max_streams(Dir::Bi, 1 << 60).unwrap();
 }
 
+// RFC 9000 §4.1 MUST-2; RFC 9000 §13.3 MUST-2
 #[test]
 fn limits_that_shrink_are_ignored() {
     let mut s = victim();
@@ -201,6 +203,7 @@ fn late_frames_for_closed_streams() {
 }
 
 /// Single bytes with a hole after each: refused before it becomes expensive, within flow control that permits it.
+// RFC 9000 §21.7 SHOULD-1
 #[test]
 fn a_flood_of_holes_ends_the_connection() {
     let config = StreamsConfig { max_streams_uni: 1000, ..StreamsConfig::default() };

@@ -124,6 +124,7 @@ fn a_frame_that_fills_the_packet_has_no_length() {
     }
 }
 
+// RFC 9000 §3.3 MUST NOT-1, MUST NOT-2; RFC 9000 §13.3 MUST NOT-1
 #[test]
 fn unsent_data_vanishes_on_reset() {
     let mut pair = pair();
@@ -173,6 +174,7 @@ fn reset_after_finish() {
     assert_eq!(pair.ends[0].figures().live_streams, 0);
 }
 
+// RFC 9000 §3.5 SHOULD-1, MUST-1, SHOULD-3; RFC 9000 §4.4 MUST-1
 #[test]
 fn stop_sending_resets_and_tells() {
     let mut pair = pair();
@@ -195,6 +197,7 @@ fn stop_sending_resets_and_tells() {
     assert_eq!([0, 1].map(|i| pair.ends[i].figures().live_streams), [0, 0]);
 }
 
+// RFC 9000 §2.3 SHOULD-1
 #[test]
 fn urgency_comes_first_and_can_change_until_sent() {
     let mut pair = pair();
@@ -226,6 +229,7 @@ fn non_incremental_streams_follow_each_other_incremental_ones_share() {
     assert!(share(3).abs_diff(share(4)) <= 8 && share(3) > 15, "{order:?}");
 }
 
+// RFC 9000 §13.3 SHOULD-2
 #[test]
 fn lost_data_goes_before_new_data() {
     let mut pair = pair();

@@ -379,6 +379,8 @@ fn small() -> StreamsConfig {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
+    // RFC 9000 §2.2 MUST-1, MUST NOT-1, MUST NOT-2; RFC 9000 §4.1 MUST NOT-1; RFC 9000 §19.9 MUST NOT-1
+    // RFC 9000 §19.10 MUST NOT-1
     #[test]
     fn what_is_written_is_read_over_any_network(
         actions in prop::collection::vec(action(), 1..400),

@@ -80,6 +80,11 @@ impl Default for Common {
 
 impl Common {
     fn check(&self) -> Result<(), ConfigError> {
+        // RFC 9000 §7 MUST-2: an application protocol is agreed upon explicitly
+        // RFC 9001 §8.1 MUST-1: ALPN is how the application protocol is agreed upon
+        // RFC 9001 §8.1 MUST-2: without agreement the connection ends with no_application_protocol
+        // RFC 9001 §8.1 MUST-3: a client too ends a connection without ALPN with no_application_protocol
+        // RFC 9001 §8.1 MUST-5: a server that finds no protocol closes with no_application_protocol
         if self.alpn.is_empty() {
             return Err(ConfigError::NoAlpn);
         }
@@ -227,12 +232,17 @@ impl ClientBuilder {
         let provider = self.common.provider()?;
         let versions =
             rustls::ClientConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&self.common.clock));
+        // RFC 9001 §4.2 MUST NOT-1: no TLS before 1.3 is offered
+        // RFC 9001 §4.2 MUST-1: no TLS before 1.3 is accepted
+        // RFC 9000 §7 MUST-1: the handshake authenticates the server, gives fresh keys to both, and protects
+        // transport parameters and ALPN
         let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(refused)?;
         let identities = match self.trust {
             Trust::Platform => verifiers.dangerous().with_custom_certificate_verifier(Arc::new(
                 rustls_platform_verifier::Verifier::new(provider).map_err(refused)?,
             )),
             Trust::Verifier(verifier) => verifiers.dangerous().with_custom_certificate_verifier(verifier),
+            // RFC 9001 §4.4 MUST-1: the client checks who the server is
             Trust::Roots(roots) => verifiers.with_root_certificates(root_store(roots)?),
         };
         let mut config = match self.identity {
@@ -279,6 +289,7 @@ impl ClientTls for RustlsClient {
             .map_err(|_| TlsError::internal(format!("{server_name:?} is neither a DNS name nor an IP address")))?;
         let mut secrets = Secrets::default();
         let client = secrets
+            // RFC 9001 §8.2 MUST-1: transport parameters are sent
             .capture(|| rustls::quic::ClientConnection::new(Arc::clone(&self.config), version, name, parameters))
             .map_err(|error| TlsError::internal(error.to_string()))?;
         let server_name = Some(server_name.to_owned());
@@ -336,8 +347,11 @@ impl ServerBuilder {
         let identity = self.identity.ok_or(ConfigError::NoIdentity)?;
         let versions =
             rustls::ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&self.common.clock));
+        // RFC 9001 §4.2 MUST-1: no TLS before 1.3 is accepted
         let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(refused)?;
         let identities = match self.client_roots {
+            // RFC 9001 §4.4 MUST NOT-1: client certificates are asked for during the handshake only
+            // RFC 9001 §4.4 MUST NOT-2: no CertificateRequest after it
             None => verifiers.with_no_client_auth(),
             Some(roots) => {
                 let store = Arc::new(root_store(roots)?);

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
 pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
-use rustls::{AlertDescription, HandshakeKind};
+use rustls::{AlertDescription, HandshakeKind, HandshakeType};
 use secrets::Secrets;
 use wire::Side;
 
@@ -95,7 +95,8 @@ impl RustlsSession {
         if !self.complete && !self.connection.is_handshaking() {
             self.complete = true;
             self.read_level = Level::OneRtt;
-            // RFC 9001 §5.7: a server does not open 1-RTT packets before the handshake is complete.
+            // RFC 9001 §5.7 MUST NOT-1, MUST NOT-2, MUST NOT-3: a server does not open 1-RTT packets before the
+            // handshake is complete.
             self.tell_secret(Level::OneRtt, Direction::Remote);
             self.collect_parameters();
             self.events.push_back(TlsEvent::Complete);
@@ -169,6 +170,13 @@ impl RustlsSession {
     }
 
     fn error(&self, error: &rustls::Error) -> TlsError {
+        // RFC 9001 §4.4 MUST-2: a CertificateRequest after the handshake is PROTOCOL_VIOLATION
+        if let rustls::Error::InappropriateHandshakeMessage { got_type: HandshakeType::CertificateRequest, .. } = error
+            && self.complete
+        {
+            let reason = "a certificate was requested after the handshake".into();
+            return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
+        }
         let number = match (self.connection.alert(), error) {
             (Some(description), _) => u8::from(description),
             (None, rustls::Error::InvalidMessage(_)) => alert::DECODE_ERROR,

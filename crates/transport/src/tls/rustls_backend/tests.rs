@@ -96,6 +96,7 @@ fn assert_secrets_match(client_said: &[TlsEvent], server_said: &[TlsEvent], coun
     }
 }
 
+// RFC 9001 §5.3 MUST NOT-1; RFC 9001 §8.1 MUST-1
 #[test]
 fn a_handshake_completes_with_every_suite_and_version() {
     let authority = Authority::new();
@@ -125,6 +126,7 @@ fn a_handshake_completes_with_every_suite_and_version() {
     }
 }
 
+// RFC 9001 §5.7 MUST NOT-1, MUST NOT-2
 #[test]
 fn the_server_cannot_open_one_rtt_packets_before_the_handshake_is_complete() {
     let authority = Authority::new();
@@ -192,6 +194,7 @@ fn messages_may_be_cut_anywhere() {
     assert!(client.is_complete() && server.is_complete());
 }
 
+// RFC 9000 §7 MUST-2; RFC 9001 §8.1 MUST-2, MUST-5
 #[test]
 fn without_a_common_protocol_the_alert_is_120() {
     let authority = Authority::new();
@@ -203,6 +206,7 @@ fn without_a_common_protocol_the_alert_is_120() {
     assert!(server.read(Level::Initial, &[1]).is_err(), "an error is final");
 }
 
+// RFC 9001 §4.4 MUST-1; RFC 9000 §7 MUST-1; RFC 9001 §4.8 MUST-1
 #[test]
 fn certificates_are_judged() {
     let authority = Authority::new();
@@ -288,6 +292,7 @@ fn handshake_data_at_the_wrong_level_is_refused() {
     assert_eq!(error.code, Code::PROTOCOL_VIOLATION);
 }
 
+// RFC 9001 §4.8 MUST-1
 #[test]
 fn garbage_is_refused_with_an_alert() {
     let authority = Authority::new();
@@ -298,6 +303,7 @@ fn garbage_is_refused_with_an_alert() {
     }
 }
 
+// RFC 9000 §7 MUST-2
 #[test]
 fn incomplete_configurations_are_refused() {
     let authority = Authority::new();
