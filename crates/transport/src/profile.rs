@@ -29,7 +29,7 @@ pub struct Profile {
     /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
     pub receive_timestamps: u16,
     /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
-    /// which is off, to 15 %. For CUBIC and BBRv3.
+    /// which is off, to 15 %. Obeyed by CUBIC.
     pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
