@@ -7,7 +7,9 @@ use crate::{
     ack_frequency::AckFrequency,
     acks,
     congestion::Algorithm,
+    connection::KeyUpdatePolicy,
     datagrams::DatagramsConfig,
+    keys::KeyLimits,
     path::MtuDiscovery,
     recovery::{self, LossTolerance},
     streams::StreamsConfig,
@@ -55,6 +57,15 @@ pub struct Profile {
     pub pacing: bool,
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
+    /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    pub spin: bool,
+    /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
+    pub grease: bool,
+    /// When this end updates its keys by itself.
+    pub key_update: KeyUpdatePolicy,
+    /// Limits of the use of keys, for tests that cannot send 2^23 packets.
+    #[serde(skip)]
+    pub key_limits: KeyLimits,
 }
 
 /// When received packets are acknowledged.
@@ -146,6 +157,10 @@ impl Default for Profile {
             initial_rtt: Duration::from_millis(333),
             pacing: true,
             ecn: true,
+            spin: true,
+            grease: true,
+            key_update: KeyUpdatePolicy::default(),
+            key_limits: KeyLimits::default(),
         }
     }
 }

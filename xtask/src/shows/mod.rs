@@ -15,6 +15,7 @@ mod laboratory;
 mod link;
 mod matrices;
 mod one_way;
+mod paths;
 mod perf;
 mod random_loss;
 mod relay;
@@ -154,7 +155,10 @@ fn laboratory() -> [Case; 7] {
 /// The cases of the standards in their order.
 fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+    vec![
+        case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
+        case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
+    ]
 }
 
 /// Runs the subcommand.
