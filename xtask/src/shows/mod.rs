@@ -15,6 +15,7 @@ mod interop;
 mod laboratory;
 mod link;
 mod matrices;
+mod paths;
 mod perf;
 mod relay;
 mod row;
@@ -156,6 +157,7 @@ fn standards() -> Vec<Case> {
     vec![
         case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
         case("early-data", "0-RTT: what it gains, replays, refusals, and old tickets and tokens", early_data::measure),
+        case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
     ]
 }
 
