@@ -11,6 +11,10 @@ pub(crate) struct Failure {
 
 /// Exit code of a wrong request: option, file, name, address.
 pub(crate) const USAGE: u8 = 2;
+/// Exit code when the laboratory itself does not work.
+pub(crate) const SELF_TEST: u8 = 3;
+/// Exit code of a gate that fails.
+pub(crate) const GATE: u8 = 99;
 /// Exit code of a run that was made and whose result may not be used.
 pub(crate) const UNSOUND: u8 = 1;
 

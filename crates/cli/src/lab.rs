@@ -1,5 +1,11 @@
 //! `tiderace lab`: runs scenarios, lists them, and prints reports from stored records.
 
+mod campaign;
+mod judge;
+mod metadata;
+mod tools;
+mod trust;
+
 use std::{
     fs,
     io::{BufReader, IsTerminal},
@@ -16,7 +22,7 @@ use lab::{
     record,
     report::{Report, text},
     run::Execution,
-    scenario::{Overrides, PRESETS, QueueSize, Scenario, load, nearest},
+    scenario::{Overrides, PRESETS, QueueSize, Scenario, load},
 };
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, Probability, duration_text};
@@ -42,8 +48,19 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<RunArgs>),
-    List,
+    Matrix(Box<campaign::MatrixArgs>),
+    Resume(campaign::ResumeArgs),
+    Replay(campaign::ReplayArgs),
     Report(ReportArgs),
+    Compare(judge::CompareArgs),
+    Gate(judge::GateArgs),
+    Selftest(trust::SelftestArgs),
+    Audit(trust::AuditArgs),
+    List,
+    /// Print the JSON Schema of scenario files.
+    Schema,
+    Fit(tools::FitArgs),
+    Tc(tools::TcArgs),
 }
 
 /// Run a scenario and say what it shows.
@@ -126,22 +143,35 @@ struct ReportArgs {
     /// The file that `tiderace lab run` named
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    outputs: campaign::Outputs,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Run(args) => run_scenario(&args),
-        Command::List => list(),
+        Command::Matrix(args) => campaign::matrix(&args),
+        Command::Resume(args) => campaign::resume(&args),
+        Command::Replay(args) => campaign::replay(&args),
         Command::Report(args) => report(&args),
+        Command::Compare(args) => judge::compare(&args),
+        Command::Gate(args) => judge::gate(&args),
+        Command::Selftest(args) => trust::selftest(&args),
+        Command::Audit(args) => trust::audit_table(&args),
+        Command::List => list(),
+        Command::Schema => tools::print_schema(),
+        Command::Fit(args) => tools::fit_trace(&args),
+        Command::Tc(args) => tools::print_tc(&args),
     }
 }
 
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let scenario = args.settings.overrides(args).apply(load(&args.scenario)?)?;
+    let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    if !scenario.factors.is_empty() {
+        return Err(Failure::new(format_args!("`{}` has factors", scenario.name))
+            .hint(format_args!("run it with `tiderace lab matrix {}`", args.scenario)));
+    }
     let contenders = contenders(&scenario)?;
     let experiment = Experiment::new(scenario, contenders);
     let manifest = experiment.manifest(LAB);
@@ -166,7 +196,7 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 impl Settings {
-    fn overrides(&self, args: &RunArgs) -> Overrides {
+    fn overrides(&self, seeds: Option<u32>, seed: Option<u64>) -> Overrides {
         Overrides {
             loss: self.loss,
             delay: self.delay,
@@ -175,8 +205,8 @@ impl Settings {
             connections: self.connections,
             streams: self.streams,
             duration: self.duration,
-            seeds: args.seeds,
-            seed: args.seed,
+            seeds,
+            seed,
             congestion: self.cc.clone(),
             ack: self.ack.clone(),
         }
@@ -185,19 +215,16 @@ impl Settings {
 
 /// The contenders that the scenario names.
 fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
-    let known = lab::tiderace::controllers();
-    let contender = |name: &String, ack| {
-        lab::tiderace::contender_asking(name, ack).ok_or_else(|| {
-            let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
-            match nearest(name, known.iter().copied()) {
-                Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
-                None => failure.hint(format_args!("there are {}", known.join(", "))),
-            }
-        })
-    };
-    let selection = &scenario.contenders;
-    let pairs = selection.congestion.iter().flat_map(|name| selection.ack.iter().map(move |ack| (name, *ack)));
-    pairs.map(|(name, ack)| contender(name, ack)).collect()
+    let profiles = lab::settings::profiles(&scenario.contenders).map_err(|fault| {
+        // A name is what people mistype; where it stands they know.
+        let named = fault.field == "contenders.congestion";
+        let failure = Failure::new(if named { fault.message } else { format!("{}: {}", fault.field, fault.message) });
+        match fault.hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    })?;
+    Ok(profiles.into_iter().map(lab::tiderace::with_profile).collect())
 }
 
 /// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.
@@ -276,14 +303,20 @@ fn list() -> Result<ExitCode, Failure> {
 
 fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let path = args.records.display();
+    let unreadable = |error: record::ReadError| {
+        Failure::new(format_args!("{path}: {error}")).hint("is it a file that `tiderace lab` has written?")
+    };
     let file = fs::File::open(&args.records).map_err(|error| {
         Failure::new(format_args!("cannot read {path}: {error}"))
             .hint("`tiderace lab run` names the file that it writes")
     })?;
-    let (manifest, records) = record::read(BufReader::new(file)).map_err(|error| {
-        Failure::new(format_args!("{path}: {error}")).hint("is it a file that `tiderace lab run` has written?")
-    })?;
+    let (manifest, _) = lab::journal::Records::open(&args.records).map_err(unreadable)?;
+    if !manifest.scenario.factors.is_empty() || args.outputs.needs_matrix() {
+        let report = campaign::publish(&args.records, &args.outputs, Vec::new())?;
+        return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
+    }
+    let (manifest, records) = record::read(BufReader::new(file)).map_err(unreadable)?;
     let report = Report::new(manifest, &records);
-    print(&report, args.json)?;
+    print(&report, args.outputs.json)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }

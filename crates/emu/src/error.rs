@@ -29,6 +29,12 @@ pub enum RelayError {
         /// What is wrong.
         source: netem::ConfigError,
     },
+    /// The relay computes a packet's way when it arrives, which such a queue does not allow.
+    #[error("{direction}: CoDel and FQ-CoDel work in the simulator; the relay has drop-tail queues only")]
+    ManagedQueue {
+        /// `up` or `down`.
+        direction: &'static str,
+    },
     /// The system refuses something else that a relay needs.
     #[error("cannot {what}: {source}")]
     System {

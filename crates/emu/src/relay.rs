@@ -8,7 +8,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use netem::Link;
+use netem::{Link, LinkConfig};
 
 use crate::{
     RelayConfig, RelayError, Statistics,
@@ -32,7 +32,10 @@ impl Relay {
     /// When the address to listen on cannot be had, there is no way to the server, the settings of a link contradict
     /// themselves, or the system refuses a resource. Whether anybody listens at the server's address is not known.
     pub fn start(config: &RelayConfig) -> Result<Self, RelayError> {
-        let link = |direction, settings, index| {
+        let link = |direction, settings: &LinkConfig, index| {
+            if matches!(settings.queue, netem::Queue::Codel(_) | netem::Queue::FqCodel(_)) {
+                return Err(RelayError::ManagedQueue { direction });
+            }
             Link::new(settings, config.seed.child("relay", index))
                 .map_err(|source| RelayError::Link { direction, source })
         };

@@ -172,6 +172,7 @@ impl Worker {
                 flow: place.index,
                 number,
                 ecn: packet.ecn,
+                protocol: netem::Protocol::Udp,
                 tag: 0,
             };
             let arrived = clocks.arrival(packet.stamp, self.up.latest);
@@ -202,6 +203,7 @@ impl Worker {
                 flow: place.index,
                 number: count_up(&mut client.numbers[1]),
                 ecn: packet.ecn,
+                protocol: netem::Protocol::Udp,
                 tag: 0,
             };
             let arrived = clocks.arrival(packet.stamp, self.down.latest);

@@ -45,6 +45,14 @@ pub enum Figure {
     DelayP95,
     /// 99th percentile of the delay of a datagram.
     DelayP99,
+    /// Share of the wire that is not goodput.
+    Overhead,
+    /// The part of it that was sent again.
+    OverheadResent,
+    /// The part of it that was lost or is not stream data: headers, handshakes, repair.
+    OverheadRest,
+    /// Bytes of the other direction.
+    Reverse,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -92,7 +100,7 @@ use Better::{Higher, Lower};
 use Unit::{BitsPerSecond, Index, PerSecond, Seconds, Share};
 
 #[rustfmt::skip]
-const TABLE: [Row; 20] = [
+const TABLE: [Row; Figure::COUNT] = [
     (Figure::Goodput, "goodput", "goodput", BitsPerSecond, Some(Higher),
      "unique application bytes delivered to the receiving application per second, all connections together"),
     (Figure::RttP50, "rtt_p50", "RTT p50", Seconds, Some(Lower),
@@ -124,6 +132,14 @@ const TABLE: [Row; 20] = [
      "median time from handing a datagram to the sender's stack to getting it from the receiver's"),
     (Figure::DelayP95, "delay_p95", "delay p95", Seconds, Some(Lower), "95th percentile of the same times"),
     (Figure::DelayP99, "delay_p99", "delay p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
+    (Figure::Overhead, "overhead", "overhead", Share, Some(Lower),
+     "bytes of IP packets that were offered to the loaded link and are not goodput, of all of them"),
+    (Figure::OverheadResent, "overhead_resent", "  resent", Share, Some(Lower),
+     "the part of the overhead that is stream data sent again"),
+    (Figure::OverheadRest, "overhead_rest", "  headers, rest", Share, Some(Lower),
+     "the rest of the overhead: headers, acknowledgements, handshakes, probes, repair, and data that did not arrive in time"),
+    (Figure::Reverse, "reverse", "reverse bytes", Share, Some(Lower),
+     "bytes of IP packets that went the other way (acknowledgements, requests), of those of the loaded link"),
 ];
 
 impl Figure {
@@ -131,6 +147,9 @@ impl Figure {
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
+
+    /// How many figures there are.
+    pub const COUNT: usize = 24;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

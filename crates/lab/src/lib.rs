@@ -12,12 +12,17 @@
 
 mod digest;
 
+pub mod audit;
+pub mod campaign;
+pub mod compare;
 pub mod contender;
 pub mod experiment;
 pub mod figure;
 pub mod host;
+pub mod journal;
 pub mod matrix;
 pub mod measure;
+pub mod plan;
 pub mod qlog;
 pub mod record;
 pub mod reference;
@@ -25,7 +30,9 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod selftest;
+pub mod settings;
 pub mod stack;
 pub mod stats;
+pub mod summary;
 pub mod tiderace;
 pub mod workload;

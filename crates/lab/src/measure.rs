@@ -70,11 +70,14 @@ pub struct LinkWindow {
     pub offered: u64,
     /// Bytes of IP packets offered to the link.
     pub offered_bytes: u64,
-    /// Packets that found the queue full.
+    /// Packets that found the queue full, or that its management or a policer dropped so that senders slow down.
     pub dropped_queue: u64,
     /// Packets that the loss model took.
     pub dropped_loss: u64,
-    /// Packets dropped for any other reason: too large for the path, or by a test's script.
+    /// Bytes of IP packets offered to the link of the other direction.
+    #[serde(default)]
+    pub reverse_bytes: u64,
+    /// Packets dropped for any other reason: too large for the path, in an outage, or by a test's script.
     pub dropped_other: u64,
 }
 
@@ -105,6 +108,7 @@ pub fn figures(
     let mut handshakes: Vec<Duration> = connections.iter().filter_map(|connection| connection.handshake).collect();
     handshakes.sort_unstable();
     figures.insert(Figure::Handshake, percentile(&handshakes, 0.5));
+    figures.extend(overhead(connections, loaded));
     figures.extend(requests(connections, span));
     figures.extend(datagrams(connections));
     figures
@@ -157,6 +161,27 @@ fn retransmitted(connections: &[Measured]) -> Reading {
         (Some(resent), Some(sent)) => Reading::from_option(share(resent, sent), Provenance::Measured),
         _ => Reading::none(Provenance::Unsupported),
     }
+}
+
+/// Where the bytes of the wire went.
+fn overhead(connections: &[Measured], loaded: &LinkWindow) -> Vec<(Figure, Reading)> {
+    if loaded.offered_bytes == 0 {
+        return Vec::new();
+    }
+    let of_wire = |bytes: u64| count(bytes) / count(loaded.offered_bytes);
+    // What arrived at the begin of measuring was sent before it: the difference may be below zero by a round trip's worth.
+    let overhead = 1.0 - of_wire(connections.iter().map(|connection| connection.delivered).sum());
+    let mut figures = vec![
+        (Figure::Overhead, Reading::of(overhead, Provenance::Derived)),
+        (Figure::Reverse, Reading::of(of_wire(loaded.reverse_bytes), Provenance::Simulated)),
+    ];
+    let resent: Option<u64> = connections.iter().map(|connection| connection.stream_bytes_resent).sum();
+    let split = match resent.map(of_wire) {
+        Some(resent) => [resent, overhead - resent].map(|share| Reading::of(share, Provenance::Derived)),
+        None => [Reading::none(Provenance::Unsupported), Reading::none(Provenance::Unsupported)],
+    };
+    figures.extend([Figure::OverheadResent, Figure::OverheadRest].into_iter().zip(split));
+    figures
 }
 
 fn requests(connections: &[Measured], span: Duration) -> Vec<(Figure, Reading)> {
@@ -237,7 +262,14 @@ mod tests {
 
     #[test]
     fn definitions() {
-        let link = LinkWindow { offered: 1_000, dropped_loss: 30, dropped_queue: 20, ..LinkWindow::default() };
+        let link = LinkWindow {
+            offered: 1_000,
+            offered_bytes: 4_000_000,
+            reverse_bytes: 100_000,
+            dropped_loss: 30,
+            dropped_queue: 20,
+            ..LinkWindow::default()
+        };
         let mut queue = Histogram::new();
         (1..=1_000).for_each(|millis| queue.record_duration(Duration::from_millis(millis)));
         let connections: Vec<_> = [500_000, 500_000, 500_000, 1_000_000].map(connection).into();
@@ -256,6 +288,11 @@ mod tests {
         close(Figure::Retransmitted, 0.05);
         close(Figure::Jain, 6.25 / (4.0 * 1.75));
         close(Figure::Handshake, 0.055);
+        // 2.5 MB delivered of 4 MB on the wire; 4 × 50 bytes were sent again.
+        close(Figure::Overhead, 0.375);
+        close(Figure::OverheadResent, 0.000_05);
+        close(Figure::OverheadRest, 0.374_95);
+        close(Figure::Reverse, 0.025);
         assert!((value(Figure::QueueDelayP99) - 0.99).abs() < 0.004);
         assert_eq!(figures[&Figure::LinkLoss].provenance, Provenance::Simulated);
         assert_eq!(figures[&Figure::RttP99].samples, Some(400));

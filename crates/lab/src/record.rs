@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     contender::{Evidence, Factor, Identity},
     figure::Figure,
+    journal::{is_whole, seal},
     measure::{LinkWindow, Reading},
-    scenario::Scenario,
+    scenario::{Point, Scenario},
 };
 
 /// Schema of the first line.
@@ -43,6 +44,12 @@ pub struct Manifest {
 pub struct Record {
     /// [`RECORD_SCHEMA`].
     pub schema: String,
+    /// Its number in the matrix.
+    #[serde(default)]
+    pub run: u64,
+    /// The values of the matrix's factors.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub point: Point,
     /// The scenario's name.
     pub scenario: String,
     /// [`Scenario::digest`].
@@ -137,7 +144,7 @@ pub enum ReadError {
 /// # Errors
 /// When `out` cannot be written.
 pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> io::Result<()> {
-    let mut line = |value: serde_json::Result<String>| writeln!(out, "{}", value.map_err(io::Error::other)?);
+    let mut line = |value: serde_json::Result<String>| writeln!(out, "{}", seal(value.map_err(io::Error::other)?));
     line(serde_json::to_string(manifest))?;
     records.iter().try_for_each(|record| line(serde_json::to_string(record)))
 }
@@ -149,9 +156,19 @@ pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> i
 pub fn read(input: impl BufRead) -> Result<(Manifest, Vec<Record>), ReadError> {
     let mut lines = input.lines().enumerate();
     let (_, first) = lines.next().ok_or(ReadError::Empty)?;
-    let manifest = parse(1, &first?, MANIFEST_SCHEMA)?;
-    let records = lines.map(|(index, line)| parse(index + 1, &line?, RECORD_SCHEMA)).collect::<Result<_, _>>()?;
+    let manifest = parse_manifest(&first?)?;
+    let records = lines.map(|(index, line)| parse_record(index + 1, &line?)).collect::<Result<_, _>>()?;
     Ok((manifest, records))
+}
+
+/// Reads the first line.
+pub(crate) fn parse_manifest(line: &str) -> Result<Manifest, ReadError> {
+    parse(1, line, MANIFEST_SCHEMA)
+}
+
+/// Reads a further line.
+pub(crate) fn parse_record(number: usize, line: &str) -> Result<Record, ReadError> {
+    parse(number, line, RECORD_SCHEMA)
 }
 
 fn parse<T: DeserializeOwned>(line: usize, text: &str, schema: &str) -> Result<T, ReadError> {
@@ -164,6 +181,9 @@ fn parse<T: DeserializeOwned>(line: usize, text: &str, schema: &str) -> Result<T
         serde_json::from_str(text).map_err(|e| error(format!("this is no line of a file with records ({e})")))?;
     if head.schema != schema {
         return Err(error(format!("the schema is `{}`, this version reads `{schema}`", head.schema)));
+    }
+    if !is_whole(text) {
+        return Err(error("the line is damaged: its checksum is another".to_owned()));
     }
     serde_json::from_str(text).map_err(|e| error(e.to_string()))
 }

@@ -3,6 +3,10 @@
 //! [`Report`] holds the numbers; [`text`] prints them as a table that is readable without colour, and the report itself
 //! serialises as JSON. The same records give the same report.
 
+mod html;
+mod matrix;
+mod plain;
+mod plot;
 mod text;
 
 use std::path::PathBuf;
@@ -22,6 +26,9 @@ use crate::{
     },
 };
 
+pub use html::html;
+pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
+pub use plain::{csv, markdown};
 pub use text::text;
 
 /// Schema of the JSON form.

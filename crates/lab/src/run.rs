@@ -70,6 +70,8 @@ pub fn run_all(
 pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Path>) -> Record {
     let mut record = Record {
         schema: RECORD_SCHEMA.to_owned(),
+        run: 0,
+        point: crate::scenario::Point::new(),
         scenario: scenario.name.clone(),
         digest: scenario.digest(),
         contender: contender.identity(),
@@ -121,10 +123,12 @@ fn simulate(
     };
     let fault = |error: sim::SimError| error.to_string();
     let _warm = simulation.run_until(spec.measure_from).map_err(fault)?;
-    let before = *simulation.counters(link);
+    let back = if link == Dumbbell::DOWN { Dumbbell::UP } else { Dumbbell::DOWN };
+    let (before, reverse) = (*simulation.counters(link), simulation.counters(back).offered.bytes);
     simulation.network_mut().link_mut(link).take_queueing();
     let outcome = simulation.run_until(spec.end).map_err(fault)?;
     record.link = window(&before, simulation.counters(link));
+    record.link.reverse_bytes = simulation.counters(back).offered.bytes - reverse;
     record.virtual_seconds = simulation.now().max(spec.end).as_secs_f64();
     record.events = simulation.events();
     let trace = simulation.trace();
@@ -182,7 +186,7 @@ fn network(
     let clients = clients.map(|(c, node)| host("client", c.index, node, c.start, up_jitter));
     let servers = connections.iter().zip(servers);
     let servers = servers.map(|(c, node)| host("server", c.index, node, Instant::ZERO, down_jitter));
-    let dumbbell = Dumbbell { up, down, start_jitter: Duration::ZERO };
+    let dumbbell = Dumbbell { up, down, nat: scenario.path.nat.clone(), start_jitter: Duration::ZERO };
     dumbbell.build(seed.child("network", 0), clients, servers).map_err(|error| error.to_string())
 }
 
@@ -190,8 +194,10 @@ fn network(
 /// bytes. Without it, connections on a deterministic drop-tail queue move in step and one starves another for ever
 /// (Floyd & Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways"). A single connection needs none.
 pub fn phase_jitter(link: &netem::LinkConfig, connections: &[ConnectionSpec]) -> Duration {
-    match (link.rate, link.queue) {
-        (Some(rate), Queue::DropTail { .. }) if connections.len() > 1 => rate.time_for(DataSize::from_bytes(1_500)) / 2,
+    match (link.mean_rate(), link.queue) {
+        // A queue per flow has no order between flows that could lock in.
+        (_, Queue::FqCodel(_)) => Duration::ZERO,
+        (Some(rate), _) if connections.len() > 1 => rate.time_for(DataSize::from_bytes(1_500)) / 2,
         _ => Duration::ZERO,
     }
 }
@@ -201,10 +207,11 @@ fn window(before: &LinkCounters, after: &LinkCounters) -> LinkWindow {
     let dropped = |reason| after.dropped(reason).packets - before.dropped(reason).packets;
     LinkWindow {
         offered: after.offered.packets - before.offered.packets,
+        reverse_bytes: 0,
         offered_bytes: after.offered.bytes - before.offered.bytes,
-        dropped_queue: dropped(DropReason::Queue),
+        dropped_queue: dropped(DropReason::Queue) + dropped(DropReason::Aqm) + dropped(DropReason::Policer),
         dropped_loss: dropped(DropReason::Loss),
-        dropped_other: dropped(DropReason::Mtu) + dropped(DropReason::Script),
+        dropped_other: dropped(DropReason::Mtu) + dropped(DropReason::Script) + dropped(DropReason::Outage),
     }
 }
 

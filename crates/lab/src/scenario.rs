@@ -27,21 +27,30 @@
 //! ```
 
 mod check;
+mod factors;
 mod overrides;
 mod presets;
 mod read;
+mod schema;
 mod suggest;
+mod thresholds;
+mod traces;
 
-use netem::LinkConfig;
+use std::collections::BTreeMap;
+
+use netem::{LinkConfig, NatConfig};
 use serde::{Deserialize, Serialize};
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, Instant};
 
 pub use check::Fault;
+pub use factors::{Levels, Point, SHORTHANDS};
 pub use overrides::{Overrides, QueueSize};
 pub use presets::{PRESETS, Preset};
 pub use read::{ScenarioError, load, parse};
+pub use schema::schema;
 pub use suggest::nearest;
+pub use thresholds::Threshold;
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +71,14 @@ pub struct Scenario {
     /// Who is compared.
     #[serde(default)]
     pub contenders: Selection,
+    /// What is varied: a field of this file (`traffic.connections`), a field of every contender's profile
+    /// (`profile.acks.every`) or one of [`SHORTHANDS`] (`path.rtt`), and its values. Every combination is a point of the
+    /// matrix.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub factors: BTreeMap<String, Levels>,
+    /// What has to hold in every point, or `lab gate` fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub thresholds: Vec<Threshold>,
 }
 
 /// Both directions of the path that all connections share.
@@ -73,6 +90,9 @@ pub struct Path {
     /// From clients to servers. Without it, the same settings as `down`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<LinkConfig>,
+    /// Address translation between the clients and the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nat: Option<NatConfig>,
 }
 
 impl Path {
@@ -114,6 +134,9 @@ pub struct Traffic {
     /// `datagrams`: payload rate of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_rate: Option<Bitrate>,
+    /// `datagrams`: datagrams per second of all connections together, in place of `datagram-rate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_rate: Option<u32>,
     /// `datagrams`: payload of each datagram, 16 to 1150 bytes. By default 1000 B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_size: Option<DataSize>,
@@ -172,22 +195,49 @@ impl Plan {
     }
 }
 
-/// Who is compared: each name of each list is a contender of its own.
+/// Who is compared: each name and each profile is a contender of its own. The first one is the baseline of comparisons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(from = "SelectionTable", rename_all = "kebab-case")]
 pub struct Selection {
-    /// Congestion controllers. The first one is the baseline of comparisons.
-    #[serde(default = "both")]
+    /// Congestion controllers, with everything else as usual. Without this and `profiles`: newreno and cubic.
     pub congestion: Vec<String>,
     /// What each of them asks its peer to do about acknowledging: `off`, `fixed:N`, `adaptive`. Every controller runs with
     /// every one.
-    #[serde(default = "unasked")]
     pub ack: Vec<AckFrequency>,
+    /// Profiles of the transport: a name and any fields of a profile that are to be otherwise than usual.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<Settings>,
+    /// Fields of the profile of every contender, unless its own profile sets them.
+    #[serde(skip_serializing_if = "Settings::is_empty")]
+    pub settings: Settings,
+}
+
+/// Fields of a profile by name.
+pub type Settings = serde_json::Map<String, serde_json::Value>;
+
+/// [`Selection`] as it stands in a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SelectionTable {
+    congestion: Option<Vec<String>>,
+    #[serde(default = "unasked")]
+    ack: Vec<AckFrequency>,
+    #[serde(default)]
+    profiles: Vec<Settings>,
+    #[serde(default)]
+    settings: Settings,
+}
+
+impl From<SelectionTable> for Selection {
+    fn from(SelectionTable { congestion, ack, profiles, settings }: SelectionTable) -> Self {
+        let usual = || if profiles.is_empty() { both() } else { Vec::new() };
+        Self { congestion: congestion.unwrap_or_else(usual), ack, profiles, settings }
+    }
 }
 
 impl Default for Selection {
     fn default() -> Self {
-        Self { congestion: both(), ack: unasked() }
+        Self { congestion: both(), ack: unasked(), profiles: Vec::new(), settings: Settings::new() }
     }
 }
 

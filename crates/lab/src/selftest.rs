@@ -3,7 +3,9 @@
 //! Checked with the scenario at hand: the arithmetic of its bottleneck, the share that its loss model loses, and that a
 //! run repeats bit for bit.
 
-use netem::{Ecn, Link, LinkConfig, Loss, PacketMeta, Queue};
+mod calibration;
+
+use netem::{Link, LinkConfig, Loss, PacketMeta, Queue};
 use serde::Serialize;
 use units::{DataSize, Duration, Instant, Seed, duration_text::display};
 
@@ -14,6 +16,8 @@ use crate::{
     scenario::Scenario,
     stats::distribution::normal_quantile,
 };
+
+pub use calibration::{Fault, NOT_CHECKED, calibrate};
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +41,7 @@ pub fn run(scenario: &Scenario, contenders: &[Box<dyn Contender>], records: &[Re
 }
 
 fn packet(number: u64) -> PacketMeta {
-    PacketMeta { size: SIZE, flow: 0, number, ecn: Ecn::NotEct, tag: 0 }
+    PacketMeta { size: SIZE, number, ..PacketMeta::default() }
 }
 
 /// Packets that come at once leave one serialisation time apart, and as many fit as the queue has room for.
@@ -74,8 +78,10 @@ fn loss(link: &LinkConfig) -> Option<Check> {
         Loss::Iid { .. } => 1.0,
         Loss::Burst { length, .. } => length,
         Loss::GilbertElliott { r, .. } => 1.0 / r.get().max(1e-6),
+        // Exactly so many of each group: no luck about it, and a trace has no law that it could follow.
+        Loss::Group { .. } | Loss::Trace(_) => return None,
     };
-    let bare = LinkConfig { loss: link.loss, ..LinkConfig::default() };
+    let bare = LinkConfig { loss: link.loss.clone(), ..LinkConfig::default() };
     let mut model = Link::new(&bare, Seed::from_number(2)).ok()?;
     for number in 0..PACKETS {
         model.offer(Instant::from_micros(number), &packet(number));
@@ -113,7 +119,7 @@ mod tests {
         for preset in PRESETS {
             let scenario = load(preset.name).unwrap();
             let checks = run(&scenario, &[], &[]);
-            assert_eq!(checks.len(), 2, "{}", preset.name);
+            assert!(!checks.is_empty(), "{}", preset.name);
             for check in checks {
                 assert!(check.passed, "{}: {check:?}", preset.name);
             }

@@ -237,7 +237,8 @@ fn measured<S: Stack>(
     let since = |read: fn(&StackCounters) -> Option<u64>| -> Option<u64> {
         // Without a call since measuring began nothing has changed since.
         let before = before.as_ref().unwrap_or(&after);
-        Some(read(&after)?.saturating_sub(read(before)?))
+        // A connection that was not there yet had counted nothing.
+        Some(read(&after)?.saturating_sub(read(before).unwrap_or(0)))
     };
     Measured {
         delivered: receiver.app.tally().delivered,

@@ -242,7 +242,7 @@ fn broken_records_are_refused() {
     for (broken, expected) in [
         (String::new(), "the file is empty"),
         (text.replace("tiderace-lab-run/1", "tiderace-lab-run/9"), "line 2: the schema is `tiderace-lab-run/9`"),
-        (text.replace("\"goodput\":{", "\"speed\":{"), "line 2: unknown figure `speed`"),
+        (text.replace("\"goodput\":{", "\"speed\":{"), "line 2: the line is damaged"),
         (text[..text.len() - 10].to_owned(), "line 2: this is no line of a file with records (EOF"),
     ] {
         let error = read(broken.as_bytes()).unwrap_err().to_string();

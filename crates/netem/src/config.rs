@@ -7,8 +7,19 @@
 //! loss = "1 %"                           # independent; or { burst = { mean = "1 %", length = 6 } }
 //! ```
 
-use serde::{Deserialize, Deserializer, Serialize};
-use units::{Bitrate, DataSize, Duration, Probability};
+mod loss;
+mod queue;
+mod schedule;
+mod short;
+
+use serde::{Deserialize, Serialize};
+use units::{Bitrate, Duration, Probability};
+
+use short::{Short, short_form};
+
+pub use loss::{Loss, LossTrace, LossTraceError};
+pub use queue::{Codel, FqCodel, Policer, Queue};
+pub use schedule::{Change, Fate, Outage, RateTrace, RateTraceError};
 
 /// One direction of a path. The default is a wire of no length: no rate limit, no delay, nothing lost.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -17,6 +28,12 @@ pub struct LinkConfig {
     /// Bits of IP packets per second. Without it packets take no time to send and there is no queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Bitrate>,
+    /// When a real link could send, in place of a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_trace: Option<RateTrace>,
+    /// Packets above a rate are dropped before they come to the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policer: Option<Policer>,
     /// What waits when packets come faster than the rate.
     pub queue: Queue,
     /// Propagation delay, one way.
@@ -37,6 +54,12 @@ pub struct LinkConfig {
     pub jitter_period: Duration,
     /// Let jitter alone change the order of packets.
     pub jitter_reorders: bool,
+    /// Further delay that follows a distribution, in place of `jitter`: pairs of a share and the delay that this share of
+    /// the time does not exceed, with straight lines in between, from zero on. `[["50 %", "0 ms"], ["95 %", "375 ms"],
+    /// ["100 %", "2 s"]]`: half of the time nothing is added. It is drawn anew after each `jitter-period`, which must
+    /// be given, and stays the same in between.
+    #[serde(skip_serializing_if = "Vec::is_empty", with = "quantiles")]
+    pub jitter_quantiles: Vec<(Probability, Duration)>,
     /// Packets that leave the order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Reorder>,
@@ -50,20 +73,12 @@ pub struct LinkConfig {
     /// Largest IP packet in bytes that passes; larger ones vanish without a word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-}
-
-/// What happens to packets that come faster than the rate. In files a size means drop-tail: `queue = "125 kB"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Queue {
-    /// No bound. Only for a link without a rate, where nothing ever waits.
-    #[default]
-    Unlimited,
-    /// First in, first out. A packet that does not fit is dropped.
-    DropTail {
-        /// Room for packets that wait, in bytes of IP packets. The packet being sent is not in the queue.
-        bytes: DataSize,
-    },
+    /// Other values from given moments on, in the order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
+    /// Spans in which nothing gets through.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outages: Vec<Outage>,
 }
 
 /// Packets that leave the order. Such a packet is neither held back for those before it nor does it hold back others.
@@ -86,39 +101,6 @@ pub struct Duplicate {
     /// The copy comes after the packet by a time drawn evenly from zero to this.
     #[serde(with = "units::duration_text")]
     pub delay: Duration,
-}
-
-/// Which packets are lost. In files a probability alone means independent loss: `loss = "1 %"`.
-#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize)]
-#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub enum Loss {
-    /// None.
-    #[default]
-    None,
-    /// Each packet for itself.
-    Iid {
-        /// Share of packets lost.
-        p: Probability,
-    },
-    /// Losses that come in bursts whose lengths are geometric: [`Loss::GilbertElliott`] with everything lost in the bad
-    /// state and nothing in the good one, given by what one can measure.
-    Burst {
-        /// Share of packets lost.
-        mean: Probability,
-        /// Mean number of packets in a burst, at least 1.
-        length: f64,
-    },
-    /// A chain of two states, good and bad, that makes one step per packet and starts in its stationary distribution.
-    GilbertElliott {
-        /// From good to bad, per packet.
-        p: Probability,
-        /// From bad to good, per packet.
-        r: Probability,
-        /// Share of packets lost in the good state.
-        loss_good: Probability,
-        /// Share of packets lost in the bad state.
-        loss_bad: Probability,
-    },
 }
 
 /// The settings contradict themselves.
@@ -153,43 +135,43 @@ pub enum ConfigError {
     /// A period of what?
     #[error("`jitter-period` and `jitter-reorders` need `jitter`")]
     NoJitter,
+    /// No group has this many packets to lose.
+    #[error("{drop} of each group of {size} packets cannot be lost")]
+    ImpossibleGroup {
+        /// Packets in a group.
+        size: u32,
+        /// How many should be lost.
+        drop: u32,
+    },
+    /// The file of a trace has not been read.
+    #[error("the trace `{0}` has not been read")]
+    TraceNotRead(String),
+    /// Two rates.
+    #[error("`rate` and `rate-trace` exclude one another")]
+    TwoRates,
+    /// A bucket that lets nothing through.
+    #[error("a policer needs a rate and a burst of at least one packet of 1500 bytes")]
+    TinyPolicer,
+    /// CoDel without its numbers.
+    #[error("CoDel needs a target, an interval and a quantum above zero")]
+    ZeroCodel,
+    /// No distribution.
+    #[error(
+        "`jitter-quantiles` must ascend in both columns and end with 100 %, and needs `jitter-period` and no `jitter`"
+    )]
+    BadQuantiles,
+    /// Changes that cannot be made.
+    #[error(
+        "`changes` must be in the order of time; a change of the rate needs a link with `rate`, and the new one must be \
+         more than zero"
+    )]
+    BadChange,
+    /// An outage that never ends or never is.
+    #[error("an outage must last for some time, and for less than `every`; only one outage may come again")]
+    BadOutage,
     /// Nothing would pass.
     #[error("an MTU of {0} bytes lets no QUIC packet pass (RFC 9000 §14: at least 1200 bytes of UDP payload)")]
     TinyMtu(u32),
-}
-
-impl Loss {
-    /// The chain of [`Loss::Burst`]: leaves the bad state with `r = 1 / length`, enters it with `p = r · mean / (1 - mean)`.
-    ///
-    /// # Errors
-    /// When no chain has this mean and length.
-    pub fn from_bursts(mean: Probability, length: f64) -> Result<Self, ConfigError> {
-        let impossible = || ConfigError::ImpossibleBurst { mean, length };
-        if !length.is_finite() || length < 1.0 || mean.get() >= 1.0 {
-            return Err(impossible());
-        }
-        let r = 1.0 / length;
-        let p = r * mean.get() / (1.0 - mean.get());
-        Ok(Self::GilbertElliott {
-            p: Probability::new(p).map_err(|_| impossible())?,
-            r: Probability::new(r).map_err(|_| impossible())?,
-            loss_good: Probability::ZERO,
-            loss_bad: Probability::ONE,
-        })
-    }
-
-    /// The share of packets that this model loses in the long run.
-    pub fn mean(&self) -> f64 {
-        match *self {
-            Self::None => 0.0,
-            Self::Iid { p } => p.get(),
-            Self::Burst { mean, .. } => mean.get(),
-            Self::GilbertElliott { p, r, loss_good, loss_bad } => {
-                let bad = p.get() / (p.get() + r.get());
-                bad * loss_bad.get() + (1.0 - bad) * loss_good.get()
-            }
-        }
-    }
 }
 
 impl LinkConfig {
@@ -198,18 +180,41 @@ impl LinkConfig {
     /// # Errors
     /// When they contradict themselves.
     pub fn check(&self) -> Result<(), ConfigError> {
-        match (self.rate, self.queue) {
-            (Some(rate), _) if rate.as_bps() == 0 => return Err(ConfigError::ZeroRate),
-            (Some(_), Queue::Unlimited) => return Err(ConfigError::RateWithoutQueue),
-            (None, Queue::DropTail { .. }) => return Err(ConfigError::QueueWithoutRate),
+        if self.rate.is_some() && self.rate_trace.is_some() {
+            return Err(ConfigError::TwoRates);
+        }
+        match (self.has_rate(), self.queue) {
+            _ if self.rate.is_some_and(|rate| rate.as_bps() == 0) => return Err(ConfigError::ZeroRate),
+            (true, Queue::Unlimited) => return Err(ConfigError::RateWithoutQueue),
+            (false, Queue::DropTail { .. } | Queue::Codel(_) | Queue::FqCodel(_)) => {
+                return Err(ConfigError::QueueWithoutRate);
+            }
+            (true, Queue::Codel(codel) | Queue::FqCodel(FqCodel { codel, .. }))
+                if codel.target.is_zero() || codel.interval.is_zero() =>
+            {
+                return Err(ConfigError::ZeroCodel);
+            }
+            (true, Queue::FqCodel(fq)) if fq.quantum == 0 => return Err(ConfigError::ZeroCodel),
             _ => {}
         }
-        match self.loss {
-            Loss::Burst { mean, length } => drop(Loss::from_bursts(mean, length)?),
-            Loss::GilbertElliott { p, r, .. } if p.get() + r.get() <= 0.0 => return Err(ConfigError::FrozenChain),
-            _ => {}
+        if let Some(trace) = &self.rate_trace
+            && trace.opportunities.last().is_none_or(|last| *last == 0)
+        {
+            return Err(ConfigError::TraceNotRead(trace.file.clone()));
         }
-        if self.jitter.is_zero() {
+        if self.policer.is_some_and(|policer| policer.rate.as_bps() == 0 || policer.burst.as_bytes() < 1_500) {
+            return Err(ConfigError::TinyPolicer);
+        }
+        self.loss.check()?;
+        self.check_schedule()?;
+        if !self.jitter_quantiles.is_empty() {
+            let ascends = self.jitter_quantiles.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
+            let ends = self.jitter_quantiles.last().is_some_and(|last| last.0 == Probability::ONE);
+            if !ascends || !ends || self.jitter_period.is_zero() || !self.jitter.is_zero() {
+                return Err(ConfigError::BadQuantiles);
+            }
+        }
+        if self.jitter.is_zero() && self.jitter_quantiles.is_empty() {
             if !self.jitter_period.is_zero() || self.jitter_reorders {
                 return Err(ConfigError::NoJitter);
             }
@@ -217,96 +222,73 @@ impl LinkConfig {
                 return Err(ConfigError::ReorderWithoutDelay);
             }
         }
-        match self.mtu {
+        let mtus = self.changes.iter().filter_map(|change| change.mtu).chain(self.mtu);
+        match mtus.min() {
             Some(mtu) if mtu < 1200 + crate::IPV4_OVERHEAD => Err(ConfigError::TinyMtu(mtu)),
             _ => Ok(()),
         }
     }
-}
 
-/// A setting that is written as one value where that says it all, or else as a table.
-mod short {
-    use core::{fmt, marker::PhantomData};
-
-    use serde::{Deserialize, Deserializer, de};
-
-    /// What text or a number alone means, and the table that stands for everything else.
-    pub(super) trait Short<'de>: Sized {
-        type Table: Deserialize<'de> + Into<Self>;
-        const EXPECTED: &'static str;
-        fn from_text(text: &str) -> Result<Self, String>;
-    }
-
-    pub(super) fn read<'de, T: Short<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-        struct Visitor<T>(PhantomData<T>);
-        impl<'de, T: Short<'de>> de::Visitor<'de> for Visitor<T> {
-            type Value = T;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(T::EXPECTED)
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-                T::from_text(text).map_err(E::custom)
-            }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
-                T::from_text(&value.to_string()).map_err(E::custom)
-            }
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-                T::from_text(&value.to_string()).map_err(E::custom)
-            }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-                T::from_text(&value.to_string()).map_err(E::custom)
-            }
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-                T::Table::deserialize(de::value::MapAccessDeserializer::new(map)).map(Into::into)
-            }
+    fn check_schedule(&self) -> Result<(), ConfigError> {
+        let ordered = self.changes.is_sorted_by_key(|change| change.at);
+        let rates = self.changes.iter().filter_map(|change| change.rate);
+        if !ordered || rates.clone().any(|rate| rate.as_bps() == 0) || (self.rate.is_none() && rates.count() > 0) {
+            return Err(ConfigError::BadChange);
         }
-        deserializer.deserialize_any(Visitor(PhantomData))
+        let bad = |outage: &Outage| {
+            outage.lasts.is_zero() || outage.every.is_some_and(|every| every <= outage.lasts || every.is_zero())
+        };
+        // Two that come again may together leave no gap.
+        let again = self.outages.iter().filter(|outage| outage.every.is_some()).count();
+        if self.outages.iter().any(bad) || again > 1 { Err(ConfigError::BadOutage) } else { Ok(()) }
+    }
+
+    /// Whether packets take time to send.
+    pub const fn has_rate(&self) -> bool {
+        self.rate.is_some() || self.rate_trace.is_some()
+    }
+
+    /// The rate, or that of the trace on average.
+    pub fn mean_rate(&self) -> Option<Bitrate> {
+        self.rate.or_else(|| self.rate_trace.as_ref().map(RateTrace::mean))
+    }
+
+    /// The most that jitter adds.
+    pub fn jitter_max(&self) -> Duration {
+        self.jitter_quantiles.last().map_or(self.jitter, |last| last.1)
     }
 }
 
-/// The tables behind the short forms.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-enum QueueTable {
-    DropTail { bytes: DataSize },
+/// Quantiles as pairs of texts.
+mod quantiles {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+    use units::{Duration, Probability, duration_text};
+
+    #[derive(Serialize, Deserialize)]
+    struct Pair(Probability, #[serde(with = "duration_text")] Duration);
+
+    pub(super) fn serialize<S: Serializer>(
+        pairs: &[(Probability, Duration)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(pairs.iter().map(|&(share, delay)| Pair(share, delay)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(Probability, Duration)>, D::Error> {
+        let pairs = Vec::<Pair>::deserialize(deserializer).map_err(de::Error::custom)?;
+        Ok(pairs.into_iter().map(|Pair(share, delay)| (share, delay)).collect())
+    }
 }
 
+/// The table behind the short form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct DuplicateTable {
+pub(crate) struct DuplicateTable {
     probability: Probability,
     #[serde(with = "units::duration_text", default)]
     delay: Duration,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-enum LossTable {
-    Iid {
-        p: Probability,
-    },
-    Burst {
-        mean: Probability,
-        length: f64,
-    },
-    GilbertElliott {
-        p: Probability,
-        r: Probability,
-        #[serde(default)]
-        loss_good: Probability,
-        #[serde(default = "always")]
-        loss_bad: Probability,
-    },
-}
-
-const fn always() -> Probability {
-    Probability::ONE
-}
-
-impl From<QueueTable> for Queue {
-    fn from(QueueTable::DropTail { bytes }: QueueTable) -> Self {
-        Self::DropTail { bytes }
-    }
 }
 
 impl From<DuplicateTable> for Duplicate {
@@ -315,30 +297,7 @@ impl From<DuplicateTable> for Duplicate {
     }
 }
 
-impl From<LossTable> for Loss {
-    fn from(table: LossTable) -> Self {
-        match table {
-            LossTable::Iid { p } => Self::Iid { p },
-            LossTable::Burst { mean, length } => Self::Burst { mean, length },
-            LossTable::GilbertElliott { p, r, loss_good, loss_bad } => {
-                Self::GilbertElliott { p, r, loss_good, loss_bad }
-            }
-        }
-    }
-}
-
-impl short::Short<'_> for Queue {
-    type Table = QueueTable;
-    const EXPECTED: &'static str = "the size of a drop-tail queue such as \"125 kB\", or { drop-tail = { bytes = … } }";
-    fn from_text(text: &str) -> Result<Self, String> {
-        match text {
-            "unlimited" => Ok(Self::Unlimited),
-            size => size.parse().map(|bytes| Self::DropTail { bytes }).map_err(|error| format!("{error}")),
-        }
-    }
-}
-
-impl short::Short<'_> for Duplicate {
+impl Short<'_> for Duplicate {
     type Table = DuplicateTable;
     const EXPECTED: &'static str = "a probability such as \"1 %\", or { probability = …, delay = … }";
     fn from_text(text: &str) -> Result<Self, String> {
@@ -347,27 +306,4 @@ impl short::Short<'_> for Duplicate {
     }
 }
 
-impl short::Short<'_> for Loss {
-    type Table = LossTable;
-    const EXPECTED: &'static str =
-        "a probability such as \"1 %\", or a table with one of `iid`, `burst` and `gilbert-elliott`";
-    fn from_text(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            probability => probability.parse().map(|p| Self::Iid { p }).map_err(|error| format!("{error}")),
-        }
-    }
-}
-
-macro_rules! short_form {
-    ($type:ty) => {
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                short::read(deserializer)
-            }
-        }
-    };
-}
-short_form!(Queue);
 short_form!(Duplicate);
-short_form!(Loss);

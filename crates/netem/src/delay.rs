@@ -12,6 +12,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     delay: Duration,
+    /// Other delays from given moments on, in the order of time.
+    changes: Vec<(Instant, Duration)>,
     jitter: Jitter,
     /// Jitter may not change the order.
     keeps_order: bool,
@@ -29,6 +31,14 @@ enum Jitter {
         span: u64,
         draws: RandomStream,
     },
+    /// A value of a distribution, drawn anew for each period.
+    Stepping {
+        quantiles: Vec<(f64, u64)>,
+        period: u64,
+        index: u64,
+        value: u64,
+        draws: RandomStream,
+    },
     /// A line between values drawn at multiples of the period.
     Wandering {
         span: u64,
@@ -43,9 +53,11 @@ enum Jitter {
 
 impl Way {
     pub(crate) fn new(config: &LinkConfig, seed: &Seed) -> Self {
+        let changes = config.changes.iter().filter_map(|change| Some((Instant::ZERO + change.at, change.delay?)));
         Self {
             delay: config.delay,
-            jitter: Jitter::new(nanos(config.jitter), nanos(config.jitter_period), seed.stream("jitter")),
+            changes: changes.collect(),
+            jitter: Jitter::new(config, seed.stream("jitter")),
             keeps_order: !config.jitter_reorders,
             floor: Instant::ZERO,
             reorder: config
@@ -58,10 +70,11 @@ impl Way {
     #[inline]
     pub(crate) fn arrival(&mut self, sent: Instant) -> Instant {
         let (jitter, leaves) = self.draw(sent);
+        let delay = if self.changes.is_empty() { self.delay } else { self.delay_at(sent) };
         if let Some(extra) = leaves {
-            return sent + self.delay + extra;
+            return sent + delay + extra;
         }
-        let at = sent + self.delay + Duration::from_nanos(jitter);
+        let at = sent + delay + Duration::from_nanos(jitter);
         if !self.keeps_order {
             return at;
         }
@@ -71,6 +84,13 @@ impl Way {
 }
 
 impl Way {
+    /// The propagation delay of a packet sent at this moment.
+    #[cold]
+    fn delay_at(&self, sent: Instant) -> Duration {
+        let passed = self.changes.partition_point(|(from, _)| *from <= sent);
+        passed.checked_sub(1).map_or(self.delay, |place| self.changes[place].1)
+    }
+
     /// A packet that does not arrive: it makes its draws and holds nobody back.
     pub(crate) fn skip(&mut self, sent: Instant) {
         self.draw(sent);
@@ -87,7 +107,14 @@ impl Way {
 }
 
 impl Jitter {
-    fn new(span: u64, period: u64, draws: RandomStream) -> Self {
+    fn new(config: &LinkConfig, draws: RandomStream) -> Self {
+        let (span, period) = (nanos(config.jitter), nanos(config.jitter_period));
+        if !config.jitter_quantiles.is_empty() {
+            let quantiles = config.jitter_quantiles.iter().map(|(share, delay)| (share.get(), nanos(*delay))).collect();
+            let mut stepping = Self::Stepping { quantiles, period: period.max(1), index: 0, value: 0, draws };
+            stepping.turn(0);
+            return stepping;
+        }
         match (span, period) {
             (0, _) => Self::None,
             (span, 0) => Self::PerPacket { span, draws },
@@ -105,6 +132,14 @@ impl Jitter {
         match self {
             Self::None => 0,
             Self::PerPacket { span, draws } => up_to(draws, *span),
+            Self::Stepping { period, index, value, .. } => {
+                let (wanted, value) = (now.as_nanos() / *period, *value);
+                if wanted == *index {
+                    return value;
+                }
+                self.turn(wanted);
+                self.at(now)
+            }
             Self::Wandering { period, index, .. } => {
                 let wanted = now.as_nanos() / *period;
                 if wanted != *index {
@@ -125,6 +160,10 @@ impl Jitter {
             *index = wanted;
             *from = scale(draws.next_u64(), *span);
             *to = scale(draws.next_u64(), *span);
+        } else if let Self::Stepping { quantiles, index, value, draws, .. } = self {
+            draws.set_word_pos(u128::from(wanted) * 2);
+            *index = wanted;
+            *value = inverse(quantiles, draws.next_u64());
         }
     }
 
@@ -139,6 +178,22 @@ impl Jitter {
             _ => 0,
         }
     }
+}
+
+/// The value of a distribution for a draw: a straight line between the two quantiles around it.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "within the table"
+)]
+fn inverse(quantiles: &[(f64, u64)], draw: u64) -> u64 {
+    let share = (draw >> 11) as f64 / (1u64 << 53) as f64;
+    let above = quantiles.partition_point(|(until, _)| *until < share).min(quantiles.len().saturating_sub(1));
+    let (high, to) = quantiles[above];
+    let (low, from) = above.checked_sub(1).map_or((0.0, 0), |below| quantiles[below]);
+    let done = if high > low { ((share - low) / (high - low)).clamp(0.0, 1.0) } else { 1.0 };
+    from + (done * (to - from) as f64) as u64
 }
 
 /// A span as integer nanoseconds, saturating.
@@ -205,6 +260,41 @@ mod tests {
         let one = delays(&config, MS, 1000);
         let every_tenth = delays(&config, 10 * MS, 100);
         assert_eq!(one.into_iter().skip(9).step_by(10).collect::<Vec<_>>(), every_tenth);
+    }
+
+    /// The round-trip times that a ride-hailing service published, less their median.
+    #[test]
+    fn a_distribution_is_met() {
+        let share = |value| Probability::new(value).unwrap();
+        let quantiles = vec![
+            (share(0.5), Duration::ZERO),
+            (share(0.75), 75 * MS),
+            (share(0.95), 375 * MS),
+            (share(0.99), 1_950 * MS),
+            (share(1.0), 2_500 * MS),
+        ];
+        let config = LinkConfig {
+            jitter_quantiles: quantiles,
+            jitter_period: 10 * MS,
+            jitter_reorders: true,
+            ..LinkConfig::default()
+        };
+        config.check().unwrap();
+        let mut seen = delays(&config, 10 * MS, 100_000);
+        seen.sort_unstable();
+        let at = |q: f64| seen[(q * 100_000.0) as usize] as f64 / 1e3;
+        assert_eq!(at(0.49), 0.0);
+        for (q, expected, off) in [(0.75, 75.0, 4.0), (0.95, 375.0, 20.0), (0.99, 1_950.0, 60.0)] {
+            assert!((at(q) - expected).abs() < off, "p{q}: {}", at(q));
+        }
+    }
+
+    #[test]
+    fn the_delay_changes_when_asked() {
+        let change = crate::config::Change { at: 50 * MS, rate: None, delay: Some(40 * MS), mtu: None };
+        let config = LinkConfig { delay: 10 * MS, changes: vec![change], ..LinkConfig::default() };
+        let delays = delays(&config, MS, 100);
+        assert!(delays[..49].iter().all(|&delay| delay == 10_000) && delays[49..].iter().all(|&delay| delay == 40_000));
     }
 
     #[test]

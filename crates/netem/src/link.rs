@@ -5,21 +5,31 @@ use units::{DataSize, Duration, Instant, RandomStream, Seed};
 
 use crate::{
     ConfigError, Forced, Histogram, LinkConfig, LinkCounters, Script,
+    aqm::{Aqm, Left},
+    config::{Fate, Outage, Queue},
     delay::Way,
     draw::Chance,
     duplication::Duplication,
     loss::LossProcess,
-    packet::{Delivery, DropReason, PacketMeta, Transit, Verdict},
+    packet::{Delivery, DropReason, Ecn, PacketMeta, Ticket, Transit, Verdict},
+    policer::Bucket,
     transmitter::Transmitter,
 };
 
 /// One direction of a path.
 ///
-/// Offer packets in the order of time. The answer to each is final; the caller delivers the packet at the time said.
+/// Offer packets in the order of time. The caller delivers a packet at the time said. The answer is final, unless it is
+/// [`Verdict::Held`]: then the queue decides when the packet leaves it, and the caller drains [`Link::poll`] whenever
+/// [`Link::deadline`] has come, before it offers anything later.
 #[derive(Debug)]
 pub struct Link {
     mtu: u32,
-    transmitter: Option<Transmitter>,
+    /// Other MTUs from given moments on.
+    mtus: Vec<(Instant, u32)>,
+    policer: Option<Bucket>,
+    transmitter: Sender,
+    /// Spans in which what is sent is lost.
+    outages: Vec<Outage>,
     loss: LossProcess,
     corruption: Option<(Chance, RandomStream)>,
     way: Way,
@@ -31,7 +41,39 @@ pub struct Link {
     latest: Instant,
 }
 
+/// Queue and transmitter.
+#[derive(Debug)]
+enum Sender {
+    /// No rate: packets take no time to send.
+    None,
+    /// A queue that knows a packet's stay when it enters.
+    Tail(Transmitter),
+    /// A queue that decides when packets leave.
+    Managed(Box<Aqm<Waiting>>),
+}
+
+/// What a link keeps of a packet that waits in a managed queue.
+#[derive(Debug)]
+struct Waiting {
+    packet: PacketMeta,
+    forced: Option<Forced>,
+    lot: Lot,
+    ticket: Ticket,
+}
+
+/// A held packet whose fate is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Which packet.
+    pub ticket: Ticket,
+    /// Its description, as it was offered.
+    pub packet: PacketMeta,
+    /// Dropped or delivered.
+    pub transit: Transit,
+}
+
 /// What chance has in store for a packet. Drawn for every packet before anything is decided.
+#[derive(Clone, Copy, Debug)]
 struct Lot {
     lost: bool,
     corrupt: Option<u64>,
@@ -43,9 +85,22 @@ impl Link {
     /// # Errors
     /// When the settings contradict themselves.
     pub fn new(config: &LinkConfig, seed: Seed) -> Result<Self, ConfigError> {
+        config.check()?;
+        let transmitter = match config.queue {
+            Queue::Codel(_) | Queue::FqCodel(_) => {
+                Aqm::new(config).map_or(Sender::None, |aqm| Sender::Managed(Box::new(aqm)))
+            }
+            Queue::Unlimited | Queue::DropTail { .. } => Transmitter::new(config).map_or(Sender::None, Sender::Tail),
+        };
+        let mtus = config.changes.iter().filter_map(|change| Some((Instant::ZERO + change.at, change.mtu?)));
+        // Without a rate there is no queue that could hold packets: an outage loses them all the same.
+        let lost = |outage: &&Outage| outage.packets == Fate::Lost || !config.has_rate();
         Ok(Self {
             mtu: config.mtu.unwrap_or(u32::MAX),
-            transmitter: Transmitter::new(config)?,
+            mtus: mtus.collect(),
+            policer: config.policer.as_ref().map(Bucket::new),
+            transmitter,
+            outages: config.outages.iter().filter(lost).copied().collect(),
             loss: LossProcess::new(&config.loss, &seed)?,
             corruption: (config.corrupt.get() > 0.0).then(|| (Chance::new(config.corrupt), seed.stream("corrupt"))),
             way: Way::new(config, &seed),
@@ -66,17 +121,77 @@ impl Link {
     pub fn offer(&mut self, now: Instant, packet: &PacketMeta) -> Transit {
         self.counters.offered.add(packet.size);
         let forced = self.script.as_mut().and_then(|script| script.decide(packet));
-        let lot = self.draw();
-        if packet.size > self.mtu {
+        let lot = self.draw(packet);
+        let mtu = if self.mtus.is_empty() { self.mtu } else { self.mtu_at(now) };
+        if packet.size > mtu {
             return self.drop(packet, DropReason::Mtu, Duration::ZERO, now);
         }
-        let Some((queued, sent)) = self.transmit(now, packet.size) else {
-            return self.drop(packet, DropReason::Queue, Duration::ZERO, now);
+        if self.policer.as_mut().is_some_and(|bucket| !bucket.passes(now, packet)) {
+            return self.drop(packet, DropReason::Policer, Duration::ZERO, now);
+        }
+        match &mut self.transmitter {
+            Sender::None => self.sent(packet, forced, lot, (Duration::ZERO, now), packet.ecn),
+            Sender::Tail(transmitter) => {
+                let Some(stay) = transmitter.accept(now, packet.size) else {
+                    return self.drop(packet, DropReason::Queue, Duration::ZERO, now);
+                };
+                let queued = stay.starts - now;
+                self.counters.queue_peak_bytes =
+                    self.counters.queue_peak_bytes.max(transmitter.backlog(now).as_bytes());
+                self.queueing.record_duration(queued);
+                self.sent(packet, forced, lot, (queued, stay.ends), packet.ecn)
+            }
+            Sender::Managed(aqm) => {
+                let ticket = Ticket(self.counters.offered.packets);
+                aqm.offer(now, packet.flow, packet.size, packet.ecn, Waiting { packet: *packet, forced, lot, ticket });
+                self.counters.queue_peak_bytes = self.counters.queue_peak_bytes.max(aqm.backlog());
+                Transit { queued: Duration::ZERO, verdict: Verdict::Held(ticket) }
+            }
+        }
+    }
+
+    /// When [`Self::poll`] has something to tell; `None` when the link holds no packet. Ask again after each offer.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.transmitter {
+            Sender::Managed(aqm) => aqm.deadline(),
+            _ => None,
+        }
+    }
+
+    /// The next held packet whose fate is known by `now`. Call it until it answers `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<Released> {
+        let Sender::Managed(aqm) = &mut self.transmitter else { return None };
+        let Left { item: Waiting { packet, forced, lot, ticket }, entered, fate } = aqm.poll(now)?;
+        let transit = match fate {
+            Ok((stay, marked)) => {
+                let queued = stay.starts - entered;
+                self.queueing.record_duration(queued);
+                let ecn = if marked { Ecn::Ce } else { packet.ecn };
+                self.sent(&packet, forced, lot, (queued, stay.ends), ecn)
+            }
+            Err(reason) => self.drop(&packet, reason, now - entered, now),
         };
+        Some(Released { ticket, packet, transit })
+    }
+
+    /// Behind the transmitter: what becomes of a packet that has been sent.
+    #[inline]
+    fn sent(
+        &mut self,
+        packet: &PacketMeta,
+        forced: Option<Forced>,
+        lot: Lot,
+        (queued, sent): (Duration, Instant),
+        ecn: Ecn,
+    ) -> Transit {
         match forced {
             Some(Forced::Drop) => return self.drop(packet, DropReason::Script, queued, sent),
             None if lot.lost => return self.drop(packet, DropReason::Loss, queued, sent),
             _ => {}
+        }
+        if self.outages.iter().any(|outage| outage.end(sent).is_some()) {
+            return self.drop(packet, DropReason::Outage, queued, sent);
         }
         let mut at = self.way.arrival(sent);
         let copy_at = self.duplication.as_mut().and_then(|duplication| duplication.copy(at));
@@ -86,7 +201,14 @@ impl Link {
             Some(Forced::Corrupt) => corrupt = corrupt.or(Some(packet.number)),
             _ => {}
         }
-        self.deliver(packet, queued, Delivery { at, corrupt, ecn: packet.ecn }, copy_at)
+        self.deliver(packet, queued, Delivery { at, corrupt, ecn }, copy_at)
+    }
+
+    /// The MTU at a moment.
+    #[cold]
+    fn mtu_at(&self, now: Instant) -> u32 {
+        let passed = self.mtus.partition_point(|(from, _)| *from <= now);
+        passed.checked_sub(1).map_or(self.mtu, |place| self.mtus[place].1)
     }
 
     /// What the link has done so far.
@@ -106,29 +228,22 @@ impl Link {
 
     /// Bytes that wait in the queue at `now`, without the packet that is being sent.
     pub fn backlog(&mut self, now: Instant) -> DataSize {
-        self.transmitter.as_mut().map_or(DataSize::from_bytes(0), |transmitter| transmitter.backlog(now))
+        match &mut self.transmitter {
+            Sender::None => DataSize::from_bytes(0),
+            Sender::Tail(transmitter) => transmitter.backlog(now),
+            Sender::Managed(aqm) => DataSize::from_bytes(aqm.backlog()),
+        }
     }
 
     /// The draws behind loss and corruption, the same number for every packet.
     #[inline]
-    fn draw(&mut self) -> Lot {
-        let lost = self.loss.next();
+    fn draw(&mut self, packet: &PacketMeta) -> Lot {
+        let lost = self.loss.next(packet);
         let corrupt = self.corruption.as_mut().and_then(|(chance, draws)| {
             let (decision, places) = (draws.next_u64(), draws.next_u64());
             chance.decides(decision).then_some(places)
         });
         Lot { lost, corrupt }
-    }
-
-    /// Queue and transmitter: how long the packet waits and when its last bit has been sent.
-    #[inline]
-    fn transmit(&mut self, now: Instant, size: u32) -> Option<(Duration, Instant)> {
-        let Some(transmitter) = &mut self.transmitter else { return Some((Duration::ZERO, now)) };
-        let stay = transmitter.accept(now, size)?;
-        let queued = stay.starts - now;
-        self.queueing.record_duration(queued);
-        self.counters.queue_peak_bytes = self.counters.queue_peak_bytes.max(transmitter.backlog(now).as_bytes());
-        Some((queued, stay.ends))
     }
 
     /// A packet that does not arrive. It makes the remaining draws all the same: they are those of the n-th packet.

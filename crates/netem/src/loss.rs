@@ -1,9 +1,15 @@
-//! Which packets the wire loses: none, each for itself, or in bursts (Gilbert-Elliott).
+//! Which packets the wire loses: none, each for itself, in bursts (Gilbert-Elliott), so many of each group, or those of a trace.
+
+use std::sync::Arc;
 
 use rand_core::RngCore;
 use units::{Probability, RandomStream, Seed};
 
-use crate::{ConfigError, config::Loss, draw::Chance};
+use crate::{
+    ConfigError, PacketMeta,
+    config::Loss,
+    draw::{Chance, up_to},
+};
 
 /// A loss model at work. Every packet makes two draws: one decides the state, one the loss within it.
 #[derive(Clone, Debug)]
@@ -11,12 +17,32 @@ pub(crate) enum LossProcess {
     None,
     Iid { lost: Chance, draws: RandomStream },
     Chain { bad: bool, to_bad: Chance, to_good: Chance, lost_in_good: Chance, lost_in_bad: Chance, draws: RandomStream },
+    Group { size: u32, drop: u32, min_bytes: u32, seed: Seed, flows: Vec<Group> },
+    Trace { lost: Arc<Vec<bool>>, next: usize },
+}
+
+/// Where a flow stands in its group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Packets of the group still to come, and how many of them are to be lost.
+    left: u32,
+    to_lose: u32,
+    draws: RandomStream,
 }
 
 impl LossProcess {
     pub(crate) fn new(config: &Loss, seed: &Seed) -> Result<Self, ConfigError> {
         let draws = seed.stream("loss");
+        config.check()?;
         Ok(match *config {
+            Loss::Group { size, drop, min_bytes } => {
+                Self::Group { size, drop, min_bytes, seed: seed.child("loss group", 0), flows: Vec::new() }
+            }
+            Loss::Trace(ref trace) => {
+                let last = trace.lost.len() as u64 - 1;
+                let start = up_to(&mut seed.stream("loss start"), last);
+                Self::Trace { lost: Arc::clone(&trace.lost), next: usize::try_from(start).unwrap_or(0) }
+            }
             Loss::None => Self::None,
             Loss::Iid { p } => Self::Iid { lost: Chance::new(p), draws },
             Loss::Burst { mean, length } => return Self::new(&Loss::from_bursts(mean, length)?, seed),
@@ -37,10 +63,16 @@ impl LossProcess {
         })
     }
 
-    /// Whether the next packet is lost.
+    /// Whether this packet, the next one, is lost.
     #[inline]
-    pub(crate) fn next(&mut self) -> bool {
+    pub(crate) fn next(&mut self, packet: &PacketMeta) -> bool {
         match self {
+            Self::Group { .. } => self.next_of_group(packet),
+            Self::Trace { lost, next } => {
+                let fate = lost[*next];
+                *next = if *next + 1 == lost.len() { 0 } else { *next + 1 };
+                fate
+            }
             Self::None => false,
             Self::Iid { lost, draws } => {
                 // The draw that a chain would use for its state: drawn and not used, so that the draws for the loss
@@ -56,6 +88,28 @@ impl LossProcess {
             }
         }
     }
+
+    /// Chooses exactly so many of each group, each choice of places as likely as any other: a packet is taken with the
+    /// probability (still to lose) / (still to come).
+    fn next_of_group(&mut self, packet: &PacketMeta) -> bool {
+        let Self::Group { size, drop, min_bytes, seed, flows } = self else { return false };
+        if packet.size < *min_bytes {
+            return false;
+        }
+        let flow = usize::try_from(packet.flow).unwrap_or(usize::MAX);
+        while flows.len() <= flow {
+            let draws = seed.child("flow", flows.len() as u64).stream("places");
+            flows.push(Group { left: 0, to_lose: 0, draws });
+        }
+        let group = &mut flows[flow];
+        if group.left == 0 {
+            (group.left, group.to_lose) = (*size, *drop);
+        }
+        let lost = up_to(&mut group.draws, u64::from(group.left) - 1) < u64::from(group.to_lose);
+        group.left -= 1;
+        group.to_lose -= u32::from(lost);
+        lost
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +122,7 @@ mod tests {
 
     fn lost(config: &Loss, seed: u64, packets: usize) -> Vec<bool> {
         let mut process = LossProcess::new(config, &Seed::from_number(seed)).unwrap();
-        (0..packets).map(|_| process.next()).collect()
+        (0..packets).map(|_| process.next(&PacketMeta { size: 1500, ..PacketMeta::default() })).collect()
     }
 
     #[test]
@@ -78,6 +132,52 @@ mod tests {
         assert!(one.iter().zip(&two).all(|(one, two)| !one || *two));
         assert!(one.iter().any(|lost| *lost));
         assert_ne!(one, two);
+    }
+
+    #[test]
+    fn exactly_so_many_of_each_group() {
+        let mut process =
+            LossProcess::new(&Loss::Group { size: 11, drop: 2, min_bytes: 600 }, &Seed::from_number(1)).unwrap();
+        let mut places = [0; 11];
+        for group in 0..1_000 {
+            let mut lost = 0;
+            for place in &mut places {
+                // Small packets and another flow in between change nothing.
+                assert!(!process.next(&PacketMeta { size: 60, ..PacketMeta::default() }));
+                process.next(&PacketMeta { size: 1500, flow: 3, ..PacketMeta::default() });
+                let this = process.next(&PacketMeta { size: 1500, ..PacketMeta::default() });
+                *place += u32::from(this);
+                lost += u32::from(this);
+            }
+            assert_eq!(lost, 2, "group {group}");
+        }
+        // Each place 2000 / 11 = 182 times, with a standard deviation of 12.
+        assert!(places.iter().all(|count| (130..235).contains(count)), "{places:?}");
+    }
+
+    #[test]
+    fn a_trace_repeats_from_a_place_that_the_seed_chooses() {
+        let trace = crate::config::LossTrace::parse("t", "# seen on a Monday\n0001\n10, 0").unwrap();
+        assert_eq!(trace.lost.len(), 7);
+        let config = Loss::Trace(trace.clone());
+        assert!((config.mean() - 2.0 / 7.0).abs() < 1e-12);
+        let seen = lost(&config, 4, 21);
+        assert!(seen[..7] == seen[7..14] && seen.iter().filter(|lost| **lost).count() == 6, "{seen:?}");
+        let starts: std::collections::BTreeSet<Vec<bool>> = (0..50).map(|seed| lost(&config, seed, 7)).collect();
+        assert_eq!(starts.len(), 7);
+        assert!(crate::config::LossTrace::parse("t", "012").is_err());
+        let json = through_text(&config);
+        assert_eq!(json, config);
+    }
+
+    /// Through text and back.
+    fn through_text(loss: &Loss) -> Loss {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct File {
+            loss: Loss,
+        }
+        let text = toml::to_string(&File { loss: loss.clone() }).unwrap();
+        toml::from_str::<File>(&text).unwrap().loss
     }
 
     #[test]

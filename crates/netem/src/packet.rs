@@ -56,6 +56,18 @@ impl Ecn {
     }
 }
 
+/// What an IP packet carries, as far as networks tell it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// UDP, and QUIC in it.
+    #[default]
+    Udp,
+    /// TCP.
+    Tcp,
+    /// Anything else.
+    Other,
+}
+
 /// What the link may know about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketMeta {
@@ -67,6 +79,8 @@ pub struct PacketMeta {
     pub number: u64,
     /// The ECN bits.
     pub ecn: Ecn,
+    /// What the IP packet carries.
+    pub protocol: Protocol,
     /// A mark that means something to a test only (see [`Script`](crate::Script)).
     pub tag: u64,
 }
@@ -82,11 +96,18 @@ pub enum DropReason {
     Loss,
     /// A test asked for it.
     Script,
+    /// Above the rate of the policer.
+    Policer,
+    /// The queue's management (CoDel) dropped it so that senders slow down.
+    Aqm,
+    /// Sent while nothing got through.
+    Outage,
 }
 
 impl DropReason {
     /// Every reason, in the order in which [`LinkCounters`](crate::LinkCounters) holds them.
-    pub const ALL: [Self; 4] = [Self::Mtu, Self::Queue, Self::Loss, Self::Script];
+    pub const ALL: [Self; 7] =
+        [Self::Mtu, Self::Queue, Self::Loss, Self::Script, Self::Policer, Self::Aqm, Self::Outage];
 
     /// The name used in reports.
     pub const fn name(self) -> &'static str {
@@ -95,6 +116,9 @@ impl DropReason {
             Self::Queue => "queue",
             Self::Loss => "loss",
             Self::Script => "script",
+            Self::Policer => "policer",
+            Self::Aqm => "aqm",
+            Self::Outage => "outage",
         }
     }
 }
@@ -110,7 +134,11 @@ pub struct Delivery {
     pub ecn: Ecn,
 }
 
-/// Dropped, or delivered once or twice.
+/// Names a packet that a link holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Dropped, or delivered once or twice, or not decided yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It never arrives.
@@ -122,6 +150,8 @@ pub enum Verdict {
         /// A copy that the network made. Never before `first`.
         copy: Option<Delivery>,
     },
+    /// It waits in a queue that decides later; [`Link::poll`](crate::Link::poll) tells.
+    Held(Ticket),
 }
 
 impl Verdict {
@@ -129,7 +159,7 @@ impl Verdict {
     #[inline]
     pub fn deliveries(&self) -> impl Iterator<Item = Delivery> + use<> {
         let (first, copy) = match *self {
-            Self::Dropped(_) => (None, None),
+            Self::Dropped(_) | Self::Held(_) => (None, None),
             Self::Delivered { first, copy } => (Some(first), copy),
         };
         first.into_iter().chain(copy)
@@ -139,7 +169,7 @@ impl Verdict {
     #[inline]
     pub const fn arrival(&self) -> Option<Instant> {
         match self {
-            Self::Dropped(_) => None,
+            Self::Dropped(_) | Self::Held(_) => None,
             Self::Delivered { first, .. } => Some(first.at),
         }
     }

@@ -1,57 +1,33 @@
-//! Rate and queue: when a packet's last bit has left, or that there was no room for it.
+//! A drop-tail queue in front of the transmitter: when a packet's last bit has left, or that there was no room for it.
 //!
-//! The transmitter works in virtual time: on arrival the packet's whole stay is computed. The time at which it is free
-//! again is kept in nanoseconds *and* the fraction of one that is left over, so that a million packets take exactly as
-//! long as their bits do and no rounding adds up.
+//! First in, first out needs no event: on arrival the packet's whole stay is computed.
 
 use std::collections::VecDeque;
 
-use units::{Bitrate, DataSize, Instant};
+use units::{DataSize, Instant};
 
 use crate::{
-    ConfigError,
-    config::{LinkConfig, Queue},
+    config::LinkConfig,
+    pace::{Pace, Stay},
 };
-
-/// Bits times nanoseconds per second: one byte at one bit per second takes this many nanoseconds.
-const BYTE_AT_ONE_BPS: u64 = 8 * 1_000_000_000;
 
 /// Sends one packet after the other at a rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Transmitter {
-    /// Bits per second, more than zero.
-    rate: u64,
+    pace: Pace,
     /// Room in the queue, in bytes.
     room: u64,
-    /// Free from this nanosecond on …
-    free: u64,
-    /// … and this many parts of `rate` of the next one.
-    free_fraction: u64,
     /// Packets accepted whose first bit has not been sent as far as is known: (first bit sent at, size).
     waiting: VecDeque<(u64, u32)>,
     /// Their sizes together.
     backlog: u64,
 }
 
-/// A packet's stay at the transmitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stay {
-    /// When its first bit is sent, rounded down to a nanosecond.
-    pub(crate) starts: Instant,
-    /// When its last bit has been sent, rounded up to a nanosecond.
-    pub(crate) ends: Instant,
-}
-
 impl Transmitter {
     /// `None` for a link without a rate.
-    pub(crate) fn new(config: &LinkConfig) -> Result<Option<Self>, ConfigError> {
-        config.check()?;
-        let Some(rate) = config.rate.map(Bitrate::as_bps) else { return Ok(None) };
-        let room = match config.queue {
-            Queue::Unlimited => u64::MAX,
-            Queue::DropTail { bytes } => bytes.as_bytes(),
-        };
-        Ok(Some(Self { rate, room, free: 0, free_fraction: 0, waiting: VecDeque::new(), backlog: 0 }))
+    pub(crate) fn new(config: &LinkConfig) -> Option<Self> {
+        let room = config.queue.bytes().map_or(u64::MAX, DataSize::as_bytes);
+        Some(Self { pace: Pace::new(config)?, room, waiting: VecDeque::new(), backlog: 0 })
     }
 
     /// Takes a packet of `size` bytes; `None` when it finds no room.
@@ -59,28 +35,16 @@ impl Transmitter {
     pub(crate) fn accept(&mut self, now: Instant, size: u32) -> Option<Stay> {
         let now = now.as_nanos();
         self.advance(now);
-        let idle = self.free < now || (self.free == now && self.free_fraction == 0);
-        if idle {
-            self.free = now;
-            self.free_fraction = 0;
-        } else if self.backlog.saturating_add(u64::from(size)) > self.room {
+        let idle = self.pace.idle(now);
+        if !idle && self.backlog.saturating_add(u64::from(size)) > self.room {
             return None;
         }
-        let starts = self.free;
-        if !idle {
-            self.waiting.push_back((starts, size));
+        let stay = self.pace.send(size);
+        if !idle || stay.starts.as_nanos() > now {
+            self.waiting.push_back((stay.starts.as_nanos(), size));
             self.backlog += u64::from(size);
         }
-        // At most 2^32 · 8·10^9 + rate: 3.5·10^19 does not fit 64 bits for absurd sizes, real ones (64 KiB) do.
-        let parts = u128::from(size) * u128::from(BYTE_AT_ONE_BPS) + u128::from(self.free_fraction);
-        let (nanos, fraction) = match u64::try_from(parts) {
-            Ok(parts) => (parts / self.rate, parts % self.rate),
-            Err(_) => wide(parts, self.rate),
-        };
-        self.free = self.free.saturating_add(nanos);
-        self.free_fraction = fraction;
-        let ends = self.free.saturating_add(u64::from(fraction > 0));
-        Some(Stay { starts: Instant::from_nanos(starts), ends: Instant::from_nanos(ends) })
+        Some(stay)
     }
 
     /// Bytes that wait at `now`, without the packet that is being sent.
@@ -102,19 +66,16 @@ impl Transmitter {
     }
 }
 
-/// The same division for numbers that need more than 64 bits.
-#[cold]
-#[expect(clippy::cast_possible_truncation, reason = "a remainder is less than its 64-bit divisor")]
-fn wide(parts: u128, rate: u64) -> (u64, u64) {
-    let rate = u128::from(rate);
-    (u64::try_from(parts / rate).unwrap_or(u64::MAX), (parts % rate) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use units::Bitrate;
 
     use super::*;
+    use crate::config::Queue;
+
+    /// One byte at one bit per second takes this many nanoseconds.
+    const BYTE_AT_ONE_BPS: u64 = 8 * 1_000_000_000;
 
     fn transmitter(bps: u64, bytes: u64) -> Transmitter {
         let config = LinkConfig {
@@ -122,7 +83,7 @@ mod tests {
             queue: Queue::DropTail { bytes: DataSize::from_bytes(bytes) },
             ..LinkConfig::default()
         };
-        Transmitter::new(&config).unwrap().unwrap()
+        Transmitter::new(&config).unwrap()
     }
 
     #[test]

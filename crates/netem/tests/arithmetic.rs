@@ -171,7 +171,7 @@ fn the_luck_of_a_packet_does_not_depend_on_other_settings() {
             );
         }
         let luck = |verdict: &Verdict| match verdict {
-            Verdict::Dropped(_) => None,
+            Verdict::Dropped(_) | Verdict::Held(_) => None,
             Verdict::Delivered { first, copy } => Some((first.corrupt, copy.map(|copy| copy.at - first.at))),
         };
         for other in [&narrow[n], &lossless[n]] {

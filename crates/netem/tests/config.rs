@@ -38,6 +38,7 @@ fn everything_written_out() {
         loss: Loss::Burst { mean: probability(0.006), length: 6.0 },
         corrupt: probability(0.001),
         mtu: Some(1350),
+        ..LinkConfig::default()
     };
     assert_eq!(config, expected);
     expected.check().unwrap();
@@ -74,7 +75,10 @@ fn what_is_wrong_is_named() {
         ("delay = 5", "invalid type"),
         ("rate = \"20\"", "`20 Mbit/s`"),
         ("queue = \"many\"", "as a size"),
-        ("queue = { codel = { bytes = \"1 kB\" } }", "unknown variant `codel`, expected `drop-tail`"),
+        (
+            "queue = { coddle = { bytes = \"1 kB\" } }",
+            "unknown variant `coddle`, expected one of `drop-tail`, `codel`, `fq-codel`",
+        ),
         ("queue = { drop-tail = { packets = 5 } }", "unknown field `packets`"),
         ("loss = \"101 %\"", "is not a probability"),
         ("loss = { bursts = { mean = 0.1, length = 3 } }", "unknown variant `bursts`"),
@@ -161,6 +165,7 @@ proptest! {
             loss,
             corrupt,
             mtu,
+            ..LinkConfig::default()
         };
         let text = toml::to_string(&config).unwrap();
         prop_assert_eq!(toml::from_str::<LinkConfig>(&text).unwrap(), config, "{}", text);

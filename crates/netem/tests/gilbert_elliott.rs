@@ -35,7 +35,7 @@ fn bursts(loss: Loss, packets: u64, seed: u64) -> (u64, Vec<u64>) {
                 run += 1;
             }
             Verdict::Delivered { .. } if run > 0 => runs.push(std::mem::take(&mut run)),
-            Verdict::Delivered { .. } => {}
+            Verdict::Held(_) | Verdict::Delivered { .. } => {}
         }
     }
     (lost, runs)

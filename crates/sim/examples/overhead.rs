@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         loss: Loss::Burst { mean: Probability::new(0.01)?, length: 3.0 },
         ..LinkConfig::default()
     };
-    let dumbbell = Dumbbell { up: link.clone(), down: link, start_jitter: Duration::from_millis(48) };
+    let dumbbell = Dumbbell { up: link.clone(), down: link, start_jitter: Duration::from_millis(48), nat: None };
     let access = Access { delay: Duration::ZERO, jitter: Duration::from_micros(300) };
     let until = Instant::ZERO + Duration::from_secs(1) * SECONDS;
     let clients = (0..10).map(|n| Host {

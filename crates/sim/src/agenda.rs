@@ -13,6 +13,8 @@ pub(crate) enum Event {
     Enter { packet: u32 },
     /// A packet reaches its node.
     Arrive { packet: u32 },
+    /// A link knows more of the packets that it holds.
+    Link { link: u32 },
 }
 
 /// Events in the order of time; at the same instant in the order in which they were entered.

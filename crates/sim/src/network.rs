@@ -3,9 +3,10 @@
 //! Addresses lie in zones. Inside a zone packets pass freely; from one zone to another they pass the link between the
 //! two, shared by everyone. A dumbbell is two zones; a telephone with two radios is a node with addresses in two zones.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
 
-use netem::{Link, LinkConfig};
+use netem::{Link, LinkConfig, Nat, NatConfig};
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
 
@@ -39,6 +40,8 @@ pub struct Undeliverable {
     pub no_link: u64,
     /// The node had not been started when they arrived.
     pub not_started: u64,
+    /// The address translation in front of the node had forgotten whom they are for.
+    pub no_mapping: u64,
 }
 
 /// An address and where it is.
@@ -64,12 +67,23 @@ pub(crate) struct Route {
 }
 
 #[derive(Debug)]
-struct Wire {
+pub(crate) struct Wire {
     from: Zone,
     to: Zone,
-    link: Link,
+    pub(crate) link: Link,
     /// Packets offered so far, by flow.
     numbers: Vec<u64>,
+    /// When the simulation looks after the packets that the link holds.
+    pub(crate) wake: Option<Instant>,
+}
+
+/// An address translation at the edge of a zone.
+#[derive(Debug)]
+struct Translation {
+    zone: Zone,
+    nat: Nat,
+    /// Whom each outside address has ever stood for: packets to an old one still find the way to the zone.
+    known: BTreeMap<SocketAddr, SocketAddr>,
 }
 
 /// Zones, the links between them and the addresses in them.
@@ -77,7 +91,8 @@ struct Wire {
 pub struct Network {
     seed: Seed,
     zones: u32,
-    wires: Vec<Wire>,
+    pub(crate) wires: Vec<Wire>,
+    translations: Vec<Translation>,
     attachments: Vec<Attachment>,
     /// Sorted by address.
     addresses: Vec<(IpAddr, usize)>,
@@ -91,9 +106,10 @@ impl Network {
             seed,
             zones: 0,
             wires: Vec::new(),
+            translations: Vec::new(),
             attachments: Vec::new(),
             addresses: Vec::new(),
-            undeliverable: Undeliverable { no_address: 0, no_link: 0, not_started: 0 },
+            undeliverable: Undeliverable { no_address: 0, no_link: 0, not_started: 0, no_mapping: 0 },
         }
     }
 
@@ -117,8 +133,49 @@ impl Network {
         let index = self.wires.len();
         let link = Link::new(config, self.seed.child("link", index as u64))
             .map_err(|source| SimError::Link { link: name, source })?;
-        self.wires.push(Wire { from, to, link, numbers: Vec::new() });
+        self.wires.push(Wire { from, to, link, numbers: Vec::new(), wake: None });
         Ok(LinkId(u32::try_from(index).expect("fewer than 2^32 links")))
+    }
+
+    /// Puts an address translation between a zone and all links from and to it. Once per zone.
+    pub fn translate(&mut self, zone: Zone, config: &NatConfig) {
+        let nat = Nat::new(config, &self.seed.child("nat", u64::from(zone.0)));
+        self.translations.push(Translation { zone, nat, known: BTreeMap::new() });
+    }
+
+    /// The address translation of a zone, for its counters.
+    pub fn translation(&self, zone: Zone) -> Option<&Nat> {
+        self.translations.iter().find(|translation| translation.zone == zone).map(|translation| &translation.nat)
+    }
+
+    /// From whom a packet seems to come when it enters a link.
+    #[inline]
+    pub(crate) fn outward(&mut self, now: Instant, link: u32, from: SocketAddr) -> SocketAddr {
+        if self.translations.is_empty() {
+            return from;
+        }
+        let zone = self.wires[link as usize].from;
+        let Some(translation) = self.translations.iter_mut().find(|translation| translation.zone == zone) else {
+            return from;
+        };
+        let outside = translation.nat.outward(now, from);
+        translation.known.insert(outside, from);
+        outside
+    }
+
+    /// For whom a packet is that left a link; `None` when nobody knows any more.
+    #[inline]
+    pub(crate) fn inward(&mut self, now: Instant, link: u32, to: SocketAddr) -> Option<SocketAddr> {
+        if self.translations.is_empty() {
+            return Some(to);
+        }
+        let zone = self.wires[link as usize].to;
+        let Some(translation) = self.translations.iter_mut().find(|translation| translation.zone == zone) else {
+            return Some(to);
+        };
+        let inside = translation.nat.inward(now, to);
+        self.undeliverable.no_mapping += u64::from(inside.is_none());
+        inside
     }
 
     /// A link, for its counters and queueing delays.
@@ -168,8 +225,9 @@ impl Network {
     ///
     /// The flow of a packet is the number of that end which was attached first, so that both directions of a connection
     /// have the same flow number: the client's, when clients are attached before servers.
-    pub(crate) fn route(&mut self, sender: u32, from: IpAddr, to: IpAddr) -> Option<Route> {
-        let Some(target) = self.find(to) else {
+    pub(crate) fn route(&mut self, sender: u32, from: IpAddr, to: SocketAddr) -> Option<Route> {
+        let known = || self.translations.iter().find_map(|translation| translation.known.get(&to));
+        let Some(target) = self.find(to.ip()).or_else(|| self.find(known()?.ip())) else {
             self.undeliverable.no_address += 1;
             return None;
         };

@@ -1,8 +1,9 @@
 //! The loop: takes the next event, moves time to it, lets one node act, sends what it answers.
 
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 
-use netem::{LinkCounters, PacketMeta, flip_bits, overhead};
+use netem::{LinkCounters, PacketMeta, Ticket, Transit, Verdict, flip_bits, overhead};
 use units::Instant;
 
 use crate::{
@@ -54,6 +55,8 @@ pub struct Simulation<N> {
     members: Vec<Member<N>>,
     unfinished: usize,
     packets: Slab,
+    /// Packets that a link holds: (link, ticket) and their places.
+    held: BTreeMap<(u32, Ticket), u32>,
     trace: Trace,
     limits: Limits,
     events: u64,
@@ -72,6 +75,7 @@ impl<N: Node> Simulation<N> {
             members: Vec::new(),
             unfinished: 0,
             packets: Slab::default(),
+            held: BTreeMap::new(),
             trace: Trace::new(),
             limits: Limits::default(),
             events: 0,
@@ -224,6 +228,11 @@ impl<N: Node> Simulation<N> {
                 Ok(())
             }
             Event::Arrive { packet } => self.arrive(packet),
+            Event::Link { link } => {
+                self.network.wires[link as usize].wake = None;
+                self.release(link);
+                Ok(())
+            }
         }
     }
 
@@ -253,6 +262,10 @@ impl<N: Node> Simulation<N> {
         if !self.members[index].started {
             self.network.undeliverable.not_started += 1;
             return Ok(());
+        }
+        if let Some(link) = packet.link {
+            let Some(inside) = self.network.inward(self.now, link, packet.datagram.to) else { return Ok(()) };
+            packet.datagram.to = inside;
         }
         if let Some(random) = packet.corrupt {
             flip_bits(&mut packet.datagram.payload, random);
@@ -323,7 +336,7 @@ impl<N: Node> Simulation<N> {
                 });
             }
             room -= packets;
-            let Some(route) = self.network.route(number(index), datagram.from.ip(), datagram.to.ip()) else { continue };
+            let Some(route) = self.network.route(number(index), datagram.from.ip(), datagram.to) else { continue };
             while datagram.payload.len() > segment {
                 let piece = Datagram { payload: datagram.payload.split_to(segment), ..datagram };
                 self.depart(&route, piece);
@@ -363,6 +376,7 @@ impl<N: Node> Simulation<N> {
             let at = self.now + packet.egress;
             return self.enter_arrival(at, packet);
         };
+        packet.datagram.from = self.network.outward(self.now, index, packet.datagram.from);
         let size = u32::try_from(packet.datagram.payload.len()).unwrap_or(u32::MAX);
         let (link, number) = self.network.pass(index, packet.flow);
         let meta = PacketMeta {
@@ -370,11 +384,44 @@ impl<N: Node> Simulation<N> {
             flow: packet.flow,
             number,
             ecn: packet.datagram.ecn,
+            protocol: netem::Protocol::Udp,
             tag: packet.datagram.tag,
         };
+        if link.deadline().is_some_and(|at| at <= self.now) {
+            self.release(index);
+        }
+        let link = &mut self.network.wires[index as usize].link;
         let transit = link.offer(self.now, &meta);
+        if let Verdict::Held(ticket) = transit.verdict {
+            let place = self.packets.put(packet);
+            self.held.insert((index, ticket), place);
+            return self.release(index);
+        }
         self.trace.add(&TraceRecord { at: self.now, link: index, packet: meta, transit });
-        let netem::Verdict::Delivered { first, copy } = transit.verdict else { return };
+        self.leave(packet, transit);
+    }
+
+    /// Takes what a link knows by now of the packets that it holds, and enters the next time to ask.
+    fn release(&mut self, index: u32) {
+        while let Some(released) = self.network.wires[index as usize].link.poll(self.now) {
+            let Some(place) = self.held.remove(&(index, released.ticket)) else { continue };
+            let packet = self.packets.take(place);
+            let record = TraceRecord { at: self.now, link: index, packet: released.packet, transit: released.transit };
+            self.trace.add(&record);
+            self.leave(packet, released.transit);
+        }
+        let wire = &mut self.network.wires[index as usize];
+        let Some(at) = wire.link.deadline() else { return };
+        if wire.wake.is_none_or(|wake| at < wake) {
+            wire.wake = Some(at);
+            self.agenda.enter(at, Event::Link { link: index });
+        }
+    }
+
+    /// A packet whose fate is known leaves its link.
+    #[inline]
+    fn leave(&mut self, mut packet: Packet, transit: Transit) {
+        let Verdict::Delivered { first, copy } = transit.verdict else { return };
         packet.datagram.ecn = first.ecn;
         packet.corrupt = first.corrupt;
         if let Some(copy) = copy {
@@ -414,6 +461,7 @@ impl<N: Node> Simulation<N> {
             }
             Event::Enter { packet } => (self.packets.take(packet).node, "a datagram for it entered the link"),
             Event::Arrive { packet } => (self.packets.take(packet).node, "a datagram arrived"),
+            Event::Link { .. } => (0, "a link released packets"),
         };
         SimError::TooManyEvents {
             at: self.now,

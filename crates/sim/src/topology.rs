@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use netem::LinkConfig;
+use netem::{LinkConfig, NatConfig};
 use rand_core::RngCore;
 use units::{Duration, Instant, Seed};
 
@@ -41,6 +41,8 @@ pub struct Dumbbell {
     pub up: LinkConfig,
     /// From the servers to the clients.
     pub down: LinkConfig,
+    /// Address translation between the clients and the links.
+    pub nat: Option<NatConfig>,
     /// Each client starts later than its host says by a time drawn evenly from zero to this.
     pub start_jitter: Duration,
 }
@@ -68,6 +70,9 @@ impl Dumbbell {
         let (left, right) = (network.zone(), network.zone());
         network.connect(left, right, "up", &self.up)?;
         network.connect(right, left, "down", &self.down)?;
+        if let Some(nat) = &self.nat {
+            network.translate(left, nat);
+        }
         let mut simulation = Simulation::new(network);
         let span = u64::try_from(self.start_jitter.as_nanos()).unwrap_or(u64::MAX);
         for (index, mut host) in (0..).zip(clients) {
@@ -96,7 +101,7 @@ pub fn point_to_point<N: Node>(
     client: N,
     server: N,
 ) -> Result<Simulation<N>, SimError> {
-    let dumbbell = Dumbbell { up: up.clone(), down: down.clone(), start_jitter: Duration::ZERO };
+    let dumbbell = Dumbbell { up: up.clone(), down: down.clone(), ..Dumbbell::default() };
     dumbbell.build(seed, [Host::new("client", client)], [Host::new("server", server)])
 }
 

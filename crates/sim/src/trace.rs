@@ -39,7 +39,7 @@ impl fmt::Debug for TraceHash {
 /// One packet's passage through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// When it was offered to the link.
+    /// When it was offered to the link; for a packet that was held, when its fate was known.
     pub at: Instant,
     /// The link, in the order in which links were added.
     pub link: u32,
@@ -92,6 +92,8 @@ impl Trace {
         self.hash.fold(u64::from(record.link) << 8 | u64::from(packet.ecn.bits()));
         match transit.verdict {
             Verdict::Dropped(reason) => self.hash.fold(reason as u64),
+            // The simulation adds a held packet when its fate is known.
+            Verdict::Held(ticket) => self.hash.fold(1 << 62 | ticket.0),
             Verdict::Delivered { first, copy } => {
                 self.hash.fold(1 << 63 | first.at.as_nanos());
                 if let Some(random) = first.corrupt {
@@ -120,7 +122,14 @@ mod tests {
         TraceRecord {
             at: Instant::from_millis(5),
             link: 1,
-            packet: PacketMeta { size: 1228, flow: 3, number: 0, ecn: Ecn::Ect0, tag: 0 },
+            packet: PacketMeta {
+                size: 1228,
+                flow: 3,
+                number: 0,
+                ecn: Ecn::Ect0,
+                protocol: netem::Protocol::Udp,
+                tag: 0,
+            },
             transit: Transit { queued: Duration::ZERO, verdict: Verdict::Delivered { first, copy: None } },
         }
     }

@@ -30,7 +30,7 @@ fn run(seed: u64) -> (TraceHash, u64) {
         let pacer = Pacer::new(client_address(n), server_address(0), 300, Duration::from_millis(80 + u64::from(n)));
         Host { access, ..Host::new(format!("client {n}"), Actor::Pacer(pacer)) }
     });
-    let dumbbell = Dumbbell { up: link.clone(), down: link, start_jitter: Duration::from_millis(100) };
+    let dumbbell = Dumbbell { up: link.clone(), down: link, start_jitter: Duration::from_millis(100), nat: None };
     let server = [Host::new("server", Actor::Echo(Echo::default()))];
     let mut simulation = dumbbell.build(Seed::from_number(seed), clients, server).unwrap();
     assert!(simulation.run_until(Instant::from_millis(60_000)).unwrap().is_finished());

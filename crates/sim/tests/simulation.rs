@@ -149,7 +149,7 @@ fn jitters_stay_within_their_spans_and_keep_the_order() {
         let node = Pacer { gap: Duration::from_micros(100), ..pacer(2000, MS) };
         let host = Host { access, ..Host::new("client", Actor::Pacer(node)) };
         let wire = LinkConfig::default();
-        let links = Dumbbell { up: wire.clone(), down: wire, start_jitter: 50 * MS };
+        let links = Dumbbell { up: wire.clone(), down: wire, start_jitter: 50 * MS, nat: None };
         let server = [Host::new("server", Actor::Echo(Echo::default()))];
         let mut simulation = links.build(Seed::from_number(seed), [host], server).unwrap();
         simulation.keep_trace(10_000);

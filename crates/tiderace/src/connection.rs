@@ -211,6 +211,11 @@ impl Connection {
         Some(self.shared.lock().endpoint.connection(self.handle)?.remote())
     }
 
+    /// The number of the shard that drives the connection, counted from 0.
+    pub fn shard(&self) -> usize {
+        self.shared.shard.into()
+    }
+
     /// The application protocol that was agreed.
     pub fn alpn(&self) -> Option<Vec<u8>> {
         Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.alpn()?.to_vec())

@@ -15,6 +15,8 @@ use crate::{clock::Clock, socket::SocketStats};
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub(crate) clock: Clock,
+    /// The number of the shard.
+    pub(crate) shard: u8,
 }
 
 /// Everything behind the lock.
@@ -148,7 +150,7 @@ impl Waiters {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoint: transport::Endpoint) -> Arc<Self> {
+    pub(crate) fn new(shard: u8, clock: Clock, endpoint: transport::Endpoint) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
@@ -161,7 +163,8 @@ impl Shared {
                 closed: false,
                 orphaned: false,
             }),
-            clock: Clock::start(),
+            clock,
+            shard,
         })
     }
 
@@ -194,6 +197,24 @@ impl State {
             } else if waiters.closed.is_some() && waiters.handles == 0 {
                 self.connections.remove(&handle);
             }
+        }
+    }
+
+    /// The next connection that was accepted and is still there.
+    pub(crate) fn next_incoming(&mut self) -> Option<Handle> {
+        while let Some(handle) = self.incoming.pop_front() {
+            if self.connections.contains_key(&handle) {
+                return Some(handle);
+            }
+        }
+        None
+    }
+
+    /// Wakes `waker` with the next connection that is accepted. Whoever waits at several shards comes often: once is
+    /// enough.
+    pub(crate) fn wait_incoming(&mut self, waker: &Waker) {
+        if !self.incoming_waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.incoming_waiters.push(waker.clone());
         }
     }
 

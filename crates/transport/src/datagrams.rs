@@ -130,6 +130,12 @@ fn cost(data: &Bytes) -> u64 {
 }
 
 impl Datagrams {
+    /// Returns memory that a busy phase left behind.
+    pub(crate) fn shrink(&mut self) {
+        self.outgoing.shrink_to_fit();
+        self.incoming.shrink_to_fit();
+    }
+
     /// Nothing can be sent before [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
     /// [`set_packet_room`](Self::set_packet_room).
     pub fn new(config: &DatagramsConfig) -> Self {

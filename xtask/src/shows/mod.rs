@@ -12,6 +12,7 @@ mod cost;
 mod interop;
 mod laboratory;
 mod link;
+mod matrices;
 mod perf;
 mod relay;
 mod row;
@@ -42,6 +43,9 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// Everything that the laboratory promises about matrices, statistics and records
+    #[command(after_help = after_help("lab", &laboratory()))]
+    Lab(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -52,7 +56,7 @@ enum Part {
 /// the reason. Progress goes to the standard error; the output of every command that is started goes into
 /// target/shows/*.log, and a miss names its file.
 ///
-/// Timing cases (fresh-lab, relay, speed, cpu) need a machine that does nothing else; virtual time does not.
+/// Timing cases (fresh-lab, relay, speed, cpu, matrix) need a machine that does nothing else; virtual time does not.
 ///
 /// Exit code 0: everything passed. 1: something missed. 2: the request is wrong.
 #[derive(Debug, Parser)]
@@ -115,6 +119,20 @@ fn transport() -> [Case; 11] {
     ]
 }
 
+/// The cases of the laboratory: the one that needs a machine for itself comes last.
+fn laboratory() -> [Case; 7] {
+    let case = |name, about, measure| Case { name, about, measure };
+    [
+        case("controls", "the self-test passes, and fails with each part broken", matrices::controls),
+        case("truth", "planted differences, identical contenders, too few seeds", matrices::truth),
+        case("a-a", "the same against the same over disjoint seeds", matrices::same),
+        case("equal", "equal records from one thread, four, and a program that was killed", matrices::equal),
+        case("full-disk", "a full disk loses the run in progress; needs the right to mount", matrices::full_disk),
+        case("memory", "10,000 runs in the memory of 1,000", matrices::memory),
+        case("matrix", "a preset, and the matrix of RTT, load, connections and ACK frequency", matrices::finish),
+    ]
+}
+
 /// The cases of the standards in their order.
 fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
@@ -126,6 +144,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let (part, options, cases) = match &args.part {
         Part::Transport(options) => ("transport", options, transport().to_vec()),
         Part::Congestion(options) => ("congestion", options, congestion::cases()),
+        Part::Lab(options) => ("lab", options, laboratory().to_vec()),
         Part::Standards(options) => ("standards", options, standards()),
     };
     match show(part, options, &cases) {

@@ -137,7 +137,7 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
     };
     let (clients, servers): (Vec<_>, Vec<_>) =
         ends.into_iter().map(|(flow, client, server)| (host(client, flow.start), host(server, Duration::ZERO))).unzip();
-    let dumbbell = Dumbbell { up: plan.up.clone(), down: plan.down.clone(), start_jitter: Duration::ZERO };
+    let dumbbell = Dumbbell { up: plan.up.clone(), down: plan.down.clone(), start_jitter: Duration::ZERO, nat: None };
     let mut sim = dumbbell.build(seed.child("network", 0), clients, servers).map_err(|error| failed(&error))?;
 
     let begin = Instant::ZERO + plan.warmup;

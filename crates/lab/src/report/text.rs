@@ -206,25 +206,41 @@ fn simulated(out: &mut String, report: &Report) -> fmt::Result {
 /// One direction of the path in words.
 fn link(link: &LinkConfig) -> String {
     let mut words = Vec::new();
-    match (link.rate, link.queue) {
-        (Some(rate), Queue::DropTail { bytes }) => {
+    match (link.mean_rate(), link.queue.bytes()) {
+        (Some(rate), Some(bytes)) => {
             // Whole microseconds are enough for people.
             let micros = u64::try_from(rate.time_for(bytes).as_micros()).unwrap_or(u64::MAX);
             let full = display(units::Duration::from_micros(micros)).to_string();
-            words.push(format!("{rate}, drop-tail queue {bytes} ({full})"));
+            let kind = match link.queue {
+                Queue::Codel(_) => "CoDel",
+                Queue::FqCodel(_) => "FQ-CoDel",
+                Queue::DropTail { .. } | Queue::Unlimited => "drop-tail",
+            };
+            let trace = link.rate_trace.as_ref().map(|trace| format!(" on average (trace {})", trace.file));
+            words.push(format!("{rate}{}, {kind} queue {bytes} ({full})", trace.unwrap_or_default()));
         }
-        (Some(rate), Queue::Unlimited) => words.push(format!("{rate}, unlimited queue")),
+        (Some(rate), None) => words.push(format!("{rate}, unlimited queue")),
         (None, _) => words.push("unlimited rate".to_owned()),
+    }
+    if let Some(policer) = &link.policer {
+        let whom = if policer.udp_only { " for UDP" } else { "" };
+        words.push(format!("policer {} with a burst of {}{whom}", policer.rate, policer.burst));
     }
     words.push(format!("delay {}", display(link.delay)));
     if !link.jitter.is_zero() {
         words.push(format!("jitter up to {}", display(link.jitter)));
     }
-    match link.loss {
+    if !link.jitter_quantiles.is_empty() {
+        let quantiles = link.jitter_quantiles.iter().map(|(share, delay)| format!("{share} {}", display(*delay)));
+        words.push(format!("jitter by quantiles ({})", quantiles.collect::<Vec<_>>().join(", ")));
+    }
+    match &link.loss {
         Loss::None => words.push("no loss".to_owned()),
         Loss::Iid { p } => words.push(format!("loss {p} (independent)")),
         Loss::Burst { mean, length } => words.push(format!("loss {mean} in bursts of {length}")),
         Loss::GilbertElliott { p, r, .. } => words.push(format!("Gilbert-Elliott loss (p {p}, r {r})")),
+        Loss::Group { size, drop, .. } => words.push(format!("{drop} of each {size} packets lost")),
+        Loss::Trace(trace) => words.push(format!("loss {:.2} % (trace {})", trace.mean() * 100.0, trace.file)),
     }
     if let Some(reorder) = &link.reorder {
         words.push(format!("reordering {}", reorder.probability));
@@ -237,6 +253,13 @@ fn link(link: &LinkConfig) -> String {
     }
     if let Some(mtu) = link.mtu {
         words.push(format!("MTU {mtu}"));
+    }
+    if !link.changes.is_empty() {
+        words.push(format!("{} changes while it runs", link.changes.len()));
+    }
+    for outage in &link.outages {
+        let again = outage.every.map(|every| format!(" every {}", display(every))).unwrap_or_default();
+        words.push(format!("outage of {} at {}{again}", display(outage.lasts), display(outage.at)));
     }
     words.join(", ")
 }
@@ -257,8 +280,9 @@ fn traffic(scenario: &Scenario) -> String {
             traffic.response_size()
         ),
         Workload::Datagrams => {
-            let rate = traffic.datagram_rate.map(|rate| rate.to_string()).unwrap_or_default();
-            format!("{direction} of datagrams of {} at {rate} each", traffic.datagram_size())
+            let all = || traffic.packet_rate.map(|rate| format!("{rate} per second in all"));
+            let rate = traffic.datagram_rate.map(|rate| format!("{rate} each")).or_else(all).unwrap_or_default();
+            format!("{direction} of datagrams of {} at {rate}", traffic.datagram_size())
         }
     };
     let spread = match traffic.start_spread {

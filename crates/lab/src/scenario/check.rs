@@ -1,6 +1,6 @@
 //! Which scenarios make sense: ranges, and fields that belong together.
 
-use netem::{LinkConfig, Queue};
+use netem::LinkConfig;
 use units::{DataSize, Duration, duration_text};
 
 use super::{Direction, Scenario, Traffic, Workload};
@@ -23,12 +23,12 @@ const RUN_MAX: Duration = Duration::from_secs(3_600);
 /// Shortest time that is worth measuring.
 const RUN_MIN: Duration = Duration::from_millis(10);
 
-fn fault(field: &str, message: impl Into<String>) -> Fault {
+pub(super) fn fault(field: &str, message: impl Into<String>) -> Fault {
     Fault { field: field.to_owned(), message: message.into(), hint: None }
 }
 
 impl Fault {
-    fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -51,7 +51,7 @@ impl Scenario {
         }
         self.traffic.check()?;
         let bottleneck = self.loaded_link();
-        if self.traffic.workload == Workload::Bulk && bottleneck.rate.is_none() {
+        if self.traffic.workload == Workload::Bulk && !bottleneck.has_rate() && bottleneck.policer.is_none() {
             let field = match self.traffic.direction {
                 Direction::Upload if self.path.up.is_some() => "path.up.rate",
                 _ => "path.down.rate",
@@ -59,7 +59,8 @@ impl Scenario {
             return Err(fault(field, "bulk traffic needs a bottleneck: without a rate it would send without end")
                 .hint("add for example `rate = \"20 Mbit/s\"` and `queue = \"125 kB\"`"));
         }
-        self.check_run()
+        self.check_run()?;
+        self.thresholds.iter().enumerate().try_for_each(|(index, threshold)| threshold.check(index))
     }
 
     fn check_run(&self) -> Result<(), Fault> {
@@ -83,7 +84,7 @@ impl Scenario {
             return Err(fault("run.seed", "the seeds after it would not fit into 64 bits"));
         }
         let congestion = &self.contenders.congestion;
-        if congestion.is_empty() {
+        if congestion.is_empty() && self.contenders.profiles.is_empty() {
             return Err(fault("contenders.congestion", "nobody is compared").hint("name at least one controller"));
         }
         for (i, name) in congestion.iter().enumerate() {
@@ -120,6 +121,7 @@ impl Traffic {
         belongs("traffic.request-size", self.request_size.is_some(), Workload::Requests, "requests")?;
         belongs("traffic.response-size", self.response_size.is_some(), Workload::Requests, "requests")?;
         belongs("traffic.datagram-rate", self.datagram_rate.is_some(), Workload::Datagrams, "datagrams")?;
+        belongs("traffic.packet-rate", self.packet_rate.is_some(), Workload::Datagrams, "datagrams")?;
         belongs("traffic.datagram-size", self.datagram_size.is_some(), Workload::Datagrams, "datagrams")?;
         match self.workload {
             Workload::Bulk => Ok(()),
@@ -132,7 +134,14 @@ impl Traffic {
                 range("traffic.response-size", self.response_size(), 1, 1 << 30)
             }
             Workload::Datagrams => {
+                if let Some(rate) = self.packet_rate
+                    && (self.datagram_rate.is_some() || rate == 0 || rate > 1_000_000)
+                {
+                    let message = "takes the place of `datagram-rate` and lies between 1 and 1000000 per second";
+                    return Err(fault("traffic.packet-rate", message));
+                }
                 match self.datagram_rate {
+                    None if self.packet_rate.is_some() => {}
                     None => {
                         return Err(fault("traffic.datagram-rate", "datagrams need a rate")
                             .hint("add for example `datagram-rate = \"1 Mbit/s\"`"));
@@ -158,6 +167,12 @@ impl Traffic {
         self.response_size.unwrap_or_default()
     }
 
+    /// How often each connection sends a datagram.
+    pub fn datagram_interval(&self) -> Option<Duration> {
+        let all = |rate: u32| Duration::from_secs(1) * self.connections / rate.max(1);
+        self.packet_rate.map(all).or_else(|| self.datagram_rate.map(|rate| rate.time_for(self.datagram_size())))
+    }
+
     /// Payload of each datagram.
     pub fn datagram_size(&self) -> DataSize {
         self.datagram_size.unwrap_or(DataSize::from_bytes(1_000))
@@ -181,7 +196,7 @@ fn check_link(prefix: &str, link: &LinkConfig) -> Result<(), Fault> {
         return Err(fault(&field("rate"), format!("{rate} is out of range: 1 kbit/s to 100 Gbit/s")));
     }
     let packet = u64::from(link.mtu.unwrap_or(1_500));
-    if let Queue::DropTail { bytes } = link.queue
+    if let Some(bytes) = link.queue.bytes()
         && bytes.as_bytes() < packet
     {
         return Err(fault(&field("queue"), format!("{bytes} has no room for one packet of {packet} bytes"))
@@ -205,9 +220,14 @@ fn check_link(prefix: &str, link: &LinkConfig) -> Result<(), Fault> {
 fn blamed(error: &netem::ConfigError) -> &'static str {
     use netem::ConfigError as E;
     match error {
-        E::ZeroRate | E::QueueWithoutRate => "rate",
-        E::RateWithoutQueue => "queue",
-        E::ImpossibleBurst { .. } | E::FrozenChain => "loss",
+        E::ZeroRate | E::QueueWithoutRate | E::TwoRates => "rate",
+        E::RateWithoutQueue | E::ZeroCodel => "queue",
+        E::ImpossibleBurst { .. } | E::FrozenChain | E::ImpossibleGroup { .. } => "loss",
+        E::TraceNotRead(_) => "rate-trace",
+        E::TinyPolicer => "policer",
+        E::BadQuantiles => "jitter-quantiles",
+        E::BadChange => "changes",
+        E::BadOutage => "outages",
         E::ReorderWithoutDelay => "reorder",
         E::NoJitter => "jitter",
         E::TinyMtu(_) => "mtu",

@@ -19,7 +19,24 @@ macro_rules! presets {
     };
 }
 
-presets!["mobile", "production", "satellite", "high-loss"];
+presets![
+    "mobile",
+    "production",
+    "satellite",
+    "high-loss",
+    "okru-mobile",
+    "uber-india",
+    "wifi",
+    "2g",
+    "3g",
+    "lte",
+    "bufferbloat",
+    "policer",
+    "asymmetric",
+    "datacenter",
+    "scaling",
+    "matrix-rtt-load",
+];
 
 #[cfg(test)]
 mod tests {
@@ -47,6 +64,15 @@ mod tests {
                 assert!(matches!(link.queue, Queue::DropTail { .. }), "{name} has a finite queue");
             }
         }
-        assert_eq!(PRESETS.len(), 4);
+    }
+
+    #[test]
+    fn every_preset_can_be_run_and_names_its_source() {
+        for preset in PRESETS {
+            let scenario = load(preset.name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(scenario.name, preset.name);
+            assert!(scenario.about.contains("Source: "), "{}", preset.name);
+            crate::plan::Plan::new(scenario).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+        }
     }
 }

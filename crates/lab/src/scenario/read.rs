@@ -62,7 +62,7 @@ pub fn load(name_or_file: &str) -> Result<Scenario, ScenarioError> {
         let hint = "`tiderace lab list` prints the presets; a file is given by its path".to_owned();
         ScenarioError::whole(name_or_file, format!("cannot read the file: {error}"), Some(hint))
     })?;
-    parse(&text, name_or_file)
+    parse_in(&text, name_or_file, Path::new(name_or_file).parent().unwrap_or_else(|| Path::new(".")))
 }
 
 /// Reads a scenario from the text of `origin` and checks it.
@@ -70,8 +70,15 @@ pub fn load(name_or_file: &str) -> Result<Scenario, ScenarioError> {
 /// # Errors
 /// When the text is no TOML, has a field that there is not, or a value that makes no sense.
 pub fn parse(text: &str, origin: &str) -> Result<Scenario, ScenarioError> {
-    let scenario: Scenario = toml::from_str(text).map_err(|error| explain(text, origin, &error))?;
-    scenario.check().map_err(|Fault { field, message, hint }| {
+    parse_in(text, origin, Path::new("."))
+}
+
+/// As [`parse`], with the traces that the scenario names read from `directory`.
+fn parse_in(text: &str, origin: &str, directory: &Path) -> Result<Scenario, ScenarioError> {
+    let mut scenario: Scenario = toml::from_str(text).map_err(|error| explain(text, origin, &error))?;
+    let read = super::traces::read(&mut scenario, directory);
+    let checked = read.and_then(|()| scenario.check()).and_then(|()| scenario.points().map(drop));
+    checked.map_err(|Fault { field, message, hint }| {
         let line = position(text, &field).map(|start| line_of(text, start));
         ScenarioError { origin: origin.to_owned(), line, field: Some(field), message, hint }
     })?;
@@ -86,6 +93,11 @@ fn explain(text: &str, origin: &str, error: &toml::de::Error) -> ScenarioError {
     let hint = suggestion(&message);
     let line = span.map(|span| line_of(text, span.start));
     ScenarioError { origin: origin.to_owned(), line, field, message, hint }
+}
+
+/// A field that another part of the program looked at: where it stands in the text of the file, when the origin is one.
+pub(super) fn suggestion_of(message: &str) -> Option<String> {
+    suggestion(message)
 }
 
 /// The name that was probably meant, from serde's "unknown field `x`, expected one of `a`, `b`".
@@ -130,7 +142,12 @@ fn position(text: &str, field: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();
     let mut start = None;
-    for name in field.split('.') {
+    let mut rest = field;
+    while !rest.is_empty() {
+        // A key may have dots in it, as those of `factors` have.
+        let whole = table.iter().find(|(key, _)| key.get_ref().as_ref() == rest);
+        let (name, behind) = if whole.is_some() { (rest, "") } else { rest.split_once('.').unwrap_or((rest, "")) };
+        rest = behind;
         let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref().as_ref() == name) else { break };
         start = Some(key.span().start);
         match value.get_ref() {

@@ -5,7 +5,7 @@ use units::Seed;
 
 use super::{
     distribution::{normal_quantile, to_f64},
-    interval::{Interval, RUNS_MIN, mean, mean_interval},
+    interval::{Interval, RUNS_MIN, difference_interval, mean, mean_interval},
 };
 
 /// Ratios closer to 1 than this make no difference in practice: 3 %.
@@ -70,6 +70,49 @@ pub fn compare(pairs: &[(f64, f64)], better: Better, margin: f64, seed: Seed) ->
     Some(Comparison { ratio, pairs: pairs.len(), verdict, pairs_needed })
 }
 
+/// Compares two sets of runs that share nothing: `contender` and `baseline` hold a value per run.
+///
+/// `None` as for [`compare`]. The interval is a bootstrap of the difference of the two mean logarithms.
+pub fn compare_unpaired(
+    contender: &[f64],
+    baseline: &[f64],
+    better: Better,
+    margin: f64,
+    seed: Seed,
+) -> Option<Comparison> {
+    let logs = |values: &[f64]| -> Option<Vec<f64>> {
+        values.iter().map(|&value| (value > 0.0 && value.is_finite()).then(|| value.ln())).collect()
+    };
+    let (a, b) = (logs(contender)?, logs(baseline)?);
+    if a.is_empty() || b.is_empty() {
+        return None;
+    }
+    let pairs = a.len().min(b.len());
+    let log = difference_interval(&a, &b, 0.95, seed).unwrap_or(Interval {
+        value: mean(&a) - mean(&b),
+        low: f64::NEG_INFINITY,
+        high: f64::INFINITY,
+        coverage: 0.95,
+    });
+    let verdict = if pairs < RUNS_MIN { Verdict::Undecided } else { verdict(log, better, margin.ln_1p()) };
+    let pairs_needed = (verdict == Verdict::Undecided).then(|| {
+        // Two spreads add up where pairs have one.
+        let both: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+        pairs_needed(&both, margin.ln_1p())
+    });
+    let ratio = Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
+    Some(Comparison { ratio, pairs, verdict, pairs_needed })
+}
+
+/// What follows from an interval of ratios that was made elsewhere, with this many blocks behind it.
+pub fn judge(ratio: Interval, better: Better, margin: f64, blocks: usize) -> Verdict {
+    if blocks < RUNS_MIN {
+        return Verdict::Undecided;
+    }
+    let log = Interval { value: ratio.value.ln(), low: ratio.low.ln(), high: ratio.high.ln(), ..ratio };
+    verdict(log, better, margin.ln_1p())
+}
+
 /// The verdict from the interval of the log-ratio. An effect that is certain but within the margin is no difference
 /// that matters, so equivalence is asked first.
 fn verdict(log: Interval, better: Better, margin: f64) -> Verdict {
@@ -129,6 +172,24 @@ mod tests {
         }
         assert!(covered >= 372, "the interval covers 1 in {covered} of 400: 93 % are asked");
         assert!(called <= 28, "{called} of 400 A/A comparisons claim a difference");
+    }
+
+    #[test]
+    fn unpaired_sets_that_are_alike_are_rarely_told_apart() {
+        let mut resampler = Resampler::new(Seed::from_number(5), "aa");
+        let mut covered = 0;
+        for round in 0..400 {
+            let mut set = || (0..30).map(|_| (0.2 * normal(&mut resampler)).exp()).collect::<Vec<f64>>();
+            let (one, other) = (set(), set());
+            let result = compare_unpaired(&one, &other, Better::Higher, MARGIN, Seed::from_number(round)).unwrap();
+            covered += u32::from(result.ratio.low <= 1.0 && 1.0 <= result.ratio.high);
+        }
+        assert!((368..=394).contains(&covered), "{covered} of 400");
+        let twice: Vec<f64> = (1..=10).map(|x| f64::from(x) * 2.0).collect();
+        let once: Vec<f64> = (1..=10).map(|x| f64::from(x) / 100.0 + 1.0).collect();
+        let result = compare_unpaired(&twice, &once, Better::Lower, MARGIN, Seed::from_number(1)).unwrap();
+        assert_eq!(result.verdict, Verdict::Worse);
+        assert_eq!(compare_unpaired(&[1.0], &[0.0], Better::Lower, MARGIN, Seed::from_number(1)), None);
     }
 
     #[test]

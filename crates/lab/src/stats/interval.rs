@@ -111,6 +111,35 @@ pub fn mean_interval(values: &[f64], confidence: f64, seed: Seed) -> Option<Inte
     })
 }
 
+/// The difference of the means of two independent sets and its bootstrap percentile interval, widened as in [`mean_interval`]
+/// for the smaller set. `None` when a set has fewer than two values.
+pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64, seed: Seed) -> Option<Interval> {
+    let n = a.len().min(b.len());
+    if n < 2 {
+        return None;
+    }
+    let mut resampler = Resampler::new(seed, "bootstrap of two");
+    let (mut one, mut other) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+    let mut differences: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            resampler.draw(a, &mut one);
+            resampler.draw(b, &mut other);
+            mean(&one) - mean(&other)
+        })
+        .collect();
+    differences.sort_by(f64::total_cmp);
+    // Welch: with equal spreads the difference has the degrees of freedom of both sets.
+    let degrees = a.len() + b.len() - 2;
+    let tail = (1.0 - confidence) / 2.0;
+    let widened = normal_cdf((to_f64(n) / to_f64(n - 1)).sqrt() * student_quantile(tail, degrees));
+    Some(Interval {
+        value: mean(a) - mean(b),
+        low: at(&differences, widened),
+        high: at(&differences, 1.0 - widened),
+        coverage: confidence,
+    })
+}
+
 /// The value at the share `share` of ascending values, interpolated between neighbours.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the position lies within the slice")]
 fn at(ascending: &[f64], share: f64) -> f64 {

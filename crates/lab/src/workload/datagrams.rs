@@ -33,16 +33,14 @@ impl Datagrams {
     pub(super) fn new(sends: bool, spec: &RunSpec<'_>) -> Self {
         let traffic = &spec.scenario.traffic;
         let size = traffic.datagram_size();
-        let interval = traffic.datagram_rate.map_or(Duration::MAX, |rate| rate.time_for(size));
+        let interval = traffic.datagram_interval().unwrap_or(Duration::MAX);
         let link = spec.scenario.loaded_link();
-        let queued = match (link.rate, link.queue) {
-            (Some(rate), netem::Queue::DropTail { bytes }) => {
-                rate.time_for(DataSize::from_bytes(bytes.as_bytes() + 1_500))
-            }
+        let queued = match (link.mean_rate(), link.queue.bytes()) {
+            (Some(rate), Some(bytes)) => rate.time_for(DataSize::from_bytes(bytes.as_bytes() + 1_500)),
             _ => Duration::ZERO,
         };
         let reordered = link.reorder.map_or(Duration::ZERO, |reorder| reorder.delay);
-        let slowest = link.delay + link.jitter + reordered + queued;
+        let slowest = link.delay + link.jitter_max() + reordered + queued;
         Self {
             sends,
             size: usize::try_from(size.as_bytes()).unwrap_or(HEAD).max(HEAD),

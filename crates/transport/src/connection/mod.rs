@@ -8,6 +8,7 @@
 mod commands;
 mod control;
 mod frames;
+mod idle;
 mod lifecycle;
 mod migration;
 mod mtu;

@@ -99,6 +99,7 @@ impl Connection {
                 self.control.send_token(token);
             }
             self.on_confirmed(now);
+            self.handshake.settle();
         }
     }
 

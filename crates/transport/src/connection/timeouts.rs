@@ -8,7 +8,9 @@ use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level}
 impl Connection {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        let mut any = false;
         while let Some(timer) = self.timers.take_due(now) {
+            any = true;
             self.observe(now, |observer, at| observer.timer_expired(at, timer));
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
@@ -36,6 +38,9 @@ impl Connection {
                     self.timers.clear_all();
                 }
             }
+        }
+        if !any {
+            self.on_quiet();
         }
     }
 

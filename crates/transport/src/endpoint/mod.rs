@@ -9,6 +9,7 @@ mod config;
 mod handouts;
 mod routes;
 mod stateless;
+mod strays;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,7 +24,7 @@ use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
-use self::{admission::FirstPacket, handouts::HandOuts, routes::Routes, stateless::Stateless};
+use self::{admission::FirstPacket, handouts::HandOuts, routes::Routes, stateless::Stateless, strays::Strays};
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
@@ -72,6 +73,15 @@ pub struct Handle {
     generation: u32,
 }
 
+/// Whom a payload is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Connection(u32),
+    /// Another endpoint of the same address.
+    Shard(u8),
+    Nobody,
+}
+
 struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
@@ -98,8 +108,23 @@ pub struct EndpointStats {
     pub refused: u64,
     /// First packets dropped because too many handshakes waited for TLS: their clients try again.
     pub overloaded: u64,
+    /// Datagrams handed over to the shard that their connection ID names.
+    pub forwarded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
+}
+
+impl std::ops::AddAssign for EndpointStats {
+    fn add_assign(&mut self, other: Self) {
+        self.dropped += other.dropped;
+        self.version_negotiations += other.version_negotiations;
+        self.retries += other.retries;
+        self.resets += other.resets;
+        self.refused += other.refused;
+        self.overloaded += other.overloaded;
+        self.forwarded += other.forwarded;
+        self.connections += other.connections;
+    }
 }
 
 /// All connections of one socket.
@@ -129,6 +154,7 @@ pub struct Endpoint {
     accepted: VecDeque<Handle>,
     stateless: Stateless,
     hand_outs: HandOuts,
+    strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -155,6 +181,7 @@ impl Endpoint {
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
             hand_outs: HandOuts::default(),
+            strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
         }
@@ -217,10 +244,11 @@ impl Endpoint {
         // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
         while !datagram.payload.is_empty() {
             let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
+            let nobody = target == Target::Nobody;
             let mut run = segment;
             while run < datagram.payload.len() {
                 let end = (run + segment).min(datagram.payload.len());
-                if target.is_none() || self.route(&datagram.payload[run..end]) != target {
+                if nobody || self.route(&datagram.payload[run..end]) != target {
                     break;
                 }
                 run = end;
@@ -232,22 +260,33 @@ impl Endpoint {
             };
             let part = Datagram { payload, segment_size: segment, ..datagram };
             match target {
-                Some(index) => self.deliver(now, index, part),
-                None => self.handle_unrouted(now, part),
+                Target::Connection(index) => self.deliver(now, index, part),
+                Target::Shard(shard) => {
+                    if !self.take_reset(now, &part) {
+                        self.forward(shard, part);
+                    }
+                }
+                Target::Nobody => self.handle_unrouted(now, part),
             }
         }
     }
 
-    /// The connection that a single payload is addressed to.
+    /// Whom a single payload is addressed to.
     #[inline]
-    fn route(&mut self, payload: &[u8]) -> Option<u32> {
-        let first = *payload.first()?;
-        let id = if first & wire::bits::LONG_FORM == 0 {
-            wire::short_dcid(payload, self.ids.len())?
-        } else {
-            wire::long_dcid(payload)?
+    fn route(&mut self, payload: &[u8]) -> Target {
+        let id = match payload.first() {
+            None => None,
+            Some(first) if first & wire::bits::LONG_FORM == 0 => wire::short_dcid(payload, self.ids.len()),
+            Some(_) => wire::long_dcid(payload),
         };
-        self.routes.find(id)
+        let Some(id) = id else { return Target::Nobody };
+        match self.routes.find(id) {
+            Some(index) => Target::Connection(index),
+            None => match self.ids.shard_of(id) {
+                Some(shard) if self.strays.is_other(shard) => Target::Shard(shard),
+                _ => Target::Nobody,
+            },
+        }
     }
 
     fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram) {
@@ -257,15 +296,23 @@ impl Endpoint {
         self.mark_dirty(index);
     }
 
+    /// Whether a payload that names no connection of ours ends one.
+    // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost its
+    // state; the peer does not know our ID any more.
+    fn take_reset(&mut self, now: Instant, datagram: &Datagram) -> bool {
+        let token = ResetToken::at_end_of(&datagram.payload);
+        let Some(index) = token.and_then(|token| self.routes.find_reset(&token)) else { return false };
+        let connection = self.slots[index as usize].connection.as_mut();
+        let ends = connection.is_some_and(|c| c.handle_reset(now, datagram.remote, datagram.payload.len()));
+        if ends {
+            self.mark_dirty(index);
+        }
+        ends
+    }
+
     /// A payload that no connection of ours claims.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
-        // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost
-        // its state; the peer does not know our ID any more.
-        if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
-            && let Some(connection) = &mut self.slots[index as usize].connection
-            && connection.handle_reset(now, datagram.remote, datagram.payload.len())
-        {
-            self.mark_dirty(index);
+        if self.take_reset(now, &datagram) {
             return;
         }
         let payload = &datagram.payload[..];
@@ -311,8 +358,8 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<(Instant, Handle, Timer)> {
         let &(at, index) = self.wakeups.first()?;
         let slot = &self.slots[index as usize];
-        // A deadline may have moved to later since it was noted: then the wake-up only notes the later one.
-        let (_, timer) = slot.connection.as_ref()?.poll_timeout()?;
+        // A deadline may have moved to later since it was noted, or gone: then the wake-up only notes the later one.
+        let timer = slot.connection.as_ref()?.poll_timeout().map_or(Timer::Idle, |(_, timer)| timer);
         Some((at, Handle { index, generation: slot.generation }, timer))
     }
 
@@ -418,7 +465,7 @@ impl Endpoint {
         }
         let next = connection.poll_timeout().map(|(at, _)| at);
         // A later deadline is noted when the earlier wake-up comes: acknowledgements move it with every batch.
-        let keep = matches!((slot.wakeup, next), (Some(old), Some(new)) if old <= new);
+        let keep = slot.wakeup.is_some_and(|old| next.is_none_or(|new| old <= new));
         if !keep && slot.wakeup != next {
             if let Some(old) = slot.wakeup.take() {
                 self.wakeups.remove(&(old, index));

@@ -172,6 +172,13 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// Returns memory that a busy phase left behind.
+    pub(crate) fn shrink(&mut self) {
+        self.slab.shrink();
+        self.events.shrink();
+        self.holdings.shrink();
+    }
+
     /// No streams yet, and no permission to open any.
     pub fn new(side: Side, config: &StreamsConfig) -> Self {
         let clock = Clock::default();

@@ -196,6 +196,13 @@ pub trait Session: Send {
     /// The cipher suite that was agreed.
     fn cipher_suite(&self) -> Option<CipherSuite>;
 
+    /// What can stand in for this session from here on and holds less memory: everything that can be asked of a session,
+    /// and no more work. `None` when the session is needed as it is. To be asked once the handshake is confirmed and no
+    /// event is left; after an answer, the session itself is not used any more.
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        None
+    }
+
     /// Fills `out` with key material that only the two endpoints know (RFC 8446 §7.5).
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError>;
 }

@@ -3,6 +3,7 @@
 mod config;
 mod identity;
 mod secrets;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
+use settled::Settled;
 use wire::Side;
 
 use super::{Direction, EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert};
@@ -262,6 +264,10 @@ impl Session for RustlsSession {
 
     fn cipher_suite(&self) -> Option<CipherSuite> {
         CipherSuite::from_number(u16::from(self.connection.negotiated_cipher_suite()?.suite()))
+    }
+
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        Some(Box::new(Settled::new(self)?))
     }
 
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {

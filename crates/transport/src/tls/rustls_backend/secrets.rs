@@ -19,6 +19,8 @@ pub(super) struct Secrets {
     pub(super) server_handshake: Option<Secret>,
     pub(super) client_one_rtt: Option<Secret>,
     pub(super) server_one_rtt: Option<Secret>,
+    /// What key material for the application is derived from.
+    pub(super) exporter: Option<Secret>,
 }
 
 thread_local! {
@@ -53,6 +55,7 @@ impl Secrets {
             "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(&mut self.server_handshake),
             "CLIENT_TRAFFIC_SECRET_0" => Some(&mut self.client_one_rtt),
             "SERVER_TRAFFIC_SECRET_0" => Some(&mut self.server_one_rtt),
+            "EXPORTER_SECRET" => Some(&mut self.exporter),
             _ => None,
         }
     }

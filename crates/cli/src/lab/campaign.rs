@@ -1,0 +1,386 @@
+//! `tiderace lab matrix`, `resume` and `replay`: many runs, in a file that survives being ended at any moment.
+
+use std::{
+    fs,
+    io::IsTerminal,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::{
+    campaign::{self, CampaignError, Effort, Ended},
+    contender::Contender,
+    experiment::records_path,
+    journal::{Journal, JournalError, Records},
+    plan::Plan,
+    record::{MANIFEST_SCHEMA, Manifest},
+    report::{MatrixReport, csv, html, markdown},
+    scenario::{Scenario, load},
+    selftest::{self, Check},
+    summary::Summary,
+};
+
+use super::{LAB, Settings, metadata, writable};
+use crate::{
+    failure::{Failure, SELF_TEST, UNSOUND},
+    stdout::write_out,
+};
+
+/// Run a scenario in every combination of its factors' levels.
+///
+/// Records are stored while the matrix runs. Ctrl-C ends it after the runs in progress, and `tiderace lab resume FILE` goes on
+/// from there. The report says what was found; with --html it is a page of its own.
+///
+/// Exit code 0: everything was run and may be used. 1: a run failed. 2: the scenario or an option is wrong, or the records
+/// cannot be written. 3: the self-test failed, and nothing was run. 130: it was ended before it was complete.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace lab matrix scenarios/matrix-rtt-load.toml --seeds 1 --html report.html
+  tiderace lab matrix okru-mobile --vary path.loss-burst=1,3,6")]
+pub(super) struct MatrixArgs {
+    /// A preset (see `tiderace lab list`) or a scenario file
+    #[arg(value_name = "NAME|FILE")]
+    scenario: String,
+    /// Seeds of each point; 6 or more give intervals, 12 or more the A/A control
+    #[arg(long, value_name = "N")]
+    pub(super) seeds: Option<u32>,
+    /// First seed; the others count up from it
+    #[arg(long, value_name = "S")]
+    pub(super) seed: Option<u64>,
+    /// Vary a field in addition to the scenario's factors; may be given again
+    #[arg(long, value_name = "FIELD=VALUE,...", value_parser = factor)]
+    vary: Vec<(String, Vec<serde_json::Value>)>,
+    /// Directory for the records
+    #[arg(long, value_name = "DIR", default_value = "lab-out")]
+    out: PathBuf,
+    #[command(flatten)]
+    effort: EffortArgs,
+    #[command(flatten)]
+    outputs: Outputs,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Go on with a matrix that was ended before it was complete.
+///
+/// Whatever is whole in the file is kept; what is missing or damaged is run again. A complete file has the same bytes whether
+/// the matrix was interrupted or not. Exit codes as for `tiderace lab matrix`.
+#[derive(Debug, Parser)]
+pub(super) struct ResumeArgs {
+    /// The file that `tiderace lab matrix` named
+    #[arg(value_name = "RECORDS")]
+    records: PathBuf,
+    #[command(flatten)]
+    effort: EffortArgs,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// Run one run of a file of records again, and compare it with what is stored.
+///
+/// Exit code 0: the packets are the same, and so is every figure. 1: they are not. 2: there is no such run.
+#[derive(Debug, Parser)]
+pub(super) struct ReplayArgs {
+    /// A file of records
+    #[arg(value_name = "RECORDS")]
+    records: PathBuf,
+    /// Number of the run, as in the field `run` of its record
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    run: u64,
+    /// Write qlog files into this directory
+    #[arg(long, value_name = "DIR")]
+    qlog: Option<PathBuf>,
+}
+
+/// How many cores.
+#[derive(Debug, Parser)]
+struct EffortArgs {
+    /// Threads to run on [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+}
+
+/// What is written besides the text.
+#[derive(Debug, Default, Parser)]
+pub(super) struct Outputs {
+    /// Write the report as one HTML file that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write every point as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Outputs {
+    /// Whether something is asked for that only the report of a matrix has.
+    pub(super) const fn needs_matrix(&self) -> bool {
+        self.html.is_some() || self.csv.is_some()
+    }
+}
+
+/// `FIELD=VALUE,...` with numbers as numbers.
+fn factor(text: &str) -> Result<(String, Vec<serde_json::Value>), String> {
+    let (name, values) = text.split_once('=').ok_or("expected FIELD=VALUE,...")?;
+    let value = |text: &str| match text.trim().parse::<i64>() {
+        Ok(number) => number.into(),
+        Err(_) => serde_json::Value::from(text.trim()),
+    };
+    Ok((name.trim().to_owned(), values.split(',').map(value).collect()))
+}
+
+pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
+    let mut scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    for (name, values) in &args.vary {
+        scenario.factors.insert(name.clone(), lab::scenario::Levels::List(values.clone()));
+    }
+    let plan = Plan::new(scenario)?;
+    let manifest = manifest(&plan)?;
+    writable(&args.out, "--out")?;
+    let path = records_path(&args.out, &manifest);
+    if path.exists()
+        && Journal::open(&path, |_| plan.len()).is_ok_and(|(journal, ..)| journal.missing().next().is_some())
+    {
+        return Err(Failure::new(format_args!("{} is there and not complete", path.display()))
+            .hint(format_args!("go on with `tiderace lab resume {}`, or remove it", path.display())));
+    }
+    let checks = self_test(&plan)?;
+    if let Some(code) = refused(&checks) {
+        return Ok(code);
+    }
+    let journal = Journal::create(&path, &manifest, plan.len())
+        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+    metadata::store(&path, &metadata::collect(LAB));
+    execute(&plan, journal, &args.effort, &args.outputs, checks)
+}
+
+pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
+    let mut plan = None;
+    let opened = Journal::open(&args.records, |manifest| {
+        let made = Plan::new(manifest.scenario.clone());
+        let runs = made.as_ref().map_or(0, Plan::len);
+        plan = Some(made);
+        runs
+    });
+    // A scenario that this version refuses is the better message than records without a place.
+    let plan = match plan {
+        Some(Err(error)) => return Err(error.into()),
+        Some(Ok(plan)) => Some(plan),
+        None => None,
+    };
+    let (journal, stored, damage) = opened.map_err(|error| unusable(&args.records, &error))?;
+    let Some(plan) = plan else { return Err(Failure::new("the manifest was not read")) };
+    let manifest = manifest(&plan)?;
+    if manifest.contenders != stored.contenders || manifest.lab != stored.lab {
+        return Err(Failure::new(format_args!(
+            "{} was written by {}, this is {}",
+            args.records.display(),
+            stored.lab,
+            manifest.lab
+        ))
+        .hint("records of two versions must not be mixed: run the matrix again"));
+    }
+    if damage.torn {
+        eprintln!("The last line has no end: that run is run again.");
+    }
+    if !damage.lines.is_empty() {
+        eprintln!("Damaged lines: {:?}: their runs are run again.", damage.lines);
+    }
+    eprintln!("{} of {} runs are there.", journal.stored(), plan.len());
+    let checks = self_test(&plan)?;
+    if let Some(code) = refused(&checks) {
+        return Ok(code);
+    }
+    execute(&plan, journal, &args.effort, &args.outputs, checks)
+}
+
+pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
+    let (manifest, records) = Records::open(&args.records)
+        .map_err(|error| Failure::new(format_args!("{}: {error}", args.records.display())))?;
+    let plan = Plan::new(manifest.scenario)?;
+    let mut found = None;
+    for record in records {
+        let record = record.map_err(|error| Failure::new(format_args!("{}: {error}", args.records.display())))?;
+        if record.run == args.run {
+            found = Some(record);
+            break;
+        }
+    }
+    let index = usize::try_from(args.run).ok().filter(|index| *index < plan.len());
+    let (Some(stored), Some(index)) = (found, index) else {
+        return Err(Failure::new(format_args!("{} has no run {}", args.records.display(), args.run))
+            .hint(format_args!("its runs are 0 to {}", plan.len().saturating_sub(1))));
+    };
+    let effort = Effort { threads: None, qlog: args.qlog.clone() };
+    let again = campaign::one(&plan, index, &effort)?;
+    let point: Vec<String> = stored.point.iter().map(|(name, level)| format!(", {name} {level}")).collect();
+    let same = again == stored;
+    let verdict = match (same, again.trace == stored.trace) {
+        (true, _) => "the same packets and figures",
+        (false, true) => "the same packets, other figures",
+        (false, false) => "OTHER packets",
+    };
+    write_out(&format!(
+        "run {} ({}, seed {}{}): {verdict}\n  stored  {}  {} packets\n  again   {}  {} packets\n",
+        args.run,
+        stored.contender.name,
+        stored.seed,
+        point.concat(),
+        stored.trace.hash,
+        stored.trace.packets,
+        again.trace.hash,
+        again.trace.packets
+    ))?;
+    Ok(if same { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+/// What a plan's file begins with.
+pub(super) fn manifest(plan: &Plan) -> Result<Manifest, Failure> {
+    let contenders = contenders(plan)?;
+    Ok(Manifest {
+        schema: MANIFEST_SCHEMA.to_owned(),
+        lab: LAB.to_owned(),
+        scenario: plan.base().clone(),
+        digest: plan.base().digest(),
+        contenders: contenders.iter().map(|contender| contender.identity()).collect(),
+    })
+}
+
+/// The contenders at the first point: their names are the same at all of them.
+fn contenders(plan: &Plan) -> Result<Vec<Box<dyn Contender>>, Failure> {
+    Ok(plan.contenders(&plan.scenario(0)?)?)
+}
+
+/// The checks that need no run of the matrix, at its first point, and a run of it twice.
+fn self_test(plan: &Plan) -> Result<Vec<Check>, Failure> {
+    let mut scenario: Scenario = plan.scenario(0)?;
+    let contenders = plan.contenders(&scenario)?;
+    scenario.run.duration = scenario.run.duration.min(Duration::from_secs(2));
+    scenario.run.warmup = scenario.run.warmup.min(Duration::from_secs(1));
+    scenario.traffic.start_spread = scenario.traffic.start_spread.min(scenario.run.warmup);
+    let record = lab::run::run_one(&scenario, contenders[0].as_ref(), scenario.run.seed, None);
+    Ok(selftest::run(&scenario, &contenders, &[record]))
+}
+
+/// The exit code when the laboratory itself does not work: nothing is run then.
+fn refused(checks: &[Check]) -> Option<ExitCode> {
+    let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
+    for check in &failed {
+        eprintln!("error: the self-test failed: {}: {}", check.name, check.detail);
+    }
+    (!failed.is_empty()).then(|| ExitCode::from(SELF_TEST))
+}
+
+fn unusable(path: &Path, error: &JournalError) -> Failure {
+    Failure::new(format_args!("{}: {error}", path.display()))
+        .hint("is it a file that `tiderace lab matrix` has written?")
+}
+
+/// Runs what is missing and says what all of it shows.
+fn execute(
+    plan: &Plan,
+    mut journal: Journal,
+    effort: &EffortArgs,
+    outputs: &Outputs,
+    checks: Vec<Check>,
+) -> Result<ExitCode, Failure> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    stop_on_interrupt(&STOP)?;
+    let bar = progress(plan.len(), journal.stored());
+    let effort = Effort { threads: effort.threads, qlog: None };
+    let ended = campaign::run(plan, &mut journal, &effort, &STOP, &|_| bar.inc(1));
+    bar.finish_and_clear();
+    let (stored, path) = (journal.stored(), journal.path().to_owned());
+    let go_on =
+        format!("{stored} of {} runs are stored; go on with `tiderace lab resume {}`", plan.len(), path.display());
+    match ended {
+        Ok(Ended::Complete) => {}
+        Ok(Ended::Stopped) => {
+            eprintln!("Ended. {go_on}");
+            return Ok(ExitCode::from(130));
+        }
+        Err(CampaignError::Io(error)) => {
+            return Err(Failure::new(format_args!("cannot write {}: {error}", path.display())).hint(go_on));
+        }
+        Err(CampaignError::Scenario(error)) => return Err(error.into()),
+    }
+    let path = journal.tidy().map_err(|error| {
+        Failure::new(format_args!("cannot write {} again in the order of the runs: {error}", path.display()))
+            .hint("every run is stored; with room on the disk `tiderace lab resume` orders them")
+    })?;
+    let report = publish(&path, outputs, checks)?;
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+/// Makes the report of stored records, writes the files asked for and prints it.
+pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Result<MatrixReport, Failure> {
+    let summary = Summary::read(path).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
+    let report = MatrixReport::new(&summary, checks);
+    let write = |file: &Path, text: String| {
+        fs::write(file, text).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
+    };
+    if let Some(file) = &outputs.html {
+        write(file, html(&report, &summary.manifest.scenario, &metadata::load(path)))?;
+    }
+    if let Some(file) = &outputs.csv {
+        write(file, csv(&report))?;
+    }
+    if outputs.json {
+        let json = serde_json::to_string(&report).map_err(|error| Failure::new(format_args!("{error}")))?;
+        write_out(&(json + "\n"))?;
+    } else {
+        write_out(&format!("{}\nRecords (JSON lines): {}\n", markdown(&report), path.display()))?;
+    }
+    Ok(report)
+}
+
+/// Ctrl-C asks for the end; a second one ends the program at once, which loses the runs in progress only.
+fn stop_on_interrupt(stop: &'static AtomicBool) -> Result<(), Failure> {
+    let (told, heard) = std::sync::mpsc::channel();
+    std::thread::Builder::new()
+        .name("interrupt".to_owned())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = runtime else {
+                let _ = told.send(Err(Failure::new("cannot listen for signals")));
+                return;
+            };
+            runtime.block_on(async {
+                let mut interrupt = match crate::interrupt::Interrupt::listen() {
+                    Ok(interrupt) => interrupt,
+                    Err(error) => {
+                        let _ = told.send(Err(error));
+                        return;
+                    }
+                };
+                let _ = told.send(Ok(()));
+                interrupt.wait().await;
+                stop.store(true, Ordering::Relaxed);
+                eprintln!("\nEnding after the runs in progress. Again ends at once.");
+                interrupt.wait().await;
+                std::process::exit(130);
+            });
+        })
+        .map_err(|error| Failure::new(format_args!("cannot start a thread: {error}")))?;
+    heard.recv().unwrap_or(Ok(()))
+}
+
+/// A bar on the standard error, with the time left. Nothing when that is no terminal.
+fn progress(runs: usize, stored: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left").expect("the template is valid");
+    bar.set_style(style);
+    bar.set_position(stored as u64);
+    bar.reset_eta();
+    if std::io::stderr().is_terminal() {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
+}

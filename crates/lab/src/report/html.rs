@@ -1,0 +1,318 @@
+//! A matrix as one HTML file that needs nothing else: no script, no font and no picture from elsewhere. What was found stands
+//! first, how it was found behind it.
+
+use core::fmt::Write;
+
+use super::{
+    Effect, MatrixReport,
+    plain::{label, printed, state, words},
+    plot::{Axis, Bar, Series, distribution, ellipses, escape, forest, number},
+};
+use crate::{
+    figure::Figure,
+    scenario::Scenario,
+    stats::compare::{MARGIN, Verdict},
+};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The report as a page. `scenario` says what was simulated, `metadata` where (names and values).
+pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)]) -> String {
+    let mut out = String::new();
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{STYLE}</style></head><body><main><h1>{1}</h1><p class=\"sub\">{0} · {2} points × {3} contenders × {4} seeds = {5} runs · {6:.0} virtual seconds · {7} packets · {8}</p>",
+        escape(&report.name),
+        escape(&report.title),
+        report.size.points,
+        report.contenders.len(),
+        report.size.seeds,
+        report.size.runs,
+        report.simulated.0,
+        report.simulated.1,
+        escape(&report.lab)
+    );
+    verdict(&mut out, report);
+    legend(&mut out, report);
+    pictures(&mut out, report);
+    by_level(&mut out, report);
+    table(&mut out, report);
+    about(&mut out, report, scenario, metadata);
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+/// What was found, in sentences.
+fn verdict(out: &mut String, report: &MatrixReport) {
+    out.push_str("<section><h2>What was found</h2>");
+    for contender in report.contenders.iter().skip(1) {
+        let _ =
+            write!(out, "<h3>{} against {}</h3><ul class=\"found\">", escape(contender), escape(&report.contenders[0]));
+        for effect in report.overall.iter().filter(|effect| effect.contender == *contender) {
+            let _ = write!(out, "<li>{}</li>", sentence(effect));
+        }
+        out.push_str("</ul>");
+    }
+    if report.contenders.len() < 2 {
+        out.push_str("<p>One contender only: there is nothing to compare it with.</p>");
+    }
+    let _ = write!(
+        out,
+        "<p class=\"note\">× is the geometric mean of contender / baseline on the same seeds, in brackets its 95 % bootstrap interval{}. <em>Equivalent</em>: the whole interval lies within {:.0} %. <em>Undecided</em>: it does not decide.</p>",
+        if report.size.points > 5 { " over the points" } else { "" },
+        MARGIN * 100.0
+    );
+    out.push_str("<h3>Can it be believed?</h3><ul class=\"state\">");
+    for (good, sentence) in state(report) {
+        let _ = write!(out, "<li class=\"{}\">{}</li>", if good { "good" } else { "bad" }, escape(&sentence));
+    }
+    out.push_str("</ul>");
+    if !report.self_test.is_empty() {
+        out.push_str("<details><summary>The self-test</summary><table><thead><tr><th>check</th><th></th><th>expected and seen</th></tr></thead><tbody>");
+        for check in &report.self_test {
+            let mark = if check.passed { "pass" } else { "FAIL" };
+            let _ = write!(
+                out,
+                "<tr><td>{}</td><td>{mark}</td><td>{}</td></tr>",
+                escape(check.name),
+                escape(&check.detail)
+            );
+        }
+        out.push_str("</tbody></table></details>");
+    }
+    out.push_str("</section>");
+}
+
+fn sentence(effect: &Effect) -> String {
+    let class = words(effect.verdict);
+    let tally: usize = effect.tally.iter().sum();
+    let points = if tally > 1 {
+        let [better, worse, equivalent, undecided] = effect.tally;
+        format!(
+            " <span class=\"note\">by point: {better} better, {worse} worse, {equivalent} equivalent, {undecided} undecided</span>"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "<span class=\"tag {class}\">{class}</span> {} ×{} [{}, {}]{points}",
+        escape(Figure::from_key(effect.figure).map_or(effect.figure, |figure| figure.label().trim())),
+        number(effect.ratio.value),
+        number(effect.ratio.low),
+        number(effect.ratio.high)
+    )
+}
+
+fn legend(out: &mut String, report: &MatrixReport) {
+    out.push_str("<p class=\"legend\">");
+    for (index, name) in report.contenders.iter().enumerate() {
+        let _ = write!(out, "<span class=\"s{}\"><span class=\"swatch\"></span>{}</span> ", index % 8, escape(name));
+    }
+    out.push_str("</p>");
+}
+
+/// A figure of a contender in every point, in printed units.
+fn across(report: &MatrixReport, contender: usize, figure: Figure) -> Vec<Option<f64>> {
+    let scale = figure.unit().printed().1;
+    let of = |point: &super::PointRow| {
+        point.figures[contender].iter().find(|quoted| quoted.figure == figure.key()).map(|quoted| quoted.median * scale)
+    };
+    report.points.iter().map(of).collect()
+}
+
+fn pictures(out: &mut String, report: &MatrixReport) {
+    // A delay that somebody feels: in the queue where there is one, else that of the workload.
+    let delays = [Figure::QueueDelayP99, Figure::DelayP95, Figure::RequestP95, Figure::RttP95];
+    let present = |figure: &Figure| across(report, 0, *figure).iter().flatten().any(|value| *value > 0.0);
+    let Some(delay) = delays.into_iter().find(present) else { return };
+    let series: Vec<Series> = report
+        .contenders
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            let pairs = across(report, index, delay).into_iter().zip(across(report, index, Figure::Goodput));
+            let points = pairs.filter_map(|(delay, goodput)| Some((delay?, goodput?))).collect();
+            Series { name: name.clone(), points }
+        })
+        .collect();
+    let many = report.size.points > 1;
+    let (delay_label, goodput_label) = (label(delay.key()), label(Figure::Goodput.key()));
+    out.push_str("<section><h2>Goodput against delay</h2><p class=\"note\">A dot is a point of the matrix (median over its seeds). Up and to the right is better. An ellipse holds about two thirds of a contender's dots.</p>");
+    out.push_str(&ellipses(
+        &series,
+        Axis { label: &delay_label, log: many, reversed: true },
+        Axis { label: &goodput_label, log: many, reversed: false },
+    ));
+    out.push_str("</section>");
+    if many && report.contenders.len() > 1 {
+        let base = across(report, 0, Figure::Goodput);
+        let ratios: Vec<(String, Vec<f64>)> = report
+            .contenders
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(index, name)| {
+                let own = across(report, index, Figure::Goodput);
+                let ratio = own.iter().zip(&base).filter_map(|(own, base)| Some((*own)? / (*base)?));
+                (name.clone(), ratio.filter(|ratio| ratio.is_finite() && *ratio > 0.0).collect())
+            })
+            .collect();
+        let name = format!("goodput / goodput of {}", report.contenders[0]);
+        // The first colour is the baseline's.
+        let shifted: Vec<(String, Vec<f64>)> = core::iter::once((String::new(), Vec::new())).chain(ratios).collect();
+        out.push_str("<section><h2>How often, by how much</h2><p class=\"note\">The share of points in which the ratio is at most the value below. Right of the line is better than the baseline.</p>");
+        out.push_str(&distribution(&shifted, Axis { label: &name, log: true, reversed: false }, Some(1.0)));
+        out.push_str("</section>");
+    }
+}
+
+fn by_level(out: &mut String, report: &MatrixReport) {
+    if report.by_level.is_empty() {
+        return;
+    }
+    out.push_str("<section><h2>What the factors change</h2>");
+    let figures: Vec<&str> = {
+        let mut figures: Vec<&str> = Vec::new();
+        for effect in &report.overall {
+            if !figures.contains(&effect.figure) {
+                figures.push(effect.figure);
+            }
+        }
+        figures
+    };
+    for (index, figure) in figures.iter().enumerate() {
+        let mut bars = Vec::new();
+        let mut last = None;
+        for effect in report.by_level.iter().filter(|effect| effect.figure == *figure) {
+            let Some(level) = &effect.level else { continue };
+            let series = report.contenders.iter().position(|name| *name == effect.contender).unwrap_or(0);
+            bars.push(Bar {
+                label: format!("{} {}", level.0.rsplit('.').next().unwrap_or(&level.0), level.1),
+                series,
+                value: effect.ratio.value,
+                low: effect.ratio.low,
+                high: effect.ratio.high,
+                first: last != Some(&level.0),
+            });
+            last = Some(&level.0);
+        }
+        let title = format!(
+            "{} against {}",
+            Figure::from_key(figure).map_or(*figure, |f| f.label().trim()),
+            report.contenders[0]
+        );
+        let open = if index == 0 { " open" } else { "" };
+        let _ = write!(out, "<details{open}><summary>{}</summary>{}</details>", escape(&title), forest(&bars, &title));
+    }
+    out.push_str("</section>");
+}
+
+/// Rows of the table of points at most: a page of a few megabytes is still read by a browser at once.
+const ROWS_MAX: usize = 6_000;
+
+fn table(out: &mut String, report: &MatrixReport) {
+    let mut figures: Vec<&str> = Vec::new();
+    for quoted in report.points.iter().flat_map(|point| &point.figures).flatten() {
+        if !figures.contains(&quoted.figure) {
+            figures.push(quoted.figure);
+        }
+    }
+    let open = if report.size.points <= 12 { " open" } else { "" };
+    let _ = write!(
+        out,
+        "<section><h2>Every point</h2><details{open}><summary>{} points</summary><div class=\"wide\"><table><thead><tr>",
+        report.size.points
+    );
+    for (name, _) in &report.factors {
+        let _ = write!(out, "<th>{}</th>", escape(name));
+    }
+    out.push_str("<th>contender</th>");
+    for figure in &figures {
+        let _ = write!(out, "<th class=\"n\">{}</th>", escape(&label(figure)));
+    }
+    out.push_str("<th>goodput against the baseline</th></tr></thead><tbody>");
+    let mut rows = 0;
+    for point in &report.points {
+        if rows > ROWS_MAX {
+            break;
+        }
+        for (index, own) in point.figures.iter().enumerate() {
+            rows += 1;
+            out.push_str("<tr>");
+            for level in &point.levels {
+                let _ = write!(out, "<td>{}</td>", escape(level));
+            }
+            let _ = write!(out, "<td>{}</td>", escape(&report.contenders[index]));
+            for figure in &figures {
+                let quoted = own.iter().find(|quoted| quoted.figure == *figure);
+                let text = quoted.map_or_else(
+                    || "–".to_owned(),
+                    |quoted| match quoted.interval {
+                        Some((low, high)) => format!(
+                            "{} <small>[{}, {}]</small>",
+                            printed(figure, quoted.median),
+                            printed(figure, low),
+                            printed(figure, high)
+                        ),
+                        None => printed(figure, quoted.median),
+                    },
+                );
+                let _ = write!(out, "<td class=\"n\">{text}</td>");
+            }
+            let against = index.checked_sub(1).and_then(|index| point.verdicts[index].as_ref());
+            let text = against.map_or_else(String::new, |result| {
+                let needed = match (result.verdict, result.pairs_needed) {
+                    (Verdict::Undecided, Some(needed)) if needed <= 1_000 => {
+                        format!(", about {needed} seeds would decide")
+                    }
+                    _ => String::new(),
+                };
+                format!("×{} {}{needed}", number(result.ratio.value), words(result.verdict))
+            });
+            let _ = write!(out, "<td>{text}</td></tr>");
+        }
+    }
+    out.push_str("</tbody></table></div></details>");
+    if rows > ROWS_MAX {
+        let _ = write!(out, "<p class=\"note\">The first {rows} rows; `--csv` has all.</p>");
+    }
+    out.push_str("</section>");
+}
+
+fn about(out: &mut String, report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)]) {
+    let _ = write!(out, "<section><h2>What was simulated</h2><p>{}</p>", escape(report.about.trim()));
+    let toml = toml::to_string(scenario).unwrap_or_default();
+    // Traces can be long; the rest of a scenario is not.
+    let toml: String =
+        if toml.len() > 20_000 { toml.chars().take(20_000).chain("…".chars()).collect() } else { toml };
+    let _ = write!(out, "<details><summary>The scenario</summary><pre>{}</pre></details>", escape(&toml));
+    out.push_str("<details><summary>The contenders</summary><table><thead><tr><th>contender</th><th>version</th><th>parameters</th></tr></thead><tbody>");
+    for identity in &report.identities {
+        let parameters: Vec<String> =
+            identity.parameters.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td><small>{}</small></td></tr>",
+            escape(&identity.name),
+            escape(&identity.version),
+            escape(&parameters.join("; "))
+        );
+    }
+    out.push_str("</tbody></table></details><details><summary>What each figure means</summary><table><tbody>");
+    for figure in Figure::all() {
+        let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(&label(figure.key())), escape(figure.meaning()));
+    }
+    let _ = write!(
+        out,
+        "</tbody></table></details><p class=\"note\">Real protocol code in virtual time over a model of the path. Not modelled: the time that computers take. Trace hash of all runs: <code>{}</code></p>",
+        escape(&report.trace_hash)
+    );
+    if !metadata.is_empty() {
+        out.push_str("<details><summary>Where it was run</summary><table><tbody>");
+        for (name, value) in metadata {
+            let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(value));
+        }
+        out.push_str("</tbody></table></details>");
+    }
+    out.push_str("</section>");
+}

@@ -1,0 +1,420 @@
+//! What a matrix says: each further contender against the first, over all points, by the levels of each factor, and point by
+//! point; whether the ranking depends on the law of loss; and whether the laboratory finds differences where there are none.
+
+use serde::Serialize;
+use units::Seed;
+
+use crate::{
+    figure::Figure,
+    selftest::Check,
+    stats::{
+        compare::{Comparison, MARGIN, Verdict, compare, compare_unpaired, judge},
+        distribution::to_f64,
+        interval::{Interval, RUNS_MIN, mean, mean_interval, median_interval},
+        quantile::median,
+    },
+    summary::Summary,
+};
+
+use super::Failure;
+
+/// Schema of the JSON form.
+pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/1";
+
+/// Figures that contenders are compared by, the most important first.
+const COMPARED: [Figure; 8] = [
+    Figure::Goodput,
+    Figure::ResidualLoss,
+    Figure::DelayP95,
+    Figure::RequestP95,
+    Figure::RttP95,
+    Figure::QueueDelayP99,
+    Figure::Retransmitted,
+    Figure::Reverse,
+];
+
+/// Figures of the table of points.
+const SHOWN: [Figure; 10] = [
+    Figure::Goodput,
+    Figure::ResidualLoss,
+    Figure::DelayP95,
+    Figure::RequestP50,
+    Figure::RequestP95,
+    Figure::RttP50,
+    Figure::RttP95,
+    Figure::QueueDelayP99,
+    Figure::LinkLoss,
+    Figure::Jain,
+];
+
+/// What a matrix says.
+#[derive(Clone, Debug, Serialize)]
+pub struct MatrixReport {
+    /// [`MATRIX_SCHEMA`].
+    pub schema: &'static str,
+    /// The scenario's name and title.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// What the scenario stands for.
+    pub about: String,
+    /// The program that ran it.
+    pub lab: String,
+    /// Names of the contenders; the first is the baseline.
+    pub contenders: Vec<String>,
+    /// Their versions and parameters at the first point.
+    pub identities: Vec<crate::contender::Identity>,
+    /// Names of the factors with their levels.
+    pub factors: Vec<(String, Vec<String>)>,
+    /// Points, seeds, runs of the matrix, and runs that are there.
+    pub size: Size,
+    /// Whether the laboratory itself works.
+    pub self_test: Vec<Check>,
+    /// Over all points.
+    pub overall: Vec<Effect>,
+    /// For the levels of each factor.
+    pub by_level: Vec<Effect>,
+    /// Whether the order of contenders holds for all burst lengths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranking: Option<Ranking>,
+    /// The baseline against itself.
+    pub control: Control,
+    /// Limits that do not hold.
+    pub thresholds: Vec<Breach>,
+    /// Point by point.
+    pub points: Vec<PointRow>,
+    /// Runs that failed.
+    pub failures: Vec<Failure>,
+    /// One hash of all packet traces.
+    pub trace_hash: String,
+    /// Virtual seconds and packets of all runs.
+    pub simulated: (f64, u64),
+    /// Connections that broke off or were never established, and all.
+    pub connections_lost: (usize, usize),
+    /// Lines of the file that were damaged.
+    pub damaged_lines: usize,
+}
+
+/// How large a matrix is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Size {
+    /// Combinations of levels.
+    pub points: usize,
+    /// Seeds of each.
+    pub seeds: usize,
+    /// Runs in all.
+    pub runs: usize,
+    /// Runs that are there.
+    pub stored: usize,
+}
+
+/// A contender against the baseline in one figure, over all points or those of one level.
+#[derive(Clone, Debug, Serialize)]
+pub struct Effect {
+    /// The factor and its level; `None` over all points.
+    pub level: Option<(String, String)>,
+    /// Who is compared.
+    pub contender: String,
+    /// With whom.
+    pub baseline: String,
+    /// Key of the figure.
+    pub figure: &'static str,
+    /// Geometric mean of contender / baseline with its interval, over blocks.
+    pub ratio: Interval,
+    /// What follows.
+    pub verdict: Verdict,
+    /// Points, or pairs of runs when there are few points, behind the interval.
+    pub blocks: usize,
+    /// Points in which the contender alone is better, worse, equivalent, undecided; counted over all points only.
+    pub tally: [usize; 4],
+}
+
+/// The order of contenders by goodput for each burst length.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ranking {
+    /// Burst length, and names from the most goodput to the least.
+    pub orders: Vec<(String, Vec<String>)>,
+    /// All orders are the same.
+    pub holds: bool,
+}
+
+/// The baseline's runs with odd and even seeds against each other: they differ by luck alone.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Control {
+    /// Comparisons that could be made: a figure in a point each.
+    pub comparisons: usize,
+    /// Those of them whose 95 % interval covers no difference.
+    pub covered: usize,
+    /// Why none could be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A limit that does not hold, or that nothing was measured for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Breach {
+    /// The limit.
+    pub limit: String,
+    /// Where.
+    pub place: String,
+    /// What was measured; `None` when there is no value.
+    pub value: Option<f64>,
+}
+
+/// One point: a row per contender.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointRow {
+    /// The levels, in the order of [`MatrixReport::factors`].
+    pub levels: Vec<String>,
+    /// For each contender its figures: key, median, low, high.
+    pub figures: Vec<Vec<Quoted>>,
+    /// For each further contender: its goodput (or residual loss) against the baseline.
+    pub verdicts: Vec<Option<Comparison>>,
+}
+
+/// A median over the seeds with its interval.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quoted {
+    /// Key of the figure.
+    pub figure: &'static str,
+    /// Median, in the base unit.
+    pub median: f64,
+    /// Its 95 % interval, from six seeds on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
+}
+
+impl MatrixReport {
+    /// Puts together what the numbers say. `checks` are those of the self-test.
+    pub fn new(summary: &Summary, checks: Vec<Check>) -> Self {
+        let scenario = &summary.manifest.scenario;
+        let names = || summary.points.first().into_iter().flat_map(|point| point.keys().cloned());
+        let factors: Vec<(String, Vec<String>)> = names().map(|name| (name.clone(), levels(summary, &name))).collect();
+        let all: Vec<usize> = (0..summary.points.len()).collect();
+        let by_level = factors.iter().flat_map(|(name, levels)| {
+            levels.iter().flat_map(|level| {
+                let chosen: Vec<usize> =
+                    all.iter().copied().filter(|&point| summary.points[point][name] == *level).collect();
+                effects(summary, &chosen, Some((name.clone(), level.clone())))
+            })
+        });
+        Self {
+            schema: MATRIX_SCHEMA,
+            name: scenario.name.clone(),
+            title: scenario.title.clone(),
+            about: scenario.about.clone(),
+            lab: summary.manifest.lab.clone(),
+            contenders: summary.contenders.clone(),
+            identities: summary.manifest.contenders.clone(),
+            size: Size {
+                points: summary.points.len(),
+                seeds: summary.seeds.len(),
+                runs: summary.runs(),
+                stored: summary.stored(),
+            },
+            self_test: checks,
+            overall: effects(summary, &all, None),
+            by_level: by_level.collect(),
+            ranking: ranking(summary),
+            control: control(summary),
+            thresholds: breaches(summary),
+            points: all.iter().map(|&point| row(summary, point)).collect(),
+            factors,
+            failures: summary.failures.clone(),
+            trace_hash: summary.trace_hash(),
+            simulated: (summary.virtual_seconds, summary.packets),
+            connections_lost: summary.connections_lost,
+            damaged_lines: summary.damage.lines.len(),
+        }
+    }
+
+    /// Whether the self-test found nothing, everything was run and every run counts.
+    pub fn is_sound(&self) -> bool {
+        self.failures.is_empty()
+            && self.size.stored == self.size.runs
+            && self.self_test.iter().all(|check| check.passed)
+    }
+}
+
+/// The levels of a factor, in the order of the file.
+fn levels(summary: &Summary, name: &str) -> Vec<String> {
+    let mut levels: Vec<String> = Vec::new();
+    for point in &summary.points {
+        if !levels.contains(&point[name]) {
+            levels.push(point[name].clone());
+        }
+    }
+    levels
+}
+
+/// Every further contender against the first, in every figure that both have.
+fn effects(summary: &Summary, points: &[usize], level: Option<(String, String)>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for contender in 1..summary.contenders.len() {
+        for figure in COMPARED {
+            effects.extend(effect(summary, points, contender, figure, level.clone()));
+        }
+    }
+    effects
+}
+
+fn effect(
+    summary: &Summary,
+    points: &[usize],
+    contender: usize,
+    figure: Figure,
+    level: Option<(String, String)>,
+) -> Option<Effect> {
+    let better = figure.better()?;
+    let seed = Seed::from_number(0).child(figure.key(), contender as u64);
+    // A mean over the seeds of each point: points are what the result is to hold for, seeds are luck.
+    let (mut by_point, mut by_pair, mut tally) = (Vec::new(), Vec::new(), [0; 4]);
+    for &point in points {
+        let pairs = summary.pairs(point, (contender, 0), figure);
+        let logs: Vec<f64> = pairs.iter().filter(|(a, b)| *a > 0.0 && *b > 0.0).map(|(a, b)| (a / b).ln()).collect();
+        if logs.is_empty() {
+            continue;
+        }
+        by_point.push(mean(&logs));
+        by_pair.extend(logs);
+        if level.is_none()
+            && points.len() > 1
+            && let Some(result) = compare(&pairs, better, MARGIN, seed)
+        {
+            tally[result.verdict as usize] += 1;
+        }
+    }
+    let blocks = if by_point.len() >= RUNS_MIN { by_point } else { by_pair };
+    let log = mean_interval(&blocks, 0.95, seed).or_else(|| {
+        let value = *blocks.first()?;
+        Some(Interval { value, low: f64::NEG_INFINITY, high: f64::INFINITY, coverage: 0.95 })
+    })?;
+    let ratio = Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
+    Some(Effect {
+        level,
+        contender: summary.contenders[contender].clone(),
+        baseline: summary.contenders[0].clone(),
+        figure: figure.key(),
+        ratio,
+        verdict: judge(ratio, better, MARGIN, blocks.len()),
+        blocks: blocks.len(),
+        tally,
+    })
+}
+
+/// The order of contenders by their goodput's geometric mean, for each level of the burst length.
+fn ranking(summary: &Summary) -> Option<Ranking> {
+    const FACTOR: &str = "path.loss-burst";
+    if summary.contenders.len() < 2 || !summary.points.first()?.contains_key(FACTOR) {
+        return None;
+    }
+    let orders: Vec<(String, Vec<String>)> = levels(summary, FACTOR)
+        .into_iter()
+        .map(|level| {
+            let points = || (0..summary.points.len()).filter(|&point| summary.points[point][FACTOR] == level);
+            let centre = |contender: usize| {
+                let logs: Vec<f64> = points()
+                    .flat_map(|point| summary.values(point, contender, Figure::Goodput))
+                    .map(|value| value.max(1.0).ln())
+                    .collect();
+                mean(&logs)
+            };
+            let mut order: Vec<(f64, &String)> =
+                summary.contenders.iter().enumerate().map(|(index, name)| (centre(index), name)).collect();
+            order.sort_by(|a, b| b.0.total_cmp(&a.0));
+            (level, order.into_iter().map(|(_, name)| name.clone()).collect())
+        })
+        .collect();
+    let holds = orders.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    Some(Ranking { orders, holds })
+}
+
+/// A against A: the baseline's odd seeds against its even ones.
+fn control(summary: &Summary) -> Control {
+    let mut control = Control::default();
+    if summary.seeds.len() < 2 * RUNS_MIN {
+        let needed = 2 * RUNS_MIN;
+        control.reason = Some(format!("needs {needed} seeds, there are {}", summary.seeds.len()));
+        return control;
+    }
+    for point in 0..summary.points.len() {
+        for figure in COMPARED {
+            let half = |odd: usize| -> Vec<f64> {
+                let seeds = (0..summary.seeds.len()).filter(|seed| seed % 2 == odd);
+                seeds.filter_map(|seed| summary.value(point, 0, seed, figure)).collect()
+            };
+            let Some(better) = figure.better() else { continue };
+            let seed = Seed::from_number(1).child(figure.key(), point as u64);
+            if let Some(result) = compare_unpaired(&half(1), &half(0), better, MARGIN, seed) {
+                control.comparisons += 1;
+                control.covered += usize::from(result.ratio.low <= 1.0 && 1.0 <= result.ratio.high);
+            }
+        }
+    }
+    control
+}
+
+/// The limits of the scenario that do not hold. A limit for which nothing was measured does not hold.
+pub fn breaches(summary: &Summary) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for threshold in &summary.manifest.scenario.thresholds {
+        let Some(figure) = threshold.of() else { continue };
+        let (least, most) = threshold.limits();
+        let words = [("at least", &threshold.at_least), ("at most", &threshold.at_most)];
+        let words: Vec<String> =
+            words.iter().filter_map(|(word, limit)| limit.as_ref().map(|limit| format!("{word} {limit}"))).collect();
+        let limit = format!("{} {}", figure.label().trim(), words.join(" and "));
+        let named = |name: &String| {
+            threshold.contender.as_ref().is_none_or(|wanted| wanted == name || *name == format!("tiderace {wanted}"))
+        };
+        let chosen: Vec<usize> = (0..summary.contenders.len()).filter(|&i| named(&summary.contenders[i])).collect();
+        if chosen.is_empty() {
+            let place = format!("there is no contender `{}`", threshold.contender.as_deref().unwrap_or_default());
+            breaches.push(Breach { limit: limit.clone(), place, value: None });
+        }
+        for point in 0..summary.points.len() {
+            for &contender in &chosen {
+                let mut values = summary.values(point, contender, figure);
+                values.sort_by(f64::total_cmp);
+                let value = median(&values).filter(|_| values.len() == summary.seeds.len());
+                let holds = value.is_some_and(|value| {
+                    least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most)
+                });
+                if !holds {
+                    let levels: Vec<String> =
+                        summary.points[point].iter().map(|(name, level)| format!("{name} {level}")).collect();
+                    let place = [&[summary.contenders[contender].clone()][..], &levels].concat().join(", ");
+                    breaches.push(Breach { limit: limit.clone(), place, value });
+                }
+            }
+        }
+    }
+    breaches
+}
+
+fn row(summary: &Summary, point: usize) -> PointRow {
+    let quoted = |contender: usize, figure: Figure| {
+        let mut values = summary.values(point, contender, figure);
+        values.sort_by(f64::total_cmp);
+        let interval = median_interval(&values, 0.95).map(|interval| (interval.low, interval.high));
+        Some(Quoted { figure: figure.key(), median: median(&values)?, interval })
+    };
+    let figures = (0..summary.contenders.len())
+        .map(|contender| SHOWN.iter().filter_map(|&figure| quoted(contender, figure)).collect());
+    // Offered loads that everybody carries differ in what is missing, not in what arrives.
+    let verdicts = (1..summary.contenders.len()).map(|contender| {
+        let seed = Seed::from_number(2).child("point", (point * 64 + contender) as u64);
+        let pairs = summary.pairs(point, (contender, 0), Figure::Goodput);
+        compare(&pairs, Figure::Goodput.better()?, MARGIN, seed)
+    });
+    PointRow {
+        levels: summary.points[point].values().cloned().collect(),
+        figures: figures.collect(),
+        verdicts: verdicts.collect(),
+    }
+}
+
+/// A share as a number of per cent, for texts.
+pub(super) fn percent(part: usize, whole: usize) -> f64 {
+    100.0 * to_f64(part) / to_f64(whole.max(1))
+}

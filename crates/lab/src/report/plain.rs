@@ -1,0 +1,223 @@
+//! A matrix as Markdown, for people, and as CSV, for programs: one row per point, contender and figure.
+
+use core::fmt::Write;
+
+use super::{MatrixReport, matrix::percent, plot::number};
+use crate::{
+    figure::Figure,
+    stats::compare::{MARGIN, Verdict},
+};
+
+/// A value in the unit that people read.
+pub(super) fn printed(figure: &str, value: f64) -> String {
+    let scale = Figure::from_key(figure).map_or(1.0, |figure| figure.unit().printed().1);
+    number(value * scale)
+}
+
+/// A figure with its unit.
+pub(super) fn label(figure: &str) -> String {
+    let Some(figure) = Figure::from_key(figure) else { return figure.to_owned() };
+    match figure.unit().printed().0 {
+        "" => figure.label().trim().to_owned(),
+        unit => format!("{} ({unit})", figure.label().trim()),
+    }
+}
+
+/// A verdict in words.
+pub(super) fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Undecided => "undecided",
+    }
+}
+
+/// What decides whether anything else may be believed, in sentences.
+pub(super) fn state(report: &MatrixReport) -> Vec<(bool, String)> {
+    let mut state = Vec::new();
+    let failed: Vec<_> = report.self_test.iter().filter(|check| !check.passed).collect();
+    match (failed.first(), report.self_test.len()) {
+        (Some(check), _) => {
+            state.push((
+                false,
+                format!("Self-test FAILED: {}: {}. Do not believe what follows.", check.name, check.detail),
+            ));
+        }
+        (None, 0) => {}
+        (None, count) => state.push((true, format!("Self-test: {count} checks passed."))),
+    }
+    let size = report.size;
+    if size.stored < size.runs {
+        state.push((
+            false,
+            format!(
+                "Incomplete: {} of {} runs are there; `tiderace lab resume` runs the rest.",
+                size.stored, size.runs
+            ),
+        ));
+    }
+    if report.damaged_lines > 0 {
+        state.push((
+            false,
+            format!("{} lines of the file were damaged; their runs are missing here.", report.damaged_lines),
+        ));
+    }
+    let control = &report.control;
+    match &control.reason {
+        Some(reason) => state.push((true, format!("A/A control: not made ({reason})."))),
+        None => state.push((
+            percent(control.covered, control.comparisons) >= 85.0,
+            format!(
+                "A/A control: the baseline's odd seeds against its even ones: {} of {} intervals cover no difference ({:.0} %; 95 % are expected).",
+                control.covered,
+                control.comparisons,
+                percent(control.covered, control.comparisons)
+            ),
+        )),
+    }
+    if let Some(ranking) = &report.ranking {
+        let orders: Vec<String> =
+            ranking.orders.iter().map(|(level, order)| format!("burst {level}: {}", order.join(" > "))).collect();
+        let holds = if ranking.holds { "holds" } else { "does NOT hold" };
+        state.push((
+            ranking.holds,
+            format!("The order by goodput {holds} for all burst lengths ({}).", orders.join("; ")),
+        ));
+    }
+    for breach in report.thresholds.iter().take(10) {
+        state.push((false, breach_text(breach)));
+    }
+    if report.thresholds.len() > 10 {
+        state.push((false, format!("and {} more limits do not hold.", report.thresholds.len() - 10)));
+    }
+    if !report.failures.is_empty() {
+        let first = &report.failures[0];
+        state.push((
+            false,
+            format!(
+                "{} runs failed and are not used; the first: {}, seed {}: {}",
+                report.failures.len(),
+                first.contender,
+                first.seed,
+                first.reason
+            ),
+        ));
+    }
+    if report.connections_lost.0 > 0 {
+        let (lost, all) = report.connections_lost;
+        state.push((true, format!("{lost} of {all} connections broke off or were never established.")));
+    }
+    state
+}
+
+/// A limit that does not hold, as a sentence.
+pub(super) fn breach_text(breach: &super::Breach) -> String {
+    let found = breach
+        .value
+        .map_or_else(|| "nothing was measured".to_owned(), |value| format!("the median is {value:.6} in base units"));
+    format!("Limit \"{}\" does not hold: {}: {found}.", breach.limit, breach.place)
+}
+
+/// The report as Markdown.
+pub fn markdown(report: &MatrixReport) -> String {
+    let mut out = String::new();
+    let size = report.size;
+    let _ = writeln!(out, "# {}: {}\n", report.name, report.title);
+    let _ = writeln!(
+        out,
+        "{} points x {} contenders x {} seeds = {} runs, {:.0} virtual seconds, {} packets. Trace hash {}.\n",
+        size.points,
+        report.contenders.len(),
+        size.seeds,
+        size.runs,
+        report.simulated.0,
+        report.simulated.1,
+        report.trace_hash
+    );
+    for (_, sentence) in state(report) {
+        let _ = writeln!(out, "- {sentence}");
+    }
+    if !report.overall.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n## Against {}\n\nGeometric mean of the ratios over all points, 95 % bootstrap interval; equivalent means within {:.0} %. The last column counts points in which the contender is better / worse / equivalent / undecided.\n\n| contender | figure | ratio | verdict | points |\n|---|---|---|---|---|",
+            report.contenders.first().map_or("", String::as_str),
+            MARGIN * 100.0
+        );
+        for effect in &report.overall {
+            let [better, worse, equivalent, undecided] = effect.tally;
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} [{}, {}] | {} | {better} / {worse} / {equivalent} / {undecided} |",
+                effect.contender,
+                label(effect.figure),
+                number(effect.ratio.value),
+                number(effect.ratio.low),
+                number(effect.ratio.high),
+                words(effect.verdict)
+            );
+        }
+    }
+    for (name, levels) in &report.factors {
+        let _ = writeln!(
+            out,
+            "\n## By {name}\n\n| contender | figure | {} |\n|---|---|{}",
+            levels.join(" | "),
+            "---|".repeat(levels.len())
+        );
+        let mut rows: Vec<(&str, &str)> = Vec::new();
+        let of_factor =
+            || report.by_level.iter().filter(|effect| effect.level.as_ref().is_some_and(|level| level.0 == *name));
+        for effect in of_factor() {
+            if !rows.contains(&(effect.contender.as_str(), effect.figure)) {
+                rows.push((&effect.contender, effect.figure));
+            }
+        }
+        for (contender, figure) in rows {
+            let entries: Vec<String> = levels
+                .iter()
+                .map(|level| {
+                    let found = of_factor().find(|effect| {
+                        effect.contender == contender
+                            && effect.figure == figure
+                            && effect.level.as_ref().is_some_and(|at| at.1 == *level)
+                    });
+                    found.map_or_else(
+                        || "–".to_owned(),
+                        |effect| format!("{} {}", number(effect.ratio.value), words(effect.verdict)),
+                    )
+                })
+                .collect();
+            let _ = writeln!(out, "| {contender} | {} | {} |", label(figure), entries.join(" | "));
+        }
+    }
+    out
+}
+
+/// The points as CSV: a row per point, contender and figure, values in base units.
+pub fn csv(report: &MatrixReport) -> String {
+    let quote = |text: &str| {
+        if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    };
+    let mut out = String::new();
+    for (name, _) in &report.factors {
+        let _ = write!(out, "{},", quote(name));
+    }
+    out.push_str("contender,figure,unit,median,low,high\n");
+    for point in &report.points {
+        for (contender, figures) in report.contenders.iter().zip(&point.figures) {
+            for figure in figures {
+                for level in &point.levels {
+                    let _ = write!(out, "{},", quote(level));
+                }
+                let unit = Figure::from_key(figure.figure).map_or("", |figure| figure.unit().base());
+                let (low, high) = figure
+                    .interval
+                    .map_or((String::new(), String::new()), |(low, high)| (low.to_string(), high.to_string()));
+                let _ = writeln!(out, "{},{},{unit},{},{low},{high}", quote(contender), figure.figure, figure.median);
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,328 @@
+//! Plots as inline SVG: everything a picture needs stands in it, colours come from the page, so that they follow its light
+//! or dark scheme.
+
+use core::fmt::Write;
+
+/// A set of points of one contender.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    /// Its name, for the legend and for readers of the picture's text.
+    pub(super) name: String,
+    /// Horizontal and vertical values, both in printed units.
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// An axis: its label and whether it is logarithmic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis<'a> {
+    pub(super) label: &'a str,
+    pub(super) log: bool,
+    /// Larger values stand to the left: for delays, so that better is to the right.
+    pub(super) reversed: bool,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+
+/// From values to places.
+struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+    log: bool,
+}
+
+impl Scale {
+    fn new(values: impl Iterator<Item = f64>, axis: Axis<'_>, from: f64, to: f64) -> Self {
+        let usable = values.filter(|value| value.is_finite() && (!axis.log || *value > 0.0));
+        let (mut low, mut high) =
+            usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        if low > high {
+            (low, high) = (1.0, 2.0);
+        }
+        if axis.log {
+            (low, high) = (low / 1.2, high * 1.2);
+        } else {
+            let room = ((high - low) * 0.06).max(high.abs() * 1e-3).max(1e-9);
+            (low, high) = (if low >= 0.0 { (low - room).max(0.0) } else { low - room }, high + room);
+        }
+        let (from, to) = if axis.reversed { (to, from) } else { (from, to) };
+        Self { low, high, from, to, log: axis.log }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let share = if self.log {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
+    }
+
+    /// Values that people count in: 1, 2 and 5 times powers of ten.
+    fn ticks(&self) -> Vec<f64> {
+        let mut ticks = Vec::new();
+        if self.log {
+            let mut power = 10f64.powf(self.low.log10().floor());
+            while power <= self.high {
+                ticks.extend([1.0, 2.0, 5.0].map(|digit| digit * power));
+                power *= 10.0;
+            }
+            ticks.retain(|tick| (self.low..=self.high).contains(tick));
+            if ticks.len() > 9 {
+                ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
+            }
+            return ticks;
+        }
+        let rough = (self.high - self.low) / 5.0;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|digit| digit * power).find(|step| *step >= rough).unwrap_or(power);
+        let mut tick = (self.low / step).ceil() * step;
+        while tick <= self.high + step * 1e-9 {
+            ticks.push(tick);
+            tick += step;
+        }
+        ticks
+    }
+}
+
+/// A number as short as it can be.
+pub(super) fn number(value: f64) -> String {
+    let digits = if value == 0.0 { 0.0 } else { (2.0 - value.abs().log10().floor()).clamp(0.0, 6.0) };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let text = format!("{value:.*}", digits as usize);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// Text that may stand in HTML and SVG.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn begin(label: &str, height: f64) -> String {
+    format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\" class=\"plot\">", escape(label))
+}
+
+fn axes(out: &mut String, x: &Scale, y: &Scale, labels: (&str, &str)) {
+    let (left, right, top, bottom) = (LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
+    for tick in x.ticks() {
+        let at = x.place(tick);
+        let _ = write!(
+            out,
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{bottom}\" class=\"grid\"/><text x=\"{at:.1}\" y=\"{:.1}\" class=\"tick\" text-anchor=\"middle\">{}</text>",
+            bottom + 16.0,
+            number(tick)
+        );
+    }
+    for tick in y.ticks() {
+        let at = y.place(tick);
+        let _ = write!(
+            out,
+            "<line x1=\"{left}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" class=\"grid\"/><text x=\"{:.1}\" y=\"{:.1}\" class=\"tick\" text-anchor=\"end\">{}</text>",
+            left - 6.0,
+            at + 4.0,
+            number(tick)
+        );
+    }
+    let _ = write!(
+        out,
+        "<text x=\"{:.0}\" y=\"{:.0}\" class=\"label\" text-anchor=\"middle\">{}</text><text x=\"14\" y=\"{:.0}\" class=\"label\" text-anchor=\"middle\" transform=\"rotate(-90 14 {:.0})\">{}</text>",
+        f64::midpoint(left, right),
+        HEIGHT - 8.0,
+        escape(labels.0),
+        f64::midpoint(top, bottom),
+        f64::midpoint(top, bottom),
+        escape(labels.1)
+    );
+}
+
+/// Dots, and for each contender the ellipse that holds about two thirds of a normal cloud with the same mean and covariance.
+pub(super) fn ellipses(series: &[Series], x: Axis<'_>, y: Axis<'_>) -> String {
+    let all = || series.iter().flat_map(|one| &one.points);
+    let horizontal = Scale::new(all().map(|point| point.0), x, LEFT, WIDTH - RIGHT);
+    let vertical = Scale::new(all().map(|point| point.1), y, HEIGHT - BOTTOM, TOP);
+    let mut out = begin(&format!("{} against {}", y.label, x.label), HEIGHT);
+    axes(&mut out, &horizontal, &vertical, (x.label, y.label));
+    for (index, one) in series.iter().enumerate() {
+        let places: Vec<(f64, f64)> =
+            one.points.iter().map(|&(a, b)| (horizontal.place(a), vertical.place(b))).collect();
+        let _ = write!(out, "<g class=\"s{}\"><title>{}</title>", index % 8, escape(&one.name));
+        for (a, b) in &places {
+            let _ = write!(out, "<circle cx=\"{a:.1}\" cy=\"{b:.1}\" r=\"2.5\" class=\"dot\"/>");
+        }
+        if let Some((centre, radii, angle)) = ellipse(&places) {
+            let _ = write!(
+                out,
+                "<ellipse rx=\"{:.1}\" ry=\"{:.1}\" transform=\"translate({:.1} {:.1}) rotate({angle:.1})\" class=\"ellipse\"/>",
+                radii.0, radii.1, centre.0, centre.1
+            );
+        }
+        out.push_str("</g>");
+    }
+    out.push_str("</svg>");
+    out
+}
+
+/// Centre, half axes and angle.
+type Ellipse = ((f64, f64), (f64, f64), f64);
+
+/// The ellipse of a cloud.
+fn ellipse(places: &[(f64, f64)]) -> Option<Ellipse> {
+    if places.len() < 3 {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+    let n = places.len() as f64;
+    let centre = (places.iter().map(|p| p.0).sum::<f64>() / n, places.iter().map(|p| p.1).sum::<f64>() / n);
+    let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
+    for place in places {
+        let (x, y) = (place.0 - centre.0, place.1 - centre.1);
+        (xx, xy, yy) = (xx + x * x / n, xy + x * y / n, yy + y * y / n);
+    }
+    let (middle, spread) = (f64::midpoint(xx, yy), (((xx - yy) / 2.0).powi(2) + xy * xy).sqrt());
+    let angle = 0.5 * (2.0 * xy).atan2(xx - yy);
+    // The square of a radius of two dimensions: 1.5² holds 68 % of a normal cloud.
+    Some((
+        centre,
+        (1.5 * (middle + spread).max(0.0).sqrt(), 1.5 * (middle - spread).max(0.0).sqrt()),
+        angle.to_degrees(),
+    ))
+}
+
+/// The share of values that do not exceed each value.
+pub(super) fn distribution(series: &[(String, Vec<f64>)], x: Axis<'_>, reference: Option<f64>) -> String {
+    let all = series.iter().flat_map(|(_, values)| values.iter().copied()).chain(reference);
+    let horizontal = Scale::new(all, x, LEFT, WIDTH - RIGHT);
+    let y = Axis { label: "share", log: false, reversed: false };
+    let vertical = Scale::new([0.0, 1.0].into_iter(), y, HEIGHT - BOTTOM, TOP);
+    let mut out = begin(&format!("distribution of {}", x.label), HEIGHT);
+    axes(&mut out, &horizontal, &vertical, (x.label, "share of points at or below"));
+    if let Some(reference) = reference {
+        let at = horizontal.place(reference);
+        let _ =
+            write!(out, "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\" class=\"zero\"/>", HEIGHT - BOTTOM);
+    }
+    for (index, (name, values)) in series.iter().enumerate() {
+        let mut ascending: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        ascending.sort_by(f64::total_cmp);
+        let mut path = String::new();
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+        let count = ascending.len().max(1) as f64;
+        for (rank, value) in (1u32..).zip(&ascending) {
+            let (a, b) = (horizontal.place(*value), vertical.place(f64::from(rank) / count));
+            let _ = if rank == 1 {
+                write!(path, "M{a:.1} {:.1}V{b:.1}", vertical.place(0.0))
+            } else {
+                write!(path, "H{a:.1}V{b:.1}")
+            };
+        }
+        let _ = write!(
+            out,
+            "<g class=\"s{}\"><title>{}</title><path d=\"{path}\" class=\"line\"/></g>",
+            index % 8,
+            escape(name)
+        );
+    }
+    out.push_str("</svg>");
+    out
+}
+
+/// One line of a [`forest`].
+pub(super) struct Bar {
+    /// What it stands for.
+    pub(super) label: String,
+    /// Which contender, for the colour.
+    pub(super) series: usize,
+    /// Estimate and interval: ratios.
+    pub(super) value: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    /// A gap above: the begin of a group.
+    pub(super) first: bool,
+}
+
+/// Estimates with their intervals below one another, around "no difference".
+pub(super) fn forest(bars: &[Bar], label: &str) -> String {
+    const LINE: f64 = 18.0;
+    const TEXT: f64 = 200.0;
+    let gaps = bars.iter().filter(|bar| bar.first).count();
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+    let height = LINE * bars.len() as f64 + 8.0 * gaps as f64 + 46.0;
+    let ends = bars.iter().flat_map(|bar| [bar.value, bar.low, bar.high]).filter(|x| x.is_finite() && *x > 1e-6);
+    let axis = Axis { label, log: true, reversed: false };
+    let scale = Scale::new(ends.chain([0.9, 1.1]), axis, TEXT, WIDTH - RIGHT);
+    let mut out = begin(label, height);
+    for tick in scale.ticks() {
+        let at = scale.place(tick);
+        let _ = write!(
+            out,
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"4\" y2=\"{:.0}\" class=\"grid\"/><text x=\"{at:.1}\" y=\"{:.0}\" class=\"tick\" text-anchor=\"middle\">×{}</text>",
+            height - 36.0,
+            height - 22.0,
+            number(tick)
+        );
+    }
+    let one = scale.place(1.0);
+    let _ = write!(
+        out,
+        "<line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"4\" y2=\"{:.0}\" class=\"zero\"/><text x=\"{:.0}\" y=\"{:.0}\" class=\"label\" text-anchor=\"middle\">{}</text>",
+        height - 36.0,
+        f64::midpoint(TEXT, WIDTH),
+        height - 6.0,
+        escape(label)
+    );
+    let mut y = 4.0;
+    for bar in bars {
+        y += if bar.first { 8.0 } else { 0.0 };
+        let middle = y + LINE / 2.0;
+        let (low, high) = (bar.low.max(scale.low), bar.high.min(scale.high));
+        let _ = write!(
+            out,
+            "<g class=\"s{}\"><title>{} ×{} [{}, {}]</title><text x=\"{}\" y=\"{:.1}\" class=\"tick\" text-anchor=\"end\">{}</text><line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" class=\"bar\"/><circle cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"4\" class=\"point\"/></g>",
+            bar.series % 8,
+            escape(&bar.label),
+            number(bar.value),
+            number(bar.low),
+            number(bar.high),
+            TEXT - 8.0,
+            middle + 4.0,
+            escape(&bar.label),
+            scale.place(low),
+            scale.place(high),
+            scale.place(bar.value)
+        );
+        y += LINE;
+    }
+    out.push_str("</svg>");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ellipse_of_a_tilted_cloud() {
+        let places: Vec<(f64, f64)> =
+            (0..100).map(f64::from).map(|x| (x, x + if x as i32 % 2 == 0 { 5.0 } else { -5.0 })).collect();
+        let (centre, radii, angle) = ellipse(&places).unwrap();
+        assert!((centre.0 - 49.5).abs() < 1e-9 && (angle - 45.0).abs() < 2.0 && radii.0 > 8.0 * radii.1);
+        assert!(ellipse(&places[..2]).is_none());
+    }
+
+    #[test]
+    fn names_cannot_break_out_and_odd_values_do_not_break_in() {
+        let series =
+            [Series { name: "<script>".to_owned(), points: vec![(0.0, f64::NAN), (1.0, 2.0), (f64::INFINITY, 1.0)] }];
+        let axis = Axis { label: "x & y", log: true, reversed: true };
+        let plot = ellipses(&series, axis, Axis { log: false, ..axis });
+        assert!(!plot.contains("<script>") && !plot.contains("inf"), "{plot}");
+        let bars = [Bar { label: "a".into(), series: 0, value: 1.0, low: 0.0, high: f64::INFINITY, first: true }];
+        assert!(forest(&bars, "ratio").ends_with("</svg>"));
+    }
+}

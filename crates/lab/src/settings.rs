@@ -1,0 +1,171 @@
+//! Profiles of our own stack from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
+
+use serde_json::Value;
+use transport::{Profile, ack_frequency::AckFrequency};
+use units::duration_text;
+
+use crate::scenario::{Fault, Selection, Settings, nearest};
+
+/// The profiles that a scenario selects, in its order.
+///
+/// # Errors
+/// When a controller or a field does not exist, or a value does not fit.
+pub fn profiles(selection: &Selection) -> Result<Vec<Profile>, Fault> {
+    let mut profiles = Vec::new();
+    for controller in &selection.congestion {
+        for ack in &selection.ack {
+            let mut own = Settings::from_iter([("congestion".to_owned(), Value::from(controller.as_str()))]);
+            let mut name = controller.clone();
+            if *ack != AckFrequency::Off {
+                own.insert("ack_frequency".to_owned(), Value::from(ack.to_string()));
+                name = format!("{controller} ack={ack}");
+            }
+            let made = profile(&name, &own, &selection.settings, "contenders.congestion");
+            profiles.push(made.map_err(|fault| controller_fault(fault, controller))?);
+        }
+    }
+    for (index, own) in selection.profiles.iter().enumerate() {
+        let field = format!("contenders.profiles.{index}");
+        let Some(name) = own.get("name").and_then(Value::as_str) else {
+            return Err(Fault { field, message: "a profile needs a name".to_owned(), hint: None });
+        };
+        if profiles.iter().any(|profile: &Profile| profile.name == name) {
+            return Err(Fault { field, message: format!("`{name}` is named twice"), hint: None });
+        }
+        profiles.push(profile(name, own, &selection.settings, &field)?);
+    }
+    Ok(profiles)
+}
+
+/// One profile: the usual values, those for all contenders, and its own.
+fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Profile, Fault> {
+    let fault = |message: String, hint: Option<String>| Fault { field: field.to_owned(), message, hint };
+    let mut usual = serde_json::to_value(Profile::default()).map_err(|error| fault(error.to_string(), None))?;
+    for (settings, place) in [(all, "contenders.settings"), (own, field)] {
+        for (key, value) in settings {
+            set(&mut usual, key, value).map_err(|(message, hint)| Fault {
+                field: format!("{place}.{key}"),
+                message,
+                hint,
+            })?;
+        }
+    }
+    usual["name"] = Value::from(name);
+    serde_json::from_value(usual).map_err(|error| fault(error.to_string(), None))
+}
+
+/// A list of names has one mistake that people make: a name that there is not.
+fn controller_fault(fault: Fault, name: &str) -> Fault {
+    let known = crate::tiderace::controllers();
+    if known.contains(&name) {
+        return fault;
+    }
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    Fault { message: format!("there is no congestion controller `{name}`"), hint: Some(hint), ..fault }
+}
+
+/// Sets a field of a table that has all fields. A table of fields sets each of them.
+fn set(table: &mut Value, key: &str, value: &Value) -> Result<(), (String, Option<String>)> {
+    let Some(fields) = table.as_object_mut() else {
+        return Err((format!("`{key}` is no field: there is no table around it"), None));
+    };
+    let plain = |name: &str| name.replace('-', "_");
+    let Some(name) = fields.keys().find(|name| plain(name) == plain(key)).cloned() else {
+        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+        let hint = match nearest(key, names.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("there are {}", names.join(", ")),
+        };
+        return Err((format!("a profile has no field `{key}`"), Some(hint)));
+    };
+    let place = &mut fields[&name];
+    match (&mut *place, value) {
+        (Value::Object(inner), Value::Object(given)) if !is_duration(inner) => {
+            given.iter().try_for_each(|(key, value)| set(place, key, value))
+        }
+        (current, Value::String(text)) if current.is_null() || current.as_object().is_some_and(is_duration) => {
+            let span = duration_text::parse(text).ok();
+            *current = match span {
+                Some(span) => serde_json::to_value(span).unwrap_or_default(),
+                None => value.clone(),
+            };
+            Ok(())
+        }
+        (current, value) => {
+            *current = value.clone();
+            Ok(())
+        }
+    }
+}
+
+/// How serde writes a span of time by itself.
+fn is_duration(fields: &serde_json::Map<String, Value>) -> bool {
+    fields.len() == 2 && fields.contains_key("secs") && fields.contains_key("nanos")
+}
+
+#[cfg(test)]
+mod tests {
+    use units::Duration;
+
+    use super::*;
+
+    fn selection(text: &str) -> Selection {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn any_field_can_be_set() {
+        let made = profiles(&selection(
+            r#"
+            congestion = ["cubic"]
+            settings = { acks = { every = 10 }, idle-timeout = "12 s" }
+            [[profiles]]
+            name = "patient"
+            congestion = "newreno"
+            acks = { max_delay = "100 ms", every = 4 }
+            keep_alive = "5 s"
+            pacing = false
+            "#,
+        ))
+        .unwrap();
+        assert_eq!(
+            (made[0].name.as_str(), made[0].acks.every, made[0].idle_timeout),
+            ("cubic", 10, Duration::from_secs(12))
+        );
+        assert_eq!((made[1].name.as_str(), made[1].acks.every, made[1].pacing), ("patient", 4, false));
+        assert_eq!(
+            (made[1].acks.max_delay, made[1].keep_alive),
+            (Duration::from_millis(100), Some(Duration::from_secs(5)))
+        );
+        assert_eq!(profiles(&selection("")).unwrap().len(), 2);
+        assert_eq!(profiles(&selection("[[profiles]]\nname = \"a\"")).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, field, message, hint) in [
+            (
+                "congestion = [\"cubik\"]",
+                "contenders.congestion",
+                "no congestion controller `cubik`",
+                "did you mean `cubic`?",
+            ),
+            ("settings = { ack = 1 }", "contenders.settings.ack", "no field `ack`", "did you mean `acks`?"),
+            (
+                "[[profiles]]\nname = \"x\"\nacks = { evry = 1 }",
+                "contenders.profiles.0.acks",
+                "no field `evry`",
+                "did you mean `every`?",
+            ),
+            ("[[profiles]]\nacks = { every = 1 }", "contenders.profiles.0", "needs a name", ""),
+            ("settings = { pacing = 3 }", "contenders.congestion", "", ""),
+        ] {
+            let fault = profiles(&selection(text)).unwrap_err();
+            assert!(fault.field == field && fault.message.contains(message), "{fault:?}");
+            assert!(fault.hint.unwrap_or_default().contains(hint));
+        }
+    }
+}
