@@ -668,12 +668,12 @@ fn the_earlier_probe_timeout_of_the_handshake_counts() {
     let mut path = Path::reno();
     path.progress.confirmed = false;
     path.space = SpaceId::Handshake;
-    path.send(7);
+    path.send(3);
     path.space = SpaceId::Initial;
     path.ledger = Ledger::new();
-    path.send(3);
+    path.send(7);
     let deadline = path.recovery.deadline(&path.progress).unwrap();
-    assert_eq!((deadline.at, deadline.space), (at(3 + 999), SpaceId::Initial));
+    assert_eq!((deadline.at, deadline.space), (at(3 + 999), SpaceId::Handshake));
 }
 
 // RFC 9002 §5.3 SHOULD-1, SHOULD-2, MUST-1
