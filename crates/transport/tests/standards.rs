@@ -1020,11 +1020,19 @@ fn marks(puppet: &mut Puppet) -> BTreeSet<bool> {
     connection.ping();
     let mut buffer = vec![0; 64 * 1500];
     let mut marks = BTreeSet::new();
-    while let Some(transmit) = puppet.victim.poll_transmit(puppet.now, &mut buffer) {
-        marks.insert(transmit.ecn.is_some());
-        for datagram in buffer[..transmit.len].chunks(transmit.segment_size) {
-            open_short(puppet, datagram);
+    // Losses and pacing may hold it back for a while.
+    for _ in 0..100 {
+        while let Some(transmit) = puppet.victim.poll_transmit(puppet.now, &mut buffer) {
+            marks.insert(transmit.ecn.is_some());
+            for datagram in buffer[..transmit.len].chunks(transmit.segment_size) {
+                open_short(puppet, datagram);
+            }
         }
+        if !marks.is_empty() {
+            break;
+        }
+        puppet.now += Duration::from_millis(10);
+        puppet.victim.handle_timeout(puppet.now);
     }
     marks
 }
