@@ -436,6 +436,8 @@ impl Connection {
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
+            // RFC 9001 §5.6 MUST NOT-3: a client opens no 0-RTT packets
+            // RFC 9001 §5.6 MUST-2: a client drops 0-RTT packets
             Level::ZeroRtt if self.side == Side::Server && self.early.is_undecided() && !self.connected => {
                 UNOPENED_LIMIT / 2
             }

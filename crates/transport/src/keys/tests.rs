@@ -54,6 +54,7 @@ fn open(keys: &mut Keys, packet: &[u8], expected: u64) -> Result<Opened, OpenErr
     Ok(opened)
 }
 
+// RFC 9001 §5.6 MUST NOT-2, MUST NOT-3, MUST-2
 #[test]
 fn long_packets_of_every_level_go_from_one_side_to_the_other() {
     let (mut client, mut server) = pair();

@@ -269,6 +269,7 @@ fn clients_show_certificates_when_asked() {
     }
 }
 
+// RFC 9001 §8.3 MUST NOT-1; RFC 9001 §4.6.1 MUST NOT-1
 #[test]
 fn early_data_when_both_sides_want_it() {
     let authority = Authority::new();
