@@ -177,6 +177,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         let mut tell = |_: Verdict, frame: SentFrame| {
             if again {
