@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     task::Waker,
 };
@@ -9,7 +10,10 @@ use std::{
 use transport::{CloseReason, Event, Handle, streams::StreamEvent};
 use wire::{Dir, StreamId};
 
-use crate::{clock::Clock, socket::SocketStats};
+use crate::{
+    clock::Clock,
+    socket::{Socket, SocketStats},
+};
 
 /// Shared by the driver and all handles of an endpoint.
 pub(crate) struct Shared {
@@ -32,6 +36,8 @@ pub(crate) struct State {
     pub(crate) idle_waiters: Vec<Waker>,
     /// What the socket had done when the driver last ran.
     pub(crate) socket: SocketStats,
+    /// The socket that takes the place of the driver's, and its address where it is bound to one.
+    pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
     /// No connection is accepted or opened any more.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
@@ -167,6 +173,7 @@ impl Shared {
                 driver: None,
                 idle_waiters: Vec::new(),
                 socket: SocketStats::default(),
+                replacement: None,
                 closed: false,
                 orphaned: false,
             }),

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, datagrams::DatagramsConfig, path::MtuDiscovery, recovery,
-    streams::StreamsConfig,
+    ack_frequency::AckFrequency, acks, congestion::Algorithm, connection::KeyUpdatePolicy, datagrams::DatagramsConfig,
+    keys::KeyLimits, path::MtuDiscovery, recovery, streams::StreamsConfig,
 };
 
 /// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
@@ -44,6 +44,15 @@ pub struct Profile {
     pub pacing: bool,
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
+    /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    pub spin: bool,
+    /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
+    pub grease: bool,
+    /// When this end updates its keys by itself.
+    pub key_update: KeyUpdatePolicy,
+    /// Limits of the use of keys, for tests that cannot send 2^23 packets.
+    #[serde(skip)]
+    pub key_limits: KeyLimits,
 }
 
 /// When received packets are acknowledged.
@@ -126,6 +135,10 @@ impl Default for Profile {
             initial_rtt: Duration::from_millis(333),
             pacing: true,
             ecn: true,
+            spin: true,
+            grease: true,
+            key_update: KeyUpdatePolicy::default(),
+            key_limits: KeyLimits::default(),
         }
     }
 }

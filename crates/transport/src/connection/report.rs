@@ -15,6 +15,11 @@ impl Connection {
         self.side
     }
 
+    /// The version of QUIC, see [`wire::version`]; until the handshake is complete the server may choose another.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
     /// The address of the peer on the path in use.
     pub fn remote(&self) -> SocketAddr {
         self.paths[self.active].remote
@@ -86,6 +91,12 @@ impl Connection {
         stats.datagram_frames_lost = datagrams.lost;
         stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
         stats
+    }
+
+    /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
+    pub fn records_memory(&self) -> usize {
+        let spaces = self.spaces.ids().filter_map(|id| self.spaces.get(id));
+        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum()
     }
 
     /// The state of recovery and congestion control of the path in use.

@@ -203,6 +203,27 @@ impl Recovery {
         }
     }
 
+    /// The recovery of a path that differs from this one only in the peer's port: estimates and window go on, nothing is in
+    /// flight (RFC 9000 §9.4).
+    pub fn continued(&self, now: Instant) -> Self {
+        let mut next = Self {
+            spaces: Default::default(),
+            bytes_in_flight: 0,
+            pto_count: 0,
+            last_event_at: now,
+            one_packet_more: false,
+            congestion_events: 0,
+            black_hole: black_hole::BlackHole::default(),
+            batch: ack::Batch::default(),
+            ..self.clone()
+        };
+        if self.bytes_in_flight > 0 {
+            next.controller.on_discarded(now, self.bytes_in_flight, 0);
+            next.update_outputs(now);
+        }
+        next
+    }
+
     /// What may be sent at `now`, of `want` bytes that are ready (`u64::MAX` when there is more than fits). To be asked
     /// only when something is ready: the answer decides whether the window counts as used. Does not apply to probes and
     /// to packets that only acknowledge (RFC 9002 §7, §7.5).
