@@ -187,7 +187,8 @@ fn a_client_drops_initial_packets_that_are_not_of_its_server() {
         ("a token", 1, None, b"token", 0x40, false),
         ("no fixed bit", 1, None, b"", 0, false),
     ] {
-        let mut puppet = server();
+        let profile = Profile { grease: false, ..Profile::default() };
+        let mut puppet = Puppet::server(&profile, |_, _| {});
         puppet.flush(&[Level::Initial]);
         puppet.collect();
         let before = processed(&puppet);
@@ -1085,115 +1086,4 @@ fn a_client_reads_no_data_before_the_handshake_is_complete() {
     puppet.flush(&[Level::Handshake]);
     puppet.collect();
     assert!(readable(&puppet), "it has waited");
-}
-
-fn port(number: u16) -> std::net::SocketAddr {
-    let mut address = client_address(0);
-    address.set_port(number);
-    address
-}
-
-/// What the victim sends: where to, how many bytes, and which frames of paths.
-fn path_frames(puppet: &mut Puppet) -> Vec<(std::net::SocketAddr, usize, Frame<'static>)> {
-    let mut seen = Vec::new();
-    for datagram in sent(&mut puppet.victim, puppet.now) {
-        let (_, payload) = open_short(puppet, &datagram.payload);
-        for frame in Frames::new(&payload).flatten() {
-            let frame = match frame {
-                Frame::PathChallenge(data) => Frame::PathChallenge(data),
-                Frame::PathResponse(data) => Frame::PathResponse(data),
-                _ => continue,
-            };
-            seen.push((datagram.to, datagram.payload.len(), frame));
-        }
-    }
-    seen
-}
-
-// RFC 9000 §8.2.1 MUST NOT-1; RFC 9000 §8.2.2 MUST-1, MUST NOT-1, MUST-2, MUST-3, MUST NOT-3, MUST NOT-4
-// RFC 9000 §19.17 MUST-1
-#[test]
-fn a_challenge_is_answered_once_and_at_once_where_it_came_from() {
-    for (from, len, full) in [(None, 60, true), (None, 1_150, true), (Some(9), 60, false), (Some(9), 1_150, true)] {
-        let mut puppet = client().connected();
-        puppet.acknowledge(Level::OneRtt);
-        puppet.collect();
-        let address = from.map_or(puppet.address, port);
-        puppet.address = address;
-        let mut payload = bytes(&[Frame::PathChallenge([3; 8])]);
-        payload.resize(len, 0);
-        let packet = puppet.packet(Level::OneRtt, &payload);
-        puppet.give(&packet);
-        let mut answers = Vec::new();
-        let mut total = 0;
-        for step in 0..300 {
-            for (to, size, frame) in path_frames(&mut puppet) {
-                total += if to == address { size } else { 0 };
-                if frame == Frame::PathResponse([3; 8]) {
-                    assert_eq!((step, to), (0, address), "{from:?} {len}");
-                    assert_eq!(size >= 1_200, full, "{from:?} {len}: {size}");
-                    answers.push(size);
-                }
-            }
-            puppet.now += Duration::from_millis(10);
-            puppet.victim.handle_timeout(puppet.now);
-        }
-        assert_eq!(answers.len(), 1, "{from:?} {len}: nobody acknowledged it, and it is not repeated");
-        assert!(from.is_none() || total <= 3 * packet.len(), "{total} for {}", packet.len());
-    }
-}
-
-// RFC 9000 §8.2.1 MUST-1, MUST-2; RFC 9000 §8.2.2 MUST NOT-2; RFC 9000 §9 MUST-2; RFC 9000 §9.3 MUST-1, MUST-2
-// RFC 9000 §9.3.3 MUST-1
-#[test]
-fn a_new_address_of_the_peer_is_used_and_validated_and_the_old_one_is_asked() {
-    let mut datas = BTreeSet::new();
-    for round in 0..4_u8 {
-        let mut puppet = Puppet::client(&Profile::default(), |p, _| p.max_idle_timeout_ms = 60_000 + u64::from(round));
-        puppet.now = at(u64::from(round));
-        let mut puppet = puppet.connected();
-        for sequence in 1..=3 {
-            let id = ConnectionId::new(&[sequence as u8; 8]).unwrap();
-            let frame =
-                Frame::NewConnectionId { sequence, retire_prior_to: 0, cid: id, reset_token: ResetToken([1; 16]) };
-            puppet.send(Level::OneRtt, &bytes(&[frame]));
-        }
-        puppet.collect();
-        puppet.address = port(7);
-        puppet.send(Level::OneRtt, &[1; 1_150]);
-        let challenges = path_frames(&mut puppet);
-        let data = |to| {
-            let found = challenges.iter().find_map(|(at, size, frame)| match frame {
-                Frame::PathChallenge(data) if *at == to => Some((*data, *size)),
-                _ => None,
-            });
-            found.unwrap_or_else(|| panic!("no challenge to {to}: {challenges:?}"))
-        };
-        let (new, size) = data(port(7));
-        assert!(size >= 1_200);
-        assert!(datas.insert(new) && datas.insert(data(client_address(0)).0), "never the same data");
-        let remote = |puppet: &Puppet| puppet.victim.connection(puppet.handle.unwrap()).unwrap().remote();
-        assert_eq!(remote(&puppet), port(7));
-        // The answer counts wherever it arrives. Its frame alone moves nothing.
-        puppet.address = client_address(0);
-        puppet.send(Level::OneRtt, &bytes(&[Frame::PathResponse(new)]));
-        let validated = events(&mut puppet.victim).iter().any(|(_, event)| matches!(event, Event::Migrated));
-        sent(&mut puppet.victim, puppet.now);
-        let validated =
-            validated || events(&mut puppet.victim).iter().any(|(_, event)| matches!(event, Event::Migrated));
-        assert!(validated);
-        assert_eq!(remote(&puppet), port(7));
-    }
-}
-
-// RFC 9000 §9 MUST-3
-#[test]
-fn a_client_drops_what_comes_from_an_address_that_it_does_not_know() {
-    let mut puppet = server().connected();
-    let before = processed(&puppet);
-    puppet.address.set_port(7);
-    puppet.send(Level::OneRtt, &[1; 30]);
-    puppet.send(Level::OneRtt, &bytes(&[Frame::PathChallenge([1; 8])]));
-    assert_eq!(processed(&puppet), before);
-    assert!(sent(&mut puppet.victim, puppet.now).iter().all(|d| d.to == server_address(0)));
 }

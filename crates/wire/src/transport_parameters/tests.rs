@@ -289,22 +289,6 @@ proptest! {
     }
 }
 
-// RFC 9000 §18.2 MUST-1
-#[test]
-fn a_preferred_address_has_a_connection_id() {
-    let value = |len: u8| {
-        let mut value = vec![192, 0, 2, 1, 1, 187];
-        value.extend([0; 18]);
-        value.push(len);
-        value.extend(vec![7; usize::from(len) + 16]);
-        value
-    };
-    let decode = |len| TransportParameters::decode(Side::Server, &bytes(&[(id::PREFERRED_ADDRESS, &value(len))]));
-    assert!(decode(1).is_ok() && decode(20).is_ok());
-    assert_eq!(decode(0).unwrap_err().id, id::PREFERRED_ADDRESS);
-    assert_eq!(decode(21).unwrap_err().id, id::PREFERRED_ADDRESS);
-}
-
 // RFC 9368 §4 MUST-4, MUST-6, MUST-7
 #[test]
 fn version_information_is_read_strictly() {
