@@ -4,8 +4,15 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, connection::KeyUpdatePolicy, datagrams::DatagramsConfig,
-    keys::KeyLimits, path::MtuDiscovery, recovery, streams::StreamsConfig,
+    ack_frequency::AckFrequency,
+    acks,
+    congestion::{Algorithm, AutoRules},
+    connection::KeyUpdatePolicy,
+    datagrams::DatagramsConfig,
+    keys::KeyLimits,
+    path::MtuDiscovery,
+    recovery,
+    streams::StreamsConfig,
 };
 
 /// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
@@ -16,6 +23,8 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    pub auto: AutoRules,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
@@ -95,6 +104,7 @@ impl Profile {
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            auto: self.auto,
         }
     }
 
@@ -123,6 +133,7 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
+            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             streams: StreamsConfig::default(),
