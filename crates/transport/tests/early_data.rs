@@ -163,6 +163,7 @@ fn client_stats(sim: &Simulation<Host<Exchange>>) -> transport::Stats {
     host.endpoint.connection(host.app.handle.unwrap()).unwrap().stats()
 }
 
+// RFC 9000 §7.4.1 MUST-3, MUST-5; RFC 9000 §13.2.6 MUST-3
 #[test]
 fn the_answer_begins_to_arrive_after_one_round_trip() {
     let world = World::new();
@@ -226,6 +227,7 @@ fn early_request(server: &mut Endpoint, now: Instant, flight: &[Sent]) -> Option
     Some(connection.read(id, 100, Order::Ordered).ok()??.data.to_vec())
 }
 
+// RFC 9001 §9.2 MUST-1; RFC 9001 §4.6.2 MUST NOT-1
 #[test]
 fn a_replayed_first_flight_is_refused_where_ring_and_register_are_shared() {
     let world = World::new();
@@ -268,6 +270,8 @@ fn a_held_back_first_flight_is_refused() {
 }
 
 /// Refused for every reason there is: the request is answered nevertheless, two round trips after it was asked.
+// RFC 9001 §4.6.2 MUST NOT-1, MUST-1; RFC 9000 §7.4.1 MUST-4
+// RFC 9000 §7.4.1 MUST NOT-2, MUST NOT-3
 #[test]
 fn refused_early_data_is_sent_again_by_itself() {
     type Change = fn(&mut World) -> RustlsServer;
@@ -382,6 +386,7 @@ fn any_single_packet_may_be_lost() {
     }
 }
 
+// RFC 9000 §17.2.3 SHOULD-1, MUST-1
 #[test]
 fn after_a_retry_early_data_goes_out_again_and_is_accepted() {
     let world = World::new();
@@ -395,6 +400,7 @@ fn after_a_retry_early_data_goes_out_again_and_is_accepted() {
     assert_eq!(client_stats(&sim).packets_lost, 0, "a Retry is no loss");
 }
 
+// RFC 9000 §8.1.3 MUST-4, SHOULD-4
 #[test]
 fn a_token_saves_the_retry() {
     let world = World::new();
@@ -452,6 +458,7 @@ fn early_packets_may_overtake_the_client_hello() {
 }
 
 /// What the application has not named for early data waits for the handshake.
+// RFC 9001 §5.6 MUST NOT-1
 #[test]
 fn only_streams_that_are_named_leave_early() {
     let world = World::new();
@@ -579,6 +586,7 @@ fn the_register_may_answer_later() {
 }
 
 /// Old tokens are no reason to lose a connection; an old Retry token is said to be one.
+// RFC 9000 §8.1.2 SHOULD-1; RFC 9000 §8.1.3 MUST-4, SHOULD-3
 #[test]
 fn old_tokens_and_keys() {
     let world = World::new();

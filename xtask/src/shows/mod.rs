@@ -6,6 +6,7 @@
 
 mod ack_frequency;
 mod bad_input;
+mod bbr;
 mod command;
 mod compliance;
 mod congestion;
