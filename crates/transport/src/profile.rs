@@ -6,7 +6,7 @@ use units::Duration;
 use crate::{
     ack_frequency::AckFrequency,
     acks,
-    congestion::Algorithm,
+    congestion::{Algorithm, AutoRules},
     connection::KeyUpdatePolicy,
     datagrams::DatagramsConfig,
     keys::KeyLimits,
@@ -23,6 +23,8 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    pub auto: AutoRules,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
@@ -58,6 +60,7 @@ pub struct Profile {
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
     /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
@@ -114,6 +117,7 @@ impl Profile {
             pacing: self.pacing,
             receive_times: self.receive_timestamps > 0,
             random_loss_tolerance: self.random_loss_tolerance,
+            auto: self.auto,
         }
     }
 
@@ -142,6 +146,7 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
+            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             receive_timestamps: 0,

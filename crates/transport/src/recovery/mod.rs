@@ -32,7 +32,7 @@ pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
 
 use crate::congestion::rate::mul_div;
-use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
+use crate::congestion::{Algorithm, AutoRules, Controller, Parameters, RateEstimator, SentSample, Snapshot};
 use crate::pacing::Pacer;
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
@@ -120,6 +120,8 @@ pub struct Config {
     pub receive_times: bool,
     /// Share of packets that may be lost without a reaction, as long as no queue builds.
     pub random_loss_tolerance: LossTolerance,
+    /// Where [`Algorithm::Auto`] changes its mind.
+    pub auto: AutoRules,
 }
 
 impl Default for Config {
@@ -131,6 +133,7 @@ impl Default for Config {
             pacing: true,
             receive_times: false,
             random_loss_tolerance: LossTolerance::OFF,
+            auto: AutoRules::default(),
         }
     }
 }
@@ -198,7 +201,13 @@ pub struct Recovery {
 impl Recovery {
     /// The recovery of a path that comes into use at `now` with datagrams of `mtu` bytes of UDP payload.
     pub fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
-        let controller = config.algorithm.build(&Parameters { initial_window: config.initial_window, mtu, seed, now });
+        let controller = config.algorithm.build(&Parameters {
+            initial_window: config.initial_window,
+            mtu,
+            seed,
+            now,
+            auto: config.auto,
+        });
         Self {
             rtt: Rtt::new(config.initial_rtt),
             window: controller.window(),
