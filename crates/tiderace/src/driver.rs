@@ -16,6 +16,7 @@ use transport::Transmit;
 use units::Instant;
 
 use crate::{
+    shards::ShardLink,
     shared::{Shared, State},
     socket::{SEND_BUFFER, Socket},
     tls_pool::TlsLink,
@@ -39,11 +40,13 @@ pub(crate) struct Driver {
     sleeps_until: Option<Instant>,
     /// Where TLS runs, unless here.
     tls: Option<TlsLink>,
+    /// The shards beside this one.
+    shards: Option<ShardLink>,
     wake: Vec<Waker>,
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, socket: Socket, tls: Option<TlsLink>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, socket: Socket, tls: Option<TlsLink>, shards: Option<ShardLink>) -> Self {
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
         let size = if segments > 1 { SEND_BUFFER } else { 2048 };
@@ -55,6 +58,7 @@ impl Driver {
             sleep: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             sleeps_until: None,
             tls,
+            shards,
             wake: Vec::new(),
         }
     }
@@ -112,6 +116,14 @@ impl Driver {
         true
     }
 
+    /// Gives other shards what is theirs, and takes over what they received. `true` when there may be more.
+    fn exchange_strays(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        let Some(shards) = &mut self.shards else { return false };
+        self.socket.stats.forwards_dropped += shards.hand_over(&mut state.endpoint);
+        let now = self.shared.clock.now();
+        shards.receive(cx, |datagram| state.endpoint.handle_datagram(now, datagram))
+    }
+
     /// Takes in the outcomes of TLS steps. `true` when there may be more.
     fn receive_tls(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let Some(tls) = &mut self.tls else { return false };
@@ -145,6 +157,7 @@ impl Future for Driver {
         let mut state = shared.lock();
         this.receive_tls(cx, &mut state);
         let mut again = this.receive(cx, &mut state);
+        again |= this.exchange_strays(cx, &mut state);
         state.endpoint.handle_timeout(shared.clock.now());
         again |= this.transmit(cx, &mut state);
         if let Some(tls) = &mut this.tls {

@@ -1,21 +1,26 @@
-//! One socket with all of its connections.
+//! An address with all of its connections.
 
 use std::{
     future::poll_fn,
     io,
     net::{SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
 };
 
-use transport::{ClientConfig, EndpointConfig, EndpointStats, ServerConfig};
+use transport::{ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, ring::KeyRing};
 use units::Seed;
 
 use crate::{
+    clock::Clock,
     connection::{Connecting, Connection},
     driver::Driver,
     error::ConnectError,
-    shared::Shared,
+    shards::{self, ShardLink, Shards},
+    shared::{Shared, State},
     socket::{Socket, SocketStats},
     tls_pool::{TlsLink, TlsPool},
 };
@@ -39,24 +44,35 @@ pub struct EndpointOptions {
     pub server: Option<ServerConfig>,
     /// Seed and layout of connection IDs; from the operating system when not given.
     pub config: Option<EndpointConfig>,
+    /// The keys of tokens and stateless resets, in place of those in `config`. Servers that share it accept each other's.
+    pub ring: Option<KeyRing>,
     /// Where TLS runs.
     pub handshakes: Handshakes,
+    /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
+    pub shards: Shards,
 }
 
-/// A UDP socket that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
+/// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    shards: Vec<Arc<Shared>>,
     local: SocketAddr,
+    /// The shard that is asked first next time.
+    next: AtomicUsize,
 }
 
 impl Endpoint {
-    /// Opens a socket at `address` that can connect and, with a server configuration, accept. Must be called within a
-    /// tokio runtime.
+    /// Opens a socket at `address`, or one for each shard, that can connect and, with a server configuration, accept. Must
+    /// be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the address cannot be bound.
+    /// When the address cannot be bound, or the system cannot spread it over several sockets.
     pub fn open(address: SocketAddr, options: EndpointOptions) -> io::Result<Self> {
-        Self::on_socket(UdpSocket::bind(address)?, options)
+        if options.shards.count.get() == 1 {
+            return Self::on_socket(UdpSocket::bind(address)?, options);
+        }
+        let config = config_of(options.config, options.ring)?;
+        let sockets = shards::sockets(address, options.shards, &config)?;
+        Self::assemble(sockets, config, options.server, options.handshakes)
     }
 
     /// A client on any port, of the family of `remote`.
@@ -80,28 +96,52 @@ impl Endpoint {
         Self::open(address, EndpointOptions { server: Some(config), ..EndpointOptions::default() })
     }
 
-    /// Uses a socket that is bound already.
+    /// Uses a socket that is bound already, which is one shard.
     ///
     /// # Errors
-    /// When the socket cannot be prepared.
+    /// When the socket cannot be prepared, or several shards are asked for.
     pub fn on_socket(socket: UdpSocket, options: EndpointOptions) -> io::Result<Self> {
-        let socket = Socket::new(socket)?;
-        let local = socket.local_addr()?;
-        let config = match options.config {
-            Some(config) => config,
-            None => EndpointConfig::from_seed(system_seed()?),
-        };
-        let pool = match options.handshakes {
-            _ if options.server.is_none() => None,
+        if options.shards.count.get() > 1 {
+            let reason = "one socket cannot serve several shards\nhint: let the endpoint open them";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        let config = config_of(options.config, options.ring)?;
+        Self::assemble(vec![socket], config, options.server, options.handshakes)
+    }
+
+    fn assemble(
+        sockets: Vec<UdpSocket>,
+        config: EndpointConfig,
+        server: Option<ServerConfig>,
+        handshakes: Handshakes,
+    ) -> io::Result<Self> {
+        let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
+        let pool = match handshakes {
+            _ if server.is_none() => None,
             Handshakes::OwnPool => Some(TlsPool::default()),
             Handshakes::Pool(pool) => Some(pool),
             Handshakes::InPlace => None,
         };
-        let mut endpoint = transport::Endpoint::new(config, options.server.map(Arc::new));
-        let tls = pool.map(|pool| TlsLink::new(pool, &mut endpoint));
-        let shared = Shared::new(endpoint);
-        tokio::spawn(Driver::new(shared.clone(), socket, tls));
-        Ok(Self { shared, local })
+        let server = server.map(|server| Arc::new(share(server, count)));
+        let mut links = if count > 1 { ShardLink::all(&sockets)? } else { Vec::new() }.into_iter();
+        let clock = Clock::start();
+        let local = sockets[0].local_addr()?;
+        let mut this = Self { shards: Vec::new(), local, next: AtomicUsize::new(0) };
+        let configs = shards::configs(config, count)?;
+        for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
+            let mut endpoint = transport::Endpoint::new(config, server.clone());
+            endpoint.set_shard(shard, count);
+            let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
+            let shared = Shared::new(shard, clock, endpoint);
+            this.shards.push(shared.clone());
+            match links.next() {
+                None => {
+                    tokio::spawn(Driver::new(shared, Socket::new(socket)?, tls, None));
+                }
+                Some(link) => on_thread(shared, socket, tls, link)?,
+            }
+        }
+        Ok(this)
     }
 
     /// The address of the socket.
@@ -119,32 +159,46 @@ impl Endpoint {
         remote: SocketAddr,
         server_name: &str,
     ) -> Result<Connecting, ConnectError> {
-        let mut state = self.shared.lock();
+        let shared = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()];
+        let mut state = shared.lock();
         if state.closed {
             return Err(ConnectError::EndpointClosed);
         }
-        let handle = state.endpoint.connect(self.shared.clock.now(), config, remote, server_name)?;
+        let handle = state.endpoint.connect(shared.clock.now(), config, remote, server_name)?;
         state.connections.entry(handle).or_default();
         state.add_handle(handle);
         state.wake_driver();
         drop(state);
-        Ok(Connecting::new(Connection::new(self.shared.clone(), handle)))
+        Ok(Connecting::new(Connection::new(shared.clone(), handle)))
     }
 
-    /// The next connection whose handshake a client has completed. `None` once the endpoint is closed.
+    /// The next connection whose handshake a client has completed, at whichever shard. `None` once the endpoint is closed.
     pub async fn accept(&self) -> Option<Connection> {
+        self.accept_by(State::next_incoming).await
+    }
+
+    /// As [`accept`](Self::accept), but a connection whose early data the server accepts is there at once, so that its
+    /// requests can be answered a round trip earlier. Until [`Connection::established`] everything that it says may be a copy
+    /// that somebody else has sent: only for what may happen twice. Answers go out at once.
+    pub async fn accept_early(&self) -> Option<Connection> {
+        self.accept_by(|state| state.next_early().or_else(|| state.next_incoming())).await
+    }
+
+    async fn accept_by(&self, next: impl Fn(&mut State) -> Option<Handle>) -> Option<Connection> {
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            while let Some(handle) = state.incoming.pop_front() {
-                if state.connections.contains_key(&handle) {
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            for at in 0..self.shards.len() {
+                let shared = &self.shards[(first + at) % self.shards.len()];
+                let mut state = shared.lock();
+                if let Some(handle) = next(&mut state) {
                     state.add_handle(handle);
-                    return Poll::Ready(Some(Connection::new(self.shared.clone(), handle)));
+                    return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
                 }
+                if state.closed {
+                    return Poll::Ready(None);
+                }
+                state.wait_incoming(cx.waker());
             }
-            if state.closed {
-                return Poll::Ready(None);
-            }
-            state.incoming_waiters.push(cx.waker().clone());
             Poll::Pending
         })
         .await
@@ -152,53 +206,111 @@ impl Endpoint {
 
     /// Closes all connections with `code`, and accepts and opens no more.
     pub fn close(&self, code: u64, reason: &[u8]) {
-        let mut state = self.shared.lock();
-        let now = self.shared.clock.now();
-        state.closed = true;
-        state.endpoint.set_server_config(None);
-        let handles: Vec<_> = state.connections.keys().copied().collect();
-        for handle in handles {
-            if let Some(connection) = state.endpoint.connection_mut(handle) {
-                connection.close(now, code, reason);
+        for shared in &self.shards {
+            let mut state = shared.lock();
+            let now = shared.clock.now();
+            state.closed = true;
+            state.endpoint.set_server_config(None);
+            let handles: Vec<_> = state.connections.keys().copied().collect();
+            for handle in handles {
+                if let Some(connection) = state.endpoint.connection_mut(handle) {
+                    connection.close(now, code, reason);
+                }
             }
+            let waiters = std::mem::take(&mut state.incoming_waiters);
+            state.wake_driver();
+            drop(state);
+            waiters.into_iter().for_each(std::task::Waker::wake);
         }
-        let waiters = std::mem::take(&mut state.incoming_waiters);
-        state.wake_driver();
-        drop(state);
-        waiters.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Waits until every connection is over and its goodbye is said.
     pub async fn wait_idle(&self) {
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            if state.endpoint.open_connections() == 0 {
-                return Poll::Ready(());
+            for shared in &self.shards {
+                let mut state = shared.lock();
+                if state.endpoint.open_connections() > 0 {
+                    state.idle_waiters.push(cx.waker().clone());
+                    return Poll::Pending;
+                }
             }
-            state.idle_waiters.push(cx.waker().clone());
-            Poll::Pending
+            Poll::Ready(())
         })
         .await;
     }
 
-    /// What no connection reports.
-    pub fn stats(&self) -> EndpointStats {
-        self.shared.lock().endpoint.stats()
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
     }
 
-    /// What the socket has done.
+    /// What no connection reports, of all shards together.
+    pub fn stats(&self) -> EndpointStats {
+        let mut sum = EndpointStats::default();
+        (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).0);
+        sum
+    }
+
+    /// What the sockets of all shards have done.
     pub fn socket_stats(&self) -> SocketStats {
-        self.shared.lock().socket
+        let mut sum = SocketStats::default();
+        (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).1);
+        sum
+    }
+
+    /// What one shard and its socket have done.
+    ///
+    /// # Panics
+    /// When there is no shard of this number.
+    pub fn shard_stats(&self, shard: usize) -> (EndpointStats, SocketStats) {
+        let state = self.shards[shard].lock();
+        (state.endpoint.stats(), state.socket)
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.orphaned = true;
-        state.endpoint.set_server_config(None);
-        state.wake_driver();
+        for shared in &self.shards {
+            let mut state = shared.lock();
+            state.orphaned = true;
+            state.endpoint.set_server_config(None);
+            state.wake_driver();
+        }
     }
+}
+
+/// Drives a shard on a thread of its own until its last connection is over.
+fn on_thread(shared: Arc<Shared>, socket: UdpSocket, tls: Option<TlsLink>, link: ShardLink) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let name = format!("quic-{}", shared.shard);
+    let driver = {
+        let _inside = runtime.enter();
+        Driver::new(shared, Socket::new(socket)?, tls, Some(link))
+    };
+    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(driver))?;
+    Ok(())
+}
+
+/// A shard's part of limits that are meant for the whole endpoint.
+fn share(config: ServerConfig, count: u8) -> ServerConfig {
+    let part = |all: usize| all.div_ceil(count.into());
+    ServerConfig {
+        max_connections: part(config.max_connections),
+        retry: match config.retry {
+            RetryPolicy::Above(limit) => RetryPolicy::Above(part(limit)),
+            other => other,
+        },
+        ..config
+    }
+}
+
+fn config_of(given: Option<EndpointConfig>, ring: Option<KeyRing>) -> io::Result<EndpointConfig> {
+    let config = match given {
+        Some(config) => config,
+        None => EndpointConfig::from_seed(system_seed()?),
+    };
+    let ring = ring.unwrap_or_else(|| config.ring.clone());
+    Ok(EndpointConfig { ring, ..config })
 }
 
 /// 32 bytes from the operating system.

@@ -1,7 +1,7 @@
 //! QUIC over real UDP sockets: async endpoints, connections, streams and datagrams.
 //!
-//! An [`Endpoint`] owns one socket and drives the [`transport`] state machine on it: datagrams are read and written in
-//! batches (GSO, GRO, ECN), and one task per endpoint does it all. Handles ([`Connection`], [`SendStream`],
+//! An [`Endpoint`] owns a socket, or one for each of its [`Shards`], and drives the [`transport`] state machine on it: datagrams are read and written in
+//! batches (GSO, GRO, ECN), and one task per socket does it all. Handles ([`Connection`], [`SendStream`],
 //! [`RecvStream`]) may be used from any task.
 //!
 //! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
@@ -14,6 +14,9 @@ mod driver;
 mod endpoint;
 mod error;
 mod qlog;
+#[cfg(target_os = "linux")]
+mod reuseport;
+mod shards;
 mod shared;
 mod socket;
 mod stream;
@@ -23,6 +26,7 @@ pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
 pub use qlog::QlogDir;
+pub use shards::Shards;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 pub use tls_pool::TlsPool;
@@ -30,7 +34,9 @@ pub use tls_pool::TlsPool;
 pub use transport;
 pub use transport::{
     ClientConfig, CloseReason, Profile, RetryPolicy, ServerConfig, Stats,
+    ring::KeyRing,
     streams::Priority,
+    tls::EarlyData,
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
 };
 pub use units;

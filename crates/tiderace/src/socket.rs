@@ -1,9 +1,6 @@
 //! A UDP socket that reads and writes batches.
 
-use std::{
-    io::{self, IoSliceMut},
-    net::SocketAddr,
-};
+use std::io::{self, IoSliceMut};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
@@ -28,6 +25,17 @@ pub struct SocketStats {
     pub receive_calls: u64,
     /// Times that the socket had no room for what was to be sent.
     pub send_blocked: u64,
+    /// Datagrams for another shard whose queue was full.
+    pub forwards_dropped: u64,
+}
+
+impl std::ops::AddAssign for SocketStats {
+    fn add_assign(&mut self, other: Self) {
+        self.send_calls += other.send_calls;
+        self.receive_calls += other.receive_calls;
+        self.send_blocked += other.send_blocked;
+        self.forwards_dropped += other.forwards_dropped;
+    }
 }
 
 /// Owns the socket and its buffers.
@@ -47,10 +55,6 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
         Ok(Self { io, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
     }
 
     /// How many payloads one send may carry.

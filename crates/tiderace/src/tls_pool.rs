@@ -151,9 +151,9 @@ pub(crate) struct TlsLink {
 }
 
 impl TlsLink {
-    /// Makes `endpoint` hand out its TLS steps, to be run by `pool`.
-    pub(crate) fn new(pool: TlsPool, endpoint: &mut Endpoint) -> Self {
-        endpoint.hand_out_tls(WAITING);
+    /// Makes `endpoint`, one of `shards` that use the pool together, hand out its TLS steps.
+    pub(crate) fn new(pool: TlsPool, shards: u8, endpoint: &mut Endpoint) -> Self {
+        endpoint.hand_out_tls(WAITING.div_ceil(shards.into()));
         let (to, from) = mpsc::unbounded_channel();
         Self { pool, to, from, out: 0 }
     }

@@ -80,6 +80,13 @@ impl CryptoStream {
         }
     }
 
+    /// Returns memory that is not in use.
+    pub fn shrink(&mut self) {
+        self.send.data.shrink_to_fit();
+        self.send.lost.shrink_to_fit();
+        self.receive.ready.shrink_to_fit();
+    }
+
     /// A packet that carried these bytes was acknowledged.
     pub fn on_acked(&mut self, offset: u64, len: u16) {
         self.send.on_acked(offset..offset + u64::from(len));

@@ -126,6 +126,13 @@ impl Handshake {
         self.waiting
     }
 
+    /// Gives back the memory of what is only needed until the handshake is confirmed.
+    pub(crate) fn settle(&mut self) {
+        if let Some(settled) = self.session.as_mut().and_then(|session| session.settle()) {
+            self.session = Some(settled);
+        }
+    }
+
     pub(crate) fn session(&self) -> Option<&dyn Session> {
         self.session.as_deref()
     }

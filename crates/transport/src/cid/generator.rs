@@ -23,11 +23,22 @@ pub trait ConnectionIdGenerator: Send {
 
     /// The shard that made `id`; `None` when this generator's layout cannot have made it.
     fn shard_of(&self, id: &[u8]) -> Option<u8>;
+
+    /// Where in every ID the byte stands that is the shard's number; `None` when no byte is just that.
+    fn shard_place(&self) -> Option<usize> {
+        None
+    }
+
+    /// The same layout for another shard of the endpoint; `None` when the layout knows no shards.
+    fn for_shard(&self, _shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
+        None
+    }
 }
 
 /// The default layout: one byte of shard, seven random bytes.
 pub struct ShardedIds {
     shard: u8,
+    seed: Seed,
     random: RandomStream,
 }
 
@@ -36,7 +47,7 @@ impl ShardedIds {
 
     /// IDs for the shard with this number.
     pub fn new(shard: u8, seed: &Seed) -> Self {
-        Self { shard, random: seed.stream("connection ids") }
+        Self { shard, seed: *seed, random: seed.stream("connection ids") }
     }
 }
 
@@ -59,6 +70,14 @@ impl ConnectionIdGenerator for ShardedIds {
 
     fn shard_of(&self, id: &[u8]) -> Option<u8> {
         (id.len() == Self::LEN).then(|| id[0])
+    }
+
+    fn shard_place(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
+        Some(Box::new(Self::new(shard, &self.seed.child("shard", shard.into()))))
     }
 }
 

@@ -54,6 +54,13 @@ impl LocalIds {
         self.wanted = !self.issued[0].id.as_slice().is_empty();
     }
 
+    /// Returns memory that is not in use.
+    pub(crate) fn shrink(&mut self) {
+        self.issued.shrink_to_fit();
+        self.to_announce.shrink_to_fit();
+        self.retired.shrink_to_fit();
+    }
+
     /// How many more IDs the endpoint should make.
     // RFC 9000 §5.1.1 MUST NOT-1: never have more IDs outstanding than the peer's limit.
     pub(crate) fn wanted(&self) -> usize {

@@ -44,6 +44,12 @@ impl RemoteIds {
         }
     }
 
+    /// Returns memory that is not in use.
+    pub(crate) fn shrink(&mut self) {
+        self.spare.shrink_to_fit();
+        self.to_retire.shrink_to_fit();
+    }
+
     /// The ID that packets are addressed to.
     #[inline]
     pub(crate) fn current(&self) -> &ConnectionId {

@@ -8,7 +8,9 @@ use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level}
 impl Connection {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        let mut any = false;
         while let Some(timer) = self.timers.take_due(now) {
+            any = true;
             self.observe(now, |observer, at| observer.timer_expired(at, timer));
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
@@ -24,6 +26,7 @@ impl Connection {
                 Timer::KeepAlive => self.control.ping = true,
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
+                    self.forget_early_keys(now);
                     let due = self.keys.deadline().is_some_and(|at| at <= now);
                     self.keys.on_timeout(now);
                     if due {
@@ -36,6 +39,9 @@ impl Connection {
                     self.timers.clear_all();
                 }
             }
+        }
+        if !any {
+            self.on_quiet();
         }
     }
 
@@ -58,7 +64,8 @@ impl Connection {
             None
         };
         self.timers.set(Timer::Pacing, paced_until);
-        self.timers.set(Timer::DiscardKeys, self.keys.deadline());
+        let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
+        self.timers.set(Timer::DiscardKeys, discard);
         let validation = self.paths.0.iter().filter_map(|p| p.challenge.next_timeout()).min();
         self.timers.set(Timer::PathValidation, validation);
     }

@@ -3,6 +3,7 @@
 //! This folder owns the cipher suites and what is derived from their secrets. It knows nothing of connections: which key
 //! applies to a packet is the affair of [`crate::keys`].
 
+mod exporter;
 mod header_key;
 mod hkdf;
 mod initial;
@@ -10,6 +11,7 @@ mod labels;
 mod packet_key;
 mod retry;
 
+pub(crate) use exporter::export;
 pub use header_key::{HeaderKey, MASK_LEN, SAMPLE_LEN};
 pub use initial::initial_secret;
 pub use labels::Labels;

@@ -6,9 +6,11 @@
 
 mod admission;
 mod config;
+mod early;
 mod handouts;
 mod routes;
 mod stateless;
+mod strays;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,7 +25,10 @@ use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
-use self::{admission::FirstPacket, handouts::HandOuts, routes::Routes, stateless::Stateless};
+use self::{
+    admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
+    strays::Strays,
+};
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
@@ -72,6 +77,15 @@ pub struct Handle {
     generation: u32,
 }
 
+/// Whom a payload is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Connection(u32),
+    /// Another endpoint of the same address.
+    Shard(u8),
+    Nobody,
+}
+
 struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
@@ -98,8 +112,41 @@ pub struct EndpointStats {
     pub refused: u64,
     /// First packets dropped because too many handshakes waited for TLS: their clients try again.
     pub overloaded: u64,
+    /// Datagrams handed over to the shard that their connection ID names.
+    pub forwarded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
+    /// 0-RTT packets that came before the first packet of their connection, and were kept for it.
+    pub early_kept: u64,
+    /// First packets refused because of a Retry token that was too old or not theirs.
+    pub tokens_invalid: u64,
+    /// Tokens whose key the ring does not have any more. The client is as one without a token.
+    pub tokens_unknown_key: u64,
+    /// NEW_TOKEN tokens that were too old. The client is as one without a token.
+    pub tokens_expired: u64,
+    /// NEW_TOKEN tokens that were used before, or from another address. The client is as one without a token.
+    pub tokens_not_accepted: u64,
+    /// Tokens that are not ours. The client is as one without a token.
+    pub tokens_foreign: u64,
+}
+
+impl std::ops::AddAssign for EndpointStats {
+    fn add_assign(&mut self, other: Self) {
+        self.dropped += other.dropped;
+        self.version_negotiations += other.version_negotiations;
+        self.retries += other.retries;
+        self.resets += other.resets;
+        self.refused += other.refused;
+        self.overloaded += other.overloaded;
+        self.forwarded += other.forwarded;
+        self.connections += other.connections;
+        self.early_kept += other.early_kept;
+        self.tokens_invalid += other.tokens_invalid;
+        self.tokens_unknown_key += other.tokens_unknown_key;
+        self.tokens_expired += other.tokens_expired;
+        self.tokens_not_accepted += other.tokens_not_accepted;
+        self.tokens_foreign += other.tokens_foreign;
+    }
 }
 
 /// All connections of one socket.
@@ -128,7 +175,9 @@ pub struct Endpoint {
     events: VecDeque<(Handle, Event)>,
     accepted: VecDeque<Handle>,
     stateless: Stateless,
+    early: EarlyPackets,
     hand_outs: HandOuts,
+    strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -137,9 +186,9 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint that can connect, and that accepts connections when `server` is given.
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>) -> Self {
-        let EndpointConfig { seed, ids, secret } = config;
+        let EndpointConfig { seed, ids, ring, used_tokens } = config;
         Self {
-            tokens: Arc::new(Tokens::new(&secret)),
+            tokens: Arc::new(Tokens::new(ring, used_tokens)),
             random: seed.stream("endpoint"),
             routes: Routes::new(&seed),
             ids,
@@ -154,7 +203,9 @@ impl Endpoint {
             events: VecDeque::new(),
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
+            early: EarlyPackets::default(),
             hand_outs: HandOuts::default(),
+            strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
         }
@@ -176,18 +227,18 @@ impl Endpoint {
         let mut dcid = [0; 8];
         self.random.fill_bytes(&mut dcid);
         let dcid = ConnectionId::new(&dcid).expect("eight bytes fit");
-        let setup = self.setup(scid, remote, None);
+        let setup = self.setup(now, scid, remote, None);
         let connection = Connection::connect(now, setup, config, dcid, server_name)?;
         let handle = self.insert(connection);
         self.mark_dirty(handle.index);
         Ok(handle)
     }
 
-    fn setup(&mut self, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
+    fn setup(&mut self, now: Instant, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
         self.setups += 1;
         Setup {
             scid,
-            reset_token: self.tokens.reset_token(&scid),
+            reset_token: self.tokens.reset_token(now, &scid),
             remote,
             local,
             seed: self.seed.child("connection", self.setups),
@@ -217,10 +268,11 @@ impl Endpoint {
         // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
         while !datagram.payload.is_empty() {
             let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
+            let nobody = target == Target::Nobody;
             let mut run = segment;
             while run < datagram.payload.len() {
                 let end = (run + segment).min(datagram.payload.len());
-                if target.is_none() || self.route(&datagram.payload[run..end]) != target {
+                if nobody || self.route(&datagram.payload[run..end]) != target {
                     break;
                 }
                 run = end;
@@ -232,22 +284,33 @@ impl Endpoint {
             };
             let part = Datagram { payload, segment_size: segment, ..datagram };
             match target {
-                Some(index) => self.deliver(now, index, part),
-                None => self.handle_unrouted(now, part),
+                Target::Connection(index) => self.deliver(now, index, part),
+                Target::Shard(shard) => {
+                    if !self.take_reset(now, &part) {
+                        self.forward(shard, part);
+                    }
+                }
+                Target::Nobody => self.handle_unrouted(now, part),
             }
         }
     }
 
-    /// The connection that a single payload is addressed to.
+    /// Whom a single payload is addressed to.
     #[inline]
-    fn route(&mut self, payload: &[u8]) -> Option<u32> {
-        let first = *payload.first()?;
-        let id = if first & wire::bits::LONG_FORM == 0 {
-            wire::short_dcid(payload, self.ids.len())?
-        } else {
-            wire::long_dcid(payload)?
+    fn route(&mut self, payload: &[u8]) -> Target {
+        let id = match payload.first() {
+            None => None,
+            Some(first) if first & wire::bits::LONG_FORM == 0 => wire::short_dcid(payload, self.ids.len()),
+            Some(_) => wire::long_dcid(payload),
         };
-        self.routes.find(id)
+        let Some(id) = id else { return Target::Nobody };
+        match self.routes.find(id) {
+            Some(index) => Target::Connection(index),
+            None => match self.ids.shard_of(id) {
+                Some(shard) if self.strays.is_other(shard) => Target::Shard(shard),
+                _ => Target::Nobody,
+            },
+        }
     }
 
     fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram) {
@@ -257,15 +320,23 @@ impl Endpoint {
         self.mark_dirty(index);
     }
 
+    /// Whether a payload that names no connection of ours ends one.
+    // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost its
+    // state; the peer does not know our ID any more.
+    fn take_reset(&mut self, now: Instant, datagram: &Datagram) -> bool {
+        let token = ResetToken::at_end_of(&datagram.payload);
+        let Some(index) = token.and_then(|token| self.routes.find_reset(&token)) else { return false };
+        let connection = self.slots[index as usize].connection.as_mut();
+        let ends = connection.is_some_and(|c| c.handle_reset(now, datagram.remote, datagram.payload.len()));
+        if ends {
+            self.mark_dirty(index);
+        }
+        ends
+    }
+
     /// A payload that no connection of ours claims.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
-        // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost
-        // its state; the peer does not know our ID any more.
-        if let Some(index) = ResetToken::at_end_of(&datagram.payload).and_then(|token| self.routes.find_reset(&token))
-            && let Some(connection) = &mut self.slots[index as usize].connection
-            && connection.handle_reset(now, datagram.remote, datagram.payload.len())
-        {
-            self.mark_dirty(index);
+        if self.take_reset(now, &datagram) {
             return;
         }
         let payload = &datagram.payload[..];
@@ -279,6 +350,11 @@ impl Endpoint {
             {
                 let token = Bytes::copy_from_slice(&payload[token]);
                 self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
+            }
+            Header::Long { ty: LongType::ZeroRtt, version, dcid, .. }
+                if self.server.is_some() && is_supported(version) =>
+            {
+                self.keep_early(now, dcid, datagram);
             }
             Header::Long { version, .. } if self.server.is_some() && !is_supported(version) => {
                 self.negotiate_version(&datagram);
@@ -311,8 +387,8 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<(Instant, Handle, Timer)> {
         let &(at, index) = self.wakeups.first()?;
         let slot = &self.slots[index as usize];
-        // A deadline may have moved to later since it was noted: then the wake-up only notes the later one.
-        let (_, timer) = slot.connection.as_ref()?.poll_timeout()?;
+        // A deadline may have moved to later since it was noted, or gone: then the wake-up only notes the later one.
+        let timer = slot.connection.as_ref()?.poll_timeout().map_or(Timer::Idle, |(_, timer)| timer);
         Some((at, Handle { index, generation: slot.generation }, timer))
     }
 
@@ -331,7 +407,7 @@ impl Endpoint {
                 return Some(transmit);
             }
             self.dirty.pop_front();
-            self.settle(index);
+            self.settle(now, index);
         }
         None
     }
@@ -385,7 +461,7 @@ impl Endpoint {
     }
 
     /// A connection has nothing more to send: collects what it has to say to the endpoint.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.dirty = false;
         let handle = Handle { index, generation: slot.generation };
@@ -401,7 +477,7 @@ impl Endpoint {
         while connection.ids_wanted() > 0 {
             let id = self.ids.generate();
             self.routes.insert(id, index);
-            connection.issue_id(id, self.tokens.reset_token(&id));
+            connection.issue_id(id, self.tokens.reset_token(now, &id));
             issued = true;
         }
         while let Some(id) = connection.poll_retired_id() {
@@ -418,7 +494,7 @@ impl Endpoint {
         }
         let next = connection.poll_timeout().map(|(at, _)| at);
         // A later deadline is noted when the earlier wake-up comes: acknowledgements move it with every batch.
-        let keep = matches!((slot.wakeup, next), (Some(old), Some(new)) if old <= new);
+        let keep = slot.wakeup.is_some_and(|old| next.is_none_or(|new| old <= new));
         if !keep && slot.wakeup != next {
             if let Some(old) = slot.wakeup.take() {
                 self.wakeups.remove(&(old, index));

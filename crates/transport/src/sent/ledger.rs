@@ -158,9 +158,13 @@ impl Ledger {
         }
     }
 
-    /// Returns the memory that a busy phase left behind, and forgets losses that could still turn out to be spurious when
-    /// nothing else is outstanding. To be called when a connection goes idle.
+    /// Returns the memory that a busy phase left behind: forgets acknowledgement-only packets at the lower end, and, when
+    /// nothing else is outstanding, losses that could still turn out to be spurious. To be called when a connection goes
+    /// idle.
     pub fn shrink(&mut self) {
+        while self.outstanding.min().is_some_and(|pn| !self.entries[self.index(pn)].is_in_flight()) {
+            self.forget_oldest_non_eliciting();
+        }
         if self.outstanding.is_empty() {
             self.late = LateLosses::default();
         }

@@ -45,6 +45,11 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
+    /// Returns memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        self.pins.shrink();
+    }
+
     /// Data that is inserted from here on lies in another received buffer.
     #[inline]
     pub(super) fn next_buffer(&mut self) {

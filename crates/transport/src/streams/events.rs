@@ -50,6 +50,10 @@ pub(super) struct Events {
 }
 
 impl Events {
+    pub(super) fn shrink(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     #[inline]
     pub(super) fn push(&mut self, event: StreamEvent) {
         if let StreamEvent::Opened { dir } = event

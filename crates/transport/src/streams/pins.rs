@@ -76,6 +76,13 @@ impl Pins {
         }
     }
 
+    /// Returns memory when nothing is pinned.
+    pub(super) fn shrink(&mut self) {
+        if self.buffers == 0 {
+            *self = Self::default();
+        }
+    }
+
     /// Bytes of heap in use.
     pub(super) fn heap(&self) -> usize {
         (self.slices.capacity() + self.free.capacity()) * size_of::<u32>()

@@ -120,6 +120,16 @@ impl Slab {
         }
     }
 
+    /// Returns memory that is not in use. Slots keep their numbers.
+    pub(super) fn shrink(&mut self) {
+        while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
+        let len = self.slots.len();
+        self.free.retain(|slot| (*slot as usize) < len);
+        self.slots.shrink_to_fit();
+        self.free.shrink_to_fit();
+        self.by_id.shrink_to_fit();
+    }
+
     /// All live streams, in the order of their slots. For what happens once in the life of a connection.
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
         let live: Vec<Slot> = (0..self.slots.len()).filter(|i| self.slots[*i].is_some()).map(|i| i as Slot).collect();

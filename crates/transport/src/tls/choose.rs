@@ -172,6 +172,13 @@ impl Session for ChoosingSession {
         self.chosen().and_then(Session::cipher_suite)
     }
 
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        match &mut self.state {
+            State::Chosen(session) => session.settle(),
+            State::Collecting | State::Asking(_) => None,
+        }
+    }
+
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {
         match self.chosen() {
             Some(session) => session.export_keying_material(out, label, context),

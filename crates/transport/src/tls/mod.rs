@@ -12,8 +12,11 @@ pub mod client_hello;
 pub mod rustls_backend;
 #[doc(hidden)]
 pub mod testing;
+mod tickets;
 
 use std::borrow::Cow;
+
+pub use tickets::{MemoryTickets, Ticket, TicketStore};
 
 use crate::crypto::{CipherSuite, Secret};
 use crate::error::{Code, TransportError};
@@ -90,7 +93,8 @@ pub enum TlsEvent {
     PeerParameters(Vec<u8>),
     /// A client resumes with early data: the server's parameters of the earlier connection (RFC 9000 §7.4.1).
     RememberedParameters(Vec<u8>),
-    /// A client that offered early data learned what became of it. Comes before [`TlsEvent::Complete`].
+    /// A client that offered early data learned what became of it, or a server decided about a client's. On the client it
+    /// comes before [`TlsEvent::PeerParameters`].
     EarlyData {
         /// When not, everything sent in 0-RTT packets has to be sent again.
         accepted: bool,
@@ -195,6 +199,13 @@ pub trait Session: Send {
 
     /// The cipher suite that was agreed.
     fn cipher_suite(&self) -> Option<CipherSuite>;
+
+    /// What can stand in for this session from here on and holds less memory: everything that can be asked of a session,
+    /// and no more work. `None` when the session is needed as it is. To be asked once the handshake is confirmed and no
+    /// event is left; after an answer, the session itself is not used any more.
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        None
+    }
 
     /// Fills `out` with key material that only the two endpoints know (RFC 8446 §7.5).
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError>;

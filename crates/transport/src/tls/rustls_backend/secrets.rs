@@ -19,6 +19,10 @@ pub(super) struct Secrets {
     pub(super) server_handshake: Option<Secret>,
     pub(super) client_one_rtt: Option<Secret>,
     pub(super) server_one_rtt: Option<Secret>,
+    /// Sessions that a server wants to find again, each with the name that it gave them.
+    pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What key material for the application is derived from.
+    pub(super) exporter: Option<Secret>,
 }
 
 thread_local! {
@@ -46,6 +50,11 @@ impl Secrets {
         result
     }
 
+    /// Leaves a session with the connection that is inside rustls on this thread. `false` when there is none.
+    pub(super) fn leave_session(name: Vec<u8>, session: Vec<u8>) -> bool {
+        SLOT.with_borrow_mut(|slot| slot.as_mut().map(|secrets| secrets.sessions.push((name, session))).is_some())
+    }
+
     fn named(&mut self, label: &str) -> Option<&mut Option<Secret>> {
         match label {
             "CLIENT_EARLY_TRAFFIC_SECRET" => Some(&mut self.client_early),
@@ -53,6 +62,7 @@ impl Secrets {
             "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(&mut self.server_handshake),
             "CLIENT_TRAFFIC_SECRET_0" => Some(&mut self.client_one_rtt),
             "SERVER_TRAFFIC_SECRET_0" => Some(&mut self.server_one_rtt),
+            "EXPORTER_SECRET" => Some(&mut self.exporter),
             _ => None,
         }
     }

@@ -122,6 +122,22 @@ fn a_handshake_completes_with_every_suite_and_version() {
             server.export_keying_material(&mut theirs, b"label", Some(b"context")).unwrap();
             assert_eq!(mine, theirs);
             assert_ne!(mine, [0; 40]);
+
+            // What remains of the server's session answers the same.
+            assert!(client.settle().is_none(), "tickets may come");
+            let mut settled = server.settle().expect("a server is done");
+            assert_eq!((settled.alpn(), settled.server_name()), (Some(&b"one"[..]), Some("host.test")));
+            assert_eq!((settled.cipher_suite(), settled.read_level()), (Some(suite), Level::OneRtt));
+            assert!(settled.is_complete() && settled.next_event().is_none());
+            theirs.fill(0);
+            settled.export_keying_material(&mut theirs, b"label", Some(b"context")).unwrap();
+            assert_eq!(mine, theirs);
+            client.export_keying_material(&mut mine, b"other label", None).unwrap();
+            settled.export_keying_material(&mut theirs, b"other label", None).unwrap();
+            assert_eq!(mine, theirs);
+            // RFC 9001 §6: a KeyUpdate message of TLS has no place in QUIC.
+            let error = settled.read(Level::OneRtt, &[24, 0, 0, 1, 0]).unwrap_err();
+            assert_eq!(error.code, crate::error::Code::crypto(alert::UNEXPECTED_MESSAGE));
         }
     }
 }

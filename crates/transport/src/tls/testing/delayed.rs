@@ -124,6 +124,10 @@ impl Session for DelayedSession {
         self.inner.cipher_suite()
     }
 
+    fn settle(&mut self) -> Option<Box<dyn Session>> {
+        self.inner.settle()
+    }
+
     fn export_keying_material(&self, out: &mut [u8], label: &[u8], context: Option<&[u8]>) -> Result<(), TlsError> {
         self.inner.export_keying_material(out, label, context)
     }

@@ -1,0 +1,128 @@
+//! Several sockets on one address, and the program that tells the kernel which of them a datagram is for.
+//!
+//! By itself the kernel picks a socket by a hash of the four addresses and ports, so a client whose NAT gives it another
+//! port would end at another socket. The connection ID stays the same: a classic packet filter reads the byte in it that
+//! names the shard. What names none, such as a client's first packet, is spread by the hash.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    os::fd::AsRawFd,
+};
+
+/// Binds `count` sockets to one address; their order is that of their numbers in the kernel's group.
+pub(crate) fn bind(address: SocketAddr, count: u8) -> io::Result<Vec<UdpSocket>> {
+    let mut sockets = Vec::with_capacity(count.into());
+    let mut address = address;
+    for _ in 0..count {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)?;
+        set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+        socket.bind(&address.into())?;
+        let socket = UdpSocket::from(socket);
+        // The system has chosen the port of the first one.
+        address = socket.local_addr()?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+/// Steers datagrams to the group that `socket` is in: by the byte at `place` of connection IDs of `id_len` bytes.
+pub(crate) fn steer(socket: &UdpSocket, place: usize, id_len: usize) -> io::Result<()> {
+    let mut program = program(place, id_len).map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let filter =
+        libc::sock_fprog { len: u16::try_from(program.len()).expect("a short program"), filter: program.as_mut_ptr() };
+    set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &filter)
+}
+
+/// Instructions as code, jump if true, jump if false, operand. The data starts with the UDP payload; the result is a
+/// socket's number, and one that does not exist leaves the choice to the hash.
+fn program(place: usize, id_len: usize) -> [(u16, u8, u8, u32); 9] {
+    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN_LOADED: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let place = u32::try_from(place).expect("an ID has at most 20 bytes");
+    let id_len = u32::try_from(id_len).expect("an ID has at most 20 bytes");
+    // RFC 8999 §5: the highest bit tells long headers from short ones; the destination ID follows the first byte of a
+    // short header, and in a long one the version and its own length.
+    [
+        (LOAD_BYTE, 0, 0, 0),
+        (IF_ANY_BIT, 2, 0, 0x80),
+        (LOAD_BYTE, 0, 0, 1 + place),
+        (RETURN_LOADED, 0, 0, 0),
+        (LOAD_BYTE, 0, 0, 5),
+        (IF_EQUAL, 0, 2, id_len),
+        (LOAD_BYTE, 0, 0, 6 + place),
+        (RETURN_LOADED, 0, 0, 0),
+        (RETURN, 0, 0, u32::MAX),
+    ]
+}
+
+#[expect(unsafe_code, reason = "these options have no safe wrapper")]
+fn set_option<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
+    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel reads `size` bytes at the address, and the
+    // instructions that an `sock_fprog` points to, which live to the end of the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, std::ptr::from_ref(value).cast(), size)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would do.
+    fn run(program: &[(u16, u8, u8, u32)], payload: &[u8]) -> u32 {
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let (code, jt, jf, k) = program[at];
+            at += 1;
+            match code {
+                0x30 => match payload.get(k as usize) {
+                    Some(&byte) => loaded = u32::from(byte),
+                    None => return 0,
+                },
+                0x45 => at += usize::from(if loaded & k != 0 { jt } else { jf }),
+                0x15 => at += usize::from(if loaded == k { jt } else { jf }),
+                0x16 => return loaded,
+                0x06 => return k,
+                _ => panic!("code {code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_program_finds_the_shard_in_both_kinds_of_headers() {
+        let program = program(0, 8);
+        let short = [0x40, 3, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3];
+        assert_eq!(run(&program, &short), 3);
+        let long = |len: u8| {
+            let mut packet = vec![0xc0, 0, 0, 0, 1, len, 5];
+            packet.extend([9; 40]);
+            packet
+        };
+        assert_eq!(run(&program, &long(8)), 5);
+        assert_eq!(run(&program, &long(20)), u32::MAX, "no ID of ours");
+        for len in 0..short.len() {
+            run(&program, &short[..len]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_the_program() {
+        let sockets = bind("127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        steer(&sockets[0], 0, 8).unwrap();
+        let to = sockets[0].local_addr().unwrap();
+        for shard in 0..3u8 {
+            // Each time from another port.
+            let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+            from.send_to(&[0x40, shard, 0, 0, 0, 0, 0, 0, 0], to).unwrap();
+            let mut buffer = [0; 100];
+            assert_eq!(sockets[usize::from(shard)].recv(&mut buffer).unwrap(), 9);
+            assert_eq!(buffer[1], shard);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! One endpoint on several sockets of one address, each with a driver of its own.
+//!
+//! The kernel gives a datagram to the shard that its connection ID names. Where it cannot (another system, an old kernel),
+//! the shard that got it hands it over, through a bounded queue.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    num::NonZeroU8,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::sync::mpsc;
+use transport::{Datagram, Endpoint, EndpointConfig};
+
+/// Datagrams that wait to be taken over by a shard.
+const INBOX: usize = 256;
+/// Datagrams taken over before the shard's own socket gets its turn.
+const TAKEN_PER_PASS: usize = 64;
+
+/// On how many sockets an endpoint works, each on a thread of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    pub(crate) count: NonZeroU8,
+    pub(crate) steered: bool,
+}
+
+impl Shards {
+    /// This many.
+    pub fn new(count: NonZeroU8) -> Self {
+        Self { count, steered: true }
+    }
+
+    /// One for each processor.
+    pub fn per_core() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        Self::new(NonZeroU8::new(u8::try_from(cores).unwrap_or(u8::MAX)).unwrap_or(NonZeroU8::MIN))
+    }
+
+    /// Leaves the choice of socket to the kernel's hash; shards hand over what is not theirs. It shows what the steering
+    /// is worth, and is what happens where there is none.
+    #[must_use]
+    pub fn without_steering(self) -> Self {
+        Self { steered: false, ..self }
+    }
+}
+
+impl Default for Shards {
+    /// One socket, driven by a task of the caller's runtime.
+    fn default() -> Self {
+        Self::new(NonZeroU8::MIN)
+    }
+}
+
+/// The configurations of all shards: one ring, so that tokens and resets are good at each; streams of randomness and
+/// connection IDs of their own.
+pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<EndpointConfig>> {
+    let mut configs = Vec::with_capacity(count.into());
+    for shard in 1..count {
+        let ids = config.ids.for_shard(shard).ok_or_else(|| {
+            let reason = "the layout of connection IDs does not name shards\nhint: give it `for_shard`";
+            io::Error::new(io::ErrorKind::InvalidInput, reason)
+        })?;
+        configs.push(EndpointConfig {
+            seed: config.seed.child("shard", shard.into()),
+            ids,
+            ring: config.ring.clone(),
+            used_tokens: config.used_tokens.clone(),
+        });
+    }
+    configs.insert(0, config);
+    Ok(configs)
+}
+
+/// The sockets of all shards, and the kernel told how to choose among them.
+#[cfg(target_os = "linux")]
+pub(crate) fn sockets(address: SocketAddr, shards: Shards, config: &EndpointConfig) -> io::Result<Vec<UdpSocket>> {
+    let sockets = crate::reuseport::bind(address, shards.count.get())?;
+    if shards.steered {
+        match config.ids.shard_place() {
+            Some(place) => crate::reuseport::steer(&sockets[0], place, config.ids.len())?,
+            None => tracing::warn!("connection IDs do not show the shard: datagrams are handed over between shards"),
+        }
+    }
+    Ok(sockets)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn sockets(_: SocketAddr, _: Shards, _: &EndpointConfig) -> io::Result<Vec<UdpSocket>> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "several shards need SO_REUSEPORT as Linux has it"))
+}
+
+/// A driver's link to the shards beside it.
+pub(crate) struct ShardLink {
+    inbox: mpsc::Receiver<Datagram>,
+    inboxes: Arc<[mpsc::Sender<Datagram>]>,
+    /// All sockets stay open while any shard works: the kernel's numbers of sockets follow from which ones are open.
+    _sockets: Arc<[UdpSocket]>,
+}
+
+impl ShardLink {
+    /// The links of all shards.
+    pub(crate) fn all(sockets: &[UdpSocket]) -> io::Result<Vec<Self>> {
+        let copies = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<Arc<[_]>>>()?;
+        let (inboxes, receivers): (Vec<_>, Vec<_>) = sockets.iter().map(|_| mpsc::channel(INBOX)).unzip();
+        let inboxes: Arc<[_]> = inboxes.into();
+        let link = |inbox| Self { inbox, inboxes: inboxes.clone(), _sockets: copies.clone() };
+        Ok(receivers.into_iter().map(link).collect())
+    }
+
+    /// Takes over what others received. `true` when there may be more; otherwise the next one wakes the task of `cx`.
+    pub(crate) fn receive(&mut self, cx: &mut Context<'_>, mut take: impl FnMut(Datagram)) -> bool {
+        for _ in 0..TAKEN_PER_PASS {
+            match self.inbox.poll_recv(cx) {
+                Poll::Ready(Some(datagram)) => take(datagram),
+                Poll::Ready(None) | Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    /// Hands over what is for others; returns how many datagrams found no room.
+    pub(crate) fn hand_over(&mut self, endpoint: &mut Endpoint) -> u64 {
+        let mut dropped = 0;
+        while let Some((shard, datagram)) = endpoint.poll_stray() {
+            let sent = self.inboxes.get(usize::from(shard)).is_some_and(|inbox| inbox.try_send(datagram).is_ok());
+            dropped += u64::from(!sent);
+        }
+        dropped
+    }
+}
