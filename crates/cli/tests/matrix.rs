@@ -41,24 +41,14 @@ impl Drop for Scratch {
     }
 }
 
-const SMALL: [&str; 9] = [
-    "matrix",
-    "mobile",
-    "--connections",
-    "2",
-    "--duration",
-    "500ms",
-    "--vary",
-    "path.rtt=20ms,60ms",
-    "--seeds",
-];
+const SMALL: [&str; 9] =
+    ["matrix", "mobile", "--connections", "2", "--duration", "500ms", "--vary", "path.rtt=20ms,60ms", "--seeds"];
 
 #[test]
 fn a_matrix_its_page_and_its_gate() {
     let scratch = Scratch::new("gate");
-    let run = |seeds: &str, out: &str, more: &[&str]| {
-        scratch.told(&[&SMALL[..], &[seeds, "--out", out], more].concat())
-    };
+    let run =
+        |seeds: &str, out: &str, more: &[&str]| scratch.told(&[&SMALL[..], &[seeds, "--out", out], more].concat());
     let (code, report, error) = run("2", "a", &["--html", "page.html", "--csv", "points.csv"]);
     assert_eq!((code, &*error), (Some(0), ""), "{report}");
     assert!(report.contains("2 points x 2 contenders x 2 seeds = 8 runs"), "{report}");
