@@ -98,6 +98,7 @@ fn a_nat_may_rebind_again_and_again() {
 }
 
 /// RFC 9000 §9.3: until the new address has answered, it gets three times what came from it.
+// RFC 9000 §9 MUST-2; RFC 9000 §9.3 MUST-3; RFC 9000 §9.3.2 MUST-1; RFC 9000 §8.2.1 MUST-2; RFC 9000 §9.6.3 MUST-2
 #[test]
 fn little_is_sent_to_an_address_that_has_not_answered() {
     for size in [1, 20, 100, 1_000] {
@@ -138,6 +139,7 @@ fn a_client_whose_packets_are_forwarded_by_another_comes_back() {
     assert_eq!(puppet.goodbye(), None);
 }
 
+// RFC 9000 §8.2.2 MUST-2, MUST-3
 #[test]
 fn probing_frames_alone_move_nothing_and_are_answered_where_they_come_from() {
     let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
@@ -171,6 +173,30 @@ fn ecn_marks_may_be_bleached_or_invented() {
         let client = sim.node(0);
         let stats = client.endpoint.connection(client.app.handle.unwrap()).unwrap().stats();
         assert_eq!(stats.ecn_ce_marks > 0, congested, "{name}");
+    }
+}
+
+// RFC 9000 §13.4.2: packets with marks vanish, others do not: the marks are given up, and the connection is not.
+#[test]
+fn a_path_that_swallows_marked_packets_is_used_without_marks() {
+    for links in [&[Dumbbell::UP][..], &[Dumbbell::DOWN], &[Dumbbell::UP, Dumbbell::DOWN]] {
+        let mut sim = simulation(1, 0.0, &Profile::default(), 300_000, 300_000);
+        for &link in links {
+            let script = Script::new(|packet| (packet.ecn != Ecn::NotEct).then_some(Forced::Drop));
+            sim.network_mut().link_mut(link).set_script(script);
+        }
+        sim.with_node(0, |_, host| host.app.close_when_answered = false).unwrap();
+        let outcome = sim.run_until(at(9_000)).unwrap();
+        assert!(outcome.is_finished(), "{links:?}: {outcome}");
+        // An end that hears nothing suspects its own marks, so both may give up.
+        let gave_up = [(0, Dumbbell::UP), (1, Dumbbell::DOWN)].map(|(node, link)| {
+            let host = sim.node(node);
+            let handle = host.app.handle.or(host.app.accepted.first().copied()).unwrap();
+            let stats = host.endpoint.connection(handle).unwrap().stats();
+            assert!(stats.ecn_failures == 1 || !links.contains(&link), "{links:?}");
+            stats.ecn_failures
+        });
+        assert!(gave_up.iter().sum::<u64>() >= 1);
     }
 }
 

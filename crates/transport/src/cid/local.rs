@@ -82,6 +82,12 @@ impl LocalIds {
         self.to_announce.push_back(sequence);
     }
 
+    /// An ID that the transport parameters announce, with the preferred address (RFC 9000 §5.1.1).
+    pub(crate) fn issue_in_parameters(&mut self, id: ConnectionId, reset_token: ResetToken) {
+        self.issued.push(IssuedId { sequence: self.next_sequence, id, reset_token });
+        self.next_sequence += 1;
+    }
+
     /// The next ID for a NEW_CONNECTION_ID frame.
     pub(crate) fn next_announcement(&self) -> Option<IssuedId> {
         let sequence = *self.to_announce.front()?;
@@ -188,5 +194,16 @@ mod tests {
         assert!(!ids.wants_to_send());
         ids.on_lost(1);
         assert!(!ids.wants_to_send());
+    }
+
+    // RFC 9000 §19.15 MUST NOT-1; RFC 9000 §19.16 MUST-2
+    #[test]
+    fn an_empty_id_has_no_others_beside_it_and_cannot_be_retired() {
+        let mut ids = LocalIds::new(ConnectionId::EMPTY, ResetToken([0; 16]));
+        ids.start(8);
+        assert_eq!(ids.wanted(), 0);
+        for sequence in [0, 1] {
+            assert_eq!(ids.on_retire(sequence, &[]).unwrap_err().code, Code::PROTOCOL_VIOLATION, "{sequence}");
+        }
     }
 }

@@ -68,6 +68,7 @@ impl Connection {
             })?;
             // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
             // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
+            // RFC 9001 §8.3 MUST-1: CRYPTO in a 0-RTT packet is PROTOCOL_VIOLATION
             if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
                 let what = "the frame is not permitted in this packet type";
                 return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
@@ -101,8 +102,11 @@ impl Connection {
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
+            if newest && seen.kind == PacketKind::OneRtt {
+                self.paths[seen.arrival.path].spin.on_packet(self.side, seen.spin);
+            }
             if newest && !probing && seen.arrival.path != self.active {
-                self.migrate(now, seen.arrival.path);
+                self.migrate_with_peer(now, seen.arrival.path);
             }
         }
     }
@@ -149,7 +153,7 @@ impl Connection {
             }
             Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
             Frame::PathChallenge(data) => {
-                self.paths[seen.arrival.path].challenge.on_challenge(data);
+                self.on_path_challenge(now, seen.arrival.path, data);
                 Ok(())
             }
             Frame::PathResponse(data) => {
