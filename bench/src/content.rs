@@ -4,6 +4,8 @@
 //! a wrong offset differs from what belongs there unless the error is a multiple of that prime. The receiver counts every
 //! byte but compares only a few at each multiple of 64 KiB: a full comparison would show in the result.
 
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 
@@ -65,16 +67,21 @@ impl Source {
 
 /// Counts what arrives and compares samples of it.
 pub struct Check {
-    block: Vec<u8>,
+    block: Arc<[u8]>,
     bytes: u64,
     next_sample: u64,
     samples: u64,
 }
 
 impl Check {
+    /// What streams are compared with; many share it.
+    pub fn block() -> Arc<[u8]> {
+        doubled().into()
+    }
+
     /// Expects a stream from its first byte.
-    pub fn new() -> Self {
-        Self { block: doubled(), bytes: 0, next_sample: 0, samples: 0 }
+    pub fn new(block: Arc<[u8]>) -> Self {
+        Self { block, bytes: 0, next_sample: 0, samples: 0 }
     }
 
     /// Takes the next bytes of the stream.
@@ -123,7 +130,7 @@ mod tests {
         let source = Source::new();
         let total = 1_000_003;
         for piece in [7, 1423, 65_536, PERIOD] {
-            let mut check = Check::new();
+            let mut check = Check::new(Check::block());
             feed(&mut check, &source, total, piece).unwrap();
             assert_eq!(check.finish(total).unwrap(), total.div_ceil(SAMPLE_EVERY), "pieces of {piece}");
         }
@@ -132,14 +139,14 @@ mod tests {
     #[test]
     fn notices_shifted_missing_and_changed_bytes() {
         let source = Source::new();
-        let mut shifted = Check::new();
+        let mut shifted = Check::new(Check::block());
         assert!(shifted.take(source.at(WRITE as u64, 1_000)).is_err());
 
-        let mut missing = Check::new();
+        let mut missing = Check::new(Check::block());
         feed(&mut missing, &source, 70_000, 1_000).unwrap();
         assert!(missing.finish(70_001).is_err());
 
-        let mut changed = Check::new();
+        let mut changed = Check::new(Check::block());
         let mut data = source.at(0, 100_000).to_vec();
         data[65_536] ^= 1;
         assert!(changed.take(&data).is_err());

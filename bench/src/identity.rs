@@ -1,15 +1,21 @@
-//! Certificates and TLS settings that all peers with TLS share.
+//! Certificates and TLS settings that all peers with TLS share, and the count of asymmetric operations.
 //!
 //! A P-256 authority signs a P-256 leaf. The server makes both when it starts and announces the authority; the client
 //! verifies the chain as a real one would. One cipher suite and one key exchange, so that every peer does the same work.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig, crypto,
-    pki_types::{CertificateDer, PrivateKeyDer},
+    ClientConfig, Error, NamedGroup, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
+    client::Resumption,
+    crypto::{self, ActiveKeyExchange, SupportedKxGroup},
+    pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer},
+    sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey},
     version::TLS13,
 };
 
@@ -17,16 +23,20 @@ use rustls::{
 pub const SERVER_NAME: &str = "localhost";
 /// The application protocol of the benchmark.
 pub const ALPN: &[u8] = b"bench";
+/// Early data that a server takes from a connection: without a limit, as RFC 9001 §4.6.1 asks of QUIC.
+const EARLY_DATA: u32 = u32::MAX;
 
 /// A server's key, its certificate, and the authority that clients must trust.
-pub struct Identity {
+pub struct ServerIdentity {
     /// The authority's certificate, DER.
     pub authority: CertificateDer<'static>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    /// The server's certificate, DER.
+    pub leaf: CertificateDer<'static>,
+    /// Its private key, PKCS #8 in DER.
+    pub key: PrivateKeyDer<'static>,
 }
 
-impl Identity {
+impl ServerIdentity {
     /// Makes keys and certificates.
     pub fn generate() -> Result<Self> {
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
@@ -36,24 +46,30 @@ impl Identity {
         let leaf = CertificateParams::new([SERVER_NAME.to_owned()])?.signed_by(&key, &authority)?;
         Ok(Self {
             authority: authority.der().clone(),
-            chain: vec![leaf.der().clone()],
+            leaf: leaf.der().clone(),
             key: PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?,
         })
     }
 
-    /// The server's TLS settings.
-    pub fn server_config(self) -> Result<ServerConfig> {
+    /// The server's TLS settings for rustls. Tickets are issued either way, as they are by default; `early_data` lets a
+    /// resumed session bring some.
+    pub fn server_config(&self, resume: bool, early_data: bool) -> Result<ServerConfig> {
+        let key = crypto::aws_lc_rs::sign::any_supported_type(&self.key)?;
+        let certified = CertifiedKey::new(vec![self.leaf.clone()], Arc::new(CountedKey(key)));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
-            .with_single_cert(self.chain, self.key)?;
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.alpn_protocols = vec![ALPN.to_vec()];
+        if resume && early_data {
+            config.max_early_data_size = EARLY_DATA;
+        }
         Ok(config)
     }
 }
 
-/// The client's TLS settings, trusting one authority.
-pub fn client_config(authority: &[u8]) -> Result<ClientConfig> {
+/// The client's TLS settings for rustls, trusting one authority.
+pub fn client_config(authority: &[u8], resume: bool, early_data: bool) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(authority.to_vec())).context("the authority's certificate cannot be read")?;
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -61,6 +77,8 @@ pub fn client_config(authority: &[u8]) -> Result<ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = if resume { Resumption::in_memory_sessions(16) } else { Resumption::disabled() };
+    config.enable_early_data = resume && early_data;
     Ok(config)
 }
 
@@ -68,8 +86,82 @@ pub fn client_config(authority: &[u8]) -> Result<ClientConfig> {
 fn provider() -> Arc<crypto::CryptoProvider> {
     let mut provider = crypto::aws_lc_rs::default_provider();
     provider.cipher_suites = vec![crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
-    provider.kx_groups = vec![crypto::aws_lc_rs::kx_group::X25519];
+    provider.kx_groups = vec![&CountedX25519];
     Arc::new(provider)
+}
+
+/// Asymmetric operations of this process so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Operations {
+    /// Signatures made with the certificate's key.
+    pub signatures: u64,
+    /// Key agreements begun.
+    pub key_agreements: u64,
+}
+
+static SIGNATURES: AtomicU64 = AtomicU64::new(0);
+static KEY_AGREEMENTS: AtomicU64 = AtomicU64::new(0);
+
+impl Operations {
+    /// Reads the counters.
+    pub fn read() -> Self {
+        Self { signatures: SIGNATURES.load(Relaxed), key_agreements: KEY_AGREEMENTS.load(Relaxed) }
+    }
+
+    /// What was done since an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            signatures: self.signatures - earlier.signatures,
+            key_agreements: self.key_agreements - earlier.key_agreements,
+        }
+    }
+}
+
+/// A key that counts what is signed with it.
+#[derive(Debug)]
+struct CountedKey(Arc<dyn SigningKey>);
+
+impl SigningKey for CountedKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        Some(Box::new(CountedSigner(self.0.choose_scheme(offered)?)))
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+#[derive(Debug)]
+struct CountedSigner(Box<dyn Signer>);
+
+impl Signer for CountedSigner {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        SIGNATURES.fetch_add(1, Relaxed);
+        self.0.sign(message)
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.0.scheme()
+    }
+}
+
+/// X25519 that counts.
+#[derive(Debug)]
+struct CountedX25519;
+
+impl SupportedKxGroup for CountedX25519 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        KEY_AGREEMENTS.fetch_add(1, Relaxed);
+        crypto::aws_lc_rs::kx_group::X25519.start()
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
 }
 
 /// Bytes as hexadecimal digits, for the command line.
@@ -103,9 +195,19 @@ mod tests {
 
     #[test]
     fn makes_settings_for_both_sides() {
-        let identity = Identity::generate().unwrap();
-        client_config(&identity.authority).unwrap();
-        identity.server_config().unwrap();
-        assert!(client_config(b"not a certificate").is_err());
+        let identity = ServerIdentity::generate().unwrap();
+        client_config(&identity.authority, true, true).unwrap();
+        identity.server_config(true, true).unwrap();
+        assert!(client_config(b"not a certificate", false, false).is_err());
+    }
+
+    #[test]
+    fn signatures_are_counted() {
+        let identity = ServerIdentity::generate().unwrap();
+        let key = CountedKey(crypto::aws_lc_rs::sign::any_supported_type(&identity.key).unwrap());
+        let before = Operations::read();
+        let signer = key.choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256]).unwrap();
+        signer.sign(b"message").unwrap();
+        assert_eq!(Operations::read().since(before).signatures, 1);
     }
 }

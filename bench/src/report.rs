@@ -1,97 +1,155 @@
-//! What the driver prints: the table for people, one JSON document for programs.
+//! What the driver prints: tables for people, one JSON document for programs.
 
-use std::{fmt::Write, fs};
+use std::fmt::Write;
 
 use serde::Serialize;
 
 use crate::{
+    environment::Environment,
+    mode::{Mode, Quantity},
+    peers::Peer,
     run::{Plan, Run},
-    statistics::{Cost, Summary},
+    statistics::{Cost, Ratio, Summary, median},
 };
 
-/// Where the measurement was made.
-#[derive(Debug, Serialize)]
-pub struct Environment {
-    /// The processor's name.
-    pub processor: String,
-    /// The kernel's release.
-    pub kernel: String,
-    /// The congestion control that kernel TCP uses.
-    pub tcp_congestion_control: String,
-    /// `GLIBC_TUNABLES`, which contenders inherit: it can change what a copy costs (see the README).
-    pub glibc_tunables: Option<String>,
-}
-
-/// Everything one `bulk` measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
-    /// What was measured.
-    pub test: &'static str,
+    /// The form of this document.
+    pub schema: &'static str,
     /// Where.
-    pub environment: Environment,
+    pub environment: &'a Environment,
     /// How.
     pub plan: Plan,
+    /// How much each run of a mode did.
+    pub amounts: Vec<(Mode, u64)>,
     /// Each run, in the order it was made.
     pub runs: &'a [Run],
     /// Runs that failed, each with its reason.
     pub failures: &'a [String],
-    /// Each contender's figures.
+    /// The figures of each contender in each mode.
     pub summary: &'a [Summary],
 }
 
-impl Environment {
-    /// Asks the kernel; what it does not say is "unknown".
-    pub fn read() -> Self {
-        let read = |path| fs::read_to_string(path).map(|text| text.trim().to_owned());
-        let unknown = || "unknown".to_owned();
-        let processor = read("/proc/cpuinfo").ok().and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        });
-        Self {
-            processor: processor.unwrap_or_else(unknown),
-            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| unknown()),
-            tcp_congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|_| unknown()),
-            glibc_tunables: std::env::var("GLIBC_TUNABLES").ok().filter(|value| !value.is_empty()),
-        }
+/// Picks one side's cost from a summary.
+type Pick = fn(&Summary) -> Option<&Cost>;
+
+/// What stands where there is no figure.
+const NONE: &str = "–";
+
+/// A ratio with its spread over the rounds.
+pub fn ratio_text(ratio: Option<Ratio>) -> String {
+    match ratio {
+        None => NONE.to_owned(),
+        Some(Ratio { median, rounds: 1, .. }) => format!("{median:.2}"),
+        Some(Ratio { median, min, max, .. }) => format!("{median:.2} [{min:.2}, {max:.2}]"),
     }
 }
 
-fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+/// A figure in the unit of its mode.
+pub fn figure_text(mode: Mode, value: f64) -> String {
+    match mode.quantity() {
+        Quantity::Cost { scale, .. } => format!("{:.3}", value * scale),
+        Quantity::Rate => format!("{:.0}", 1e6 / value),
+        Quantity::Memory => format!("{:.1}", value / 1024.0),
+    }
 }
 
-fn cells(cost: &Cost) -> String {
-    let (floor, quinn) = (ratio(cost.to_floor), ratio(cost.to_quinn));
-    format!("{:.3} / {:.3} / {floor} / {quinn}", cost.min, cost.median)
+/// A ratio of rates is the inverse of the ratio of costs.
+fn shown(mode: Mode, ratio: Option<Ratio>) -> Option<Ratio> {
+    let inverse =
+        |Ratio { median, min, max, rounds }| Ratio { median: 1.0 / median, min: 1.0 / max, max: 1.0 / min, rounds };
+    if mode.quantity() == Quantity::Rate { ratio.map(inverse) } else { ratio }
 }
 
-/// The table, in Markdown.
-pub fn table(summaries: &[Summary]) -> String {
-    let header = ["peer", "sender", "receiver", "sum", "Gbit/s", "runs", "foreign"];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(summaries.iter().map(|summary| {
-        [
-            summary.peer.name().to_owned(),
-            cells(&summary.sender),
-            cells(&summary.receiver),
-            cells(&summary.sum),
-            format!("{:.2}", summary.gbit_per_s),
-            summary.runs.to_string(),
-            format!("{:.2}", summary.foreign_cores_max),
-        ]
-    }));
+fn throughput_heading(mode: Mode) -> Option<&'static str> {
+    match mode {
+        Mode::Bulk | Mode::BulkStreams | Mode::BulkConnections => Some("Gbit/s"),
+        Mode::Handshake | Mode::Resumed | Mode::Requests => Some("per second"),
+        Mode::Datagrams => Some("arrived"),
+        Mode::Idle => None,
+    }
+}
+
+fn throughput(summary: &Summary) -> String {
+    match (summary.mode, summary.delivered) {
+        (_, Some(part)) => format!("{:.1} %", part * 100.0),
+        (mode, _) if mode.moves_bytes() => format!("{:.2}", summary.per_second * 8.0 / 1e9),
+        _ => format!("{:.0}", summary.per_second),
+    }
+}
+
+/// The table of one mode, in Markdown: a line for each of `peers`, and `–` where there is nothing.
+pub fn table(mode: Mode, summaries: &[Summary], peers: &[Peer]) -> String {
+    let unit = match mode.quantity() {
+        Quantity::Cost { unit, .. } => unit,
+        Quantity::Rate => "k/s",
+        Quantity::Memory => "KiB",
+    };
+    let (client, server) = mode.sides();
+    let of_mode = |peer: Peer| summaries.iter().find(|summary| summary.mode == mode && summary.peer == peer);
+    let any = |pick: Pick| summaries.iter().any(|s| s.mode == mode && pick(s).is_some());
+    let mut sides: Vec<(&str, Pick)> = Vec::new();
+    if any(|summary| summary.client.as_ref()) {
+        sides.push((client, |summary| summary.client.as_ref()));
+    }
+    sides.push((server, |summary| Some(&summary.server)));
+    // Of rates there is no sum.
+    if any(|summary| summary.sum.as_ref()) && mode.quantity() != Quantity::Rate {
+        sides.push(("sum", |summary| summary.sum.as_ref()));
+    }
+    let ran: Vec<Peer> = mode.yardsticks().iter().copied().filter(|&peer| of_mode(peer).is_some()).collect();
+    let single = sides.iter().any(|(_, pick)| {
+        summaries.iter().any(|s| s.mode == mode && pick(s).is_some_and(|cost| cost.to_single.is_some()))
+    });
+
+    let mut header = vec!["peer".to_owned()];
+    for (name, _) in &sides {
+        header.push(format!("{name} ({unit})"));
+        header.extend(ran.iter().map(|peer| format!("× {}", peer.name())));
+        if single {
+            header.push("× own single stream".to_owned());
+        }
+    }
+    header.extend(throughput_heading(mode).map(str::to_owned));
+    header.push("runs".to_owned());
+    let mut rows = vec![header];
+    for &peer in peers {
+        let mut row = vec![peer.name().to_owned()];
+        let summary = of_mode(peer);
+        for (_, pick) in &sides {
+            let cost = summary.and_then(|summary| pick(summary));
+            row.push(cost.map_or_else(|| NONE.to_owned(), |cost| figure_text(mode, cost.median)));
+            row.extend(ran.iter().map(|yardstick| {
+                let found = cost.and_then(|cost| cost.ratios.iter().find(|(peer, _)| peer == yardstick));
+                ratio_text(shown(mode, found.and_then(|(_, ratio)| *ratio)))
+            }));
+            if single {
+                row.push(ratio_text(cost.and_then(|cost| cost.to_single)));
+            }
+        }
+        if throughput_heading(mode).is_some() {
+            row.push(summary.map_or_else(|| NONE.to_owned(), throughput));
+        }
+        row.push(summary.map_or_else(|| NONE.to_owned(), |summary| summary.runs.to_string()));
+        rows.push(row);
+    }
+    markdown(&rows)
+}
+
+/// Rows as a table whose columns line up; the first row is the heading.
+fn markdown(rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let mut text = String::new();
     for (number, row) in rows.iter().enumerate() {
-        for (cell, width) in row.iter().zip(widths) {
+        for (cell, width) in row.iter().zip(&widths) {
             // A String takes everything.
             let _ = write!(text, "| {cell:width$} ");
         }
         text.push_str("|\n");
         if number == 0 {
-            for width in widths {
+            for width in &widths {
                 let _ = write!(text, "|{}", "-".repeat(width + 2));
             }
             text.push_str("|\n");
@@ -100,33 +158,98 @@ pub fn table(summaries: &[Summary]) -> String {
     text
 }
 
-/// The lines under the table that say how to read it.
-pub const LEGEND: &str = "\
-sender, receiver, sum: CPU seconds per GiB (user + system, first byte to last): min / median / x floor / x quinn.
-x floor, x quinn: median over rounds of the ratio to that peer in the same round. Compare these, not the seconds.
-foreign: most CPUs that other processes used during one of the runs.
-";
+/// How to read the table of a mode.
+pub fn legend(mode: Mode) -> &'static str {
+    match mode.quantity() {
+        Quantity::Cost { .. } => {
+            "CPU time, user and system, per unit: median over the rounds. ×: median over the rounds of the ratio to that \
+             peer in the same round, with the smallest and the largest."
+        }
+        Quantity::Rate => {
+            "Thousands of datagrams per CPU second of the sending and of the receiving process: median over the rounds. \
+             ×: median over the rounds of the ratio to that peer in the same round, with the smallest and the largest. \
+             Only what arrived counts for the receiver; `arrived` is the least part of a run."
+        }
+        Quantity::Memory => {
+            "Growth of the server's resident memory per connection: median over the rounds. The sockets of TCP are in the \
+             kernel, and not in it."
+        }
+    }
+}
+
+/// What the runs of a mode show beside their cost: asymmetric operations, early data.
+#[expect(clippy::cast_precision_loss, reason = "counts of a few thousand")]
+pub fn evidence(mode: Mode, runs: &[Run], peers: &[Peer]) -> Vec<String> {
+    if !matches!(mode, Mode::Handshake | Mode::Resumed) {
+        return Vec::new();
+    }
+    let line = |&peer: &Peer| {
+        let own = || runs.iter().filter(move |run| run.mode == mode && run.peer == peer);
+        own().next()?;
+        let per_unit = |pick: &dyn Fn(&Run) -> Option<u64>| {
+            let value = median(own().filter_map(|run| Some(pick(run)? as f64 / run.server.units as f64)));
+            value.map_or_else(|| NONE.to_owned(), |value| format!("{value}"))
+        };
+        let mut text = format!(
+            "{}: {} signatures and {} key agreements per handshake at the server",
+            peer.name(),
+            per_unit(&|run| run.server.signatures),
+            per_unit(&|run| run.server.key_agreements),
+        );
+        if mode == Mode::Resumed {
+            let _ = write!(text, "; {} of the requests were accepted as 0-RTT", per_unit(&|run| run.client.early));
+        }
+        Some(text)
+    };
+    peers.iter().filter_map(line).collect()
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        peers::Peer,
-        statistics::{summarise, tests::run},
-    };
+    use crate::statistics::{summarise, tests::run};
 
     #[test]
-    fn the_table_lines_up() {
-        let runs = [run(Peer::Floor, 1, 400, 300), run(Peer::TcpRustls, 1, 200, 300)];
-        let text = table(&summarise(&runs, &[Peer::Floor, Peer::TcpRustls]));
+    fn the_table_lines_up_and_says_what_is_missing() {
+        let runs = [run(Mode::Bulk, Peer::Floor, 1, 400, 300), run(Mode::Bulk, Peer::Tiderace, 1, 200, 300)];
+        let peers = [Peer::Floor, Peer::Tiderace, Peer::Noq];
+        let text = table(Mode::Bulk, &summarise(&runs, Mode::Bulk, &peers), &peers);
         assert_eq!(
             text,
             "\
-| peer       | sender                   | receiver                 | sum                      | Gbit/s | runs | foreign |
-|------------|--------------------------|--------------------------|--------------------------|--------|------|---------|
-| floor      | 0.400 / 0.400 / 1.00 / – | 0.300 / 0.300 / 1.00 / – | 0.700 / 0.700 / 1.00 / – | 8.00   | 1    | 0.01    |
-| tcp-rustls | 0.200 / 0.200 / 0.50 / – | 0.300 / 0.300 / 1.00 / – | 0.500 / 0.500 / 0.71 / – | 8.00   | 1    | 0.01    |
+| peer     | sender (s/GiB) | × floor | receiver (s/GiB) | × floor | sum (s/GiB) | × floor | Gbit/s | runs |
+|----------|----------------|---------|------------------|---------|-------------|---------|--------|------|
+| floor    | 0.400          | 1.00    | 0.300            | 1.00    | 0.700       | 1.00    | 8.00   | 1    |
+| tiderace | 0.200          | 0.50    | 0.300            | 1.00    | 0.500       | 0.71    | 8.00   | 1    |
+| noq      | –              | –       | –                | –       | –           | –       | –      | –    |
 "
+        );
+    }
+
+    #[test]
+    fn spreads_and_rates_read_well() {
+        let ratio = Ratio { median: 2.0, min: 1.0, max: 4.0, rounds: 3 };
+        assert_eq!(ratio_text(Some(ratio)), "2.00 [1.00, 4.00]");
+        assert_eq!(ratio_text(shown(Mode::Datagrams, Some(ratio))), "0.50 [0.25, 1.00]");
+        assert_eq!(ratio_text(None), "–");
+        // 500 ns each: two million per CPU second.
+        assert_eq!(figure_text(Mode::Datagrams, 500.0), "2000");
+        assert_eq!(figure_text(Mode::Idle, 2_048.0), "2.0");
+        assert_eq!(figure_text(Mode::Requests, 900.0), "0.900");
+    }
+
+    #[test]
+    fn evidence_is_per_handshake() {
+        let mut resumed = run(Mode::Resumed, Peer::Quinn, 1, 1, 1);
+        resumed.server.units = 1_000;
+        resumed.server.signatures = Some(0);
+        resumed.server.key_agreements = Some(1_000);
+        resumed.client.early = Some(1_000);
+        assert_eq!(
+            evidence(Mode::Resumed, &[resumed], &[Peer::Quinn]),
+            [
+                "quinn: 0 signatures and 1 key agreements per handshake at the server; 1 of the requests were accepted as 0-RTT"
+            ]
         );
     }
 }

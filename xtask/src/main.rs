@@ -1,6 +1,7 @@
 //! What the project measures and checks about itself. Each subcommand has a file.
 
 mod compliance;
+mod instructions;
 mod shows;
 
 use std::process::ExitCode;
@@ -18,12 +19,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Compliance(compliance::Args),
+    Instructions(instructions::Args),
     Shows(shows::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Compliance(args) => compliance::run(&args),
+        Command::Instructions(args) => instructions::run(&args),
         Command::Shows(args) => shows::run(&args),
     }
 }

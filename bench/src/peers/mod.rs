@@ -1,50 +1,62 @@
 //! The contenders, and the command line by which the driver plays them.
 //!
-//! A contender is one module with two functions:
+//! A contender is one module. Those with an asynchronous interface implement [`stack::Stack`](crate::stack) and get the workloads
+//! from there; the others have two functions for every mode:
 //!
-//! - `serve(listen, bytes, announce)` binds, calls `announce` once with its address and what the client must trust,
-//!   receives `bytes` bytes of one stream while checking them, answers with `ANSWER`, and returns its report;
-//! - `send(to, trust, bytes)` connects, sends the stream of `content::Source`, waits for the answer, returns its report.
+//! - `serve(job, listen, announce)` binds, calls `announce` once with its address and what the client must trust, does the
+//!   server's part of the job while checking what arrives, and returns its report;
+//! - `run(job, to, trust)` connects, does the client's part, and returns its report.
 //!
-//! The driver sees only the processes: `bench peer NAME server …` prints the announcement as one JSON line and later its
-//! report as another; `bench peer NAME client …` prints its report.
+//! The driver sees only the processes: `bench peer NAME … server` prints the announcement as one JSON line and later its
+//! report as another; `bench peer NAME … client` prints its report.
 
 mod floor;
+#[cfg(feature = "noq")]
+mod noq;
+mod quic_go;
 mod quinn;
+#[cfg(feature = "s2n")]
+mod s2n;
 mod tcp_rustls;
 mod tiderace;
+mod udp;
 
 use std::{net::SocketAddr, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::{identity, meter::SideReport, sys};
+use self::udp::Way;
+use crate::{identity, job::Job, meter::SideReport, mode::Mode, sys, workload};
 
-/// What the receiver answers when it has everything: eight bytes.
+/// What the receiver of a stream answers when it has everything: eight bytes.
 pub const ANSWER: &[u8; 8] = b"received";
-/// UDP payload of a full packet, in bytes.
-pub const UDP_PAYLOAD: u16 = 1452;
-/// Socket buffer asked for, in bytes; the kernel counts twice that.
-pub const SOCKET_BUFFER: u32 = 8 << 20;
-/// Flow control window of one stream, in bytes.
-pub const STREAM_WINDOW: u32 = 16 << 20;
-/// Flow control window of one connection, in bytes.
-pub const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// The contenders this build knows.
+/// The contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
     /// Kernel UDP with GSO and GRO plus AES-128-GCM: what any QUIC has to pay
     Floor,
-    /// Ours, on tokio's current-thread runtime
-    Tiderace,
-    /// quinn 0.11 on tokio's current-thread runtime
-    Quinn,
+    /// Raw UDP with GSO and GRO (datagrams only)
+    UdpGso,
+    /// Raw UDP with a system call per datagram (datagrams only)
+    Udp,
     /// Kernel TCP with TLS 1.3 by rustls
     TcpRustls,
+    /// Ours, on tokio's current-thread runtime
+    Tiderace,
+    /// Ours with the TLS work of servers on the task that drives the socket, not on threads of its own (handshakes only)
+    TideraceInPlace,
+    /// quinn 0.11 on tokio's current-thread runtime
+    Quinn,
+    /// noq 1.4 on tokio's current-thread runtime (`--features noq`)
+    Noq,
+    /// s2n-quic 1.91 on tokio's current-thread runtime (`--features s2n`)
+    S2nQuic,
+    /// quic-go 0.65, built when it is asked for; needs Go
+    QuicGo,
 }
 
 impl Peer {
@@ -52,9 +64,53 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
-            Self::Tiderace => "tiderace",
-            Self::Quinn => "quinn",
+            Self::UdpGso => "udp-gso",
+            Self::Udp => "udp",
             Self::TcpRustls => "tcp-rustls",
+            Self::Tiderace => "tiderace",
+            Self::TideraceInPlace => "tiderace-in-place",
+            Self::Quinn => "quinn",
+            Self::Noq => "noq",
+            Self::S2nQuic => "s2n-quic",
+            Self::QuicGo => "quic-go",
+        }
+    }
+
+    /// Whether this build has it.
+    pub fn is_built(self) -> bool {
+        const ABSENT: &[Peer] = &[
+            #[cfg(not(feature = "noq"))]
+            Peer::Noq,
+            #[cfg(not(feature = "s2n"))]
+            Peer::S2nQuic,
+        ];
+        !ABSENT.contains(&self)
+    }
+
+    /// Whether it runs when no contenders are named: what this build has, without what has to be built by another tool.
+    pub fn is_default(self) -> bool {
+        self.is_built() && self != Self::QuicGo
+    }
+
+    /// Makes it ready, or says what is missing.
+    pub fn prepare(self) -> Result<()> {
+        if !self.is_built() {
+            let name = self.name();
+            let feature = if self == Self::S2nQuic { "s2n" } else { name };
+            bail!("this build has no {name}\nhint: cargo run --release --features {feature} -- …");
+        }
+        if self == Self::QuicGo { quic_go::build() } else { Ok(()) }
+    }
+
+    /// Whether it can do this at all.
+    pub fn can(self, mode: Mode) -> bool {
+        match self {
+            Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
+            Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
+            Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
+            Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
+            Self::S2nQuic => mode != Mode::Resumed,
+            Self::Tiderace | Self::Quinn | Self::Noq | Self::QuicGo => true,
         }
     }
 }
@@ -69,7 +125,8 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    fn new(address: SocketAddr, trust: &[u8]) -> Self {
+    /// Of a server at `address` whose certificate was signed by `trust`.
+    pub fn new(address: SocketAddr, trust: &[u8]) -> Self {
         Self { address, trust: identity::to_hex(trust) }
     }
 }
@@ -79,9 +136,8 @@ impl Announcement {
 pub struct Arguments {
     /// The contender
     peer: Peer,
-    /// Size of the stream in bytes; both sides must be given the same
-    #[arg(long, default_value_t = 1 << 30)]
-    bytes: u64,
+    #[command(flatten)]
+    job: Job,
     /// Run on this CPU only
     #[arg(long)]
     cpu: Option<usize>,
@@ -94,7 +150,7 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Side {
-    /// Receive and check
+    /// Listen; receive and check
     Server {
         /// Where to listen
         #[arg(long, default_value = "127.0.0.1:0")]
@@ -111,37 +167,80 @@ enum Side {
     },
 }
 
+impl Side {
+    /// As it is written on the command line.
+    fn arguments(&self) -> Vec<String> {
+        match self {
+            Self::Server { listen } => vec!["server".to_owned(), "--listen".to_owned(), listen.to_string()],
+            Self::Client { to, trust } => {
+                ["client", "--to", &to.to_string(), "--trust", trust].map(str::to_owned).to_vec()
+            }
+        }
+    }
+}
+
+/// A line at a time: the standard output of a pipe is flushed at the end of each line.
+fn announce(announcement: &Announcement) -> Result<()> {
+    println!("{}", serde_json::to_string(announcement)?);
+    Ok(())
+}
+
+fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
+    match (peer, job.mode) {
+        (Peer::Floor, Mode::Datagrams) => udp::serve(Way::Sealed, job, listen, announce),
+        (Peer::Floor, _) => floor::serve(job, listen, announce),
+        (Peer::UdpGso, _) => udp::serve(Way::Batched, job, listen, announce),
+        (Peer::Udp, _) => udp::serve(Way::Single, job, listen, announce),
+        (Peer::TcpRustls, _) => tcp_rustls::serve(job, listen, announce),
+        (Peer::Tiderace, _) => workload::serve::<tiderace::Tiderace<true>>(job, listen, announce),
+        (Peer::TideraceInPlace, _) => workload::serve::<tiderace::Tiderace<false>>(job, listen, announce),
+        (Peer::Quinn, _) => workload::serve::<quinn::Quinn>(job, listen, announce),
+        #[cfg(feature = "noq")]
+        (Peer::Noq, _) => workload::serve::<noq::Noq>(job, listen, announce),
+        #[cfg(feature = "s2n")]
+        (Peer::S2nQuic, _) => workload::serve::<s2n::S2n>(job, listen, announce),
+        #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
+        _ => bail!("this build has no {}", peer.name()),
+    }
+}
+
+fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport> {
+    match (peer, job.mode) {
+        (Peer::Floor, Mode::Datagrams) => udp::run(Way::Sealed, job, to),
+        (Peer::Floor, _) => floor::run(job, to),
+        (Peer::UdpGso, _) => udp::run(Way::Batched, job, to),
+        (Peer::Udp, _) => udp::run(Way::Single, job, to),
+        (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),
+        (Peer::Tiderace, _) => workload::run::<tiderace::Tiderace<true>>(job, to, trust),
+        (Peer::TideraceInPlace, _) => workload::run::<tiderace::Tiderace<false>>(job, to, trust),
+        (Peer::Quinn, _) => workload::run::<quinn::Quinn>(job, to, trust),
+        #[cfg(feature = "noq")]
+        (Peer::Noq, _) => workload::run::<noq::Noq>(job, to, trust),
+        #[cfg(feature = "s2n")]
+        (Peer::S2nQuic, _) => workload::run::<s2n::S2n>(job, to, trust),
+        #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
+        _ => bail!("this build has no {}", peer.name()),
+    }
+}
+
 /// Plays one side and prints its JSON lines.
 pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
+    let (peer, job) = (arguments.peer, arguments.job);
+    if !peer.can(job.mode) {
+        bail!("{} cannot do {}", peer.name(), job.mode.name());
+    }
     sys::end_after(arguments.time_limit);
     if let Some(cpu) = arguments.cpu {
         sys::pin_to_cpu(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
     }
-    let bytes = arguments.bytes;
-    let report: SideReport = match &arguments.side {
-        Side::Server { listen } => {
-            let announce = |announcement: &Announcement| -> Result<()> {
-                // A line at a time: the standard output of a pipe is flushed at the end of each line.
-                println!("{}", serde_json::to_string(announcement)?);
-                Ok(())
-            };
-            match arguments.peer {
-                Peer::Floor => floor::serve(*listen, bytes, announce),
-                Peer::Tiderace => tiderace::serve(*listen, bytes, announce),
-                Peer::Quinn => quinn::serve(*listen, bytes, announce),
-                Peer::TcpRustls => tcp_rustls::serve(*listen, bytes, announce),
-            }?
-        }
-        Side::Client { to, trust } => {
-            let trust = identity::from_hex(trust)?;
-            match arguments.peer {
-                Peer::Floor => floor::send(*to, bytes),
-                Peer::Tiderace => tiderace::send(*to, &trust, bytes),
-                Peer::Quinn => quinn::send(*to, &trust, bytes),
-                Peer::TcpRustls => tcp_rustls::send(*to, &trust, bytes),
-            }?
-        }
-    };
+    if peer == Peer::QuicGo {
+        // Another program, which takes this one's place with its CPU and its output.
+        return Err(quic_go::become_it(job, arguments.time_limit, &arguments.side.arguments()));
+    }
+    let report = match &arguments.side {
+        Side::Server { listen } => serve(peer, job, *listen),
+        Side::Client { to, trust } => run(peer, job, *to, &identity::from_hex(trust)?),
+    }?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -4,124 +4,161 @@ use std::{
     net::{SocketAddr, UdpSocket},
     os::fd::AsFd,
     sync::Arc,
-    time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use bytes::Bytes;
 use quinn::{
-    ClientConfig, ConnectionStats, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt,
+    ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 
-use super::{ANSWER, Announcement, CONNECTION_WINDOW, SOCKET_BUFFER, STREAM_WINDOW, UDP_PAYLOAD};
 use crate::{
-    content::{Check, Source},
-    identity::{self, Identity, SERVER_NAME},
-    meter::{Datagrams, Meter, Role, SideReport},
+    identity::{self, SERVER_NAME, ServerIdentity},
+    meter::Datagrams,
+    stack::{Connection, EarlyVerdict, RecvStream, SendStream, Settings, Stack},
     sys,
 };
 
 /// Most bytes taken per read.
 const READ: usize = 1 << 20;
 
-fn transport() -> Result<Arc<TransportConfig>> {
+/// An endpoint, and what a client connects with.
+pub struct Quinn {
+    endpoint: Endpoint,
+    client: Option<ClientConfig>,
+    /// A client offers early data.
+    resume: bool,
+    socket_buffer: u64,
+}
+
+fn transport(settings: Settings) -> Result<Arc<TransportConfig>> {
     let mut config = TransportConfig::default();
     config
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-        .send_window(u64::from(CONNECTION_WINDOW))
-        .max_concurrent_bidi_streams(VarInt::from_u32(1_000))
-        .max_idle_timeout(Some(Duration::from_secs(120).try_into()?))
+        .stream_receive_window(VarInt::from_u32(Settings::STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(Settings::CONNECTION_WINDOW))
+        .send_window(u64::from(Settings::CONNECTION_WINDOW))
+        .max_concurrent_bidi_streams(VarInt::from_u32(settings.streams))
+        .datagram_send_buffer_size(Settings::DATAGRAM_QUEUE as usize)
+        .datagram_receive_buffer_size(Some(Settings::DATAGRAM_QUEUE as usize))
+        .max_idle_timeout(Some(Settings::IDLE_TIMEOUT.try_into()?))
         // The packet size is given, not searched for.
-        .initial_mtu(UDP_PAYLOAD)
+        .initial_mtu(Settings::UDP_PAYLOAD)
         .mtu_discovery_config(None);
     Ok(Arc::new(config))
 }
 
-fn on_runtime<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
-}
-
-fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<(Endpoint, u64)> {
-    let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    let granted = sys::set_socket_buffers(socket.as_fd(), SOCKET_BUFFER)?;
-    Ok((Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))?, granted))
-}
-
-fn datagrams(stats: &ConnectionStats) -> Datagrams {
-    Datagrams {
-        sent: stats.udp_tx.datagrams,
-        send_calls: stats.udp_tx.ios,
-        received: stats.udp_rx.datagrams,
-        // quinn counts a received datagram as an operation of its own, however it came.
-        receive_calls: None,
-        lost: stats.path.lost_packets,
+impl Quinn {
+    fn open(address: SocketAddr, server: Option<ServerConfig>, client: Option<ClientConfig>) -> Result<Self> {
+        let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        let socket_buffer = sys::set_socket_buffers(socket.as_fd(), Settings::SOCKET_BUFFER)?;
+        let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))?;
+        Ok(Self { endpoint, client, resume: false, socket_buffer })
     }
 }
 
-/// Receives a stream.
-pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
-    on_runtime(async {
-        let identity = Identity::generate()?;
-        let trust = identity.authority.clone();
-        let tls = QuicServerConfig::try_from(identity.server_config()?)?;
-        let mut config = ServerConfig::with_crypto(Arc::new(tls));
-        config.transport_config(transport()?);
-        let (endpoint, socket_buffer) = endpoint(listen, Some(config))?;
-        announce(&Announcement::new(endpoint.local_addr()?, &trust))?;
+impl Stack for Quinn {
+    type Connection = quinn::Connection;
+    const COUNTS_OPERATIONS: bool = true;
 
-        let connection = endpoint.accept().await.context("the endpoint closed")?.await?;
-        let (mut answer, mut stream) = connection.accept_bi().await?;
-        let mut check = Check::new();
-        let mut meter = None;
-        while let Some(chunk) = stream.read_chunk(READ, true).await? {
-            meter.get_or_insert_with(Meter::first_byte);
-            check.take(&chunk.bytes)?;
+    fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self> {
+        let tls = QuicServerConfig::try_from(identity.server_config(settings.resume, true)?)?;
+        let mut config = ServerConfig::with_crypto(Arc::new(tls));
+        config.transport_config(transport(settings)?);
+        Self::open(listen, Some(config), None)
+    }
+
+    fn client(trust: &[u8], settings: Settings) -> Result<Self> {
+        let tls = QuicClientConfig::try_from(identity::client_config(trust, settings.resume, true)?)?;
+        let mut config = ClientConfig::new(Arc::new(tls));
+        config.transport_config(transport(settings)?);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Ok(Self { resume: settings.resume, ..Self::open(any, None, Some(config))? })
+    }
+
+    fn address(&self) -> Result<SocketAddr> {
+        Ok(self.endpoint.local_addr()?)
+    }
+
+    fn socket_buffer(&self) -> Option<u64> {
+        Some(self.socket_buffer)
+    }
+
+    async fn accept(&mut self) -> Result<Self::Connection> {
+        Ok(self.endpoint.accept().await.context("the endpoint closed")?.await?)
+    }
+
+    async fn connect(&self, to: SocketAddr) -> Result<(Self::Connection, Option<EarlyVerdict>)> {
+        let config = self.client.clone().context("a server does not connect")?;
+        let connecting = self.endpoint.connect_with(config, to, SERVER_NAME)?;
+        if !self.resume {
+            return Ok((connecting.await?, None));
         }
-        let mut meter = meter.context("nothing to receive")?;
-        meter.last_byte();
-        let stats = connection.stats();
-        answer.write_all(ANSWER).await?;
-        answer.finish()?;
-        connection.closed().await;
-        endpoint.wait_idle().await;
-        Ok(SideReport {
-            content_samples: check.finish(bytes)?,
-            socket_buffer: Some(socket_buffer),
-            datagrams: Some(datagrams(&stats)),
-            ..meter.report(Role::Receiver, bytes)
-        })
-    })
+        match connecting.into_0rtt() {
+            Ok((connection, accepted)) => Ok((connection, Some(Box::pin(accepted)))),
+            Err(connecting) => Ok((connecting.await?, None)),
+        }
+    }
+
+    async fn wait_idle(&mut self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    fn counts(&self, connections: &[Self::Connection]) -> Option<Datagrams> {
+        let mut counts = Datagrams { send_calls: Some(0), ..Datagrams::default() };
+        for connection in connections {
+            let stats = connection.stats();
+            counts.sent += stats.udp_tx.datagrams;
+            counts.send_calls = counts.send_calls.map(|calls| calls + stats.udp_tx.ios);
+            // quinn counts a received datagram as an operation of its own, however it came.
+            counts.received += stats.udp_rx.datagrams;
+            counts.lost += stats.path.lost_packets;
+        }
+        Some(counts)
+    }
 }
 
-/// Sends a stream.
-pub fn send(to: SocketAddr, trust: &[u8], bytes: u64) -> Result<SideReport> {
-    on_runtime(async {
-        let tls = QuicClientConfig::try_from(identity::client_config(trust)?)?;
-        let mut config = ClientConfig::new(Arc::new(tls));
-        config.transport_config(transport()?);
-        let (endpoint, socket_buffer) = endpoint(SocketAddr::from(([127, 0, 0, 1], 0)), None)?;
-        let connection = endpoint.connect_with(config, to, SERVER_NAME)?.await?;
-        let (mut stream, mut answer) = connection.open_bi().await?;
-        let source = Source::new();
-        let mut sent = 0;
-        let mut meter = Meter::first_byte();
-        while sent < bytes {
-            let len = Source::write_len(sent, bytes);
-            stream.write_chunk(source.bytes_at(sent, len)).await?;
-            sent += len as u64;
-        }
-        stream.finish()?;
-        let answered = answer.read_to_end(ANSWER.len()).await?;
-        meter.last_byte();
-        ensure!(answered == ANSWER, "the server's answer is wrong");
-        let stats = connection.stats();
-        connection.close(VarInt::from_u32(0), b"done");
-        endpoint.wait_idle().await;
-        Ok(SideReport {
-            socket_buffer: Some(socket_buffer),
-            datagrams: Some(datagrams(&stats)),
-            ..meter.report(Role::Sender, bytes)
-        })
-    })
+impl Connection for quinn::Connection {
+    type Send = quinn::SendStream;
+    type Recv = quinn::RecvStream;
+
+    async fn open(&self) -> Result<(Self::Send, Self::Recv)> {
+        Ok(self.open_bi().await?)
+    }
+
+    async fn accept(&self) -> Result<(Self::Send, Self::Recv)> {
+        Ok(self.accept_bi().await?)
+    }
+
+    async fn send_datagram(&self, data: Bytes) -> Result<()> {
+        Ok(self.send_datagram_wait(data).await?)
+    }
+
+    async fn read_datagram(&self) -> Result<Bytes> {
+        Ok(quinn::Connection::read_datagram(self).await?)
+    }
+
+    fn close(&self) {
+        quinn::Connection::close(self, VarInt::from_u32(0), b"done");
+    }
+
+    async fn closed(&self) {
+        quinn::Connection::closed(self).await;
+    }
+}
+
+impl SendStream for quinn::SendStream {
+    async fn write(&mut self, data: Bytes) -> Result<()> {
+        Ok(self.write_chunk(data).await?)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(quinn::SendStream::finish(self)?)
+    }
+}
+
+impl RecvStream for quinn::RecvStream {
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        Ok(self.read_chunk(READ, true).await?.map(|chunk| chunk.bytes))
+    }
 }

@@ -1,122 +1,156 @@
 //! tiderace on tokio's current-thread runtime, with its own UDP sockets, GSO and GRO, and its default profile beside the
-//! packet size and the windows that all contenders are given.
+//! packet size, the windows and the limits that all contenders are given.
 
 use std::{
     net::{SocketAddr, UdpSocket},
     os::fd::AsFd,
     sync::Arc,
-    time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use bytes::Bytes;
 use tiderace::{
-    ClientConfig, Connection, Endpoint, EndpointOptions, Profile, RustlsClient, RustlsServer, ServerConfig,
+    ClientConfig, Endpoint, EndpointOptions, Handshakes, Profile, RustlsClient, RustlsServer, ServerConfig,
     transport::streams::StreamsConfig,
 };
 
-use super::{ANSWER, Announcement, CONNECTION_WINDOW, SOCKET_BUFFER, STREAM_WINDOW, UDP_PAYLOAD};
 use crate::{
-    content::{Check, Source},
-    identity::{self, Identity, SERVER_NAME},
-    meter::{Datagrams, Meter, Role, SideReport},
+    identity::{self, SERVER_NAME, ServerIdentity},
+    meter::Datagrams,
+    stack::{Connection, EarlyVerdict, RecvStream, SendStream, Settings, Stack},
     sys,
 };
 
 /// Most bytes taken per read.
 const READ: usize = 1 << 20;
 
-fn profile() -> Arc<Profile> {
+/// An endpoint, and what a client connects with. A server's TLS runs on a pool of threads, which is the default, or not.
+pub struct Tiderace<const POOL: bool> {
+    endpoint: Endpoint,
+    client: Option<ClientConfig>,
+    socket_buffer: u64,
+}
+
+fn profile(settings: Settings) -> Arc<Profile> {
     Arc::new(Profile {
-        initial_mtu: UDP_PAYLOAD,
-        idle_timeout: Duration::from_secs(120),
+        // The packet size is given, not searched for.
+        initial_mtu: Settings::UDP_PAYLOAD,
+        max_mtu: Settings::UDP_PAYLOAD,
+        idle_timeout: Settings::IDLE_TIMEOUT,
+        datagram_queue: Settings::DATAGRAM_QUEUE.into(),
         streams: StreamsConfig {
-            receive_window_stream: STREAM_WINDOW.into(),
-            receive_window_connection: CONNECTION_WINDOW.into(),
-            receive_window_max: CONNECTION_WINDOW.into(),
-            max_streams_bidi: 1_000,
+            receive_window_stream: Settings::STREAM_WINDOW.into(),
+            receive_window_connection: Settings::CONNECTION_WINDOW.into(),
+            receive_window_max: Settings::CONNECTION_WINDOW.into(),
+            max_streams_bidi: settings.streams.into(),
             ..StreamsConfig::default()
         },
         ..Profile::default()
     })
 }
 
-fn on_runtime<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+impl<const POOL: bool> Tiderace<POOL> {
+    fn open(address: SocketAddr, server: Option<ServerConfig>, client: Option<ClientConfig>) -> Result<Self> {
+        let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        let socket_buffer = sys::set_socket_buffers(socket.as_fd(), Settings::SOCKET_BUFFER)?;
+        let handshakes = if POOL { Handshakes::default() } else { Handshakes::InPlace };
+        let options = EndpointOptions { server, handshakes, ..EndpointOptions::default() };
+        let endpoint = Endpoint::on_socket(socket, options)?;
+        Ok(Self { endpoint, client, socket_buffer })
+    }
 }
 
-fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<(Endpoint, u64)> {
-    let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    let granted = sys::set_socket_buffers(socket.as_fd(), SOCKET_BUFFER)?;
-    Ok((Endpoint::on_socket(socket, EndpointOptions { server, ..EndpointOptions::default() })?, granted))
-}
+impl<const POOL: bool> Stack for Tiderace<POOL> {
+    type Connection = tiderace::Connection;
+    const COUNTS_OPERATIONS: bool = true;
 
-fn datagrams(endpoint: &Endpoint, connection: &Connection) -> Option<Datagrams> {
-    let (stats, socket) = (connection.stats()?, endpoint.socket_stats());
-    Some(Datagrams {
-        sent: stats.datagrams_sent,
-        send_calls: socket.send_calls,
-        received: stats.datagrams_received,
-        receive_calls: Some(socket.receive_calls),
-        lost: stats.packets_lost,
-    })
-}
+    fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self> {
+        let tls = RustlsServer::from_config(identity.server_config(settings.resume, false)?)?;
+        Self::open(listen, Some(ServerConfig::new(Arc::new(tls), profile(settings))), None)
+    }
 
-/// Receives a stream.
-pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
-    on_runtime(async {
-        let identity = Identity::generate()?;
-        let trust = identity.authority.clone();
-        let tls = RustlsServer::from_config(identity.server_config()?)?;
-        let (endpoint, socket_buffer) = endpoint(listen, Some(ServerConfig::new(Arc::new(tls), profile())))?;
-        announce(&Announcement::new(endpoint.local_addr(), &trust))?;
+    fn client(trust: &[u8], settings: Settings) -> Result<Self> {
+        let tls = RustlsClient::from_config(identity::client_config(trust, settings.resume, false)?)?;
+        let config = ClientConfig::new(Arc::new(tls), profile(settings));
+        Self::open(SocketAddr::from(([127, 0, 0, 1], 0)), None, Some(config))
+    }
 
-        let connection = endpoint.accept().await.context("the endpoint closed")?;
-        let (mut answer, mut stream) = connection.accept_bi().await?;
-        let mut check = Check::new();
-        let mut meter = None;
-        while let Some(chunk) = stream.read_chunk(READ).await? {
-            meter.get_or_insert_with(Meter::first_byte);
-            check.take(&chunk)?;
+    fn address(&self) -> Result<SocketAddr> {
+        Ok(self.endpoint.local_addr())
+    }
+
+    fn socket_buffer(&self) -> Option<u64> {
+        Some(self.socket_buffer)
+    }
+
+    async fn accept(&mut self) -> Result<Self::Connection> {
+        self.endpoint.accept().await.context("the endpoint closed")
+    }
+
+    async fn connect(&self, to: SocketAddr) -> Result<(Self::Connection, Option<EarlyVerdict>)> {
+        let config = self.client.as_ref().context("a server does not connect")?;
+        Ok((self.endpoint.connect(config, to, SERVER_NAME)?.await?, None))
+    }
+
+    async fn wait_idle(&mut self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    fn counts(&self, connections: &[Self::Connection]) -> Option<Datagrams> {
+        let socket = self.endpoint.socket_stats();
+        let calls = (Some(socket.send_calls), Some(socket.receive_calls));
+        let mut counts = Datagrams { send_calls: calls.0, receive_calls: calls.1, ..Datagrams::default() };
+        for connection in connections {
+            let stats = connection.stats()?;
+            counts.sent += stats.datagrams_sent;
+            counts.received += stats.datagrams_received;
+            counts.lost += stats.packets_lost;
         }
-        let mut meter = meter.context("nothing to receive")?;
-        meter.last_byte();
-        let datagrams = datagrams(&endpoint, &connection);
-        answer.write_all(ANSWER).await?;
-        answer.finish()?;
-        connection.closed().await;
-        endpoint.wait_idle().await;
-        Ok(SideReport {
-            content_samples: check.finish(bytes)?,
-            socket_buffer: Some(socket_buffer),
-            datagrams,
-            ..meter.report(Role::Receiver, bytes)
-        })
-    })
+        Some(counts)
+    }
 }
 
-/// Sends a stream.
-pub fn send(to: SocketAddr, trust: &[u8], bytes: u64) -> Result<SideReport> {
-    on_runtime(async {
-        let tls = RustlsClient::from_config(identity::client_config(trust)?)?;
-        let config = ClientConfig::new(Arc::new(tls), profile());
-        let (endpoint, socket_buffer) = endpoint(SocketAddr::from(([127, 0, 0, 1], 0)), None)?;
-        let connection = endpoint.connect(&config, to, SERVER_NAME)?.await?;
-        let (mut stream, mut answer) = connection.open_bi().await?;
-        let source = Source::new();
-        let mut sent = 0;
-        let mut meter = Meter::first_byte();
-        while sent < bytes {
-            let len = Source::write_len(sent, bytes);
-            stream.write_chunk(source.bytes_at(sent, len)).await?;
-            sent += len as u64;
-        }
-        stream.finish()?;
-        let answered = answer.read_to_end(ANSWER.len()).await?;
-        meter.last_byte();
-        ensure!(answered == ANSWER, "the server's answer is wrong");
-        let datagrams = datagrams(&endpoint, &connection);
-        connection.close(0, b"done");
-        endpoint.wait_idle().await;
-        Ok(SideReport { socket_buffer: Some(socket_buffer), datagrams, ..meter.report(Role::Sender, bytes) })
-    })
+impl Connection for tiderace::Connection {
+    type Send = tiderace::SendStream;
+    type Recv = tiderace::RecvStream;
+
+    async fn open(&self) -> Result<(Self::Send, Self::Recv)> {
+        Ok(self.open_bi().await?)
+    }
+
+    async fn accept(&self) -> Result<(Self::Send, Self::Recv)> {
+        Ok(self.accept_bi().await?)
+    }
+
+    async fn send_datagram(&self, data: Bytes) -> Result<()> {
+        Ok(self.send_datagram_wait(data).await?)
+    }
+
+    async fn read_datagram(&self) -> Result<Bytes> {
+        Ok(tiderace::Connection::read_datagram(self).await?)
+    }
+
+    fn close(&self) {
+        tiderace::Connection::close(self, 0, b"done");
+    }
+
+    async fn closed(&self) {
+        tiderace::Connection::closed(self).await;
+    }
+}
+
+impl SendStream for tiderace::SendStream {
+    async fn write(&mut self, data: Bytes) -> Result<()> {
+        Ok(self.write_chunk(data).await?)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(tiderace::SendStream::finish(self)?)
+    }
+}
+
+impl RecvStream for tiderace::RecvStream {
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        Ok(self.read_chunk(READ).await?)
+    }
 }

@@ -95,7 +95,8 @@ fn congestion(name: &str) -> Result<Algorithm, Failure> {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    // One thread: at low rates the switches between threads for each packet would cost more than the packets.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
     let result = match args.command {
         Command::Server(args) => runtime.block_on(server::run(args)),

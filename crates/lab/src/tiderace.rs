@@ -10,7 +10,6 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use rustls::client::Resumption;
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
@@ -83,8 +82,7 @@ fn tls() -> Result<Tls, transport::tls::rustls_backend::ConfigError> {
     let certificates = Certificates::from_der(chain, include_bytes!("../fixtures/leaf.key.der").to_vec())?;
     let root = include_bytes!("../fixtures/root.der").to_vec();
     // A run must not find the sessions of the one before.
-    let client =
-        RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).resumption(Resumption::disabled());
+    let client = RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).without_resumption();
     let client = client.build()?;
     let server = RustlsServer::builder().alpn(ALPN).clock(Arc::new(CLOCK)).identity(certificates).build()?;
     Ok((Arc::new(client), Arc::new(server)))

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use transport::{CloseReason, Handle, Stats};
+use transport::{CloseReason, Handle, Stats, tls::EarlyData};
 use units::Duration;
 use wire::{Dir, StreamId};
 
@@ -26,6 +26,19 @@ pub struct Connecting(Option<Connection>);
 impl Connecting {
     pub(crate) fn new(connection: Connection) -> Self {
         Self(Some(connection))
+    }
+
+    /// The connection before its handshake is complete, when a session with the server is resumed and it takes early data:
+    /// what is sent on streams of [`Connection::open_bi_early`] arrives half a round trip later. Other streams wait for the
+    /// handshake.
+    ///
+    /// # Errors
+    /// Gives itself back when there is nothing to resume.
+    pub fn into_early(mut self) -> Result<Connection, Self> {
+        match self.0.take() {
+            Some(connection) if connection.early_data() == EarlyData::Offered => Ok(connection),
+            connection => Err(Self(connection)),
+        }
     }
 }
 
@@ -78,10 +91,65 @@ impl Connection {
         Ok(SendStream::new(self.clone(), id))
     }
 
+    /// As [`open_bi`](Self::open_bi), and its data may leave before the handshake is complete. Whoever sees it can send copies
+    /// of it to the server: only for requests that may happen twice. Should the server refuse early data, it is sent again by
+    /// itself.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn open_bi_early(&self) -> Result<(SendStream, RecvStream), CloseReason> {
+        let id = self.open_by(Dir::Bi, transport::Connection::open_early).await?;
+        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+    }
+
+    /// As [`open_uni`](Self::open_uni), and its data may leave before the handshake is complete: see
+    /// [`open_bi_early`](Self::open_bi_early).
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn open_uni_early(&self) -> Result<SendStream, CloseReason> {
+        let id = self.open_by(Dir::Uni, transport::Connection::open_early).await?;
+        Ok(SendStream::new(self.clone(), id))
+    }
+
+    /// What became of early data.
+    pub fn early_data(&self) -> EarlyData {
+        let state = self.shared.lock();
+        state.endpoint.connection(self.handle).map_or(EarlyData::None, transport::Connection::early_data)
+    }
+
+    /// Waits until the handshake is complete: from then on the peer is known to be there, and not a copy of its packets.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn established(&self) -> Result<(), CloseReason> {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+            if let Some(reason) = &waiters.closed {
+                return Poll::Ready(Err(reason.clone()));
+            }
+            if waiters.connected {
+                return Poll::Ready(Ok(()));
+            }
+            waiters.state.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     async fn open(&self, dir: Dir) -> Result<StreamId, CloseReason> {
+        self.open_by(dir, transport::Connection::open).await
+    }
+
+    async fn open_by(
+        &self,
+        dir: Dir,
+        open: fn(&mut transport::Connection, Dir) -> Option<StreamId>,
+    ) -> Result<StreamId, CloseReason> {
         poll_fn(|cx| {
             self.with(|state, connection| {
-                if let Some(id) = connection.open(dir) {
+                if let Some(id) = open(connection, dir) {
                     return Poll::Ready(Ok(id));
                 }
                 state.wait_open(dir, cx.waker());
@@ -134,6 +202,27 @@ impl Connection {
         let sent = self.act(&mut state, |_, connection| connection.send_datagram(data))?;
         state.wake_driver();
         Ok(sent?)
+    }
+
+    /// Queues an unreliable datagram as soon as the queue has room for it, so that none is dropped unsent.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let sent = self.act(&mut state, |waiters, connection| {
+                if connection.has_datagram_room(data.len()) {
+                    return Some(connection.send_datagram(data.clone()));
+                }
+                waiters.datagram_room.push(cx.waker().clone());
+                None
+            })?;
+            let Some(sent) = sent else { return Poll::Pending };
+            state.wake_driver();
+            Poll::Ready(sent.map_err(Into::into))
+        })
+        .await
     }
 
     /// The next datagram from the peer.

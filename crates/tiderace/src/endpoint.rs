@@ -11,7 +11,7 @@ use std::{
     task::Poll,
 };
 
-use transport::{ClientConfig, EndpointConfig, EndpointStats, RetryPolicy, ServerConfig};
+use transport::{ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, ring::KeyRing};
 use units::Seed;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     driver::Driver,
     error::ConnectError,
     shards::{self, ShardLink, Shards},
-    shared::Shared,
+    shared::{Shared, State},
     socket::{Socket, SocketStats},
     tls_pool::{TlsLink, TlsPool},
 };
@@ -44,6 +44,8 @@ pub struct EndpointOptions {
     pub server: Option<ServerConfig>,
     /// Seed and layout of connection IDs; from the operating system when not given.
     pub config: Option<EndpointConfig>,
+    /// The keys of tokens and stateless resets, in place of those in `config`. Servers that share it accept each other's.
+    pub ring: Option<KeyRing>,
     /// Where TLS runs.
     pub handshakes: Handshakes,
     /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
@@ -68,7 +70,7 @@ impl Endpoint {
         if options.shards.count.get() == 1 {
             return Self::on_socket(UdpSocket::bind(address)?, options);
         }
-        let config = config_of(options.config)?;
+        let config = config_of(options.config, options.ring)?;
         let sockets = shards::sockets(address, options.shards, &config)?;
         Self::assemble(sockets, config, options.server, options.handshakes)
     }
@@ -103,7 +105,7 @@ impl Endpoint {
             let reason = "one socket cannot serve several shards\nhint: let the endpoint open them";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        let config = config_of(options.config)?;
+        let config = config_of(options.config, options.ring)?;
         Self::assemble(vec![socket], config, options.server, options.handshakes)
     }
 
@@ -172,12 +174,23 @@ impl Endpoint {
 
     /// The next connection whose handshake a client has completed, at whichever shard. `None` once the endpoint is closed.
     pub async fn accept(&self) -> Option<Connection> {
+        self.accept_by(State::next_incoming).await
+    }
+
+    /// As [`accept`](Self::accept), but a connection whose early data the server accepts is there at once, so that its
+    /// requests can be answered a round trip earlier. Until [`Connection::established`] everything that it says may be a copy
+    /// that somebody else has sent: only for what may happen twice. Answers go out at once.
+    pub async fn accept_early(&self) -> Option<Connection> {
+        self.accept_by(|state| state.next_early().or_else(|| state.next_incoming())).await
+    }
+
+    async fn accept_by(&self, next: impl Fn(&mut State) -> Option<Handle>) -> Option<Connection> {
         poll_fn(|cx| {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
             for at in 0..self.shards.len() {
                 let shared = &self.shards[(first + at) % self.shards.len()];
                 let mut state = shared.lock();
-                if let Some(handle) = state.next_incoming() {
+                if let Some(handle) = next(&mut state) {
                     state.add_handle(handle);
                     return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
                 }
@@ -291,11 +304,13 @@ fn share(config: ServerConfig, count: u8) -> ServerConfig {
     }
 }
 
-fn config_of(given: Option<EndpointConfig>) -> io::Result<EndpointConfig> {
-    match given {
-        Some(config) => Ok(config),
-        None => Ok(EndpointConfig::from_seed(system_seed()?)),
-    }
+fn config_of(given: Option<EndpointConfig>, ring: Option<KeyRing>) -> io::Result<EndpointConfig> {
+    let config = match given {
+        Some(config) => config,
+        None => EndpointConfig::from_seed(system_seed()?),
+    };
+    let ring = ring.unwrap_or_else(|| config.ring.clone());
+    Ok(EndpointConfig { ring, ..config })
 }
 
 /// 32 bytes from the operating system.

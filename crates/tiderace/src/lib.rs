@@ -36,7 +36,9 @@ pub use tls_pool::TlsPool;
 pub use transport;
 pub use transport::{
     ClientConfig, CloseReason, Profile, RetryPolicy, ServerConfig, Stats,
+    ring::KeyRing,
     streams::Priority,
+    tls::EarlyData,
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
 };
 pub use units;

@@ -53,7 +53,7 @@ impl Default for Shards {
     }
 }
 
-/// The configurations of all shards: one secret, so that tokens and resets are good at each; streams of randomness and
+/// The configurations of all shards: one ring, so that tokens and resets are good at each; streams of randomness and
 /// connection IDs of their own.
 pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<EndpointConfig>> {
     let mut configs = Vec::with_capacity(count.into());
@@ -62,7 +62,12 @@ pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<Endpo
             let reason = "the layout of connection IDs does not name shards\nhint: give it `for_shard`";
             io::Error::new(io::ErrorKind::InvalidInput, reason)
         })?;
-        configs.push(EndpointConfig { seed: config.seed.child("shard", shard.into()), ids, secret: config.secret });
+        configs.push(EndpointConfig {
+            seed: config.seed.child("shard", shard.into()),
+            ids,
+            ring: config.ring.clone(),
+            used_tokens: config.used_tokens.clone(),
+        });
     }
     configs.insert(0, config);
     Ok(configs)

@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
     pub(crate) connections: HashMap<Handle, Waiters>,
     pub(crate) incoming: VecDeque<Handle>,
+    /// Connections with accepted early data whose handshake is not complete.
+    pub(crate) incoming_early: VecDeque<Handle>,
     pub(crate) incoming_waiters: Vec<Waker>,
     /// The driver, while it sleeps.
     pub(crate) driver: Option<Waker>,
@@ -58,6 +60,8 @@ pub(crate) struct Waiters {
     /// Finished streams whose handles exist: what became of them.
     ends: HashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
+    /// Who waits for room in the queue of datagrams to be sent.
+    pub(crate) datagram_room: Vec<Waker>,
 }
 
 fn place(dir: Dir) -> usize {
@@ -124,6 +128,7 @@ impl Waiters {
                 }
             },
             Event::DatagramsReadable => wake.append(&mut self.datagrams),
+            Event::DatagramsWritable => wake.append(&mut self.datagram_room),
             Event::Closed(reason) => {
                 self.closed = Some(reason);
                 self.wake_all(wake);
@@ -135,6 +140,7 @@ impl Waiters {
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
         wake.append(&mut self.state);
         wake.append(&mut self.datagrams);
+        wake.append(&mut self.datagram_room);
         for list in self.accept.iter_mut().chain(&mut self.open) {
             wake.append(list);
         }
@@ -156,6 +162,7 @@ impl Shared {
                 endpoint,
                 connections: HashMap::new(),
                 incoming: VecDeque::new(),
+                incoming_early: VecDeque::new(),
                 incoming_waiters: Vec::new(),
                 driver: None,
                 idle_waiters: Vec::new(),
@@ -189,13 +196,20 @@ impl State {
         }
         while let Some((handle, event)) = self.endpoint.poll_event() {
             let Some(waiters) = self.connections.get_mut(&handle) else { continue };
-            let arrived = matches!(event, Event::Connected) && waiters.handles == 0;
+            let waits = waiters.handles == 0;
+            let arrived = waits && matches!(event, Event::Connected);
+            let early = waits && matches!(event, Event::EarlyData { accepted: true });
             waiters.on_event(event, wake);
-            if arrived {
+            if early {
+                self.incoming_early.push_back(handle);
+                wake.append(&mut self.incoming_waiters);
+            } else if arrived {
+                self.incoming_early.retain(|other| *other != handle);
                 self.incoming.push_back(handle);
                 wake.append(&mut self.incoming_waiters);
             } else if waiters.closed.is_some() && waiters.handles == 0 {
                 self.connections.remove(&handle);
+                self.incoming_early.retain(|other| *other != handle);
             }
         }
     }
@@ -208,6 +222,11 @@ impl State {
             }
         }
         None
+    }
+
+    /// The next connection with early data whose handshake is not complete.
+    pub(crate) fn next_early(&mut self) -> Option<Handle> {
+        self.incoming_early.pop_front()
     }
 
     /// Wakes `waker` with the next connection that is accepted. Whoever waits at several shards comes often: once is

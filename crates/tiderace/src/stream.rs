@@ -262,27 +262,20 @@ impl RecvStream {
         let Self { connection, id, fetched, end, .. } = self;
         let mut state = connection.shared.lock();
         let (outcome, credit) = connection.act(&mut state, |waiters, connection| {
-            let mut bytes = 0;
-            let outcome = loop {
-                if bytes >= FETCH {
-                    break Poll::Ready(Ok(()));
+            let outcome = match connection.read_many(*id, FETCH, order, |chunk| fetched.push_back(chunk)) {
+                Ok(streams::Then::Blocked) if fetched.is_empty() => {
+                    waiters.wait_read(*id, cx.waker());
+                    Poll::Pending
                 }
-                match connection.read(*id, usize::MAX, order) {
-                    Ok(Some(chunk)) => {
-                        bytes += chunk.data.len();
-                        fetched.push_back(chunk);
-                        continue;
-                    }
-                    Ok(None) => *end = Some(RecvEnd::Complete),
-                    Err(streams::ReadError::Reset(code)) => *end = Some(RecvEnd::Reset(code)),
-                    Err(streams::ReadError::Blocked) if fetched.is_empty() => {
-                        waiters.wait_read(*id, cx.waker());
-                        break Poll::Pending;
-                    }
-                    Err(streams::ReadError::Blocked) => {}
-                    Err(_) => break Poll::Ready(Err(ReadError::StreamClosed)),
+                Ok(then) => {
+                    *end = match then {
+                        streams::Then::More | streams::Then::Blocked => None,
+                        streams::Then::End => Some(RecvEnd::Complete),
+                        streams::Then::Reset(code) => Some(RecvEnd::Reset(code)),
+                    };
+                    Poll::Ready(Ok(()))
                 }
-                break Poll::Ready(Ok(()));
+                Err(_) => Poll::Ready(Err(ReadError::StreamClosed)),
             };
             (outcome, connection.wants_to_send_credit())
         })?;

@@ -68,6 +68,34 @@ async fn datagrams_arrive() {
 }
 
 #[tokio::test]
+async fn datagrams_that_wait_for_room_are_all_sent() {
+    // Room for about twelve.
+    let profile = Profile { datagram_queue: 13_000, ..Profile::default() };
+    let (_server, accepted, _client, connected) = pair(&profile).await;
+    let reader = tokio::spawn(async move {
+        let mut last = 0;
+        while let Ok(data) = accepted.read_datagram().await {
+            last = u32::from_be_bytes(data[..4].try_into().unwrap());
+        }
+        last
+    });
+    for number in 1..=2_000_u32 {
+        let data: Vec<u8> = number.to_be_bytes().into_iter().cycle().take(1_000).collect();
+        connected.send_datagram_wait(data.into()).await.unwrap();
+    }
+    let max = connected.max_datagram_size().unwrap();
+    assert!(connected.send_datagram_wait(vec![0; max + 1].into()).await.is_err());
+    // Whatever the network made of them, each left the queue in a packet.
+    while connected.stats().unwrap().datagram_frames_sent < 2_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(connected.stats().unwrap().datagram_frames_dropped, 0);
+    connected.close(0, b"");
+    assert!(reader.await.unwrap() <= 2_000);
+    assert!(connected.send_datagram_wait(Bytes::from_static(b"late")).await.is_err());
+}
+
+#[tokio::test]
 async fn a_dropped_stream_is_reset_and_stopped() {
     let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
     let (mut send, recv) = connected.open_bi().await.unwrap();

@@ -64,6 +64,8 @@ pub enum SendDatagramError {
 pub enum DatagramEvent {
     /// There is a datagram to receive. Not repeated until there was none.
     Readable,
+    /// [`has_room`](Datagrams::has_room) said no, and half of the queue is free since.
+    Writable,
     /// Datagrams were dropped before they were sent: the queue was full, or the path became too narrow for them.
     SendDropped {
         /// How many, since this was said last.
@@ -119,6 +121,8 @@ pub struct Datagrams {
     /// The application waits for a datagram.
     armed: bool,
     readable: bool,
+    /// The application waits for room.
+    wants_room: bool,
     /// Number and count of the drops not told yet.
     dropped: Option<(u64, u64)>,
     receive_dropped: u64,
@@ -150,6 +154,7 @@ impl Datagrams {
             packet_room: 0,
             armed: true,
             readable: false,
+            wants_room: false,
             dropped: None,
             receive_dropped: 0,
             figures: DatagramFigures::default(),
@@ -211,6 +216,14 @@ impl Datagrams {
             self.drop_oldest();
         }
         Ok(number)
+    }
+
+    /// Whether a datagram of `len` bytes fits into the queue without dropping another. After `false`,
+    /// [`DatagramEvent::Writable`] says when to ask again.
+    pub fn has_room(&mut self, len: usize) -> bool {
+        let room = self.outgoing.is_empty() || self.outgoing_cost + len as u64 + OVERHEAD <= self.config.send_buffer;
+        self.wants_room |= !room;
+        room
     }
 
     #[cold]
@@ -312,6 +325,11 @@ impl Datagrams {
         if std::mem::take(&mut self.readable) {
             return Some(DatagramEvent::Readable);
         }
+        // Not for each datagram that leaves: whoever waits shall find room for many.
+        if self.wants_room && self.outgoing_cost <= self.config.send_buffer / 2 {
+            self.wants_room = false;
+            return Some(DatagramEvent::Writable);
+        }
         if let Some((last, count)) = self.dropped.take() {
             return Some(DatagramEvent::SendDropped { count, last });
         }
@@ -369,6 +387,27 @@ mod tests {
         assert_eq!((data, numbers), (vec![vec![2; 10], vec![3; 10], vec![4; 10]], vec![2, 3, 4]));
         assert!(!d.wants_to_send());
         assert_eq!((d.figures().sent, d.figures().send_dropped, d.outgoing_cost), (3, 2, 0));
+    }
+
+    #[test]
+    fn room_is_told_when_half_of_the_queue_is_free() {
+        // Ten of 36 bytes, each counted as 100.
+        let mut d = datagrams(1_000, 1_000);
+        for _ in 0..10 {
+            assert!(d.has_room(36));
+            d.send(Bytes::from_static(&[7; 36])).unwrap();
+        }
+        assert!(!d.has_room(36) && d.poll_event().is_none());
+        // Four leave, which is not half; then one more.
+        packet(&mut d, 4 * 38);
+        assert_eq!(d.poll_event(), None);
+        packet(&mut d, 38);
+        assert_eq!((d.poll_event(), d.poll_event()), (Some(DatagramEvent::Writable), None));
+        assert!(d.has_room(36) && d.figures().send_dropped == 0);
+        // Nobody asked since, so nobody is told.
+        packet(&mut d, 1_000);
+        assert_eq!(d.poll_event(), None);
+        assert!(d.has_room(5_000), "an empty queue takes what is larger than its bound");
     }
 
     #[test]

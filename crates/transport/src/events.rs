@@ -10,10 +10,19 @@ use crate::{error::TransportError, streams::StreamEvent};
 pub enum Event {
     /// The handshake is complete; the peer is who the certificate says, as far as it was asked.
     Connected,
+    /// Early data was accepted or refused by the server. On a client it comes with the server's first answer; what was
+    /// refused is sent again by itself. On a server it comes before the early data: until [`Event::Connected`] all that
+    /// arrives may be a copy of what was sent before.
+    EarlyData {
+        /// The server's decision.
+        accepted: bool,
+    },
     /// A stream changed.
     Stream(StreamEvent),
     /// Datagrams wait to be read.
     DatagramsReadable,
+    /// The queue of datagrams to be sent has room again, after it was said to have none.
+    DatagramsWritable,
     /// Datagrams of ours left the full queue unsent, the oldest first: how many since the last such event.
     DatagramsDropped {
         /// Number of datagrams.

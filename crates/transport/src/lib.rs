@@ -5,7 +5,8 @@
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
 //! `handshake`, [`keys`], [`acks`] and [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`]; [`profile`] is where their settings meet, [`stats`] and [`observe`] what they report, [`qlog`] the file
+//! [`datagrams`]; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
+//! [`observe`] what they report, [`qlog`] the file
 //! that is written from it.
 
 pub mod ack_frequency;
@@ -28,6 +29,7 @@ pub mod profile;
 pub mod qlog;
 pub mod range_set;
 pub mod recovery;
+pub mod ring;
 pub mod sent;
 pub mod stats;
 pub mod streams;

@@ -59,7 +59,8 @@ impl Pacer {
         }
     }
 
-    /// Sets the rate; `None` ends pacing. `max_quantum` bounds the burst, beside the limits of GSO.
+    /// Sets the rate; `None` ends pacing. `max_quantum` bounds the burst, beside the limits of GSO, also after idling;
+    /// `u64::MAX` leaves both to the pacer.
     pub fn set_rate(&mut self, now: Instant, rate: Option<Bitrate>, max_quantum: u64) {
         self.refill(now);
         let max_burst = MAX_SEGMENTS * self.mtu;
@@ -70,7 +71,9 @@ impl Pacer {
         if let Some(rate) = self.rate {
             let per_milli = rate.as_bps() / 8 / 1000;
             self.quantum = (per_milli * QUANTUM_MILLIS).min(max_quantum).clamp(2 * self.mtu, max_burst);
-            self.capacity = (self.quantum + per_milli * TICK_MILLIS).max(IDLE_BURST * self.mtu);
+            // A controller that says how large bursts may be has reasons; others get the burst that the standard permits.
+            let idle_burst = if max_quantum == u64::MAX { IDLE_BURST * self.mtu } else { 0 };
+            self.capacity = (self.quantum + per_milli * TICK_MILLIS).max(idle_burst);
             self.credit = self.credit.min(signed(self.capacity));
         }
     }

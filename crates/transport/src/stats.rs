@@ -94,6 +94,13 @@ figures! {
     datagram_frames_received: Counter, Count, "DATAGRAM frames received";
     datagram_frames_lost: Counter, Count, "DATAGRAM frames in packets declared lost";
     datagram_frames_dropped: Counter, Count, "datagrams that left a full queue unsent or unread";
+    early_data_offered: Gauge, Count, "1 when the client offered early data";
+    early_data_accepted: Gauge, Count, "1 when the server accepted early data";
+    early_data_refused: Gauge, Count, "1 when the server refused early data";
+    early_packets_sent: Counter, Count, "0-RTT packets sent";
+    early_packets_received: Counter, Count, "0-RTT packets received, authenticated, and new";
+    early_bytes_sent: Counter, Bytes, "bytes of the 0-RTT packets sent";
+    early_bytes_received: Counter, Bytes, "bytes of frames in the 0-RTT packets received";
     key_updates: Counter, Count, "updates of the 1-RTT keys, by either side";
     ecn_ce_marks: Counter, Count, "packets of ours that the network marked as having met congestion";
     packets_per_ack_asked: Gauge, Count, "packets per acknowledgement that the peer was asked for last; 2 unasked";

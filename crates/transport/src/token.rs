@@ -1,63 +1,80 @@
 //! What a server hands to an address so that it can recognise it later: Retry tokens, NEW_TOKEN tokens, stateless reset
-//! tokens (RFC 9000 §8.1, §10.3).
+//! tokens (RFC 9000 §8.1, §10.3). Their keys come from the [`KeyRing`].
+//!
+//! ```text
+//! a token: kind (1 byte), number of the key (4), nonce (12), sealed content, tag (16)
+//! ```
 
-use std::net::{IpAddr, SocketAddr};
-
-use aws_lc_rs::{
-    aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
-    hkdf, hmac,
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
+
 use rand_core::RngCore;
 use units::{Duration, Instant};
 use wire::{ConnectionId, Reader, ResetToken};
+
+use crate::ring::{KeyRing, OpenError, Purpose, Strike, StrikeRegister, second};
 
 /// How long a Retry token is good: a round trip and the client's patience.
 const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 /// How long a token from NEW_TOKEN is good.
 const NEW_TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const NONCE_LEN: usize = 12;
-const RETRY: u8 = 1;
-const NEW: u8 = 2;
+const TAG_LEN: usize = 16;
+// RFC 9000 §8.1.1 MUST: a token tells how it was provided. Tokens of other implementations are not likely to begin so.
+const RETRY: u8 = 0xd1;
+const NEW: u8 = 0xd2;
 
-/// What a valid token says.
+/// What a token in an Initial packet is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ValidToken {
+pub(crate) enum Token {
     /// The client answered a Retry; its first Initial was addressed to `original_dcid`.
     Retry { original_dcid: ConnectionId },
     /// The client was here before, from this address.
     Returning,
+    /// A Retry token of ours that is not good for this packet. The client will not take another Retry.
+    BadRetry,
+    /// Nothing can be told from it: the client is as one without a token.
+    Useless(Useless),
 }
 
-/// Makes and checks tokens. Several processes that share the key accept each other's.
+/// Why a token says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Useless {
+    /// It is not one of ours.
+    Foreign,
+    /// The ring does not have its key any more.
+    UnknownKey,
+    /// It is too old.
+    Expired,
+    /// It was given to another address.
+    Elsewhere,
+    /// It was used before.
+    Used,
+}
+
+/// Makes and checks tokens. Several processes that share the ring accept each other's.
 pub(crate) struct Tokens {
-    seal: LessSafeKey,
-    reset: hmac::Key,
+    ring: KeyRing,
+    used: Arc<dyn StrikeRegister>,
 }
 
 impl Tokens {
-    pub(crate) fn new(secret: &[u8; 32]) -> Self {
-        struct Len32;
-        impl hkdf::KeyType for Len32 {
-            fn len(&self) -> usize {
-                32
-            }
-        }
-        let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, b"tiderace endpoint").extract(secret);
-        let derive = |label: &[u8]| {
-            let mut key = [0; 32];
-            prk.expand(&[label], Len32).and_then(|okm| okm.fill(&mut key)).expect("32 bytes fit in HKDF's output");
-            key
-        };
-        let seal = UnboundKey::new(&AES_256_GCM, &derive(b"address token")).expect("the key has the right length");
-        Self { seal: LessSafeKey::new(seal), reset: hmac::Key::new(hmac::HMAC_SHA256, &derive(b"stateless reset")) }
+    pub(crate) fn new(ring: KeyRing, used: Arc<dyn StrikeRegister>) -> Self {
+        Self { ring, used }
     }
 
     /// The reset token for one of our connection IDs: the same after a restart (RFC 9000 §10.3.2).
-    pub(crate) fn reset_token(&self, id: &ConnectionId) -> ResetToken {
+    pub(crate) fn reset_token(&self, now: Instant, id: &ConnectionId) -> ResetToken {
         // RFC 9000 §10.3.2 MUST-1: reset tokens cannot be guessed
         // RFC 9000 §10.3.2 MUST NOT-3: each ID has a reset token of its own
-        let tag = hmac::sign(&self.reset, id.as_slice());
-        ResetToken(tag.as_ref()[..16].try_into().expect("HMAC-SHA256 has 32 bytes"))
+        self.ring.reset_token(second(now), id)
+    }
+
+    /// Every reset token that the ID may have had, the most likely first.
+    pub(crate) fn reset_tokens(&self, now: Instant, id: &ConnectionId) -> Vec<ResetToken> {
+        self.ring.reset_tokens(second(now), id)
     }
 
     pub(crate) fn retry(
@@ -68,80 +85,107 @@ impl Tokens {
         original_dcid: &ConnectionId,
         retry_scid: &ConnectionId,
     ) -> Vec<u8> {
-        let mut content = vec![RETRY];
-        content.extend_from_slice(&now.as_nanos().to_be_bytes());
-        content.push(original_dcid.as_slice().len() as u8);
-        content.extend_from_slice(original_dcid.as_slice());
+        let mut content = now.as_nanos().to_be_bytes().to_vec();
         // RFC 9000 §8.1.4: a Retry token is bound to the address and port, and to the ID that the client has to use.
-        let mut bound = address(remote.ip());
-        bound.extend_from_slice(&remote.port().to_be_bytes());
-        bound.extend_from_slice(retry_scid.as_slice());
-        self.seal(random, content, &bound)
+        content.extend_from_slice(&address(remote.ip()));
+        content.extend_from_slice(&remote.port().to_be_bytes());
+        for id in [retry_scid, original_dcid] {
+            content.push(id.as_slice().len() as u8);
+            content.extend_from_slice(id.as_slice());
+        }
+        self.seal(random, now, RETRY, Purpose::Retry, content)
     }
 
     pub(crate) fn new_token(&self, random: &mut impl RngCore, now: Instant, remote: SocketAddr) -> Vec<u8> {
-        let mut content = vec![NEW];
-        content.extend_from_slice(&now.as_nanos().to_be_bytes());
-        // The port changes between connections, so only the address is bound.
-        self.seal(random, content, &address(remote.ip()))
+        let mut content = now.as_nanos().to_be_bytes().to_vec();
+        // RFC 9000 §8.1.4 MUST: the address is in it. The port changes between connections, so it is not.
+        content.extend_from_slice(&address(remote.ip()));
+        self.seal(random, now, NEW, Purpose::NewToken, content)
     }
 
-    fn seal(&self, random: &mut impl RngCore, mut content: Vec<u8>, bound: &[u8]) -> Vec<u8> {
+    // RFC 9000 §8.1.3 MUST: every token is unique, which the nonce sees to, and what it says is encrypted.
+    fn seal(
+        &self,
+        random: &mut impl RngCore,
+        now: Instant,
+        kind: u8,
+        purpose: Purpose,
+        mut content: Vec<u8>,
+    ) -> Vec<u8> {
         let mut nonce = [0; NONCE_LEN];
         random.fill_bytes(&mut nonce);
-        self.seal
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(bound), &mut content)
-            .expect("sealing does not fail for short messages");
-        let mut token = nonce.to_vec();
-        token.append(&mut content);
+        let mut token = vec![kind];
+        token.append(&mut self.ring.seal(purpose, second(now), nonce, &[], &mut content));
         token
     }
 
     /// Reads a token that a client presents in an Initial packet addressed to `dcid`.
-    pub(crate) fn check(
-        &self,
-        now: Instant,
-        remote: SocketAddr,
-        dcid: &ConnectionId,
-        token: &[u8],
-    ) -> Option<ValidToken> {
-        let mut bound = address(remote.ip());
-        if let Some(content) = self.open(token, &bound) {
-            let mut reader = Reader::new(&content);
-            let fresh = reader.u8().ok()? == NEW && age(&mut reader, now)? <= NEW_TOKEN_LIFETIME;
-            return fresh.then_some(ValidToken::Returning);
-        }
-        bound.extend_from_slice(&remote.port().to_be_bytes());
-        bound.extend_from_slice(dcid.as_slice());
-        let content = self.open(token, &bound)?;
+    pub(crate) fn check(&self, now: Instant, remote: SocketAddr, dcid: &ConnectionId, token: &[u8]) -> Token {
+        let (purpose, sealed) = match token.split_first() {
+            Some((&RETRY, sealed)) => (Purpose::Retry, sealed),
+            Some((&NEW, sealed)) => (Purpose::NewToken, sealed),
+            _ => return Token::Useless(Useless::Foreign),
+        };
+        let content = match self.ring.open(purpose, second(now), &[], sealed) {
+            Ok(content) => content,
+            Err(OpenError::UnknownKey(_)) => return Token::Useless(Useless::UnknownKey),
+            Err(OpenError::Forged) => return Token::Useless(Useless::Foreign),
+        };
         let mut reader = Reader::new(&content);
-        if reader.u8().ok()? != RETRY || age(&mut reader, now)? > RETRY_LIFETIME {
-            return None;
+        if purpose == Purpose::Retry {
+            return read_retry(&mut reader, now, remote, dcid).unwrap_or(Token::BadRetry);
         }
-        let len = reader.u8().ok()?;
-        let original_dcid = ConnectionId::new(reader.bytes(len.into()).ok()?)?;
-        Some(ValidToken::Retry { original_dcid })
+        let useful = match read_returning(&mut reader, now, remote) {
+            Ok(expires) => self.first_use(now, token, expires),
+            Err(useless) => Err(useless),
+        };
+        useful.map_or_else(Token::Useless, |()| Token::Returning)
     }
 
-    fn open(&self, token: &[u8], bound: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, sealed) = token.split_at_checked(NONCE_LEN)?;
-        let mut content = sealed.to_vec();
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let len = self.seal.open_in_place(nonce, Aad::from(bound), &mut content).ok()?.len();
-        content.truncate(len);
-        Some(content)
+    // RFC 9000 §8.1.4 SHOULD NOT: such a token is not accepted several times. Where that cannot be told, it is as none.
+    fn first_use(&self, now: Instant, token: &[u8], expires: Instant) -> Result<(), Useless> {
+        let tag = token.last_chunk::<TAG_LEN>().ok_or(Useless::Foreign)?;
+        match self.used.strike(tag, second(now), second(expires) + 1) {
+            Strike::First => Ok(()),
+            Strike::Again | Strike::Full | Strike::Pending => Err(Useless::Used),
+        }
     }
 }
 
-fn age(reader: &mut Reader<'_>, now: Instant) -> Option<Duration> {
-    let issued = u64::from_be_bytes(reader.bytes(8).ok()?.try_into().ok()?);
-    Some(now.saturating_since(Instant::from_nanos(issued)))
+/// A Retry token that we have made. `None` when it is not good for this packet.
+fn read_retry(reader: &mut Reader<'_>, now: Instant, remote: SocketAddr, dcid: &ConnectionId) -> Option<Token> {
+    // RFC 9000 §8.1.4 SHOULD: it is good for a short time only.
+    let fresh = now.saturating_since(issued(reader)?) <= RETRY_LIFETIME;
+    let here = reader.bytes(16).ok()? == address(remote.ip()) && reader.u16().ok()? == remote.port();
+    let (retry_scid, original_dcid) = (id(reader)?, id(reader)?);
+    (fresh && here && retry_scid == *dcid).then_some(Token::Retry { original_dcid })
 }
 
-fn address(ip: IpAddr) -> Vec<u8> {
+/// A token from NEW_TOKEN: until when it is good.
+fn read_returning(reader: &mut Reader<'_>, now: Instant, remote: SocketAddr) -> Result<Instant, Useless> {
+    let expires = issued(reader).ok_or(Useless::Foreign)? + NEW_TOKEN_LIFETIME;
+    if expires < now {
+        return Err(Useless::Expired);
+    }
+    match reader.bytes(16) {
+        Ok(ip) if ip == address(remote.ip()) => Ok(expires),
+        _ => Err(Useless::Elsewhere),
+    }
+}
+
+fn issued(reader: &mut Reader<'_>) -> Option<Instant> {
+    Some(Instant::from_nanos(u64::from_be_bytes(reader.bytes(8).ok()?.try_into().ok()?)))
+}
+
+fn id(reader: &mut Reader<'_>) -> Option<ConnectionId> {
+    let len = reader.u8().ok()?;
+    ConnectionId::new(reader.bytes(len.into()).ok()?)
+}
+
+fn address(ip: IpAddr) -> [u8; 16] {
     match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
     }
 }
 
@@ -150,40 +194,65 @@ mod tests {
     use units::Seed;
 
     use super::*;
+    use crate::ring::{MemoryRegister, RingKey};
 
     fn id(n: u8) -> ConnectionId {
         ConnectionId::new(&[n; 8]).unwrap()
     }
 
+    fn tokens(ring: &KeyRing) -> Tokens {
+        Tokens::new(ring.clone(), Arc::new(MemoryRegister::default()))
+    }
+
     #[test]
     fn a_retry_token_is_good_for_one_address_one_id_and_a_short_time() {
-        let tokens = Tokens::new(&[7; 32]);
+        let tokens = tokens(&KeyRing::single([7; 32]));
         let mut random = Seed::from_number(1).stream("token");
         let now = Instant::from_millis(1_000);
         let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let token = tokens.retry(&mut random, now, remote, &id(1), &id(2));
-        let valid = Some(ValidToken::Retry { original_dcid: id(1) });
+        let valid = Token::Retry { original_dcid: id(1) };
         assert_eq!(tokens.check(now, remote, &id(2), &token), valid);
         assert_eq!(tokens.check(now + RETRY_LIFETIME, remote, &id(2), &token), valid);
-        assert_eq!(tokens.check(now + RETRY_LIFETIME * 2, remote, &id(2), &token), None);
-        assert_eq!(tokens.check(now, "192.0.2.1:444".parse().unwrap(), &id(2), &token), None);
-        assert_eq!(tokens.check(now, remote, &id(3), &token), None);
-        assert_eq!(Tokens::new(&[8; 32]).check(now, remote, &id(2), &token), None);
+        assert_eq!(tokens.check(now + RETRY_LIFETIME * 2, remote, &id(2), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, "192.0.2.1:444".parse().unwrap(), &id(2), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, remote, &id(3), &token), Token::BadRetry);
+        let others = self::tokens(&KeyRing::single([8; 32]));
+        assert_eq!(others.check(now, remote, &id(2), &token), Token::Useless(Useless::Foreign));
         for bit in 0..token.len() * 8 {
             let mut forged = token.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(tokens.check(now, remote, &id(2), &forged), None);
+            let verdict = tokens.check(now, remote, &id(2), &forged);
+            assert!(matches!(verdict, Token::Useless(Useless::Foreign | Useless::UnknownKey)), "{bit}: {verdict:?}");
         }
     }
 
     #[test]
-    fn a_returning_client_may_come_from_another_port() {
-        let tokens = Tokens::new(&[7; 32]);
+    fn a_returning_client_may_come_from_another_port_once() {
+        let tokens = tokens(&KeyRing::single([7; 32]));
         let mut random = Seed::from_number(1).stream("token");
         let now = Instant::from_millis(1_000);
         let token = tokens.new_token(&mut random, now, "192.0.2.1:443".parse().unwrap());
-        let check = |from: &str| tokens.check(now, from.parse().unwrap(), &id(9), &token);
-        assert_eq!(check("192.0.2.1:9"), Some(ValidToken::Returning));
-        assert_eq!(check("192.0.2.2:443"), None);
+        let check = |at: Instant, from: &str| tokens.check(at, from.parse().unwrap(), &id(9), &token);
+        assert_eq!(check(now, "192.0.2.2:443"), Token::Useless(Useless::Elsewhere));
+        let late = now + NEW_TOKEN_LIFETIME + Duration::from_secs(1);
+        assert_eq!(check(late, "192.0.2.1:9"), Token::Useless(Useless::Expired));
+        assert_eq!(check(now, "192.0.2.1:9"), Token::Returning);
+        assert_eq!(check(now, "192.0.2.1:9"), Token::Useless(Useless::Used));
+    }
+
+    #[test]
+    fn tokens_outlive_a_rotation_by_its_overlap() {
+        let key = |id: u32| RingKey { until: Some(100), ..RingKey::new(id, [id as u8; 32]) };
+        let ring = KeyRing::new(vec![key(1)]).unwrap();
+        let tokens = tokens(&ring);
+        let mut random = Seed::from_number(1).stream("token");
+        let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
+        let now = Instant::from_millis(1_000);
+        let two = [0; 2].map(|_| tokens.new_token(&mut random, now, remote));
+        ring.rotate(2, [2; 32], 1, 10).unwrap();
+        let check = |secs: u64, token: &[u8]| tokens.check(Instant::from_millis(secs * 1_000), remote, &id(9), token);
+        assert_eq!(check(10, &two[0]), Token::Returning);
+        assert_eq!(check(11, &two[1]), Token::Useless(Useless::UnknownKey));
     }
 }

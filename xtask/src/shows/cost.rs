@@ -38,10 +38,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let runs = report["runs"].as_array().context("the report has no runs")?;
     let failures: Vec<&str> = report["failures"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     ensure!(failures.is_empty(), "{} runs failed, the first: {}", failures.len(), failures[0]);
-    ["sender", "receiver"].into_iter().map(|side| row(runs, side)).collect()
+    [("sender", "client"), ("receiver", "server")].into_iter().map(|(name, side)| row(runs, name, side)).collect()
 }
 
-fn row(runs: &[Value], side: &str) -> Result<Row> {
+fn row(runs: &[Value], name: &str, side: &str) -> Result<Row> {
     let to = |yardstick: &str| -> Vec<f64> {
         let ours = runs.iter().filter(|run| run["peer"] == "tiderace");
         let ratio = |run: &Value| {
@@ -54,9 +54,9 @@ fn row(runs: &[Value], side: &str) -> Result<Row> {
     ensure!(!to_quinn.is_empty(), "no round has both tiderace and quinn");
     to_floor.sort_by(f64::total_cmp);
     let floor = lab::stats::quantile::median(&to_floor).unwrap_or(f64::NAN);
-    let size = runs.iter().filter_map(|run| run[side]["bytes"].as_f64()).fold(f64::INFINITY, f64::min) / GIB;
+    let size = runs.iter().filter_map(|run| run[side]["units"].as_f64()).fold(f64::INFINITY, f64::min) / GIB;
     let foreign = runs.iter().filter_map(|run| run["foreign_cores"].as_f64()).fold(0.0, f64::max);
-    Ok(Row::median(format!("CPU per GiB, {side}: ours / quinn's"), &to_quinn, "", Target::AtMost(TARGET)).detail(format!(
+    Ok(Row::median(format!("CPU per GiB, {name}: ours / quinn's"), &to_quinn, "", Target::AtMost(TARGET)).detail(format!(
         "median over {} rounds of {size:.2} GiB; {floor:.2} x the floor; others used up to {foreign:.2} CPUs meanwhile; {}",
         to_quinn.len(),
         load()
@@ -65,7 +65,7 @@ fn row(runs: &[Value], side: &str) -> Result<Row> {
 
 /// CPU time of one side between the first byte and the last, per byte.
 fn seconds_per_byte(side: &Value) -> Option<f64> {
-    let (time, bytes) = (side["transfer_cpu_ns"].as_f64()?, side["bytes"].as_f64()?);
+    let (time, bytes) = (side["cpu_ns"].as_f64()?, side["units"].as_f64()?);
     (time > 0.0 && bytes > 0.0).then_some(time / bytes)
 }
 
@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_a_round() {
         let run = |peer: &str, round: u32, cpu: u32| {
-            let side = json!({ "transfer_cpu_ns": cpu, "bytes": 1_000 });
-            json!({ "peer": peer, "round": round, "sender": side, "receiver": side, "foreign_cores": 0.1 })
+            let side = json!({ "cpu_ns": cpu, "units": 1_000 });
+            json!({ "peer": peer, "round": round, "client": side, "server": side, "foreign_cores": 0.1 })
         };
         let mut runs = Vec::new();
         for round in 1..=7 {
@@ -90,7 +90,7 @@ mod tests {
                 run("floor", round, 30 * round),
             ]);
         }
-        let row = row(&runs, "sender").unwrap();
+        let row = row(&runs, "sender", "client").unwrap();
         assert_eq!((row.value, row.interval, row.passed), (Some(0.6), Some([0.6, 0.6]), true));
         assert!(row.detail.contains("2.00 x the floor"), "{}", row.detail);
     }

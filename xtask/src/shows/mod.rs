@@ -1,7 +1,8 @@
 //! `cargo xtask shows`: measures what the project promises and prints each value beside its target.
 //!
-//! [`transport`], [`standards`] and [`congestion::cases`] are the lists of cases; each group of cases has a file. A case yields [`Row`]s, or an error that says why it
-//! could not be measured, which counts as a miss: what was not seen was not shown.
+//! [`transport`], [`standards`], [`congestion::cases`] and [`speed::cases`] are the lists of cases; each group of cases has a file. A case
+//! yields [`Row`]s, or an error that says why it could not be measured, which counts as a miss: what was not seen was not
+//! shown.
 
 mod ack_frequency;
 mod bad_input;
@@ -9,6 +10,7 @@ mod command;
 mod compliance;
 mod congestion;
 mod cost;
+mod flood;
 mod interop;
 mod laboratory;
 mod link;
@@ -16,6 +18,7 @@ mod matrices;
 mod perf;
 mod relay;
 mod row;
+mod speed;
 mod tests;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -43,12 +46,24 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// What bytes, handshakes, requests and connections cost beside other stacks, measured by bench/
+    #[command(after_help = after_help("speed", &speed::cases()))]
+    Speed(SpeedOptions),
     /// Everything that the laboratory promises about matrices, statistics and records
     #[command(after_help = after_help("lab", &laboratory()))]
     Lab(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
+}
+
+#[derive(Debug, Parser)]
+struct SpeedOptions {
+    #[command(flatten)]
+    common: Options,
+    /// Judge what `bench all --save FILE` has measured, instead of measuring
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
 }
 
 /// Prints a line per value: pass or MISS, the value with its 95 % interval over runs (medians of runs unless the line says
@@ -99,6 +114,8 @@ struct Context {
     commands: Commands,
     /// Measure in full.
     long: bool,
+    /// A report of `bench` to judge, instead of measuring.
+    from: Option<PathBuf>,
 }
 
 /// The cases in their order: the long run of all tests comes last.
@@ -141,13 +158,14 @@ fn standards() -> Vec<Case> {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let (part, options, cases) = match &args.part {
-        Part::Transport(options) => ("transport", options, transport().to_vec()),
-        Part::Congestion(options) => ("congestion", options, congestion::cases()),
-        Part::Lab(options) => ("lab", options, laboratory().to_vec()),
-        Part::Standards(options) => ("standards", options, standards()),
+    let (part, options, cases, from) = match &args.part {
+        Part::Transport(options) => ("transport", options, transport().to_vec(), None),
+        Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
+        Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
+        Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
+        Part::Standards(options) => ("standards", options, standards(), None),
     };
-    match show(part, options, &cases) {
+    match show(part, options, &cases, from) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -158,14 +176,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Measures the cases asked for; whether everything passed.
-fn show(part: &'static str, options: &Options, cases: &[Case]) -> anyhow::Result<bool> {
+fn show(part: &'static str, options: &Options, cases: &[Case], from: Option<&PathBuf>) -> anyhow::Result<bool> {
     for name in &options.only {
         let known: Vec<&str> = cases.iter().map(|case| case.name).collect();
         ensure!(known.contains(&name.as_str()), "there is no case `{name}`: there are {}", known.join(", "));
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
-    let context = Context { commands: Commands::new(&root)?, root, long: options.long };
+    let context = Context { commands: Commands::new(&root)?, root, long: options.long, from: from.cloned() };
     let mut document = Document::new(part, options.long);
     let chosen =
         cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));

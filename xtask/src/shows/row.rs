@@ -98,6 +98,8 @@ pub(crate) enum Target {
     AtLeast(f64),
     Between(f64, f64),
     Exactly(f64),
+    /// No target: it has to be measured.
+    Printed,
 }
 
 impl Target {
@@ -108,6 +110,7 @@ impl Target {
             Self::AtLeast(low) => value >= low,
             Self::Between(low, high) => (low..=high).contains(&value),
             Self::Exactly(exact) => value == exact,
+            Self::Printed => value.is_finite(),
         }
     }
 }
@@ -119,6 +122,7 @@ impl fmt::Display for Target {
             Self::AtLeast(low) => write!(f, "≥ {}", number(*low)),
             Self::Between(low, high) => write!(f, "{} to {}", number(*low), number(*high)),
             Self::Exactly(exact) => write!(f, "= {}", number(*exact)),
+            Self::Printed => f.write_str("printed"),
         }
     }
 }
@@ -201,6 +205,7 @@ mod tests {
     fn nothing_and_not_a_number_are_misses() {
         assert!(!Row::median("x", &[], "", Target::AtLeast(0.0)).passed);
         assert!(!Row::new("x", f64::NAN, "", Target::AtLeast(0.0)).passed);
+        assert!(!Row::new("x", f64::NAN, "", Target::Printed).passed);
         assert!(!Row::unmeasured("x", &anyhow::anyhow!("no network")).passed);
     }
 

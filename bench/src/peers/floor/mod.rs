@@ -5,7 +5,7 @@
 //! handshake (both sides hold a fixed key), no recovery and no congestion control: the acknowledgements only keep the
 //! sender from overrunning the socket buffer. A lost packet voids the run.
 
-mod packet;
+pub mod packet;
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -16,10 +16,12 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use self::packet::{Keys, PACKET, PAYLOAD};
-use super::{ANSWER, Announcement, SOCKET_BUFFER, UDP_PAYLOAD};
+use super::{ANSWER, Announcement};
 use crate::{
     content::{Check, Source},
+    job::Job,
     meter::{Datagrams, Meter, Role, SideReport},
+    stack::Settings,
     sys::{self, BATCH, BUFFER, Received},
 };
 
@@ -34,13 +36,14 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 fn socket(address: SocketAddr) -> Result<(UdpSocket, u64)> {
     let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    let granted = sys::set_socket_buffers(socket.as_fd(), SOCKET_BUFFER)?;
+    let granted = sys::set_socket_buffers(socket.as_fd(), Settings::SOCKET_BUFFER)?;
     socket.set_read_timeout(Some(SILENCE))?;
     Ok((socket, granted))
 }
 
-/// Receives a stream.
-pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
+/// Receives one flow of bytes, whatever streams and connections others make of them.
+pub fn serve(job: Job, listen: SocketAddr, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
+    let bytes = job.amount;
     let (socket, socket_buffer) = socket(listen)?;
     sys::coalesce_receives(socket.as_fd()).context("the kernel does not offer GRO for UDP")?;
     // The client comes when the driver has started it, which may take longer than a silence within the transfer.
@@ -53,9 +56,9 @@ pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement
     socket.send(&hello)?;
 
     let keys = Keys::fixed();
-    let mut check = Check::new();
+    let mut check = Check::new(Check::block());
     let mut counts = Datagrams::default();
-    let mut receive_calls = 0;
+    let (mut send_calls, mut receive_calls) = (0, 0);
     let mut storage = vec![0; BATCH * BUFFER];
     let mut received = [Received::default(); BATCH];
     let mut meter = None;
@@ -63,7 +66,7 @@ pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement
     while check.bytes() < bytes {
         let filled = sys::receive_batch(&socket, &mut storage, &mut received)
             .with_context(|| format!("no packet for {SILENCE:?} at byte {} of {bytes}", check.bytes()))?;
-        meter.get_or_insert_with(Meter::first_byte);
+        meter.get_or_insert_with(Meter::start);
         receive_calls += 1;
         for (buffer, received) in storage.chunks_exact_mut(BUFFER).zip(&received[..filled]) {
             for packet in buffer[..received.len].chunks_mut(received.segment) {
@@ -77,17 +80,17 @@ pub fn serve(listen: SocketAddr, bytes: u64, announce: impl FnOnce(&Announcement
             next_ack = check.bytes() + ACK_EVERY;
             send_ack(&socket, check.bytes())?;
             counts.sent += 1;
-            counts.send_calls += 1;
+            send_calls += 1;
         }
     }
     let mut meter = meter.context("nothing to receive")?;
-    meter.last_byte();
+    meter.stop();
     let bytes = check.bytes();
     Ok(SideReport {
         content_samples: check.finish(bytes)?,
         socket_buffer: Some(socket_buffer),
-        datagrams: Some(Datagrams { receive_calls: Some(receive_calls), ..counts }),
-        ..meter.report(Role::Receiver, bytes)
+        datagrams: Some(Datagrams { send_calls: Some(send_calls), receive_calls: Some(receive_calls), ..counts }),
+        ..meter.report(Role::Server, bytes)
     })
 }
 
@@ -110,14 +113,15 @@ fn receive_ack(socket: &UdpSocket) -> Result<u64> {
     Ok(u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// Sends a stream.
-pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
+/// Sends one flow of bytes.
+pub fn run(job: Job, to: SocketAddr) -> Result<SideReport> {
+    let bytes = job.amount;
     ensure!(bytes > 0, "nothing to send");
     let (socket, socket_buffer) = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.connect(to)?;
     socket.send(&[0])?;
     socket.recv(&mut [0; 1]).context("the server does not answer")?;
-    sys::segment_sends(socket.as_fd(), UDP_PAYLOAD).context("the kernel does not offer GSO for UDP")?;
+    sys::segment_sends(socket.as_fd(), Settings::UDP_PAYLOAD).context("the kernel does not offer GSO for UDP")?;
     // Both sides run under the same limits, so this side's grant tells what the receiver's buffer holds.
     let window = WINDOW.min(socket_buffer / 4);
 
@@ -126,7 +130,8 @@ pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
     let mut counts = Datagrams::default();
     let mut batch = vec![0; SEGMENTS * PACKET];
     let (mut sent, mut acknowledged) = (0_u64, 0_u64);
-    let mut meter = Meter::first_byte();
+    let mut send_calls = 0;
+    let mut meter = Meter::start();
     while sent < bytes {
         while sent - acknowledged > window {
             acknowledged = receive_ack(&socket)?;
@@ -143,17 +148,17 @@ pub fn send(to: SocketAddr, bytes: u64) -> Result<SideReport> {
             counts.sent += 1;
         }
         socket.send(&batch[..len])?;
-        counts.send_calls += 1;
+        send_calls += 1;
     }
     while acknowledged < bytes {
         acknowledged = receive_ack(&socket)?;
         counts.received += 1;
     }
-    meter.last_byte();
+    meter.stop();
     Ok(SideReport {
         socket_buffer: Some(socket_buffer),
         // One acknowledgement per call.
-        datagrams: Some(Datagrams { receive_calls: Some(counts.received), ..counts }),
-        ..meter.report(Role::Sender, bytes)
+        datagrams: Some(Datagrams { send_calls: Some(send_calls), receive_calls: Some(counts.received), ..counts }),
+        ..meter.report(Role::Client, bytes)
     })
 }

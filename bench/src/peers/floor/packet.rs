@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, ensure};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey, quic};
 
-use crate::peers::UDP_PAYLOAD;
+use crate::stack::Settings;
 
 /// First byte, connection ID of eight bytes.
 const PN_OFFSET: usize = 9;
@@ -18,9 +18,11 @@ const CONNECTION_ID: [u8; 8] = *b"tiderace";
 const PROTECTED_BITS: u8 = 0x1f;
 
 /// A full packet, in bytes.
-pub const PACKET: usize = UDP_PAYLOAD as usize;
+pub const PACKET: usize = Settings::UDP_PAYLOAD as usize;
+/// What a packet has beside its payload, in bytes.
+pub const OVERHEAD: usize = HEADER + TAG;
 /// Payload of a full packet, in bytes.
-pub const PAYLOAD: usize = PACKET - HEADER - TAG;
+pub const PAYLOAD: usize = PACKET - OVERHEAD;
 
 /// The keys of one direction.
 pub struct Keys {

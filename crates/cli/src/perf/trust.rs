@@ -113,7 +113,7 @@ fn self_signed() -> Result<(Identity, Fingerprint), Failure> {
 
 /// The client's side of TLS. Every handshake is a full one.
 pub(super) fn client(args: &TrustArgs) -> Result<RustlsClient, Failure> {
-    let builder = RustlsClient::builder().alpn(ALPN).resumption(rustls::client::Resumption::disabled());
+    let builder = RustlsClient::builder().alpn(ALPN).without_resumption();
     let algorithms = default_provider().signature_verification_algorithms;
     let builder = if let Some(path) = &args.ca {
         builder.roots_pem(&read(path)?).map_err(|error| {

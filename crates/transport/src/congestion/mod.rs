@@ -12,14 +12,18 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, Duration, Instant, Seed};
 
+pub mod bbr;
 pub mod cubic;
 pub mod episode;
 pub mod hystart;
 pub mod newreno;
+pub mod path_model;
 pub mod rate;
 
+pub use bbr::{Bbr, BbrV1};
 pub use cubic::Cubic;
 pub use newreno::NewReno;
+pub use path_model::PathModel;
 pub use rate::{RateEstimator, RateSample, Snapshot};
 
 /// A packet in flight that leaves.
@@ -71,6 +75,8 @@ pub struct AckSample {
     /// RFC 9002 §7.8: within the flight that is being acknowledged, the window (or the pacing that follows from it) held
     /// back data that was ready. A window that was not used says nothing about what the path can take.
     pub window_limited: bool,
+    /// Within that flight the window itself was full, not only pacing in the way.
+    pub window_full: bool,
     /// The sender has run out of data within the last round trip.
     pub app_limited: bool,
 }
@@ -197,6 +203,11 @@ pub trait Controller: Send + Debug {
     /// The state, as qlog names it.
     fn state(&self) -> &'static str;
 
+    /// The model of the path, where the controller has one.
+    fn model(&self) -> Option<PathModel> {
+        None
+    }
+
     /// A copy, for a new path that starts from what an old one knew.
     fn clone_box(&self) -> Box<dyn Controller>;
 }
@@ -253,6 +264,12 @@ pub enum Algorithm {
     /// RFC 9438 with HyStart++ (RFC 9406).
     #[default]
     Cubic,
+    /// BBR version 1: draft-cardwell-iccrg-bbr-congestion-control-00.
+    Bbr1,
+    /// BBR version 2: as version 3, with the constants and probes of its predecessor.
+    Bbr2,
+    /// draft-ietf-ccwg-bbr.
+    Bbr3,
 }
 
 /// The name belongs to no algorithm.
@@ -264,13 +281,16 @@ pub struct UnknownAlgorithm {
 
 impl Algorithm {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+    pub const ALL: [Self; 5] = [Self::NewReno, Self::Cubic, Self::Bbr1, Self::Bbr2, Self::Bbr3];
 
     /// The name that users write.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NewReno => "newreno",
             Self::Cubic => "cubic",
+            Self::Bbr1 => "bbr1",
+            Self::Bbr2 => "bbr2",
+            Self::Bbr3 => "bbr3",
         }
     }
 
@@ -283,6 +303,9 @@ impl Algorithm {
         match self {
             Self::NewReno => Box::new(NewReno::new(parameters)),
             Self::Cubic => Box::new(Cubic::new(parameters)),
+            Self::Bbr1 => Box::new(BbrV1::new(parameters)),
+            Self::Bbr2 => Box::new(Bbr::v2(parameters)),
+            Self::Bbr3 => Box::new(Bbr::v3(parameters)),
         }
     }
 }
@@ -291,10 +314,15 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let wanted = name.to_ascii_lowercase();
-        let found = Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == wanted || wanted == "reno" && *algorithm == Self::NewReno);
+        let wanted = match name.to_ascii_lowercase().as_str() {
+            "reno" => "newreno".to_owned(),
+            // The current version is what people mean.
+            "bbr" | "bbrv3" => "bbr3".to_owned(),
+            "bbrv2" => "bbr2".to_owned(),
+            "bbrv1" => "bbr1".to_owned(),
+            other => other.to_owned(),
+        };
+        let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == wanted);
         found.ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
     }
 }
@@ -340,6 +368,7 @@ pub(crate) mod tests {
             delivered: 0,
             lost: 0,
             window_limited: true,
+            window_full: true,
             app_limited: false,
         }
     }
@@ -374,6 +403,9 @@ pub(crate) mod tests {
         }
         assert_eq!("Reno".parse(), Ok(Algorithm::NewReno));
         let error = "vegas".parse::<Algorithm>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown congestion control `vegas`: there is `newreno`, `cubic`");
+        assert_eq!(
+            error.to_string(),
+            "unknown congestion control `vegas`: there is `newreno`, `cubic`, `bbr1`, `bbr2`, `bbr3`"
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::{Connection, lifecycle::CloseFrame};
 use crate::{
     datagrams::SendDatagramError,
     events::{CloseReason, Event},
-    streams::{Chunk, Order, Priority, ReadError, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, Then, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -80,12 +80,32 @@ impl Connection {
         self.streams.read(id, max, order)
     }
 
+    /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.
+    ///
+    /// # Errors
+    /// When the stream was read to its end or stopped before, or there is none.
+    pub fn read_many(
+        &mut self,
+        id: StreamId,
+        enough: usize,
+        order: Order,
+        out: impl FnMut(Chunk),
+    ) -> Result<Then, ReadError> {
+        self.streams.read_many(id, enough, order, out)
+    }
+
     /// Queues an unreliable datagram (RFC 9221). When the queue is full, its oldest entry is dropped and reported.
     ///
     /// # Errors
     /// When the peer takes none, or none of this size.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
         self.datagrams.send(data).map(|_| ())
+    }
+
+    /// Whether a datagram of `len` bytes can be queued without dropping another. After `false`,
+    /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
+    pub fn has_datagram_room(&mut self, len: usize) -> bool {
+        self.datagrams.has_room(len)
     }
 
     /// The next datagram from the peer.

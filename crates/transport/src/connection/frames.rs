@@ -21,6 +21,16 @@ pub(super) enum Deferred {
     Datagram { range: Range<usize> },
 }
 
+impl Deferred {
+    /// Where the payload lies.
+    #[inline]
+    pub(super) fn range(&self) -> &Range<usize> {
+        match self {
+            Self::Stream { range, .. } | Self::Datagram { range } => range,
+        }
+    }
+}
+
 impl Connection {
     /// Reads the frames of an opened packet. `base` is where `payload` starts in the batch's buffer.
     pub(super) fn handle_frames(
@@ -38,6 +48,12 @@ impl Connection {
             let start = data.as_ptr() as usize - payload.as_ptr() as usize + base;
             start..start + data.len()
         };
+        if let (PacketKind::OneRtt, Some(frame)) = (seen.kind, StreamFrame::filling(payload)) {
+            let StreamFrame { id, offset, fin, data } = frame;
+            self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
+            self.note_packet(now, seen, true, false);
+            return Ok(());
+        }
         let mut ack_eliciting = false;
         let mut probing = true;
         for frame in Frames::new(payload) {
@@ -73,6 +89,13 @@ impl Connection {
                 }
             }
         }
+        self.note_packet(now, seen, ack_eliciting, probing);
+        Ok(())
+    }
+
+    /// Enters a packet into what is to be acknowledged, and follows a peer that moved.
+    #[inline]
+    fn note_packet(&mut self, now: Instant, seen: &PacketSeen<'_>, ack_eliciting: bool, probing: bool) {
         self.stats.ack_only_packets_received += u64::from(!ack_eliciting);
         // RFC 9000 §13.1 MUST NOT-1: a packet is acknowledged once it was opened and all of its frames processed
         if let Some(space) = self.spaces.get_mut(seen.space) {
@@ -82,7 +105,6 @@ impl Connection {
                 self.migrate(now, seen.arrival.path);
             }
         }
-        Ok(())
     }
 
     /// Everything but STREAM, DATAGRAM and ACK.

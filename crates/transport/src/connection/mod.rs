@@ -7,6 +7,7 @@
 
 mod commands;
 mod control;
+mod early;
 mod frames;
 mod idle;
 mod lifecycle;
@@ -34,6 +35,7 @@ use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
 
 use self::{
     control::Control,
+    early::Early,
     lifecycle::{CloseFrame, Lifecycle},
     receive::Unopened,
     spaces::Spaces,
@@ -107,6 +109,7 @@ pub struct Connection {
     handshake: Handshake,
     keys: Keys,
     key_update_wanted: bool,
+    early: Early,
     spaces: Spaces,
     paths: PathList,
     /// The path that is sent on.
@@ -255,6 +258,7 @@ impl Connection {
             handshake,
             keys,
             key_update_wanted: false,
+            early: Early::new(),
             spaces: Spaces::new(&profile),
             paths: PathList(vec![path]),
             active: 0,
@@ -309,6 +313,7 @@ impl Connection {
         if let Some(event) = self.datagrams.poll_event() {
             return Some(match event {
                 DatagramEvent::Readable => Event::DatagramsReadable,
+                DatagramEvent::Writable => Event::DatagramsWritable,
                 DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
                 DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
             });

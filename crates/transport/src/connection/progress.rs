@@ -36,12 +36,15 @@ impl Connection {
             // The CRYPTO streams have taken it.
             TlsEvent::Write { .. } => {}
             TlsEvent::Secret { level, direction, suite, secret } => {
+                if level == Level::OneRtt && self.side == Side::Client {
+                    self.stop_early(now);
+                }
                 self.keys.install(level, direction, suite, &secret);
                 self.observe_keys(now, level, direction, suite);
             }
             TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,
-            // Early data is not offered by this endpoint's configuration; what a session remembers is not used.
-            TlsEvent::RememberedParameters(_) | TlsEvent::EarlyData { .. } => {}
+            TlsEvent::RememberedParameters(raw) => self.on_remembered_parameters(&raw)?,
+            TlsEvent::EarlyData { accepted } => self.on_early_verdict(now, accepted),
             TlsEvent::Complete => self.on_complete(now),
         }
         Ok(())
@@ -53,6 +56,8 @@ impl Connection {
         if let Some(token) = peer.stateless_reset_token {
             self.remote_ids.set_first_token(token);
         }
+        self.check_remembered(&peer)?;
+        self.stop_early(now);
         self.streams.set_peer_parameters(&peer)?;
         self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         self.peer = PeerPromises {
@@ -98,6 +103,7 @@ impl Connection {
                 let token = self.tokens.new_token(&mut self.random, now, remote);
                 self.control.send_token(token);
             }
+            self.forget_early_keys_later(now);
             self.on_confirmed(now);
             self.handshake.settle();
         }

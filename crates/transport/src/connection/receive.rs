@@ -32,6 +32,12 @@ pub(super) struct Unopened {
     packet: BytesMut,
 }
 
+impl Unopened {
+    pub(super) fn is_early(&self) -> bool {
+        self.level == Level::ZeroRtt
+    }
+}
+
 /// What is known of the datagram that a packet came in.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
@@ -40,6 +46,32 @@ pub(super) struct Arrival {
     pub(super) ecn: Option<Ecn>,
     /// The packet had to wait for its keys.
     pub(super) waited: bool,
+}
+
+/// STREAM frames at the front of what was deferred that follow one another on one stream.
+struct StreamRun {
+    frames: usize,
+    len: u64,
+    /// The last one ends the stream.
+    fin: bool,
+}
+
+/// The packets of a bulk transfer carry one frame each, and a batch has dozens of them.
+#[inline]
+fn stream_run(deferred: &[Deferred]) -> StreamRun {
+    let mut run = StreamRun { frames: 0, len: 0, fin: false };
+    let mut stream = None;
+    for item in deferred {
+        let Deferred::Stream { id, offset, range, fin } = item else { break };
+        let (first, start) = *stream.get_or_insert((*id, *offset));
+        if run.fin || first != *id || start + run.len != *offset {
+            break;
+        }
+        run.frames += 1;
+        run.len += (range.end - range.start) as u64;
+        run.fin = *fin;
+    }
+    run
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
@@ -103,29 +135,56 @@ impl Connection {
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
         let mut deferred = std::mem::take(&mut self.deferred);
         self.streams.next_buffer();
-        for item in deferred.drain(..) {
+        let mut rest = &deferred[..];
+        while let Some(item) = rest.first() {
+            let count;
             let result = match item {
-                Deferred::Stream { id, offset, range, fin } => {
-                    self.stats.stream_bytes_received += (range.end - range.start) as u64;
-                    self.streams.on_stream(id, offset, payload.slice(range), fin)
+                &Deferred::Stream { id, offset, .. } => {
+                    let run = stream_run(rest);
+                    count = run.frames;
+                    self.stats.stream_bytes_received += run.len;
+                    let parts = rest[..count].iter().map(|item| payload.slice(item.range().clone()));
+                    self.streams.on_stream_run(id, offset, run.len, parts, run.fin)
                 }
                 Deferred::Datagram { range } => {
+                    count = 1;
                     self.stats.datagram_frames_received += 1;
-                    self.datagrams.on_datagram(payload.slice(range))
+                    self.datagrams.on_datagram(payload.slice(range.clone()))
                 }
             };
             if let Err(error) = result {
                 self.fail(now, error);
                 break;
             }
+            rest = &rest[count..];
         }
         deferred.clear();
         self.deferred = deferred;
     }
 
     /// One UDP payload: packets one after the other.
+    #[inline]
     fn handle_payload(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
         let id_len = self.local_ids.id_len();
+        // After the handshake a datagram is one packet with a short header.
+        let payload = &buffer[start..end];
+        if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
+            self.handle_short(now, buffer, start, end, 1 + id_len, arrival);
+        } else {
+            self.handle_coalesced(now, buffer, start, end, id_len, arrival);
+        }
+    }
+
+    /// Packets one after the other, or what is not a packet.
+    fn handle_coalesced(
+        &mut self,
+        now: Instant,
+        buffer: &mut BytesMut,
+        start: usize,
+        end: usize,
+        id_len: usize,
+        arrival: Arrival,
+    ) {
         let mut first_dcid: Option<ConnectionId> = None;
         let mut at = start;
         // The first packet has a long header and cannot be opened.
@@ -331,6 +390,10 @@ impl Connection {
             seen.arrival.path = path;
         }
         self.stats.packets_received += 1;
+        if seen.kind == PacketKind::ZeroRtt {
+            self.stats.early_packets_received += 1;
+            self.stats.early_bytes_received += opened.payload.len() as u64;
+        }
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observer {
             let event = PacketEvent {
@@ -373,7 +436,9 @@ impl Connection {
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
-            Level::ZeroRtt if self.side == Side::Server && !self.connected => UNOPENED_LIMIT / 2,
+            Level::ZeroRtt if self.side == Side::Server && self.early.is_undecided() && !self.connected => {
+                UNOPENED_LIMIT / 2
+            }
             _ => 0,
         };
         if self.unopened.len() < limit {
@@ -484,6 +549,7 @@ impl Connection {
         self.keys.set_initial(scid.as_slice());
         self.observe_initial_keys(now);
         self.resend_initial(now);
+        self.void_early(now, true);
     }
 
     // RFC 9000 §6.2 MUST-1, MUST-2, MUST-3: Version Negotiation counts only before any other packet, and not if it

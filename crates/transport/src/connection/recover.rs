@@ -47,6 +47,7 @@ impl Connection {
         let delay = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
         let progress = self.recovery_progress();
         if let SpaceId::Data(path) = id {
+            self.check_refused(ack)?;
             self.keys.on_acked(path, ack.largest, now, old_keys)?;
         }
         let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return Ok(()) };
@@ -61,6 +62,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+            arrived: None,
         };
         let outcome = recovery::on_ack_received(
             ledger,
@@ -72,6 +74,7 @@ impl Connection {
             &progress,
             &mut carriers,
         )?;
+        carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
         self.on_outcome(now, &outcome);
@@ -163,8 +166,10 @@ impl Connection {
                     control: &mut self.control,
                     ack_requests: &mut self.ack_requests,
                     observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
+                    arrived: None,
                 };
                 let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
+                carriers.settle();
                 self.on_outcome(now, &outcome);
             }
             Reason::Probe | Reason::AntiDeadlock => {
@@ -224,6 +229,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
@@ -242,6 +248,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
@@ -259,6 +266,7 @@ impl Connection {
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             observer: None,
+            arrived: None,
         };
         recovery::discard_space(
             &mut space.ledger,

@@ -26,6 +26,7 @@ impl Connection {
                 Timer::KeepAlive => self.control.ping = true,
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
+                    self.forget_early_keys(now);
                     let due = self.keys.deadline().is_some_and(|at| at <= now);
                     self.keys.on_timeout(now);
                     if due {
@@ -63,7 +64,8 @@ impl Connection {
             None
         };
         self.timers.set(Timer::Pacing, paced_until);
-        self.timers.set(Timer::DiscardKeys, self.keys.deadline());
+        let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
+        self.timers.set(Timer::DiscardKeys, discard);
         let validation = self.paths.0.iter().filter_map(|p| p.challenge.next_timeout()).min();
         self.timers.set(Timer::PathValidation, validation);
     }

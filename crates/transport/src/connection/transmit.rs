@@ -12,7 +12,7 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     endpoint::Transmit,
-    observe::{DatagramsEvent, Initiator, PacketEvent},
+    observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
     path::{BASE_MTU, Path},
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
@@ -47,6 +47,14 @@ pub(super) struct OpenPacket {
     pub(super) probe: bool,
     /// It tries out a larger datagram size.
     pub(super) mtu_probe: bool,
+}
+
+impl OpenPacket {
+    /// Application data in a long packet: 0-RTT.
+    #[inline]
+    fn is_early(&self) -> bool {
+        matches!(self.space, SpaceId::Data(_)) && self.long.is_some()
+    }
 }
 
 /// What may go into a packet.
@@ -184,7 +192,7 @@ impl Connection {
     /// Whether any space has anything to say beside acknowledgements.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
-        self.wants_to_send(SpaceId::DATA) && self.keys.can_seal(Level::OneRtt)
+        self.wants_to_send(SpaceId::DATA) && self.can_seal_data()
             || !self.handshake.is_confirmed()
                 && (self.wants_to_send(SpaceId::Initial) || self.wants_to_send(SpaceId::Handshake))
     }
@@ -260,7 +268,11 @@ impl Connection {
     /// Whether a packet may be sent in a space, and with what.
     #[inline]
     fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
-        if !self.keys.can_seal(id.level()) {
+        let keys = match id {
+            SpaceId::Data(_) => self.can_seal_data(),
+            _ => self.keys.can_seal(id.level()),
+        };
+        if !keys {
             return None;
         }
         let space = self.spaces.get(id)?;
@@ -274,20 +286,19 @@ impl Connection {
     /// Whether a space has anything to say beside acknowledgements.
     #[inline]
     pub(super) fn wants_to_send(&self, id: SpaceId) -> bool {
-        if self.handshake.wants_to_send(id.level()) {
-            return true;
-        }
-        matches!(id, SpaceId::Data(_))
-            && (self.streams.wants_to_send()
-                || self.datagrams.wants_to_send()
-                || self.control.wants_to_send()
-                || self.ack_requests.wants_to_send()
-                || self.local_ids.wants_to_send()
-                || self.remote_ids.next_retirement().is_some())
+        let data = matches!(id, SpaceId::Data(_));
+        data && self.streams.wants_to_send()
+            || self.handshake.wants_to_send(id.level())
+            || data
+                && (self.datagrams.wants_to_send()
+                    || self.control.wants_to_send()
+                    || self.ack_requests.wants_to_send()
+                    || self.local_ids.wants_to_send()
+                    || self.remote_ids.next_retirement().is_some())
     }
 
     /// Writes header and frames of a packet at `start`. `None` when no frame found room.
-    #[inline]
+    #[inline(always)]
     fn open_packet(
         &mut self,
         now: Instant,
@@ -296,6 +307,7 @@ impl Connection {
         start: usize,
         permit: Permit,
     ) -> Option<OpenPacket> {
+        let early = matches!(id, SpaceId::Data(_)) && !self.keys.can_seal(Level::OneRtt);
         let space = self.spaces.get_mut(id)?;
         // RFC 9000 §21.4: now and then a packet number is left out, to catch a peer that acknowledges blindly.
         if matches!(id, SpaceId::Data(_)) && self.skip.due(space.ledger.next_pn(), &mut self.random) {
@@ -308,14 +320,15 @@ impl Connection {
         let dcid = *self.remote_ids.current();
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match id {
-            SpaceId::Data(_) => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
-            SpaceId::Initial | SpaceId::Handshake => {
+            SpaceId::Data(_) if !early => (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false)),
+            _ => {
                 let (ty, token): (_, &[u8]) = match id {
                     // RFC 9000 §8.1.2 MUST-1: after a Retry all Initial packets carry its token
                     // RFC 9000 §8.1.3 MUST-1: a token is in all Initial packets, until a Retry brings another
                     // RFC 9000 §17.2.2 MUST-1: a server's Initial packets carry no token
                     SpaceId::Initial => (LongType::Initial, &self.token),
-                    _ => (LongType::Handshake, &[]),
+                    SpaceId::Handshake => (LongType::Handshake, &[]),
+                    SpaceId::Data(_) => (LongType::ZeroRtt, &[]),
                 };
                 // RFC 9000 §17.2.5.2 MUST NOT-1: the client's own ID stays what it was
                 let scid = self.local_ids.first();
@@ -330,7 +343,10 @@ impl Connection {
         let frames_start = w.position();
         // RFC 9000 §10.3 SHOULD-2: long enough that a stateless reset which answers it is long enough to look like a packet.
         let least = if matches!(id, SpaceId::Data(_)) { self.local_ids.id_len() + 22 - TAG_LEN } else { 0 };
-        self.write_ack(now, id, &mut w);
+        // RFC 9000 §17.2.3: a 0-RTT packet cannot carry an acknowledgement.
+        if !early {
+            self.write_ack(now, id, &mut w);
+        }
         let after_ack = w.position();
         if permit.data {
             if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
@@ -519,7 +535,7 @@ impl Connection {
     }
 
     /// Seals a packet and enters it into the ledger. Returns where it ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn close_packet(
         &mut self,
         now: Instant,
@@ -535,7 +551,7 @@ impl Connection {
         if let Some(observer) = &mut self.observer {
             let frames = packet.pn_offset + packet.pn_len;
             let event = PacketEvent {
-                space: packet.space.observed(),
+                space: if packet.is_early() { PacketSpace::ZeroRtt } else { packet.space.observed() },
                 pn: packet.pn,
                 size: end - packet.start,
                 header: &out[packet.start..frames],
@@ -547,6 +563,11 @@ impl Connection {
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
+            SpaceId::Data(_) if packet.is_early() => {
+                self.stats.early_packets_sent += 1;
+                self.stats.early_bytes_sent += (end - packet.start) as u64;
+                self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
+            }
             SpaceId::Data(path) => {
                 let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
                 // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.

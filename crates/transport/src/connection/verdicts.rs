@@ -1,6 +1,7 @@
 //! The fate of a frame, told to the part that the frame belongs to.
 
 use units::Instant;
+use wire::StreamId;
 
 use super::{control::Control, spaces::SpaceId};
 use crate::{
@@ -28,6 +29,34 @@ pub(super) struct Carriers<'a> {
     pub(super) ack_requests: &'a mut AckRequests,
     /// Where losses are told.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
+    /// Stream data that arrived and is not told yet.
+    pub(super) arrived: Option<ArrivedRun>,
+}
+
+/// Neighbouring parts of one stream that arrived. Packets of a bulk transfer carry one part each, and an acknowledgement
+/// covers dozens of them: the stream hears of them once.
+pub(super) struct ArrivedRun {
+    id: StreamId,
+    start: u64,
+    end: u64,
+}
+
+impl ArrivedRun {
+    /// Takes in a neighbour; false when it is none.
+    #[inline]
+    fn extend(&mut self, id: StreamId, start: u64, end: u64) -> bool {
+        if self.id != id {
+            return false;
+        }
+        if self.end == start {
+            self.end = end;
+        } else if self.start == end {
+            self.start = start;
+        } else {
+            return false;
+        }
+        true
+    }
 }
 
 impl Fates for Carriers<'_> {
@@ -52,14 +81,33 @@ impl Carriers<'_> {
             observer.frame_lost(*now, frame);
         }
         match *frame {
-            SentFrame::Stream { .. } if arrived => self.streams.on_acked(frame),
-            SentFrame::Stream { .. } => self.streams.on_lost(frame),
-            _ => self.tell_rare(arrived, frame),
+            SentFrame::Stream { id, offset, len, fin: false } if arrived => {
+                let end = offset + u64::from(len);
+                if !self.arrived.as_mut().is_some_and(|run| run.extend(id, offset, end)) {
+                    self.settle();
+                    self.arrived = Some(ArrivedRun { id, start: offset, end });
+                }
+            }
+            SentFrame::Ack { .. } => self.tell_rare(arrived, frame),
+            _ => {
+                // What concerns a stream is told in the order in which it happened.
+                self.settle();
+                self.tell_rare(arrived, frame);
+            }
+        }
+    }
+
+    /// Tells what was held back. To be called when the verdicts of an acknowledgement are complete.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if let Some(ArrivedRun { id, start, end }) = self.arrived.take() {
+            self.streams.on_data_acked(id, start, end, false);
         }
     }
 
     /// Queues a frame again although its packet is still in flight; what is not worth repeating is left out.
     pub(super) fn repeat(&mut self, frame: &SentFrame) {
+        debug_assert!(self.arrived.is_none());
         match frame {
             SentFrame::Datagram(_)
             | SentFrame::Ack { .. }

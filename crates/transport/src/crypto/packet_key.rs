@@ -36,11 +36,11 @@ impl PacketKey {
     // Multipath draft §2.4: the 32 bits before the 64 of the packet number are the path ID; path 0 changes nothing.
     #[inline]
     fn nonce(&self, pn: u64, path: PathId) -> Nonce {
-        let mut nonce = self.iv;
-        let number = (u128::from(path.0) << 64 | u128::from(pn)).to_be_bytes();
-        for (byte, with) in nonce.iter_mut().zip(&number[4..]) {
-            *byte ^= with;
-        }
+        let (left, right) = self.iv.split_first_chunk::<4>().expect("twelve bytes");
+        let right: [u8; 8] = right.try_into().expect("eight bytes");
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&(u32::from_be_bytes(*left) ^ path.0).to_be_bytes());
+        nonce[4..].copy_from_slice(&(u64::from_be_bytes(right) ^ pn).to_be_bytes());
         Nonce::assume_unique_for_key(nonce)
     }
 

@@ -11,7 +11,7 @@ use crate::{
     error::Code,
     keys::{KeyLimits, Keys},
     tls::Level,
-    token::ValidToken,
+    token::{Token, Useless},
 };
 
 /// RFC 9000 §14.1: what a client's first datagram measures at least.
@@ -35,19 +35,30 @@ impl Endpoint {
             self.stats.dropped += 1;
             return;
         }
-        let valid = (!first.token.is_empty())
-            .then(|| self.tokens.check(now, datagram.remote, &first.dcid, &first.token))
-            .flatten();
-        let original_dcid = match &valid {
-            Some(ValidToken::Retry { original_dcid }) => *original_dcid,
-            _ => first.dcid,
+        let token =
+            (!first.token.is_empty()).then(|| self.tokens.check(now, datagram.remote, &first.dcid, &first.token));
+        let (original_dcid, validated) = match token {
+            Some(Token::Retry { original_dcid }) => (original_dcid, true),
+            Some(Token::Returning) => (first.dcid, true),
+            Some(Token::BadRetry) => {
+                // RFC 9000 §8.1.2 SHOULD: the client takes no second Retry, so it is told at once that it is over.
+                if self.refuse(&datagram, first, Code::INVALID_TOKEN, "the Retry token is not valid (any more)") {
+                    self.stats.tokens_invalid += 1;
+                }
+                return;
+            }
+            Some(Token::Useless(why)) => {
+                self.count_useless(why);
+                (first.dcid, false)
+            }
+            None => (first.dcid, false),
         };
         let retry = match server.retry {
             RetryPolicy::Never => false,
             RetryPolicy::Always => true,
             RetryPolicy::Above(limit) => self.half_open > limit,
         };
-        if retry && valid.is_none() {
+        if retry && !validated {
             // RFC 9000 §17.2.5.1 MUST NOT-2: one Retry per datagram
             // RFC 9001 §4.7 SHOULD-1: addresses are validated with Retry, not with HelloRetryRequest
             self.send_retry(now, &datagram, first);
@@ -58,19 +69,21 @@ impl Endpoint {
             return;
         }
         if self.open >= server.max_connections {
-            self.refuse(&datagram, first);
+            if self.refuse(&datagram, first, Code::CONNECTION_REFUSED, "too many connections") {
+                self.stats.refused += 1;
+            }
             return;
         }
         let scid = self.ids.generate();
-        let setup = self.setup(scid, datagram.remote, datagram.local);
+        let setup = self.setup(now, scid, datagram.remote, datagram.local);
         let origin = Origin {
             version: first.version,
             initial_dcid: first.dcid,
             original_dcid,
             // RFC 9000 §7.2 MUST-5: a server takes its destination ID from the first Initial packet
             peer: first.scid,
-            retried: matches!(valid, Some(ValidToken::Retry { .. })),
-            validated: valid.is_some(),
+            retried: matches!(token, Some(Token::Retry { .. })),
+            validated,
         };
         let mut connection = Connection::accept_from(now, setup, &server, &origin);
         if self.hand_outs.are_on() {
@@ -85,6 +98,7 @@ impl Endpoint {
         let handle = self.insert(connection);
         self.accepted.push_back(handle);
         self.mark_dirty(handle.index);
+        self.deliver_early(now, handle.index, &first.dcid);
     }
 
     /// Sends the client back with a token that proves its address.
@@ -104,8 +118,20 @@ impl Endpoint {
         }
     }
 
-    /// Says CONNECTION_REFUSED without keeping state (RFC 9000 §5.2.2 SHOULD-3).
-    fn refuse(&mut self, datagram: &Datagram, first: &FirstPacket) {
+    // RFC 9000 §8.1.3 SHOULD: a client whose token says nothing is as one without a token.
+    fn count_useless(&mut self, why: Useless) {
+        let counter = match why {
+            Useless::Foreign => &mut self.stats.tokens_foreign,
+            Useless::UnknownKey => &mut self.stats.tokens_unknown_key,
+            Useless::Expired => &mut self.stats.tokens_expired,
+            Useless::Elsewhere | Useless::Used => &mut self.stats.tokens_not_accepted,
+        };
+        *counter += 1;
+    }
+
+    /// Closes the connection that `first` would have begun, without keeping state (RFC 9000 §5.2.2 SHOULD-3). `false` when too
+    /// many answers wait already.
+    fn refuse(&mut self, datagram: &Datagram, first: &FirstPacket, code: Code, reason: &'static str) -> bool {
         let scid = self.ids.generate();
         let mut keys = Keys::new(Side::Server, labels(first.version), KeyLimits::default());
         keys.set_initial(first.dcid.as_slice());
@@ -113,20 +139,13 @@ impl Endpoint {
         let mut packet = vec![0; 128];
         let mut w = Writer::new(&mut packet);
         let pos = header.encode(&mut w, &[], 0, 1);
-        wire::Frame::ConnectionClose {
-            error: Code::CONNECTION_REFUSED.0,
-            frame_type: 0,
-            reason: b"too many connections",
-        }
-        .encode(&mut w);
+        wire::Frame::ConnectionClose { error: code.0, frame_type: 0, reason: reason.as_bytes() }.encode(&mut w);
         let end = w.position() + crate::crypto::TAG_LEN;
         packet.truncate(end);
         wire::patch_length(&mut packet, &pos, end);
         if keys.seal_long(Level::Initial, &mut packet, pos.pn_offset, 0).is_err() {
-            return;
+            return false;
         }
-        if self.stateless.answer(datagram, packet) {
-            self.stats.refused += 1;
-        }
+        self.stateless.answer(datagram, packet)
     }
 }

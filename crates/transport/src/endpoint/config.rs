@@ -8,6 +8,7 @@ use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
     observe::ObserverFactory,
     profile::Profile,
+    ring::{KeyRing, MemoryRegister, StrikeRegister},
     tls::{ClientTls, ServerTls, TlsError},
 };
 
@@ -18,7 +19,9 @@ pub struct EndpointConfig {
     /// How connection IDs are made.
     pub ids: Box<dyn ConnectionIdGenerator>,
     /// Keys of tokens and stateless resets derive from it; processes that share it accept each other's.
-    pub secret: [u8; 32],
+    pub ring: KeyRing,
+    /// Remembers which NEW_TOKEN tokens were used.
+    pub used_tokens: Arc<dyn StrikeRegister>,
 }
 
 impl EndpointConfig {
@@ -27,7 +30,12 @@ impl EndpointConfig {
         use rand_core::RngCore;
         let mut secret = [0; 32];
         seed.stream("endpoint secret").fill_bytes(&mut secret);
-        Self { ids: Box::new(ShardedIds::new(0, &seed)), seed, secret }
+        Self {
+            ids: Box::new(ShardedIds::new(0, &seed)),
+            seed,
+            ring: KeyRing::single(secret),
+            used_tokens: Arc::new(MemoryRegister::default()),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod admission;
 mod config;
+mod early;
 mod handouts;
 mod routes;
 mod stateless;
@@ -24,7 +25,10 @@ use wire::{ConnectionId, Header, LongType, ResetToken, version};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
-use self::{admission::FirstPacket, handouts::HandOuts, routes::Routes, stateless::Stateless, strays::Strays};
+use self::{
+    admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
+    strays::Strays,
+};
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
@@ -112,6 +116,18 @@ pub struct EndpointStats {
     pub forwarded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
+    /// 0-RTT packets that came before the first packet of their connection, and were kept for it.
+    pub early_kept: u64,
+    /// First packets refused because of a Retry token that was too old or not theirs.
+    pub tokens_invalid: u64,
+    /// Tokens whose key the ring does not have any more. The client is as one without a token.
+    pub tokens_unknown_key: u64,
+    /// NEW_TOKEN tokens that were too old. The client is as one without a token.
+    pub tokens_expired: u64,
+    /// NEW_TOKEN tokens that were used before, or from another address. The client is as one without a token.
+    pub tokens_not_accepted: u64,
+    /// Tokens that are not ours. The client is as one without a token.
+    pub tokens_foreign: u64,
 }
 
 impl std::ops::AddAssign for EndpointStats {
@@ -124,6 +140,12 @@ impl std::ops::AddAssign for EndpointStats {
         self.overloaded += other.overloaded;
         self.forwarded += other.forwarded;
         self.connections += other.connections;
+        self.early_kept += other.early_kept;
+        self.tokens_invalid += other.tokens_invalid;
+        self.tokens_unknown_key += other.tokens_unknown_key;
+        self.tokens_expired += other.tokens_expired;
+        self.tokens_not_accepted += other.tokens_not_accepted;
+        self.tokens_foreign += other.tokens_foreign;
     }
 }
 
@@ -153,6 +175,7 @@ pub struct Endpoint {
     events: VecDeque<(Handle, Event)>,
     accepted: VecDeque<Handle>,
     stateless: Stateless,
+    early: EarlyPackets,
     hand_outs: HandOuts,
     strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
@@ -163,9 +186,9 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint that can connect, and that accepts connections when `server` is given.
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>) -> Self {
-        let EndpointConfig { seed, ids, secret } = config;
+        let EndpointConfig { seed, ids, ring, used_tokens } = config;
         Self {
-            tokens: Arc::new(Tokens::new(&secret)),
+            tokens: Arc::new(Tokens::new(ring, used_tokens)),
             random: seed.stream("endpoint"),
             routes: Routes::new(&seed),
             ids,
@@ -180,6 +203,7 @@ impl Endpoint {
             events: VecDeque::new(),
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
+            early: EarlyPackets::default(),
             hand_outs: HandOuts::default(),
             strays: Strays::default(),
             setups: 0,
@@ -203,18 +227,18 @@ impl Endpoint {
         let mut dcid = [0; 8];
         self.random.fill_bytes(&mut dcid);
         let dcid = ConnectionId::new(&dcid).expect("eight bytes fit");
-        let setup = self.setup(scid, remote, None);
+        let setup = self.setup(now, scid, remote, None);
         let connection = Connection::connect(now, setup, config, dcid, server_name)?;
         let handle = self.insert(connection);
         self.mark_dirty(handle.index);
         Ok(handle)
     }
 
-    fn setup(&mut self, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
+    fn setup(&mut self, now: Instant, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
         self.setups += 1;
         Setup {
             scid,
-            reset_token: self.tokens.reset_token(&scid),
+            reset_token: self.tokens.reset_token(now, &scid),
             remote,
             local,
             seed: self.seed.child("connection", self.setups),
@@ -327,6 +351,11 @@ impl Endpoint {
                 let token = Bytes::copy_from_slice(&payload[token]);
                 self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
             }
+            Header::Long { ty: LongType::ZeroRtt, version, dcid, .. }
+                if self.server.is_some() && is_supported(version) =>
+            {
+                self.keep_early(now, dcid, datagram);
+            }
             Header::Long { version, .. } if self.server.is_some() && !is_supported(version) => {
                 self.negotiate_version(&datagram);
             }
@@ -378,7 +407,7 @@ impl Endpoint {
                 return Some(transmit);
             }
             self.dirty.pop_front();
-            self.settle(index);
+            self.settle(now, index);
         }
         None
     }
@@ -432,7 +461,7 @@ impl Endpoint {
     }
 
     /// A connection has nothing more to send: collects what it has to say to the endpoint.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.dirty = false;
         let handle = Handle { index, generation: slot.generation };
@@ -448,7 +477,7 @@ impl Endpoint {
         while connection.ids_wanted() > 0 {
             let id = self.ids.generate();
             self.routes.insert(id, index);
-            connection.issue_id(id, self.tokens.reset_token(&id));
+            connection.issue_id(id, self.tokens.reset_token(now, &id));
             issued = true;
         }
         while let Some(id) = connection.poll_retired_id() {

@@ -103,14 +103,17 @@ impl Endpoint {
             self.stats.dropped += 1;
             return;
         }
-        let mut answer = vec![0; len];
-        // RFC 9000 §10.3 SHOULD-1: a stateless reset looks random but for the bits of a short header
-        // RFC 9000 §10.3 MUST-3: a reset looks like a packet with a short header
-        self.random.fill_bytes(&mut answer);
-        answer[0] = (answer[0] & 0x3f) | wire::bits::FIXED;
-        answer[len - 16..].copy_from_slice(&self.tokens.reset_token(dcid).0);
-        if self.stateless.answer(datagram, answer) {
-            self.stats.resets += 1;
+        // The connection may be older than the newest key of the ring: one reset for each key that it may have.
+        for token in self.tokens.reset_tokens(now, dcid) {
+            let mut answer = vec![0; len];
+            // RFC 9000 §10.3 SHOULD-1: a stateless reset looks random but for the bits of a short header
+            // RFC 9000 §10.3 MUST-3: a reset looks like a packet with a short header
+            self.random.fill_bytes(&mut answer);
+            answer[0] = (answer[0] & 0x3f) | wire::bits::FIXED;
+            answer[len - 16..].copy_from_slice(&token.0);
+            if self.stateless.answer(datagram, answer) {
+                self.stats.resets += 1;
+            }
         }
     }
 }

@@ -189,6 +189,7 @@ impl Recovery {
                     delivered: self.rate.delivered(),
                     lost: self.rate.lost(),
                     window_limited: batch.prior_delivered < self.limited_until.max(self.paced_until),
+                    window_full: batch.prior_delivered < self.limited_until,
                     app_limited: self.rate.is_app_limited(),
                 },
             );

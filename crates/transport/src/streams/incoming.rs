@@ -88,11 +88,28 @@ impl Streams {
     /// scattered over more holes than we are ready to remember.
     #[inline]
     pub fn on_stream(&mut self, id: StreamId, offset: u64, data: Bytes, fin: bool) -> Result<(), TransportError> {
+        self.on_stream_run(id, offset, data.len() as u64, std::iter::once(data), fin)
+    }
+
+    /// STREAM frames that follow one another, as the packets of a batch bring them: `len` bytes from `offset` on, in
+    /// `parts`, and with `fin` the end of the stream behind them. What is the same for all of them is done once.
+    ///
+    /// # Errors
+    /// As [`on_stream`](Self::on_stream).
+    #[inline]
+    pub fn on_stream_run(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        len: u64,
+        parts: impl Iterator<Item = Bytes>,
+        fin: bool,
+    ) -> Result<(), TransportError> {
         let Some(slot) = self.named(id, Part::Receive, frame_type::STREAM)? else { return Ok(()) };
         let credit = self.credit_left();
         let recv = &mut self.slab[slot].recv;
         let received = recv
-            .on_data(offset, data, fin, credit, &mut self.holdings)
+            .on_data(offset, len, parts, fin, credit, &mut self.holdings)
             .map_err(|error| error.in_frame(frame_type::STREAM))?;
         let grew = recv.window.observe(&self.clock) && recv.wants_credit();
         self.account(slot, received);
@@ -174,15 +191,20 @@ impl Streams {
         Ok(())
     }
 
+    /// Lets a stream send that was held back.
+    pub(super) fn release(&mut self, slot: Slot) {
+        self.slab[slot].held_back = false;
+        if self.slab[slot].pending != 0 {
+            self.control.push_back(&mut self.slab, slot);
+        }
+        self.refresh(slot);
+    }
+
     pub(super) fn raise_streams(&mut self, dir: Dir, limit: u64) {
         let (let_through, available) = self.local[dir as usize].raise(limit);
         for index in let_through {
             if let Some(slot) = self.slab.find(StreamId::new(self.side, dir, index)) {
-                self.slab[slot].held_back = false;
-                if self.slab[slot].pending != 0 {
-                    self.control.push_back(&mut self.slab, slot);
-                }
-                self.refresh(slot);
+                self.release(slot);
             }
         }
         if available {

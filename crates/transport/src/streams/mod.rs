@@ -24,6 +24,7 @@ mod application;
 mod assembler;
 mod budget;
 mod buffer;
+mod early;
 mod events;
 mod flow;
 mod incoming;
@@ -45,7 +46,7 @@ use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
 pub use self::{
-    application::{Chunk, Order, ReadError, WriteError},
+    application::{Chunk, Order, ReadError, Then, WriteError},
     events::StreamEvent,
     stream::Priority,
 };
@@ -169,6 +170,8 @@ pub struct Streams {
     clock: Clock,
     events: Events,
     figures: StreamFigures,
+    /// Only early data can be sent.
+    early: bool,
 }
 
 impl Streams {
@@ -204,6 +207,7 @@ impl Streams {
             clock,
             events: Events::default(),
             figures: StreamFigures::default(),
+            early: false,
             config: config.clone(),
         }
     }
@@ -277,7 +281,9 @@ impl Streams {
         } else {
             RecvPart::absent()
         };
-        self.slab.insert(Stream::new(id, send, recv))
+        let mut stream = Stream::new(id, send, recv);
+        stream.held_back = self.early;
+        self.slab.insert(stream)
     }
 
     /// Frees a stream whose parts are over, and lets the peer open another for it.

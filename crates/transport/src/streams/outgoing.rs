@@ -60,6 +60,10 @@ impl Streams {
             self.credit.used += bytes;
             self.budget.sent(bytes);
             self.schedule.sent(&mut self.slab, slot, u32::from(written.len));
+            // In the middle of a long transfer no list changes.
+            if self.slab[slot].send.goes_on() && self.credit.available() > 0 {
+                return true;
+            }
         }
         self.refresh(slot);
         true

@@ -128,12 +128,13 @@ impl RecvPart {
         Ok(used)
     }
 
-    /// Takes the content of a STREAM frame.
+    /// Takes the content of STREAM frames that follow one another: `len` bytes from `offset`, in `parts`.
     #[inline]
     pub(super) fn on_data(
         &mut self,
-        offset: u64,
-        data: Bytes,
+        mut offset: u64,
+        len: u64,
+        parts: impl Iterator<Item = Bytes>,
         fin: bool,
         connection_credit: u64,
         held: &mut Holdings,
@@ -142,7 +143,7 @@ impl RecvPart {
             return Ok(Received::default());
         }
         // An offset near 2^64 cannot come from a frame, but nothing depends on that here.
-        let end = offset.saturating_add(data.len() as u64);
+        let end = offset.saturating_add(len);
         let used = self.check(end, fin, connection_credit)?;
         self.highest += used;
         if fin {
@@ -151,11 +152,13 @@ impl RecvPart {
         match self.phase {
             // RFC 9000 §21.7 SHOULD-1: holes in many streams do not exhaust memory
             Phase::Open => {
-                if !self.assembler.insert(offset, data, held) {
-                    return Err(TransportError::new(
-                        Code::INTERNAL_ERROR,
-                        "stream data is scattered over too many holes",
-                    ));
+                for part in parts {
+                    let next = offset.saturating_add(part.len() as u64);
+                    if !self.assembler.insert(offset, part, held) {
+                        let what = "stream data is scattered over too many holes";
+                        return Err(TransportError::new(Code::INTERNAL_ERROR, what));
+                    }
+                    offset = next;
                 }
                 Ok(Received { used, discarded: 0 })
             }

@@ -136,6 +136,12 @@ impl SendPart {
         self.unsent() > 0 && self.credit.available() > 0
     }
 
+    /// Whether new data can go on being sent, with nothing else to send before it.
+    #[inline]
+    pub(super) fn goes_on(&self) -> bool {
+        self.has_new() && self.lost.is_empty()
+    }
+
     /// Whether the peer has to be told that the stream's limit blocks us.
     #[inline]
     pub(super) fn report_blocked(&mut self) -> bool {
@@ -240,15 +246,14 @@ impl SendPart {
 
     /// Takes an acknowledgement. Returns the bytes that had none before, and whether the stream is finished by it.
     #[inline]
-    pub(super) fn on_acked(&mut self, offset: u64, len: u16, fin: bool) -> (u64, bool) {
+    pub(super) fn on_acked(&mut self, start: u64, end: u64, fin: bool) -> (u64, bool) {
         if self.phase != Phase::Open {
             return (0, false);
         }
-        let end = offset + u64::from(len);
-        let fresh = self.buffer.ack(offset, end);
+        let fresh = self.buffer.ack(start, end);
         self.held -= fresh;
         if !self.lost.is_empty() {
-            self.lost.remove(offset, end);
+            self.lost.remove(start, end);
         }
         if fin {
             self.fin = Fin::Acked;

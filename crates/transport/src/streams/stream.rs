@@ -60,7 +60,8 @@ pub(super) struct Stream {
     /// The stream is scheduled for new data.
     pub(super) scheduled: bool,
     pub(super) writing: Writing,
-    /// The stream lies beyond the limit that the peer set after refusing early data: nothing of it may be sent.
+    /// Nothing of the stream may be sent: the application has not named it for early data, or it lies beyond the limit that
+    /// the peer set after refusing early data.
     pub(super) held_back: bool,
 }
 

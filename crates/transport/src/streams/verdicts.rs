@@ -1,6 +1,6 @@
 //! What became of the frames that were sent.
 
-use wire::Side;
+use wire::{Side, StreamId};
 
 use super::{Streams, events::StreamEvent, pending, stream};
 use crate::sent::SentFrame;
@@ -10,20 +10,7 @@ impl Streams {
     #[inline]
     pub fn on_acked(&mut self, frame: &SentFrame) {
         match *frame {
-            SentFrame::Stream { id, offset, len, fin } => {
-                let Some(slot) = self.slab.find(id) else { return };
-                let (fresh, finished) = self.slab[slot].send.on_acked(offset, len, fin);
-                self.figures.acked_bytes += fresh;
-                // An acknowledgement that comes after the loss was assumed takes the repair off the list.
-                self.refresh(slot);
-                if fresh > 0 {
-                    self.release_space(slot, fresh, 0);
-                }
-                if finished {
-                    self.events.push(StreamEvent::Finished { id });
-                    self.release_if_over(slot);
-                }
-            }
+            SentFrame::Stream { id, offset, len, fin } => self.on_data_acked(id, offset, offset + u64::from(len), fin),
             SentFrame::ResetStream(id) => {
                 let Some(slot) = self.slab.find(id) else { return };
                 if self.slab[slot].send.on_reset_acked() {
@@ -32,6 +19,24 @@ impl Streams {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Data of a stream was acknowledged, from `start` up to `end`, with the end of the stream behind it if `fin`. It may
+    /// have gone out in several packets.
+    #[inline]
+    pub fn on_data_acked(&mut self, id: StreamId, start: u64, end: u64, fin: bool) {
+        let Some(slot) = self.slab.find(id) else { return };
+        let (fresh, finished) = self.slab[slot].send.on_acked(start, end, fin);
+        self.figures.acked_bytes += fresh;
+        // An acknowledgement that comes after the loss was assumed takes the repair off the list.
+        self.refresh(slot);
+        if fresh > 0 {
+            self.release_space(slot, fresh, 0);
+        }
+        if finished {
+            self.events.push(StreamEvent::Finished { id });
+            self.release_if_over(slot);
         }
     }
 

@@ -13,6 +13,7 @@ pub const MAX_CLIENT_HELLO: usize = 32 * 1024;
 const CLIENT_HELLO: u8 = 1;
 const EXTENSION_SERVER_NAME: u16 = 0;
 const EXTENSION_ALPN: u16 = 16;
+const EXTENSION_PRE_SHARED_KEY: u16 = 41;
 const EXTENSION_EARLY_DATA: u16 = 42;
 const NAME_TYPE_HOST: u8 = 0;
 
@@ -38,6 +39,17 @@ pub struct ClientHello {
     pub cipher_suites: Vec<u16>,
     /// The client sends early data.
     pub early_data: bool,
+    /// The first session that the client offers to resume; early data belongs to it (RFC 8446 §4.2.10).
+    pub ticket: Option<OfferedTicket>,
+}
+
+/// A ticket that a client offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedTicket {
+    /// What the server gave to the client.
+    pub identity: Vec<u8>,
+    /// For how long the client has it, in milliseconds, with the number added that came with the ticket.
+    pub obfuscated_age_ms: u32,
 }
 
 impl ClientHello {
@@ -78,6 +90,7 @@ impl ClientHello {
                 EXTENSION_SERVER_NAME => hello.server_name = server_name(value)?,
                 EXTENSION_ALPN => hello.alpn = protocols(value)?,
                 EXTENSION_EARLY_DATA => hello.early_data = true,
+                EXTENSION_PRE_SHARED_KEY => hello.ticket = first_ticket(value)?,
                 _ => {}
             }
         }
@@ -137,6 +150,15 @@ fn protocols(value: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
     Ok(protocols)
 }
 
+// RFC 8446 §4.2.11: a list of identities with their ages, then one of binders.
+fn first_ticket(value: &[u8]) -> Result<Option<OfferedTicket>, Malformed> {
+    let mut r = Reader::new(value);
+    let mut identities = Reader::new(long(&mut r)?);
+    let identity = long(&mut identities)?.to_vec();
+    let age = identities.bytes(4)?.try_into().map_err(|_| Malformed)?;
+    Ok(Some(OfferedTicket { identity, obfuscated_age_ms: u32::from_be_bytes(age) }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +182,7 @@ mod tests {
         assert_eq!(hello.server_name.as_deref(), Some("example.com"));
         assert_eq!(hello.alpn, [b"alpn"]);
         assert_eq!(hello.cipher_suites, [0x1301, 0x1302]);
-        assert!(!hello.early_data);
+        assert!(!hello.early_data && hello.ticket.is_none());
     }
 
     #[test]

@@ -12,8 +12,11 @@ pub mod client_hello;
 pub mod rustls_backend;
 #[doc(hidden)]
 pub mod testing;
+mod tickets;
 
 use std::borrow::Cow;
+
+pub use tickets::{MemoryTickets, Ticket, TicketStore};
 
 use crate::crypto::{CipherSuite, Secret};
 use crate::error::{Code, TransportError};
@@ -90,7 +93,8 @@ pub enum TlsEvent {
     PeerParameters(Vec<u8>),
     /// A client resumes with early data: the server's parameters of the earlier connection (RFC 9000 §7.4.1).
     RememberedParameters(Vec<u8>),
-    /// A client that offered early data learned what became of it. Comes before [`TlsEvent::Complete`].
+    /// A client that offered early data learned what became of it, or a server decided about a client's. On the client it
+    /// comes before [`TlsEvent::PeerParameters`].
     EarlyData {
         /// When not, everything sent in 0-RTT packets has to be sent again.
         accepted: bool,

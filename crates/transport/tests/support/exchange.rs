@@ -28,8 +28,14 @@ pub enum Goal {
 struct Stream {
     read: usize,
     ended: bool,
+    written: usize,
     unwritten: usize,
     finished: bool,
+}
+
+/// The bytes of a stream from an offset on: each says where it belongs.
+fn content(offset: usize, len: usize) -> Bytes {
+    (offset..offset + len).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 16) as u8).collect()
 }
 
 /// Either side.
@@ -41,7 +47,11 @@ pub struct Exchange {
     pub handle: Option<Handle>,
     pub accepted: Vec<Handle>,
     pub connected: Option<Instant>,
+    /// The client has read the first byte of the answer.
+    pub first_byte: Option<Instant>,
     pub answered: Option<Instant>,
+    /// What became of early data, in the order of the connections.
+    pub early: Vec<bool>,
     pub closed: Option<(Instant, CloseReason)>,
     pub migrated: usize,
     pub tokens: Vec<Bytes>,
@@ -56,6 +66,15 @@ impl Exchange {
         Self { handle: Some(handle), request, ..Self::server(answer) }
     }
 
+    /// A client whose request may leave before the handshake is complete.
+    pub fn early_client(endpoint: &mut Endpoint, handle: Handle, request: usize, answer: usize) -> Self {
+        let mut app = Self::client(handle, request, answer);
+        if let Some(id) = endpoint.connection_mut(handle).unwrap().open_early(Dir::Bi) {
+            app.streams.insert((handle, id), Stream { unwritten: request, ..Stream::default() });
+        }
+        app
+    }
+
     /// A server that answers each request with `answer` bytes.
     pub fn server(answer: usize) -> Self {
         Self {
@@ -64,7 +83,9 @@ impl Exchange {
             handle: None,
             accepted: Vec::new(),
             connected: None,
+            first_byte: None,
             answered: None,
+            early: Vec::new(),
             closed: None,
             migrated: 0,
             tokens: Vec::new(),
@@ -91,7 +112,7 @@ impl Exchange {
         match event {
             Event::Connected => {
                 self.connected = Some(now);
-                if self.is_client() {
+                if self.is_client() && self.streams.is_empty() {
                     let id = endpoint.connection_mut(handle).unwrap().open(Dir::Bi).unwrap();
                     self.streams.insert((handle, id), Stream { unwritten: self.request, ..Stream::default() });
                 }
@@ -106,6 +127,7 @@ impl Exchange {
                 assert!(self.closed.is_none(), "closed twice: {:?}, {reason}", self.closed);
                 self.closed = Some((now, reason));
             }
+            Event::EarlyData { accepted } => self.early.push(accepted),
             Event::Migrated => self.migrated += 1,
             Event::TokenReceived(token) => self.tokens.push(token),
             _ => {}
@@ -126,16 +148,25 @@ impl App for Exchange {
             let Some(connection) = endpoint.connection_mut(handle).filter(|c| !c.is_closed()) else { continue };
             while !stream.ended {
                 match connection.read(id, usize::MAX, Order::Ordered) {
-                    Ok(Some(chunk)) => stream.read += chunk.data.len(),
+                    Ok(Some(chunk)) => {
+                        assert_eq!(chunk.data, content(stream.read, chunk.data.len()), "{id:?} at {}", stream.read);
+                        stream.read += chunk.data.len();
+                        if client {
+                            self.first_byte.get_or_insert(now);
+                        }
+                    }
                     Ok(None) => stream.ended = true,
                     Err(_) => break,
                 }
             }
             // A server answers when it has the whole request.
             while (client || stream.ended) && !stream.finished {
-                let mut data = Bytes::from(vec![7; stream.unwritten.min(16_384)]);
+                let mut data = content(stream.written, stream.unwritten.min(16_384));
                 match connection.write(id, &mut data) {
-                    Ok(n) => stream.unwritten -= n,
+                    Ok(n) => {
+                        stream.written += n;
+                        stream.unwritten -= n;
+                    }
                     Err(_) => break,
                 }
                 if stream.unwritten == 0 {

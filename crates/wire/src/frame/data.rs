@@ -2,7 +2,7 @@
 //! the data can be copied (or encrypted) straight to its place.
 
 use super::frame_type as t;
-use crate::{StreamId, Writer, varint};
+use crate::{Reader, StreamId, Writer, varint};
 
 /// Bytes of a stream (RFC 9000 §19.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,29 @@ pub struct StreamFrame<'a> {
     pub data: &'a [u8],
 }
 
-impl StreamFrame<'_> {
+impl<'a> StreamFrame<'a> {
     /// Number of bytes in front of the data; `len` as for [`encode_header`](Self::encode_header).
     #[inline]
     pub fn header_len(id: StreamId, offset: u64, len: Option<usize>) -> usize {
         let offset_len = if offset == 0 { 0 } else { varint::len(offset) };
         1 + varint::len(id.0) + offset_len + len.map_or(0, |len| varint::len(len as u64))
+    }
+
+    /// Reads a payload that is nothing but a STREAM frame without a length: what the packets of a bulk transfer carry.
+    /// `None` when it is anything else, or malformed; [`Frames`](super::Frames) reads that.
+    #[inline]
+    pub fn filling(payload: &'a [u8]) -> Option<Self> {
+        let (&first, rest) = payload.split_first()?;
+        let ty = u64::from(first);
+        if !(t::STREAM..=t::STREAM_LAST).contains(&ty) || ty & t::STREAM_LEN != 0 {
+            return None;
+        }
+        let mut r = Reader::new(rest);
+        let id = StreamId(r.varint().ok()?);
+        let offset = if ty & t::STREAM_OFF != 0 { r.varint().ok()? } else { 0 };
+        let data = r.rest();
+        // RFC 9000 §19.8: no byte of a stream lies beyond 2^62-1.
+        (offset + data.len() as u64 <= varint::MAX).then_some(Self { id, offset, fin: ty & t::STREAM_FIN != 0, data })
     }
 
     /// Writes what stands in front of the data: `len` is the number of bytes that follow, or none when the frame

@@ -148,13 +148,13 @@ fn model(algorithm: Algorithm, p: f64) -> f64 {
     let reno = (1.5 / p).sqrt();
     match algorithm {
         Algorithm::NewReno => reno,
-        Algorithm::Cubic => reno.max(1.054 * (0.1 / p).powf(0.75)),
+        _ => reno.max(1.054 * (0.1 / p).powf(0.75)),
     }
 }
 
 #[test]
 fn random_loss_gives_the_throughput_of_the_model() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in LOSS_BASED {
         for per_million in [1_000, 10_000] {
             let seeds = 10;
             let goodput = (0..seeds).map(|seed| run(algorithm, mobile(per_million, seed), 70, 10).goodput).sum::<f64>();
@@ -175,7 +175,7 @@ fn random_loss_gives_the_throughput_of_the_model() {
 
 #[test]
 fn without_loss_the_path_fills_and_the_queue_with_it() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in LOSS_BASED {
         let link = Bottleneck { rate: Bitrate::from_mbps(20), queue: 250_000, loss_per_million: 0, seed: 0 };
         let outcome = run(algorithm, link, 100, 20);
         let capacity = 20e6 / 8.0 * 1200.0 / 1228.0;
@@ -184,5 +184,37 @@ fn without_loss_the_path_fills_and_the_queue_with_it() {
         assert!(outcome.max_queue > 95 * MS, "{algorithm}: {:?}", outcome.max_queue);
         assert_eq!(outcome.spurious, 0);
         assert!(outcome.lost > 0 && outcome.mean_window > 200.0);
+    }
+}
+
+/// BBR fills the path, and its queue does not grow with the buffer.
+#[test]
+fn a_model_of_the_path_fills_it_without_its_queue() {
+    for algorithm in [Algorithm::Bbr2, Algorithm::Bbr3] {
+        for queue in [125_000, 1_000_000] {
+            let link = Bottleneck { rate: Bitrate::from_mbps(20), queue, loss_per_million: 0, seed: 0 };
+            let outcome = run(algorithm, link, 60, 10);
+            let capacity = 20e6 / 8.0 * 1200.0 / 1228.0;
+            println!(
+                "{algorithm}, queue {queue}: {:.3} of capacity, queue {:?}, lost {}, window {:.0}",
+                outcome.goodput / capacity,
+                outcome.max_queue,
+                outcome.lost,
+                outcome.mean_window
+            );
+            assert!(outcome.goodput > 0.9 * capacity, "{algorithm}: {:.3}", outcome.goodput / capacity);
+            assert!(outcome.max_queue <= 100 * MS, "{algorithm}: {:?}", outcome.max_queue);
+        }
+    }
+}
+
+/// Random loss below the threshold costs BBR little.
+#[test]
+fn random_loss_is_borne() {
+    for per_million in [1_000, 10_000] {
+        let goodput = (0..4).map(|seed| run(Algorithm::Bbr3, mobile(per_million, seed), 40, 10).goodput).sum::<f64>();
+        let mbps = goodput / 4.0 * 8.0 / 1e6;
+        println!("bbr3 at {per_million} ppm: {mbps:.1} Mbit/s");
+        assert!(mbps > 30.0, "{mbps:.1} at {per_million} ppm");
     }
 }

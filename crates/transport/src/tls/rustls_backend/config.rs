@@ -14,9 +14,12 @@ use wire::Side;
 
 use super::identity::{ConfigError, Identity, certificates, root_store};
 use super::secrets::{Capture, Secrets};
+use super::store::Sessions;
+use super::tickets::{Settings, TicketStats, Tickets};
 use super::{Connection, RustlsSession, quic_version};
 use crate::crypto::CipherSuite;
-use crate::tls::{ClientTls, ServerTls, Session, TlsError};
+use crate::ring::{KeyRing, StrikeRegister};
+use crate::tls::{ClientTls, MemoryTickets, ServerTls, Session, TicketStore, TlsError};
 
 fn refused(error: impl ToString) -> ConfigError {
     ConfigError::Refused(error.to_string())
@@ -172,7 +175,8 @@ pub struct ClientBuilder {
     common: Common,
     trust: Trust,
     identity: Option<Identity>,
-    resumption: Option<Resumption>,
+    tickets: Option<Arc<dyn TicketStore>>,
+    resume: bool,
 }
 
 impl ClientBuilder {
@@ -212,10 +216,18 @@ impl ClientBuilder {
         self
     }
 
-    /// Where sessions are kept for resumption; the default keeps some of the latest 256 servers in memory.
+    /// Where tickets are kept for resumption; the default is [`MemoryTickets`] of this configuration's own. rustls resumes a
+    /// session only with the configuration, or a clone of it, that began it.
     #[must_use]
-    pub fn resumption(mut self, resumption: Resumption) -> Self {
-        self.resumption = Some(resumption);
+    pub fn ticket_store(mut self, store: Arc<dyn TicketStore>) -> Self {
+        self.tickets = Some(store);
+        self
+    }
+
+    /// Resumes no session: every handshake is a full one.
+    #[must_use]
+    pub fn without_resumption(mut self) -> Self {
+        self.resume = false;
         self
     }
 
@@ -252,9 +264,11 @@ impl ClientBuilder {
         config.alpn_protocols = self.common.alpn;
         config.enable_early_data = self.common.early_data;
         config.key_log = self.common.key_log;
-        if let Some(resumption) = self.resumption {
-            config.resumption = resumption;
-        }
+        let tickets = self.tickets.unwrap_or_else(|| Arc::new(MemoryTickets::default()));
+        config.resumption = match self.resume {
+            true => Resumption::store(Arc::new(Sessions::new(tickets))),
+            false => Resumption::disabled(),
+        };
         RustlsClient::from_config(config)
     }
 }
@@ -268,7 +282,7 @@ pub struct RustlsClient {
 impl RustlsClient {
     /// Starts from the defaults.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { common: Common::default(), trust: Trust::Platform, identity: None, resumption: None }
+        ClientBuilder { common: Common::default(), trust: Trust::Platform, identity: None, tickets: None, resume: true }
     }
 
     /// Takes a configuration made with rustls itself, for what the builder does not offer. Its key log still gets
@@ -304,6 +318,7 @@ pub struct ServerBuilder {
     client_roots: Option<Vec<CertificateDer<'static>>>,
     client_required: bool,
     tickets: usize,
+    settings: Settings,
 }
 
 impl ServerBuilder {
@@ -334,9 +349,45 @@ impl ServerBuilder {
 
     /// Accepts early data from clients that resume. It can be replayed by an attacker: only for requests that may
     /// happen twice. The default is not to.
+    ///
+    /// A ticket is accepted for early data once within the [`early_data_window`](Self::early_data_window), and all servers
+    /// that accept it share a [`strike_register`](Self::strike_register).
     #[must_use]
     pub fn early_data(mut self, accept: bool) -> Self {
         self.common.early_data = accept;
+        self
+    }
+
+    /// The ring whose keys seal the tickets. Servers that share it resume each other's sessions. The default is one of this
+    /// configuration's own, so that its tickets end with it.
+    #[must_use]
+    pub fn ring(mut self, ring: KeyRing) -> Self {
+        self.settings.ring = Some(ring);
+        self
+    }
+
+    /// Remembers which tickets came with early data. The default is in the memory of this configuration; servers that share
+    /// a ring and accept early data have to share the register, too.
+    #[must_use]
+    pub fn strike_register(mut self, register: Arc<dyn StrikeRegister>) -> Self {
+        self.settings.register = register;
+        self
+    }
+
+    /// How far the age of a ticket in a ClientHello with early data may be off, in whole seconds; within that a copy of it
+    /// is recognised by the register, after it by its age (RFC 8446 §8.3). The default is 10 seconds; beyond 60, rustls
+    /// refuses by itself.
+    #[must_use]
+    pub fn early_data_window(mut self, window: std::time::Duration) -> Self {
+        self.settings.window = window;
+        self
+    }
+
+    /// What the application has to find unchanged to accept early data, such as its settings (RFC 9001 §4.6.3); at most 255
+    /// bytes. Tickets that were given with other bytes are good for resumption only.
+    #[must_use]
+    pub fn early_data_state(mut self, state: impl Into<Vec<u8>>) -> Self {
+        self.settings.application = state.into();
         self
     }
 
@@ -368,7 +419,13 @@ impl ServerBuilder {
         // RFC 9001 §4.6.1: the only value besides 0 that QUIC knows.
         config.max_early_data_size = if self.common.early_data { u32::MAX } else { 0 };
         config.key_log = self.common.key_log;
-        RustlsServer::from_config(config)
+        if self.settings.application.len() > 255 {
+            return Err(ConfigError::TooLong("state for early data"));
+        }
+        let tickets = Tickets::new(self.settings, self.common.clock).ok_or_else(|| refused("no random numbers"))?;
+        let tickets = Arc::new(tickets);
+        config.session_storage = tickets.clone();
+        Ok(RustlsServer { tickets: Some(tickets), ..RustlsServer::from_config(config)? })
     }
 }
 
@@ -376,6 +433,7 @@ impl ServerBuilder {
 #[derive(Clone, Debug)]
 pub struct RustlsServer {
     config: Arc<rustls::ServerConfig>,
+    tickets: Option<Arc<Tickets>>,
 }
 
 impl RustlsServer {
@@ -387,25 +445,35 @@ impl RustlsServer {
             client_roots: None,
             client_required: false,
             tickets: 2,
+            settings: Settings::default(),
         }
     }
 
     /// Takes a configuration made with rustls itself, for what the builder does not offer, such as many certificates
-    /// chosen by name. Its key log still gets every secret.
+    /// chosen by name. Its key log still gets every secret. Tickets are those of the configuration.
     pub fn from_config(mut config: rustls::ServerConfig) -> Result<Self, ConfigError> {
         if config.alpn_protocols.is_empty() {
             return Err(ConfigError::NoAlpn);
         }
         config.key_log = Arc::new(Capture { user: config.key_log });
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Arc::new(config), tickets: None })
+    }
+
+    /// What became of tickets and early data; all zeros when the configuration was made with rustls itself.
+    pub fn ticket_stats(&self) -> TicketStats {
+        self.tickets.as_ref().map_or_else(TicketStats::default, |tickets| tickets.stats())
     }
 }
 
 impl ServerTls for RustlsServer {
     fn start(&self, version: u32, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError> {
         let version = quic_version(version)?;
-        let server = rustls::quic::ServerConnection::new(Arc::clone(&self.config), version, parameters)
+        let server = rustls::quic::ServerConnection::new(Arc::clone(&self.config), version, parameters.clone())
             .map_err(|error| TlsError::internal(error.to_string()))?;
-        Ok(Box::new(RustlsSession::new(Connection::Server(server), Side::Server, None, Secrets::default())))
+        let session = RustlsSession::new(Connection::Server(server), Side::Server, None, Secrets::default());
+        Ok(Box::new(match &self.tickets {
+            Some(tickets) => session.with_tickets(Arc::clone(tickets), parameters, self.config.max_early_data_size > 0),
+            None => session,
+        }))
     }
 }

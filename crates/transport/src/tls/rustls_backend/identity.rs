@@ -19,6 +19,9 @@ pub enum ConfigError {
     /// An empty list of cipher suites or of key exchanges.
     #[error("the list of {0} is empty")]
     Empty(&'static str),
+    /// Longer than its place in a ticket.
+    #[error("the {0} is too long")]
+    TooLong(&'static str),
     /// A certificate or a key cannot be read.
     #[error("{what} cannot be read: {why}")]
     Unreadable {

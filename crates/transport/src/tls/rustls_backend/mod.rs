@@ -1,20 +1,26 @@
 //! The backend on rustls: its QUIC sessions behind [`Session`].
 
 mod config;
+mod gate;
 mod identity;
 mod secrets;
 mod settled;
+mod store;
 #[cfg(test)]
 mod tests;
+mod tickets;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
+use gate::{Gate, Passage};
 pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType};
 use secrets::Secrets;
 use settled::Settled;
+pub use tickets::{TicketStats, Tickets};
 use wire::Side;
 
 use super::{Direction, EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert};
@@ -28,7 +34,7 @@ fn quic_version(version: u32) -> Result<Version, TlsError> {
     }
 }
 
-/// A rustls session. It never waits: rustls checks tickets and signs in the call.
+/// A rustls session. It waits for the strike register only: rustls opens tickets and signs in the call.
 struct RustlsSession {
     connection: Connection,
     side: Side,
@@ -42,6 +48,12 @@ struct RustlsSession {
     /// A client resumes, and rustls shows the parameters of the earlier connection until it has those of this one.
     remembers_parameters: bool,
     told_parameters: bool,
+    /// Server: how its tickets are sealed.
+    tickets: Option<Arc<Tickets>>,
+    /// Server: its own transport parameters, which tickets remember.
+    parameters: Vec<u8>,
+    /// Server: what the ClientHello has to pass.
+    gate: Option<Gate>,
     complete: bool,
     failed: bool,
 }
@@ -60,11 +72,60 @@ impl RustlsSession {
             read_level: Level::Initial,
             early_data: EarlyData::None,
             told_parameters: false,
+            tickets: None,
+            parameters: Vec::new(),
+            gate: None,
             complete: false,
             failed: false,
         };
         session.collect();
         session
+    }
+
+    /// A server's session whose tickets are sealed by `tickets`; with `early_data`, it is decided about by them, too.
+    fn with_tickets(mut self, tickets: Arc<Tickets>, parameters: Vec<u8>, early_data: bool) -> Self {
+        self.gate = early_data.then(|| Gate::new(Arc::clone(&tickets)));
+        self.tickets = Some(tickets);
+        self.parameters = parameters;
+        self
+    }
+
+    /// Gives rustls what has passed the gate.
+    fn pass(&mut self, passage: Passage) -> Result<Progress, TlsError> {
+        let (bytes, early_data) = match passage {
+            Passage::Closed(progress) => return Ok(progress),
+            Passage::Open { bytes, early_data } => (bytes, early_data),
+        };
+        self.gate = None;
+        if let (Some(false), Connection::Server(server)) = (early_data, &mut self.connection) {
+            server.reject_early_data();
+        }
+        self.feed(&bytes)?;
+        if let Some(let_through) = early_data {
+            let accepted = self.early_data == EarlyData::Accepted;
+            if !accepted {
+                self.early_data = EarlyData::Rejected;
+            }
+            if let (true, Some(tickets)) = (let_through, &self.tickets) {
+                tickets.count_verdict(accepted);
+            }
+            self.events.push_back(TlsEvent::EarlyData { accepted });
+        }
+        Ok(Progress::Ready)
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        let Self { connection, secrets, .. } = self;
+        match secrets.capture(|| connection.read_hs(bytes)) {
+            Ok(()) => {
+                self.collect();
+                Ok(())
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(self.error(&error))
+            }
+        }
     }
 
     /// Turns what rustls has to say into events.
@@ -75,7 +136,10 @@ impl RustlsSession {
             let mut data = Vec::new();
             let change = self.connection.write_hs(&mut data);
             let wrote = !data.is_empty();
-            if wrote {
+            if let (Level::OneRtt, Some(tickets)) = (self.write_level, &self.tickets) {
+                data = tickets.seal_all(data, &mut self.secrets.sessions, &self.parameters);
+            }
+            if !data.is_empty() {
                 self.events.push_back(TlsEvent::Write { level: self.write_level, data });
             }
             match change {
@@ -147,6 +211,11 @@ impl RustlsSession {
             return;
         }
         if let Some(parameters) = self.connection.quic_transport_parameters() {
+            // The server's parameters and its verdict on early data come in one message.
+            if self.side == Side::Client && self.early_data == EarlyData::Offered {
+                self.early_data = EarlyData::Rejected;
+                self.events.push_back(TlsEvent::EarlyData { accepted: false });
+            }
             self.events.push_back(TlsEvent::PeerParameters(parameters.to_vec()));
             self.told_parameters = true;
         }
@@ -204,21 +273,23 @@ impl Session for RustlsSession {
                 reason: format!("handshake data at level {level:?} while {:?} is due", self.read_level).into(),
             });
         }
-        let Self { connection, secrets, .. } = self;
-        match secrets.capture(|| connection.read_hs(data)) {
-            Ok(()) => {
-                self.collect();
-                Ok(Progress::Ready)
-            }
+        let Some(gate) = &mut self.gate else {
+            self.feed(data)?;
+            return Ok(Progress::Ready);
+        };
+        match gate.read(data, &self.parameters) {
+            Ok(passage) => self.pass(passage),
             Err(error) => {
                 self.failed = true;
-                Err(self.error(&error))
+                Err(error)
             }
         }
     }
 
     fn resume(&mut self) -> Result<Progress, TlsError> {
-        Ok(Progress::Ready)
+        let Some(gate) = &mut self.gate else { return Ok(Progress::Ready) };
+        let passage = gate.resume(&self.parameters)?;
+        self.pass(passage)
     }
 
     fn next_event(&mut self) -> Option<TlsEvent> {

@@ -19,6 +19,8 @@ pub(super) struct Secrets {
     pub(super) server_handshake: Option<Secret>,
     pub(super) client_one_rtt: Option<Secret>,
     pub(super) server_one_rtt: Option<Secret>,
+    /// Sessions that a server wants to find again, each with the name that it gave them.
+    pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
     /// What key material for the application is derived from.
     pub(super) exporter: Option<Secret>,
 }
@@ -46,6 +48,11 @@ impl Secrets {
         }
         drop(occupied);
         result
+    }
+
+    /// Leaves a session with the connection that is inside rustls on this thread. `false` when there is none.
+    pub(super) fn leave_session(name: Vec<u8>, session: Vec<u8>) -> bool {
+        SLOT.with_borrow_mut(|slot| slot.as_mut().map(|secrets| secrets.sessions.push((name, session))).is_some())
     }
 
     fn named(&mut self, label: &str) -> Option<&mut Option<Secret>> {

@@ -1,0 +1,134 @@
+//! The modes: what each does, what its figures mean, and what they are compared with.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::peers::Peer;
+
+/// A test of the contenders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// One stream
+    Bulk,
+    /// 100 streams of one connection
+    #[value(name = "bulk-streams")]
+    BulkStreams,
+    /// 50 connections with one stream each
+    #[value(name = "bulk-connections")]
+    BulkConnections,
+    /// Full handshakes, one after the other, each with a request of one byte
+    #[value(name = "hs")]
+    #[serde(rename = "hs")]
+    Handshake,
+    /// The same resumed, with 0-RTT where the stack has it
+    #[value(name = "hsr")]
+    #[serde(rename = "hsr")]
+    Resumed,
+    /// 100 B for 1 KiB on 100 streams at a time
+    #[value(name = "rr")]
+    #[serde(rename = "rr")]
+    Requests,
+    /// Unreliable datagrams of 1,200 B
+    #[value(name = "dgram")]
+    #[serde(rename = "dgram")]
+    Datagrams,
+    /// The memory of idle connections
+    Idle,
+}
+
+/// How the cost of a unit of work is shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quantity {
+    /// CPU time per unit, multiplied to this scale.
+    Cost {
+        /// From nanoseconds per unit to what is shown.
+        scale: f64,
+        /// Its name.
+        unit: &'static str,
+    },
+    /// Units per CPU second, in thousands.
+    Rate,
+    /// Bytes of memory, shown in KiB.
+    Memory,
+}
+
+impl Mode {
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk",
+            Self::BulkStreams => "bulk-streams",
+            Self::BulkConnections => "bulk-connections",
+            Self::Handshake => "hs",
+            Self::Resumed => "hsr",
+            Self::Requests => "rr",
+            Self::Datagrams => "dgram",
+            Self::Idle => "idle",
+        }
+    }
+
+    /// The heading in the report.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Bulk => "Bulk: one stream",
+            Self::BulkStreams => "Bulk: 100 streams of one connection",
+            Self::BulkConnections => "Bulk: 50 connections with one stream each",
+            Self::Handshake => "Full handshakes",
+            Self::Resumed => "Resumed handshakes",
+            Self::Requests => "Requests of 100 B, answers of 1 KiB, 100 at a time",
+            Self::Datagrams => "Datagrams of 1,200 B",
+            Self::Idle => "Memory of an idle connection",
+        }
+    }
+
+    /// What client and server are called in the table.
+    pub fn sides(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Bulk | Self::BulkStreams | Self::BulkConnections => ("sender", "receiver"),
+            Self::Datagrams => ("sending", "receiving"),
+            _ => ("client", "server"),
+        }
+    }
+
+    /// How figures are shown.
+    pub fn quantity(self) -> Quantity {
+        match self {
+            Self::Bulk | Self::BulkStreams | Self::BulkConnections => {
+                Quantity::Cost { scale: 1_073_741_824.0 / 1e9, unit: "s/GiB" }
+            }
+            Self::Handshake | Self::Resumed => Quantity::Cost { scale: 1e-6, unit: "ms" },
+            Self::Requests => Quantity::Cost { scale: 1e-3, unit: "µs" },
+            Self::Datagrams => Quantity::Rate,
+            Self::Idle => Quantity::Memory,
+        }
+    }
+
+    /// The contenders that others are compared with, each in the same round.
+    pub fn yardsticks(self) -> &'static [Peer] {
+        match self {
+            Self::Bulk | Self::BulkStreams | Self::BulkConnections => &[Peer::Floor, Peer::Quinn, Peer::TcpRustls],
+            Self::Handshake | Self::Resumed => &[Peer::TcpRustls, Peer::Quinn],
+            Self::Requests | Self::Idle => &[Peer::Quinn],
+            Self::Datagrams => &[Peer::UdpGso, Peer::Udp, Peer::Quinn],
+        }
+    }
+
+    /// Whether the amount is a number of bytes.
+    pub fn moves_bytes(self) -> bool {
+        matches!(self, Self::Bulk | Self::BulkStreams | Self::BulkConnections)
+    }
+
+    /// How much a run does: `bytes` where bytes are moved, otherwise what takes a second or two, times `scale`.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+    pub fn amount(self, bytes: u64, scale: f64) -> u64 {
+        let amount = match self {
+            Self::Bulk | Self::BulkStreams | Self::BulkConnections => return bytes,
+            Self::Handshake | Self::Resumed => 1_000.0,
+            Self::Requests => 200_000.0,
+            Self::Datagrams => 1_000_000.0,
+            Self::Idle => 2_000.0,
+        };
+        ((amount * scale) as u64).max(1)
+    }
+}

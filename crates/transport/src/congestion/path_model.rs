@@ -1,0 +1,50 @@
+//! What a controller that models the path thinks of it, for people and tests.
+
+use units::{Bitrate, Duration};
+
+/// The model of one path at one moment. `None`: there is no such bound, or nothing was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathModel {
+    /// The largest delivery rate seen lately; zero before the first sample.
+    pub max_bandwidth: Bitrate,
+    /// That, within the short-term bound.
+    pub bandwidth: Bitrate,
+    /// What congestion in the present cycle suggests as a rate.
+    pub bandwidth_shortterm: Option<Bitrate>,
+    /// … and as a flight, in bytes.
+    pub inflight_shortterm: Option<u64>,
+    /// The flight that the path bore when it was probed, in bytes.
+    pub inflight_longterm: Option<u64>,
+    /// The propagation delay of both ways.
+    pub min_rtt: Option<Duration>,
+    /// Bytes acknowledged at a time beyond what the bandwidth explains.
+    pub extra_acked: u64,
+    /// The pacing rate as a share of the bandwidth.
+    pub pacing_gain_percent: u64,
+    /// The window as a share of the bandwidth-delay product.
+    pub cwnd_gain_percent: u64,
+    /// The bandwidth-delay product in bytes.
+    pub bdp: u64,
+    /// The flight that fills the path and makes no queue, in bytes.
+    pub target: u64,
+    /// The long-term bound less what is left to others, in bytes.
+    pub target_with_headroom: Option<u64>,
+    /// Packet-timed round trips so far.
+    pub rounds: u64,
+    /// Rounds in a row in which the delivery rate grew by less than a quarter.
+    pub plateau_rounds: u32,
+    /// Delivery has stopped growing since the present search began.
+    pub full_now: bool,
+    /// It has at any time.
+    pub full_reached: bool,
+    /// The connection has just begun to send again after idling.
+    pub idle_restart: bool,
+    /// The state that losses have ended, to return to should they prove spurious.
+    pub undo_state: Option<&'static str>,
+    /// The short-term rate bound at the begin of the last loss recovery.
+    pub undo_bandwidth_shortterm: Option<Bitrate>,
+    /// The short-term flight bound at that time, in bytes.
+    pub undo_inflight_shortterm: Option<u64>,
+    /// The long-term flight bound at that time, in bytes.
+    pub undo_inflight_longterm: Option<u64>,
+}

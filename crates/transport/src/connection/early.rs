@@ -1,0 +1,213 @@
+//! Early data: what a client sends before it has heard from the server (RFC 9000 §17.2.3, RFC 9001 §4.6, §5.6).
+//!
+//! ```text
+//! client: remembered limits → streams that the application names → 0-RTT packets → accepted: they stand, with the others
+//!                                                                                → refused: all of it again in 1-RTT packets
+//! server: 0-RTT packets wait until the ClientHello is complete → accepted: opened; refused: dropped
+//! ```
+//!
+//! 0-RTT and 1-RTT packets share the numbers, the ledger and loss recovery. What differs is here: which limits hold, when
+//! 0-RTT packets may be sent, and what becomes of them.
+
+use units::Instant;
+use wire::{Ack, Dir, Side, StreamId, TransportParameters};
+
+use super::{
+    Connection,
+    spaces::{Space, SpaceId},
+    verdicts::Carriers,
+};
+use crate::{
+    error::{Code, TransportError},
+    events::Event,
+    recovery,
+    sent::{SentFrame, Verdict},
+    tls::{EarlyData, Level},
+};
+
+/// The server's parameters of the earlier connection that it must not reduce when it accepts (RFC 9000 §7.4.1).
+#[derive(Clone, Copy)]
+struct Remembered([u64; 7]);
+
+impl Remembered {
+    fn of(p: &TransportParameters) -> Self {
+        Self([
+            p.active_connection_id_limit,
+            p.initial_max_data,
+            p.initial_max_stream_data_bidi_local,
+            p.initial_max_stream_data_bidi_remote,
+            p.initial_max_stream_data_uni,
+            p.initial_max_streams_bidi,
+            p.initial_max_streams_uni,
+        ])
+    }
+}
+
+/// Owns what is known of early data.
+pub(super) struct Early {
+    state: EarlyData,
+    remembered: Option<Remembered>,
+    /// Client: packets with lower numbers were 0-RTT packets that the server refused.
+    refused_below: u64,
+    /// Server: when late 0-RTT packets are not opened any more.
+    forget_keys_at: Option<Instant>,
+}
+
+impl Early {
+    pub(super) fn new() -> Self {
+        Self { state: EarlyData::None, remembered: None, refused_below: 0, forget_keys_at: None }
+    }
+
+    /// When the server's 0-RTT keys are forgotten.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.forget_keys_at
+    }
+
+    /// Whether 0-RTT packets may still become readable.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.state == EarlyData::None
+    }
+}
+
+/// Early data.
+impl Connection {
+    /// What became of early data: a client's own, or that of a server's client.
+    pub fn early_data(&self) -> EarlyData {
+        self.early.state
+    }
+
+    /// Opens a stream whose data may leave at once, before the server has answered, when a session with it is resumed.
+    /// Without that it is as [`open`](Self::open).
+    ///
+    /// Whoever sees such data can send copies of it to the server, which may act on it more than once: only for what does
+    /// no harm then. When the server refuses early data, the stream's data is sent again after the handshake by itself.
+    // RFC 9001 §5.6 MUST NOT: early data only where the application asks for it. Streams that are opened otherwise wait.
+    pub fn open_early(&mut self, dir: Dir) -> Option<StreamId> {
+        let id = self.open(dir)?;
+        self.streams.allow_early(id);
+        Some(id)
+    }
+
+    /// Whether data can leave in 0-RTT packets at this moment.
+    #[inline]
+    pub(super) fn sends_early(&self) -> bool {
+        self.side == Side::Client && self.keys.can_seal(Level::ZeroRtt)
+    }
+
+    /// Whether packets of application data can be sealed, be it with 0-RTT keys.
+    #[inline]
+    pub(super) fn can_seal_data(&self) -> bool {
+        self.keys.can_seal(Level::OneRtt) || self.sends_early()
+    }
+
+    /// A client resumes a session and offers early data.
+    pub(super) fn on_remembered_parameters(&mut self, raw: &[u8]) -> Result<(), TransportError> {
+        let Ok(then) = TransportParameters::decode(Side::Server, raw) else { return Ok(()) };
+        // RFC 9000 §7.4.1 MUST NOT: of the remembered values only those that limit what is sent hold for early data;
+        // exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
+        self.early.state = EarlyData::Offered;
+        self.early.remembered = Some(Remembered::of(&then));
+        self.streams.begin_early();
+        self.streams.set_peer_parameters(&then)?;
+        self.stats.early_data_offered = 1;
+        Ok(())
+    }
+
+    /// The server has decided, or this end has as a server.
+    pub(super) fn on_early_verdict(&mut self, now: Instant, accepted: bool) {
+        self.early.state = if accepted { EarlyData::Accepted } else { EarlyData::Rejected };
+        self.stats.early_data_offered = 1;
+        self.stats.early_data_accepted = accepted.into();
+        self.stats.early_data_refused = (!accepted).into();
+        if self.side == Side::Server {
+            // RFC 9001 §4.6.2 MUST NOT: refused early data is not looked at.
+            if !accepted {
+                self.unopened.retain(|unopened| !unopened.is_early());
+            }
+        } else if !accepted {
+            self.stop_early(now);
+            self.early.refused_below = self.spaces.get(SpaceId::DATA).map_or(0, |space| space.ledger.next_pn());
+            self.void_early(now, false);
+            // RFC 9001 §4.6.2 MUST: all streams begin anew. Their data is still here, so the application need not care.
+            self.streams.on_zero_rtt_rejected();
+        }
+        self.push(Event::EarlyData { accepted });
+    }
+
+    /// No 0-RTT packet is sent from here on.
+    // RFC 9001 §5.6 MUST NOT, §4.9.3 SHOULD: not once there are 1-RTT keys; the 0-RTT keys are forgotten. They go already
+    // when the server's parameters are known: RFC 9000 §7.4.1 MUST NOT use those in 0-RTT packets.
+    pub(super) fn stop_early(&mut self, now: Instant) {
+        if self.sends_early() {
+            self.keys.discard(Level::ZeroRtt);
+            self.observe(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
+        }
+        self.streams.end_early();
+    }
+
+    /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
+    // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
+    pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
+        let Some(then) = self.early.remembered.filter(|_| self.early.state == EarlyData::Accepted) else {
+            return Ok(());
+        };
+        if then.0.iter().zip(Remembered::of(peer).0).any(|(then, now)| now < *then) {
+            let what = "early data was accepted under limits that are smaller now";
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
+        }
+        Ok(())
+    }
+
+    /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again (RFC 9000 §17.2.3 SHOULD),
+    /// or because the server has refused them, when the parts know by other means.
+    pub(super) fn void_early(&mut self, now: Instant, again: bool) {
+        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(SpaceId::DATA) else { return };
+        let mut carriers = Carriers {
+            space: SpaceId::DATA,
+            acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
+            observer: None,
+            arrived: None,
+        };
+        let mut tell = |_: Verdict, frame: SentFrame| {
+            if again {
+                carriers.tell(Verdict::Lost, &frame);
+            }
+        };
+        recovery::discard_space(ledger, &mut self.paths, recovery::SpaceId::Data, now, &mut tell);
+    }
+
+    /// An ACK frame for packets with application data.
+    // RFC 9001 §4.6.2 SHOULD: who refuses early data and acknowledges it is in error.
+    #[inline]
+    pub(super) fn check_refused(&self, ack: &Ack<'_>) -> Result<(), TransportError> {
+        let below = self.early.refused_below;
+        if below > 0 && ack.ranges().any(|range| *range.start() < below) {
+            let what = "early data was refused, and is acknowledged";
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
+        }
+        Ok(())
+    }
+
+    /// A server's handshake is complete: 0-RTT packets that are still under way are opened for a while.
+    // RFC 9001 §4.9.3: three probe timeouts; counted from the handshake's end, before which no 1-RTT packet is opened.
+    pub(super) fn forget_early_keys_later(&mut self, now: Instant) {
+        if self.side == Side::Server && self.keys.can_open(Level::ZeroRtt) {
+            self.early.forget_keys_at = Some(now + self.pto() * 3);
+        }
+    }
+
+    pub(super) fn forget_early_keys(&mut self, now: Instant) {
+        if self.early.forget_keys_at.is_some_and(|at| at <= now) {
+            self.early.forget_keys_at = None;
+            self.keys.discard(Level::ZeroRtt);
+            self.observe(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The strike register: what may be used once only, and was.
+//!
+//! Early data can be replayed by anyone who saw it (RFC 8446 §8). A ticket is accepted for early data once within a window;
+//! the register is what remembers. Servers that share a ring have to share a register too, or each of them accepts a
+//! replay once; what is not in this process is behind the trait.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+/// Names what may be used once: the authentication tag of a ticket or token, which no two have in common.
+pub type StrikeId = [u8; 16];
+
+/// What a register says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// It was not known, and is from here on.
+    First,
+    /// It was used before.
+    Again,
+    /// The register has no room: whether it was used before cannot be told.
+    Full,
+    /// The answer is not there yet: ask again, with the same ID, when the session is resumed.
+    Pending,
+}
+
+/// Remembers what was used. Asked once per handshake that offers early data, from any thread.
+pub trait StrikeRegister: Send + Sync {
+    /// Notes `id`, to be remembered until `expires`. Times are Unix seconds.
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike;
+}
+
+/// A register in the memory of this process. It never forgets before the time: when it is full, it says so.
+pub struct MemoryRegister {
+    capacity: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: BTreeMap<StrikeId, u64>,
+    by_expiry: BTreeSet<(u64, StrikeId)>,
+}
+
+impl MemoryRegister {
+    /// Remembers at most `capacity` IDs, of about 100 bytes each.
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, state: Mutex::default() }
+    }
+
+    /// Number of IDs that are remembered.
+    pub fn len(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).known.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Default for MemoryRegister {
+    /// Room for 65,536: with a window of 10 seconds, more than 3,000 connections with early data in each second.
+    fn default() -> Self {
+        Self::new(1 << 16)
+    }
+}
+
+impl StrikeRegister for MemoryRegister {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(&(until, old)) = state.by_expiry.first().filter(|(until, _)| *until < now) {
+            state.by_expiry.remove(&(until, old));
+            state.known.remove(&old);
+        }
+        if state.known.contains_key(id) {
+            return Strike::Again;
+        }
+        if state.known.len() >= self.capacity {
+            return Strike::Full;
+        }
+        state.known.insert(*id, expires);
+        state.by_expiry.insert((expires, *id));
+        Strike::First
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn once_within_the_time_and_bounded() {
+        let register = MemoryRegister::new(2);
+        assert_eq!(register.strike(&[1; 16], 100, 110), Strike::First);
+        assert_eq!(register.strike(&[1; 16], 110, 120), Strike::Again);
+        assert_eq!(register.strike(&[2; 16], 105, 120), Strike::First);
+        assert_eq!(register.strike(&[3; 16], 105, 120), Strike::Full, "it does not forget to make room");
+        assert_eq!(register.strike(&[3; 16], 111, 120), Strike::First, "the first has expired");
+        assert_eq!(register.len(), 2);
+        assert_eq!(register.strike(&[1; 16], 130, 140), Strike::First);
+        assert_eq!(register.len(), 1);
+    }
+}

@@ -1,0 +1,64 @@
+//! In front of a server's rustls session: nothing of the ClientHello reaches it before it is complete and it is decided
+//! whether early data may be accepted, because rustls cannot wait and does not ask.
+
+use std::sync::Arc;
+
+use super::tickets::{Decision, Tickets};
+use crate::tls::{
+    Progress, TlsError, Waiting, alert,
+    client_hello::{ClientHello, MAX_CLIENT_HELLO},
+};
+
+/// Owns the ClientHello until then.
+pub(super) struct Gate {
+    tickets: Arc<Tickets>,
+    received: Vec<u8>,
+    /// The ClientHello, while the register is asked.
+    asking: Option<ClientHello>,
+}
+
+/// What the gate makes of bytes.
+pub(super) enum Passage {
+    /// The session has to wait, or for more bytes.
+    Closed(Progress),
+    /// The bytes go to rustls, and no others have to come here.
+    Open {
+        bytes: Vec<u8>,
+        /// What was decided about early data, if the client offers some.
+        early_data: Option<bool>,
+    },
+}
+
+impl Gate {
+    pub(super) fn new(tickets: Arc<Tickets>) -> Self {
+        Self { tickets, received: Vec::new(), asking: None }
+    }
+
+    /// Takes bytes of the client's first flight.
+    pub(super) fn read(&mut self, data: &[u8], parameters: &[u8]) -> Result<Passage, TlsError> {
+        if self.asking.is_some() {
+            return Err(TlsError::internal("bytes were given to a session that waits"));
+        }
+        if self.received.len() + data.len() > 2 * MAX_CLIENT_HELLO {
+            return Err(TlsError::alert(alert::DECODE_ERROR, "too much data before a ClientHello is complete"));
+        }
+        self.received.extend_from_slice(data);
+        self.asking = ClientHello::peek(&self.received)?;
+        self.resume(parameters)
+    }
+
+    /// Asks again.
+    pub(super) fn resume(&mut self, parameters: &[u8]) -> Result<Passage, TlsError> {
+        let Some(hello) = self.asking.take() else { return Ok(Passage::Closed(Progress::Ready)) };
+        let early_data = match hello.early_data.then(|| self.tickets.decide(hello.ticket.as_ref(), parameters)) {
+            None => None,
+            Some(Decision::Accept) => Some(true),
+            Some(Decision::Refuse) => Some(false),
+            Some(Decision::Wait) => {
+                self.asking = Some(hello);
+                return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
+            }
+        };
+        Ok(Passage::Open { bytes: std::mem::take(&mut self.received), early_data })
+    }
+}

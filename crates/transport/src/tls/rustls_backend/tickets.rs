@@ -1,0 +1,350 @@
+//! Stateless tickets of a server, and whether early data with one of them is accepted.
+//!
+//! rustls accepts early data only when its sessions are kept by the server: then its ticket is a random name under which
+//! the session was put into a store, and the store decides how often it is found. A NewSessionTicket message is in no
+//! transcript and no key follows from the name in it (RFC 8446 §4.6.1: only from its nonce), so the name may be changed on
+//! the way out: it is replaced by the session itself, sealed with a key of the [`KeyRing`]. The client sends back what it
+//! got, the binder in its ClientHello covers exactly these bytes, and rustls asks the store for them, which opens them
+//! again. So nothing is kept, and every machine that shares the ring can resume.
+//!
+//! What is lost by that is that a session is found once only. For early data a [`StrikeRegister`] takes its place, which is
+//! asked before rustls sees the ClientHello, and may keep the client waiting.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use rustls::{server::StoresServerSessions, time_provider::TimeProvider};
+use wire::{Reader, Side, TransportParameters};
+
+use super::secrets::Secrets;
+use crate::{
+    ring::{KeyRing, MemoryRegister, OpenError, Purpose, Strike, StrikeRegister},
+    tls::client_hello::OfferedTicket,
+};
+
+/// How long a ticket is good, in seconds, unless its key ends before. RFC 8446 §4.6.1 allows seven days.
+const LIFETIME: u64 = 24 * 60 * 60;
+/// A session that is longer than this gets no ticket; certificates of clients are in it.
+const MAX_SESSION: usize = 8 * 1024;
+/// What the first byte of a ticket's content says.
+const FORMAT: u8 = 1;
+const NEW_SESSION_TICKET: u8 = 4;
+/// Transport parameters that early data depends on.
+const LIMITS: usize = 10;
+
+/// The transport parameters that a client uses with early data, as far as a server must not reduce them.
+// RFC 9000 §7.4.1, and RFC 9221 §3 for DATAGRAM. The last two may be reduced, but packets would be lost by it.
+type Limits = [u64; LIMITS];
+
+fn limits(parameters: &[u8]) -> Limits {
+    let Ok(p) = TransportParameters::decode(Side::Server, parameters) else { return Limits::default() };
+    [
+        p.active_connection_id_limit,
+        p.initial_max_data,
+        p.initial_max_stream_data_bidi_local,
+        p.initial_max_stream_data_bidi_remote,
+        p.initial_max_stream_data_uni,
+        p.initial_max_streams_bidi,
+        p.initial_max_streams_uni,
+        p.max_datagram_frame_size,
+        p.max_udp_payload_size,
+        u64::from(!p.disable_active_migration),
+    ]
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What became of tickets and of early data, at all connections of a configuration since its start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct TicketStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        struct Counters {
+            $($name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn read(&self) -> TicketStats {
+                TicketStats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Tickets sealed.
+    issued,
+    /// Tickets opened, to resume a session.
+    opened,
+    /// Tickets refused because the ring does not have their key any more: a full handshake followed.
+    unknown_key,
+    /// Tickets refused because they were too old: a full handshake followed.
+    expired,
+    /// Tickets refused because they are not ours: a full handshake followed.
+    foreign,
+    /// Handshakes whose early data was accepted.
+    early_accepted,
+    /// Early data refused because the ticket was used for some within the window: a replay, or a client that uses a
+    /// ticket twice.
+    early_replayed,
+    /// Early data refused because the client's age of the ticket is not that of the server: it was held back, or
+    /// replayed later.
+    early_stale,
+    /// Early data refused because the strike register had no room.
+    early_register_full,
+    /// Early data refused because the client counts on larger limits, or another application state, than there are.
+    early_reduced,
+    /// Early data refused because its ticket could not be opened, or by rustls: another protocol or cipher suite.
+    early_unusable,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether early data may be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Accept,
+    Refuse,
+    /// The register has no answer yet.
+    Wait,
+}
+
+/// Seals and opens the tickets of a server configuration.
+///
+/// Several configurations, also of other processes, that share the ring and the register accept each other's tickets.
+pub struct Tickets {
+    ring: KeyRing,
+    register: Arc<dyn StrikeRegister>,
+    /// In seconds.
+    window: u64,
+    clock: Arc<dyn TimeProvider>,
+    application: Vec<u8>,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tickets").field("ring", &self.ring).field("window", &self.window).finish_non_exhaustive()
+    }
+}
+
+/// What a ticket says.
+struct Content {
+    /// Unix seconds.
+    issued: u64,
+    age_add: u32,
+    limits: Limits,
+    application: Vec<u8>,
+    session: Vec<u8>,
+    /// Names the ticket in the strike register.
+    tag: [u8; 16],
+}
+
+/// Settings of [`Tickets`], with their defaults.
+pub(super) struct Settings {
+    pub(super) ring: Option<KeyRing>,
+    pub(super) register: Arc<dyn StrikeRegister>,
+    pub(super) window: std::time::Duration,
+    pub(super) application: Vec<u8>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ring: None,
+            register: Arc::new(MemoryRegister::default()),
+            window: std::time::Duration::from_secs(10),
+            application: Vec::new(),
+        }
+    }
+}
+
+impl Tickets {
+    pub(super) fn new(settings: Settings, clock: Arc<dyn TimeProvider>) -> Option<Self> {
+        let Settings { ring, register, window, application } = settings;
+        let ring = match ring {
+            Some(ring) => ring,
+            None => {
+                let mut secret = [0; 32];
+                aws_lc_rs::rand::fill(&mut secret).ok()?;
+                KeyRing::single(secret)
+            }
+        };
+        Some(Self { ring, register, window: window.as_secs(), clock, application, counters: Counters::default() })
+    }
+
+    /// The counters of this configuration.
+    pub fn stats(&self) -> TicketStats {
+        self.counters.read()
+    }
+
+    fn now(&self) -> Option<u64> {
+        Some(self.clock.current_time()?.as_secs())
+    }
+
+    /// Puts the sealed session in the place of its name, in every NewSessionTicket message of `data`. `parameters` are
+    /// those of this end.
+    pub(super) fn seal_all(&self, data: Vec<u8>, sessions: &mut Vec<(Vec<u8>, Vec<u8>)>, parameters: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(data.len());
+        let mut rest = &data[..];
+        while let Some((head, after)) = rest.split_first_chunk::<4>() {
+            let len = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
+            let Some((body, next)) = after.split_at_checked(len) else { break };
+            let sealed = (head[0] == NEW_SESSION_TICKET).then(|| self.seal_message(body, sessions, parameters));
+            match sealed {
+                // What could not be sealed is not sent: a client could do nothing with the name.
+                Some(sealed) => out.extend(sealed.into_iter().flatten()),
+                None => out.extend_from_slice(&rest[..4 + len]),
+            }
+            rest = next;
+        }
+        out.extend_from_slice(rest);
+        sessions.clear();
+        out
+    }
+
+    // RFC 8446 §4.6.1: lifetime, age_add, nonce, ticket, extensions.
+    fn seal_message(&self, body: &[u8], sessions: &mut Vec<(Vec<u8>, Vec<u8>)>, parameters: &[u8]) -> Option<Vec<u8>> {
+        let mut r = Reader::new(body);
+        let lifetime = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
+        let age_add = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
+        let nonce_len = r.u8().ok()?;
+        let nonce = r.bytes(nonce_len.into()).ok()?;
+        let name_len = r.u16().ok()?;
+        let name = r.bytes(name_len.into()).ok()?;
+        let extensions = r.bytes(r.remaining()).ok()?;
+        let place = sessions.iter().position(|(known, _)| known == name)?;
+        let (_, session) = sessions.swap_remove(place);
+        let now = self.now()?;
+        let ticket = self.seal(now, age_add, &limits(parameters), &session)?;
+        let lifetime = u64::from(lifetime).min(LIFETIME).min(self.ring.seals_for(now).unwrap_or(LIFETIME));
+        if lifetime == 0 {
+            return None;
+        }
+
+        let len = 4 + 4 + 1 + nonce.len() + 2 + ticket.len() + extensions.len();
+        let mut message = vec![NEW_SESSION_TICKET];
+        message.extend_from_slice(&u32::try_from(len).ok()?.to_be_bytes()[1..]);
+        message.extend_from_slice(&u32::try_from(lifetime).ok()?.to_be_bytes());
+        message.extend_from_slice(&age_add.to_be_bytes());
+        message.push(nonce_len);
+        message.extend_from_slice(nonce);
+        message.extend_from_slice(&u16::try_from(ticket.len()).ok()?.to_be_bytes());
+        message.extend_from_slice(&ticket);
+        message.extend_from_slice(extensions);
+        count(&self.counters.issued);
+        Some(message)
+    }
+
+    fn seal(&self, now: u64, age_add: u32, limits: &Limits, session: &[u8]) -> Option<Vec<u8>> {
+        let mut content = vec![FORMAT];
+        content.extend_from_slice(&now.to_be_bytes());
+        content.extend_from_slice(&age_add.to_be_bytes());
+        limits.iter().for_each(|limit| content.extend_from_slice(&limit.to_be_bytes()));
+        content.push(u8::try_from(self.application.len()).ok()?);
+        content.extend_from_slice(&self.application);
+        content.extend_from_slice(session);
+        let mut nonce = [0; 12];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        Some(self.ring.seal(Purpose::Tickets, now, nonce, &[], &mut content))
+    }
+
+    fn open(&self, now: u64, ticket: &[u8]) -> Result<Content, OpenError> {
+        let content = self.ring.open(Purpose::Tickets, now, &[], ticket)?;
+        let tag = *ticket.last_chunk().ok_or(OpenError::Forged)?;
+        read(&content, tag).ok_or(OpenError::Forged)
+    }
+
+    /// Whether early data that comes with this ticket may be accepted. `parameters` are those of this end.
+    pub(super) fn decide(&self, offer: Option<&OfferedTicket>, parameters: &[u8]) -> Decision {
+        let opened =
+            self.now().zip(offer).and_then(|(now, offer)| Some((now, offer, self.open(now, &offer.identity).ok()?)));
+        let Some((now, offer, ticket)) = opened else {
+            count(&self.counters.early_unusable);
+            return Decision::Refuse;
+        };
+        // RFC 9000 §7.4.1 MUST: refuse when the limits that the client goes by cannot be supported.
+        let reduced = ticket.limits.iter().zip(limits(parameters)).any(|(then, now)| now < *then);
+        if reduced || ticket.application != self.application {
+            count(&self.counters.early_reduced);
+            return Decision::Refuse;
+        }
+        // RFC 8446 §8.3: a ClientHello whose age of the ticket differs from ours by more than the window is not fresh.
+        // Both ages count whole seconds, so they may differ by one more.
+        let window = self.window + 1;
+        let age = u64::from(offer.obfuscated_age_ms.wrapping_sub(ticket.age_add)) / 1000;
+        if age.abs_diff(now.saturating_sub(ticket.issued)) > window {
+            count(&self.counters.early_stale);
+            return Decision::Refuse;
+        }
+        // A copy of this ClientHello is fresh no longer than that.
+        let expires = ticket.issued + age + window + 1;
+        match self.register.strike(&ticket.tag, now, expires) {
+            Strike::First => Decision::Accept,
+            Strike::Pending => Decision::Wait,
+            Strike::Again => {
+                count(&self.counters.early_replayed);
+                Decision::Refuse
+            }
+            Strike::Full => {
+                count(&self.counters.early_register_full);
+                Decision::Refuse
+            }
+        }
+    }
+
+    /// What rustls made of early data that [`Tickets::decide`] let through.
+    pub(super) fn count_verdict(&self, accepted: bool) {
+        count(if accepted { &self.counters.early_accepted } else { &self.counters.early_unusable });
+    }
+}
+
+fn read(content: &[u8], tag: [u8; 16]) -> Option<Content> {
+    let mut r = Reader::new(content);
+    if r.u8().ok()? != FORMAT {
+        return None;
+    }
+    let issued = u64::from_be_bytes(r.bytes(8).ok()?.try_into().ok()?);
+    let age_add = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
+    let mut limits = Limits::default();
+    for limit in &mut limits {
+        *limit = u64::from_be_bytes(r.bytes(8).ok()?.try_into().ok()?);
+    }
+    let len = r.u8().ok()?;
+    let application = r.bytes(len.into()).ok()?.to_vec();
+    let session = r.bytes(r.remaining()).ok()?.to_vec();
+    Some(Content { issued, age_add, limits, application, session, tag })
+}
+
+impl StoresServerSessions for Tickets {
+    fn put(&self, name: Vec<u8>, session: Vec<u8>) -> bool {
+        session.len() <= MAX_SESSION && Secrets::leave_session(name, session)
+    }
+
+    // For TLS 1.2, which QUIC does not use.
+    fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn take(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let now = self.now()?;
+        let (counter, session) = match self.open(now, ticket) {
+            Ok(content) if now.saturating_sub(content.issued) > LIFETIME => (&self.counters.expired, None),
+            Ok(content) => (&self.counters.opened, Some(content.session)),
+            Err(OpenError::UnknownKey(_)) => (&self.counters.unknown_key, None),
+            Err(OpenError::Forged) => (&self.counters.foreign, None),
+        };
+        count(counter);
+        session
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}

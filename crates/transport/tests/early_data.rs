@@ -1,0 +1,587 @@
+//! Early data: a request that leaves with the first packets of a connection, and what becomes of it.
+
+mod support;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use netem::{Forced, LinkConfig, Loss, Script};
+use rustls::{pki_types::UnixTime, time_provider::TimeProvider};
+use sim::{Dumbbell, Simulation, client_address, point_to_point, server_address};
+use support::{
+    Host,
+    direct::{Sent, converse, events, give, sent},
+    exchange::{Exchange, Goal},
+    identity, server_endpoint,
+};
+use transport::{
+    ClientConfig, CloseReason, Code, Endpoint, EndpointConfig, Event, Profile, RetryPolicy, ServerConfig,
+    ring::{KeyRing, MemoryRegister, Strike, StrikeId, StrikeRegister},
+    streams::Order,
+    tls::{
+        EarlyData,
+        rustls_backend::{RustlsClient, RustlsServer},
+    },
+};
+use units::{Duration, Instant, Probability, Seed};
+use wire::Dir;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// A wall clock that the test moves.
+#[derive(Debug)]
+struct HandClock(AtomicU64);
+
+impl TimeProvider for HandClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(self.0.load(Ordering::Relaxed))))
+    }
+}
+
+/// One client and the servers that it knows: they share what they are given here.
+struct World {
+    clock: Arc<HandClock>,
+    ring: KeyRing,
+    register: Arc<dyn StrikeRegister>,
+    client: Arc<RustlsClient>,
+    profile: Profile,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Arc::new(HandClock(AtomicU64::new(support::CLOCK.unix_secs)));
+        let client = RustlsClient::builder().roots([identity().1.clone()]).alpn("test").early_data(true);
+        Self {
+            client: Arc::new(client.clock(clock.clone()).build().unwrap()),
+            clock,
+            ring: KeyRing::single([7; 32]),
+            register: Arc::new(MemoryRegister::default()),
+            profile: Profile::default(),
+        }
+    }
+
+    fn pass(&self, secs: u64) {
+        self.clock.0.fetch_add(secs, Ordering::Relaxed);
+    }
+
+    /// A server on another machine, with the same ring and register.
+    fn server(&self) -> RustlsServer {
+        self.server_with(|builder| builder)
+    }
+
+    fn server_with(
+        &self,
+        change: impl FnOnce(transport::tls::rustls_backend::ServerBuilder) -> transport::tls::rustls_backend::ServerBuilder,
+    ) -> RustlsServer {
+        let builder = RustlsServer::builder()
+            .identity(identity().0.clone())
+            .alpn("test")
+            .clock(self.clock.clone())
+            .ring(self.ring.clone())
+            .strike_register(self.register.clone())
+            .early_data(true);
+        change(builder).build().unwrap()
+    }
+
+    fn server_config(&self, tls: &RustlsServer) -> ServerConfig {
+        ServerConfig::new(Arc::new(tls.clone()), Arc::new(self.profile.clone()))
+    }
+
+    fn client_config(&self) -> ClientConfig {
+        ClientConfig::new(self.client.clone(), Arc::new(self.profile.clone()))
+    }
+
+    /// A first connection, which leaves two tickets with the client. Returns a token of the server's.
+    fn visit(&self, seed: u64, tls: &RustlsServer) -> Vec<u8> {
+        let mut client = support::client_endpoint(seed + 1_000_000);
+        let mut server = server_endpoint(seed + 1_000_000, self.server_config(tls));
+        let now = at(0);
+        let handle = client.connect(now, &self.client_config(), server_address(0), "server.test").unwrap();
+        converse(now, (&mut client, client_address(0)), (&mut server, server_address(0)));
+        let told = events(&mut client);
+        assert!(told.contains(&(handle, Event::Connected)), "{told:?}");
+        let token = told.into_iter().find_map(|(_, event)| match event {
+            Event::TokenReceived(token) => Some(token.to_vec()),
+            _ => None,
+        });
+        token.expect("the server gives a token")
+    }
+
+    /// A client that sends its request early, if it can, and a server that answers.
+    fn simulation(
+        &self,
+        seed: u64,
+        link: &LinkConfig,
+        tls: &RustlsServer,
+        change: impl FnOnce(&mut ServerConfig),
+        (request, answer): (usize, usize),
+    ) -> Simulation<Host<Exchange>> {
+        let mut client = support::client_endpoint(seed);
+        let handle = client.connect(at(0), &self.client_config(), server_address(0), "server.test").unwrap();
+        let app = Exchange::early_client(&mut client, handle, request, answer);
+        let mut config = self.server_config(tls);
+        change(&mut config);
+        let server = server_endpoint(seed, config);
+        let hosts =
+            (Host::new(client_address(0), client, app), Host::new(server_address(0), server, Exchange::server(answer)));
+        point_to_point(Seed::from_number(seed), link, link, hosts.0, hosts.1).unwrap()
+    }
+}
+
+fn path() -> LinkConfig {
+    LinkConfig { delay: Duration::from_millis(50), ..LinkConfig::default() }
+}
+
+fn client_stats(sim: &Simulation<Host<Exchange>>) -> transport::Stats {
+    let host = sim.node(0);
+    host.endpoint.connection(host.app.handle.unwrap()).unwrap().stats()
+}
+
+#[test]
+fn the_answer_begins_to_arrive_after_one_round_trip() {
+    let world = World::new();
+    let tls = world.server();
+    let run = |expected: u64| {
+        let mut sim = world.simulation(1, &path(), &tls, |_| {}, (1_000, 1_000));
+        assert!(sim.run_until(at(1_000)).unwrap().is_finished());
+        assert_eq!(sim.node(0).app.first_byte, Some(at(expected)), "100 ms are the round trip");
+        sim
+    };
+    let first = run(200);
+    assert_eq!(client_stats(&first).early_packets_sent, 0);
+    // Its tickets may still be under way when the run ends.
+    world.visit(1, &tls);
+    let before = tls.ticket_stats().early_accepted;
+    let second = run(100);
+    let stats = client_stats(&second);
+    assert_eq!((stats.early_data_offered, stats.early_data_accepted, stats.early_data_refused), (1, 1, 0));
+    assert!(stats.early_packets_sent > 0 && stats.early_bytes_sent > 1_000);
+    assert_eq!((&second.node(0).app.early, &second.node(1).app.early), (&vec![true], &vec![true]));
+    let server = second.node(1);
+    let stats = server.endpoint.connection(server.app.accepted[0]).unwrap().stats();
+    assert_eq!(stats.early_packets_received, client_stats(&second).early_packets_sent);
+    assert!(stats.early_bytes_received >= 1_000);
+    assert_eq!(tls.ticket_stats().early_accepted, before + 1);
+}
+
+#[test]
+fn another_machine_with_the_ring_accepts_as_well() {
+    let world = World::new();
+    world.visit(1, &world.server());
+    let other = world.server();
+    let mut sim = world.simulation(1, &path(), &other, |_| {}, (1_000, 1_000));
+    assert!(sim.run_until(at(1_000)).unwrap().is_finished());
+    assert_eq!(sim.node(0).app.first_byte, Some(at(100)));
+    assert_eq!(other.ticket_stats().early_accepted, 1);
+}
+
+/// The first flight of a client that sends a request early.
+fn first_flight(world: &World, seed: u64) -> (Endpoint, transport::Handle, Vec<Sent>) {
+    let mut client = support::client_endpoint(seed);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    let connection = client.connection_mut(handle).unwrap();
+    let id = connection.open_early(Dir::Bi).unwrap();
+    connection.write(id, &mut b"a request"[..].into()).unwrap();
+    connection.finish(id).unwrap();
+    let flight = sent(&mut client, at(0));
+    (client, handle, flight)
+}
+
+/// What a server reads in early data after it was given these datagrams.
+fn early_request(server: &mut Endpoint, now: Instant, flight: &[Sent]) -> Option<Vec<u8>> {
+    flight.iter().for_each(|datagram| give(server, now, client_address(0), &datagram.payload));
+    sent(server, now);
+    let handle = server.poll_accept()?;
+    let connection = server.connection_mut(handle)?;
+    let id = connection.accept(Dir::Bi)?;
+    Some(connection.read(id, 100, Order::Ordered).ok()??.data.to_vec())
+}
+
+#[test]
+fn a_replayed_first_flight_is_refused_where_ring_and_register_are_shared() {
+    let world = World::new();
+    world.visit(1, &world.server());
+    let (_, _, flight) = first_flight(&world, 1);
+    let (one, other) = (world.server(), world.server());
+    let mut first = server_endpoint(1, world.server_config(&one));
+    assert_eq!(early_request(&mut first, at(50), &flight).as_deref(), Some(&b"a request"[..]));
+    for wait in [0, 5, 6, 20, 100] {
+        world.pass(wait);
+        for tls in [&one, &other] {
+            let mut second = server_endpoint(2, world.server_config(tls));
+            assert_eq!(early_request(&mut second, at(60), &flight), None, "after {wait} more seconds");
+            assert!(second.open_connections() > 0, "refused is the early data, not the connection");
+        }
+    }
+    let stats = [one.ticket_stats(), other.ticket_stats()];
+    assert_eq!(stats[0].early_accepted + stats[1].early_accepted, 1);
+    assert_eq!(stats.map(|s| s.early_replayed + s.early_stale), [5, 5]);
+    assert!(stats[0].early_replayed >= 2 && stats[0].early_stale >= 2, "{stats:?}");
+    // Without a register in common each accepts it once: that is what it is for.
+    let world = World { register: Arc::new(MemoryRegister::default()), ..world };
+    world.clock.0.store(support::CLOCK.unix_secs, Ordering::Relaxed);
+    let mut third = server_endpoint(3, world.server_config(&world.server()));
+    assert!(early_request(&mut third, at(60), &flight).is_some());
+}
+
+#[test]
+fn a_held_back_first_flight_is_refused() {
+    let world = World::new();
+    world.visit(1, &world.server());
+    let (_, _, flight) = first_flight(&world, 1);
+    world.pass(12);
+    let tls = world.server();
+    let mut server = server_endpoint(1, world.server_config(&tls));
+    assert_eq!(early_request(&mut server, at(50), &flight), None);
+    assert_eq!(tls.ticket_stats().early_stale, 1);
+}
+
+/// Refused for every reason there is: the request is answered nevertheless, two round trips after it was asked.
+#[test]
+fn refused_early_data_is_sent_again_by_itself() {
+    type Change = fn(&mut World) -> RustlsServer;
+    type Counted = fn(&RustlsServer) -> u64;
+    let reasons: [(&str, Change, Counted); 7] = [
+        ("a server that takes none", |w| w.server_with(|b| b.early_data(false)), |_| 1),
+        (
+            "another application state",
+            |w| w.server_with(|b| b.early_data_state("settings")),
+            |tls| tls.ticket_stats().early_reduced,
+        ),
+        (
+            "smaller limits",
+            |w| {
+                w.profile.streams.receive_window_stream = 10_000;
+                w.server()
+            },
+            |tls| tls.ticket_stats().early_reduced,
+        ),
+        (
+            "an old ticket",
+            |w| {
+                w.pass(24 * 60 * 60 - 1);
+                w.ring.rotate(1, [8; 32], w.clock.0.load(Ordering::Relaxed), 0).unwrap();
+                w.server()
+            },
+            |tls| tls.ticket_stats().unknown_key,
+        ),
+        (
+            "another ring",
+            |w| {
+                w.ring = KeyRing::single([9; 32]);
+                w.server()
+            },
+            |tls| tls.ticket_stats().foreign,
+        ),
+        (
+            "a full register",
+            |w| {
+                w.register = Arc::new(MemoryRegister::new(0));
+                w.server()
+            },
+            |tls| tls.ticket_stats().early_register_full,
+        ),
+        (
+            "another cipher suite",
+            |w| w.server_with(|b| b.cipher_suites([transport::crypto::CipherSuite::ChaCha20Poly1305])),
+            |tls| tls.ticket_stats().early_unusable,
+        ),
+    ];
+    for (name, change, counted) in reasons {
+        let mut world = World::new();
+        world.visit(1, &world.server());
+        let tls = change(&mut world);
+        let mut sim = world.simulation(1, &path(), &tls, |_| {}, (5_000, 1_000));
+        let outcome = sim.run_until(at(2_000)).unwrap();
+        assert!(outcome.is_finished(), "{name}: {outcome}");
+        let stats = client_stats(&sim);
+        assert_eq!((stats.early_data_offered, stats.early_data_refused), (1, 1), "{name}");
+        assert!(stats.early_packets_sent > 0, "{name}");
+        assert_eq!(sim.node(0).app.early, [false], "{name}");
+        assert_eq!(sim.node(0).app.first_byte.unwrap().as_nanos() / 100_000_000, 2, "{name}");
+        assert_eq!(counted(&tls), 1, "{name}: {:?}", tls.ticket_stats());
+        let server = sim.node(1);
+        let stats = server.endpoint.connection(server.app.accepted[0]).unwrap().stats();
+        assert_eq!(stats.early_packets_received, 0, "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_bad_networks() {
+    for (seeds, accept) in [(0..60, true), (60..120, false)] {
+        for seed in seeds {
+            let world = World::new();
+            world.visit(seed, &world.server());
+            let tls = world.server_with(|builder| builder.early_data(accept));
+            let link = LinkConfig {
+                loss: Loss::Iid { p: Probability::new(0.1).unwrap() },
+                jitter: Duration::from_millis(20),
+                jitter_reorders: true,
+                ..path()
+            };
+            let retry = if seed % 3 == 0 { RetryPolicy::Always } else { RetryPolicy::Never };
+            let mut sim = world.simulation(seed, &link, &tls, |config| config.retry = retry, (20_000, 50_000));
+            let outcome = sim.run_until(at(60_000)).unwrap();
+            assert!(outcome.is_finished(), "seed {seed}: {outcome}; {:?}", sim.node(0).app.closed);
+            let stats = client_stats(&sim);
+            assert_eq!((stats.early_data_accepted, stats.early_data_refused), (accept.into(), (!accept).into()));
+        }
+    }
+}
+
+/// Every packet of the first flights, both ways, lost on its own.
+#[test]
+fn any_single_packet_may_be_lost() {
+    for accept in [true, false] {
+        for (link, number) in (0..12).flat_map(|n| [(Dumbbell::UP, n), (Dumbbell::DOWN, n)]) {
+            let world = World::new();
+            world.visit(1, &world.server());
+            let tls = world.server_with(|builder| builder.early_data(accept));
+            let mut sim = world.simulation(1, &path(), &tls, |_| {}, (5_000, 5_000));
+            sim.network_mut()
+                .link_mut(link)
+                .set_script(Script::new(move |packet| (packet.number == number).then_some(Forced::Drop)));
+            let outcome = sim.run_until(at(5_000)).unwrap();
+            assert!(outcome.is_finished(), "{accept} {link:?} {number}: {outcome}");
+        }
+    }
+}
+
+#[test]
+fn after_a_retry_early_data_goes_out_again_and_is_accepted() {
+    let world = World::new();
+    let tls = world.server();
+    world.visit(1, &tls);
+    let always = |config: &mut ServerConfig| config.retry = RetryPolicy::Always;
+    let mut sim = world.simulation(1, &path(), &tls, always, (3_000, 1_000));
+    assert!(sim.run_until(at(1_000)).unwrap().is_finished());
+    assert_eq!(sim.node(0).app.first_byte, Some(at(200)), "one for the Retry, one for the request");
+    assert_eq!(sim.node(0).app.early, [true]);
+    assert_eq!(client_stats(&sim).packets_lost, 0, "a Retry is no loss");
+}
+
+#[test]
+fn a_token_saves_the_retry() {
+    let world = World::new();
+    let tls = world.server();
+    let token = world.visit(1, &tls);
+    let mut client = support::client_endpoint(1);
+    let config = ClientConfig { token, ..world.client_config() };
+    let handle = client.connect(at(0), &config, server_address(0), "server.test").unwrap();
+    let app = Exchange::early_client(&mut client, handle, 1_000, 1_000);
+    let mut server = world.server_config(&tls);
+    server.retry = RetryPolicy::Always;
+    // The same secret as the endpoint that gave the token.
+    let server = server_endpoint(1_000_001, server);
+    let hosts =
+        (Host::new(client_address(0), client, app), Host::new(server_address(0), server, Exchange::server(1_000)));
+    let mut sim = point_to_point(Seed::from_number(1), &path(), &path(), hosts.0, hosts.1).unwrap();
+    assert!(sim.run_until(at(1_000)).unwrap().is_finished());
+    assert_eq!(sim.node(0).app.first_byte, Some(at(100)));
+    assert_eq!(sim.node(1).endpoint.stats().retries, 0);
+}
+
+/// The datagrams of the first flight in every order.
+#[test]
+fn early_packets_may_overtake_the_client_hello() {
+    let world = World::new();
+    world.visit(1, &world.server());
+    let (_, _, flight) = first_flight(&world, 1);
+    assert_eq!(flight.len(), 2, "the ClientHello has two datagrams");
+    let reversed: Vec<_> = flight.iter().rev().cloned().collect();
+    let mut server = server_endpoint(1, world.server_config(&world.server()));
+    assert!(early_request(&mut server, at(50), &reversed).is_some());
+
+    // A request of several datagrams, all of which come before the first Initial packet.
+    world.visit(2, &world.server());
+    let mut client = support::client_endpoint(2);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    let connection = client.connection_mut(handle).unwrap();
+    let id = connection.open_early(Dir::Bi).unwrap();
+    connection.write(id, &mut vec![3; 5_000].into()).unwrap();
+    let mut flight = sent(&mut client, at(0));
+    flight.reverse();
+    let mut server = server_endpoint(2, world.server_config(&world.server()));
+    for datagram in &flight {
+        give(&mut server, at(50), client_address(0), &datagram.payload);
+    }
+    assert!(server.stats().early_kept >= 2, "{:?}", server.stats());
+    let accepted = server.poll_accept().unwrap();
+    let connection = server.connection_mut(accepted).unwrap();
+    let id = connection.accept(Dir::Bi).unwrap();
+    let mut read = 0;
+    while let Ok(Some(chunk)) = connection.read(id, 10_000, Order::Ordered) {
+        read += chunk.data.len();
+    }
+    assert_eq!(read, 5_000);
+}
+
+/// What the application has not named for early data waits for the handshake.
+#[test]
+fn only_streams_that_are_named_leave_early() {
+    let world = World::new();
+    let tls = world.server();
+    world.visit(1, &tls);
+    let mut client = support::client_endpoint(1);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    let connection = client.connection_mut(handle).unwrap();
+    assert_eq!(connection.early_data(), EarlyData::Offered);
+    let secret = connection.open(Dir::Uni).unwrap();
+    connection.write(secret, &mut b"only once"[..].into()).unwrap();
+    connection.finish(secret).unwrap();
+    let early = connection.open_early(Dir::Bi).unwrap();
+    connection.write(early, &mut b"any number of times"[..].into()).unwrap();
+    assert!(connection.send_datagram(b"never early"[..].into()).is_err());
+    let flight = sent(&mut client, at(0));
+
+    let mut server = server_endpoint(1, world.server_config(&tls));
+    flight.iter().for_each(|datagram| give(&mut server, at(50), client_address(0), &datagram.payload));
+    let accepted = server.poll_accept().unwrap();
+    let connection = server.connection_mut(accepted).unwrap();
+    assert!(!connection.is_connected());
+    assert_eq!(connection.early_data(), EarlyData::Accepted);
+    assert_eq!((connection.accept(Dir::Uni), connection.accept(Dir::Bi)), (None, Some(early)));
+    converse(at(50), (&mut client, client_address(0)), (&mut server, server_address(0)));
+    let connection = server.connection_mut(accepted).unwrap();
+    assert!(connection.is_connected());
+    assert_eq!(connection.accept(Dir::Uni), Some(secret));
+    assert_eq!(connection.read(secret, 100, Order::Ordered).unwrap().unwrap().data, b"only once"[..]);
+}
+
+/// A register that answers only when it was asked some times.
+struct Slow {
+    refusals: AtomicU64,
+    inner: MemoryRegister,
+}
+
+impl StrikeRegister for Slow {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+        match self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+            Ok(_) => Strike::Pending,
+            Err(_) => self.inner.strike(id, now, expires),
+        }
+    }
+}
+
+#[test]
+fn the_register_may_answer_later() {
+    let slow = Slow { refusals: AtomicU64::new(2), inner: MemoryRegister::default() };
+    let world = World { register: Arc::new(slow), ..World::new() };
+    let tls = world.server();
+    world.visit(1, &tls);
+    let (mut client, _, flight) = first_flight(&world, 1);
+    let mut server = server_endpoint(1, world.server_config(&tls));
+    assert_eq!(early_request(&mut server, at(50), &flight), None);
+    let mut handle = None;
+    for (waits, now) in [(true, 60), (false, 70)] {
+        // The handle was taken by `early_request`; its number is the first.
+        let first = *handle.get_or_insert_with(|| server.poll_timeout().unwrap().1);
+        let connection = server.connection_mut(first).unwrap();
+        assert_eq!(connection.handshake_waits_for(), Some(transport::tls::Waiting::Ticket));
+        connection.resume_handshake(at(now));
+        assert_eq!(connection.handshake_waits_for().is_some(), waits);
+    }
+    let connection = server.connection_mut(handle.unwrap()).unwrap();
+    let id = connection.accept(Dir::Bi).unwrap();
+    assert_eq!(connection.read(id, 100, Order::Ordered).unwrap().unwrap().data, b"a request"[..]);
+    converse(at(80), (&mut client, client_address(0)), (&mut server, server_address(0)));
+    assert!(server.connection(handle.unwrap()).unwrap().is_connected());
+}
+
+/// Old tokens are no reason to lose a connection; an old Retry token is said to be one.
+#[test]
+fn old_tokens_and_keys() {
+    let world = World::new();
+    let tls = world.server();
+    let token = world.visit(1, &tls);
+    let ring = KeyRing::single([1; 32]);
+    let config = EndpointConfig { ring: ring.clone(), ..EndpointConfig::from_seed(Seed::from_number(5)) };
+    let mut server = Endpoint::new(config, Some(Arc::new(world.server_config(&tls))));
+    let garbage = vec![0xd2; 60];
+    let unknown = { [&[0xd2, 0, 0, 0, 9][..], &[5; 50]].concat() };
+    for (n, token) in [token, garbage, unknown].into_iter().enumerate() {
+        let mut client = support::client_endpoint(10 + n as u64);
+        let config = ClientConfig { token, ..world.client_config() };
+        let handle = client.connect(at(0), &config, server_address(0), "server.test").unwrap();
+        converse(at(0), (&mut client, client_address(0)), (&mut server, server_address(0)));
+        assert!(client.connection(handle).unwrap().is_connected(), "token {n}");
+    }
+    let stats = server.stats();
+    assert_eq!((stats.tokens_foreign, stats.tokens_unknown_key), (1, 2), "{stats:?}");
+
+    // A client that answers a Retry after half a minute.
+    let mut config = world.server_config(&tls);
+    config.retry = RetryPolicy::Always;
+    server.set_server_config(Some(Arc::new(config)));
+    let mut client = support::client_endpoint(20);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    for datagram in sent(&mut client, at(0)) {
+        give(&mut server, at(0), client_address(0), &datagram.payload);
+    }
+    let retry = sent(&mut server, at(0));
+    give(&mut client, at(0), server_address(0), &retry[0].payload);
+    let late = at(30_000);
+    for datagram in sent(&mut client, at(0)) {
+        give(&mut server, late, client_address(0), &datagram.payload);
+    }
+    for datagram in sent(&mut server, late) {
+        give(&mut client, late, server_address(0), &datagram.payload);
+    }
+    sent(&mut client, late);
+    let closed = events(&mut client).into_iter().find_map(|(h, event)| match event {
+        Event::Closed(reason) if h == handle => Some(reason),
+        _ => None,
+    });
+    assert!(
+        matches!(&closed, Some(CloseReason::PeerClosed { error }) if error.code == Code::INVALID_TOKEN),
+        "{closed:?}"
+    );
+    assert!(server.stats().tokens_invalid > 0);
+    assert_eq!(server.stats().retries, 2, "no other Retry than those to the two first datagrams");
+}
+
+/// A connection that began before the ring was rotated is told that its server lost it.
+#[test]
+fn stateless_resets_outlive_a_rotation() {
+    let world = World::new();
+    let tls = world.server();
+    let ring = KeyRing::single([1; 32]);
+    let endpoint = |seed| {
+        let config = EndpointConfig { ring: ring.clone(), ..EndpointConfig::from_seed(Seed::from_number(seed)) };
+        Endpoint::new(config, Some(Arc::new(world.server_config(&tls))))
+    };
+    let mut server = endpoint(5);
+    let mut client = support::client_endpoint(1);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    converse(at(0), (&mut client, client_address(0)), (&mut server, server_address(0)));
+    events(&mut client);
+    ring.rotate(1, [2; 32], 1, 60).unwrap();
+    let mut restarted = endpoint(6);
+    let connection = client.connection_mut(handle).unwrap();
+    let id = connection.open(Dir::Uni).unwrap();
+    connection.write(id, &mut vec![1; 500].into()).unwrap();
+    for datagram in sent(&mut client, at(2_000)) {
+        give(&mut restarted, at(2_000), client_address(0), &datagram.payload);
+    }
+    for datagram in sent(&mut restarted, at(2_000)) {
+        give(&mut client, at(2_000), server_address(0), &datagram.payload);
+    }
+    sent(&mut client, at(2_000));
+    assert!(events(&mut client).contains(&(handle, Event::Closed(CloseReason::Reset))));
+}
+
+#[test]
+fn the_goal_of_the_exchange_is_not_reached_by_itself() {
+    // Guards the other tests: without a server nothing is answered.
+    let world = World::new();
+    let tls = world.server();
+    world.visit(1, &tls);
+    let mut sim = world.simulation(1, &path(), &tls, |_| {}, (1_000, 1_000));
+    sim.with_node(1, |_, host| host.app.goal = Goal::Never).unwrap();
+    sim.network_mut().link_mut(Dumbbell::UP).set_script(Script::new(|_| Some(Forced::Drop)));
+    assert!(!sim.run_until(at(5_000)).unwrap().is_finished());
+}
