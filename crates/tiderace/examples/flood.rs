@@ -350,7 +350,7 @@ fn client_config(patience: Duration) -> Result<ClientConfig> {
     let tls = RustlsClient::builder()
         .verifier(Arc::new(Anyone))
         .key_exchanges([KeyExchange::X25519])
-        .resumption(rustls::client::Resumption::disabled())
+        .without_resumption()
         .alpn("flood")
         .build()?;
     let profile = Profile { handshake_timeout: patience, ..Profile::default() };
