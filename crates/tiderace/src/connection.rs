@@ -2,14 +2,14 @@
 
 use std::{
     future::{Future, poll_fn},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use transport::{CloseReason, Handle, Stats, tls::EarlyData};
+use transport::{CloseReason, Handle, MigrateError, Stats, tls::EarlyData};
 use units::Duration;
 use wire::{Dir, StreamId};
 
@@ -283,6 +283,21 @@ impl Connection {
             connection.update_keys();
             state.wake_driver();
         }
+    }
+
+    /// Moves this client to another address of its host, without another socket: validates the path from `local`, and
+    /// changes over when it works. [`Stats::path_changes`] tells. For another socket see
+    /// [`Endpoint::rebind`](crate::Endpoint::rebind).
+    ///
+    /// # Errors
+    /// See [`MigrateError`]; [`MigrateError::NotEstablished`] also when the connection is over.
+    pub fn migrate(&self, local: IpAddr) -> Result<(), MigrateError> {
+        let mut state = self.shared.lock();
+        let now = self.shared.clock.now();
+        let connection = state.endpoint.connection_mut(self.handle).ok_or(MigrateError::NotEstablished)?;
+        connection.migrate(now, local)?;
+        state.wake_driver();
+        Ok(())
     }
 
     /// All figures at this moment; `None` once the connection is forgotten.

@@ -159,6 +159,12 @@ impl Future for Driver {
         let this = &mut *self;
         let shared = this.shared.clone();
         let mut state = shared.lock();
+        if let Some((socket, local)) = state.replacement.take() {
+            let stats = this.socket.stats;
+            this.socket = socket;
+            this.socket.stats = stats;
+            state.endpoint.rebind(shared.clock.now(), local);
+        }
         this.receive_tls(cx, &mut state);
         let mut again = this.receive(cx, &mut state);
         again |= this.exchange_strays(cx, &mut state);

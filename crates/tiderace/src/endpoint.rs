@@ -5,7 +5,7 @@ use std::{
     io,
     net::{SocketAddr, UdpSocket},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     task::Poll,
@@ -55,7 +55,7 @@ pub struct EndpointOptions {
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
 pub struct Endpoint {
     shards: Vec<Arc<Shared>>,
-    local: SocketAddr,
+    local: Mutex<SocketAddr>,
     /// The shard that is asked first next time.
     next: AtomicUsize,
 }
@@ -126,7 +126,7 @@ impl Endpoint {
         let mut links = if count > 1 { ShardLink::all(&sockets)? } else { Vec::new() }.into_iter();
         let clock = Clock::start();
         let local = sockets[0].local_addr()?;
-        let mut this = Self { shards: Vec::new(), local, next: AtomicUsize::new(0) };
+        let mut this = Self { shards: Vec::new(), local: Mutex::new(local), next: AtomicUsize::new(0) };
         let configs = shards::configs(config, count)?;
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());
@@ -144,9 +144,30 @@ impl Endpoint {
         Ok(this)
     }
 
+    /// Goes on with another socket, for example because the host has moved to another network: the connections of this
+    /// client migrate at once and validate the new path while data flows. What a server has accepted goes on as well, if
+    /// its clients still reach it. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be prepared, or the endpoint has several shards; the old socket stays.
+    pub fn rebind(&self, socket: UdpSocket) -> io::Result<()> {
+        let [shard] = &self.shards[..] else {
+            let reason = "an endpoint with several shards keeps its sockets";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        };
+        let local = socket.local_addr()?;
+        let socket = Socket::new(socket)?;
+        let ip = Some(local.ip()).filter(|ip| !ip.is_unspecified());
+        let mut state = shard.lock();
+        state.replacement = Some((socket, ip));
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
+        state.wake_driver();
+        Ok(())
+    }
+
     /// The address of the socket.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a connection; the result is a future that is ready when the handshake is complete.

@@ -35,7 +35,7 @@ pub use tls_pool::TlsPool;
 /// The state machine and its settings.
 pub use transport;
 pub use transport::{
-    ClientConfig, CloseReason, Profile, RetryPolicy, ServerConfig, Stats,
+    ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
     ring::KeyRing,
     streams::Priority,
     tls::EarlyData,

@@ -132,3 +132,39 @@ async fn a_certificate_for_another_name_is_refused() {
     let error = client.connect(&client_config, server.local_addr(), "other.test").unwrap().await.unwrap_err();
     assert!(matches!(error, tiderace::ConnectError::Closed(CloseReason::HandshakeFailed(_))), "{error}");
 }
+
+#[tokio::test]
+async fn a_client_goes_on_with_another_socket() {
+    let (_server, accepted, client, connected) = pair(&Profile::default()).await;
+    let before = client.local_addr();
+    let sink = tokio::spawn(async move {
+        let mut recv = accepted.accept_uni().await.unwrap();
+        let data = recv.read_to_end(40_000_000).await.unwrap();
+        (data.len(), accepted.remote_addr().unwrap(), accepted.stats().unwrap())
+    });
+    let mut send = connected.open_uni().await.unwrap();
+    for round in 0..4 {
+        send.write_all(&vec![round; 2_000_000]).await.unwrap();
+        client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+    }
+    send.finish().unwrap();
+    send.finished().await.unwrap();
+    let (len, remote, stats) = sink.await.unwrap();
+    assert_ne!(client.local_addr(), before);
+    assert_eq!((len, remote), (8_000_000, client.local_addr()));
+    assert!(stats.path_changes >= 1 && connected.stats().unwrap().path_changes >= 1);
+}
+
+#[tokio::test]
+async fn datagrams_grow_to_what_loopback_carries() {
+    let profile = Profile { max_mtu: 8_952, ..Profile::default() };
+    let (_server, accepted, _client, connected) = pair(&profile).await;
+    let sink =
+        tokio::spawn(async move { accepted.accept_uni().await.unwrap().read_to_end(10_000_000).await.unwrap().len() });
+    let mut send = connected.open_uni().await.unwrap();
+    send.write_all(&vec![1; 5_000_000]).await.unwrap();
+    send.finish().unwrap();
+    send.finished().await.unwrap();
+    assert_eq!(sink.await.unwrap(), 5_000_000);
+    assert_eq!(connected.stats().unwrap().mtu, 8_952);
+}

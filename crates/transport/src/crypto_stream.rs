@@ -19,6 +19,9 @@ pub const MAX_AHEAD: u64 = 64 * 1024;
 /// Gaps that may be open at a time. Far more than loss, reordering or deliberate shuffling of a ClientHello make.
 const MAX_FRAGMENTS: usize = 256;
 
+/// Bytes that may be moved to join two fragments.
+const JOINED: usize = 2 * 1024;
+
 const FRAME_TYPE: u64 = 0x06;
 
 /// Handshake bytes in both directions at one level.
@@ -110,7 +113,7 @@ struct Reassembly {
     next: u64,
     /// The bytes before `next` that were not taken.
     ready: Vec<u8>,
-    /// Bytes beyond `next`, by offset; none touches another.
+    /// Bytes beyond `next`, by offset; none overlaps another.
     fragments: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -141,30 +144,42 @@ impl Reassembly {
         if self.fragments.len() > MAX_FRAGMENTS { exceeded("handshake data with too many gaps") } else { Ok(()) }
     }
 
-    /// Puts bytes beyond a gap, merging them with what they touch.
+    /// Keeps the bytes beyond a gap that were not there before.
     fn insert_ahead(&mut self, offset: u64, data: &[u8]) {
-        let mut start = offset;
-        let mut merged = data.to_vec();
-        // The fragment that begins before these bytes, when it reaches them.
-        if let Some((&before, bytes)) = self.fragments.range_mut(..=offset).next_back() {
-            let before_end = before + bytes.len() as u64;
-            if before_end >= offset + data.len() as u64 {
-                return;
-            }
-            if before_end >= offset {
-                bytes.extend_from_slice(&data[(before_end - offset) as usize..]);
-                merged = std::mem::take(bytes);
-                self.fragments.remove(&before);
-                start = before;
-            }
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let following = self.fragments.range(at + 1..).next().map_or(end, |(&start, _)| start.min(end));
+            let piece = &data[(at - offset) as usize..(following - offset) as usize];
+            let start = match self.fragments.range_mut(..=at).next_back() {
+                Some((&before, bytes)) if before + bytes.len() as u64 > at => {
+                    at = before + bytes.len() as u64;
+                    continue;
+                }
+                Some((&before, bytes)) if before + bytes.len() as u64 == at => {
+                    bytes.extend_from_slice(piece);
+                    before
+                }
+                _ => {
+                    self.fragments.insert(at, piece.to_vec());
+                    at
+                }
+            };
+            at = following;
+            self.join(start, at);
         }
-        // The fragments that begin inside of, or right after, these bytes.
-        while let Some((&after, _)) = self.fragments.range(start..=start + merged.len() as u64).next() {
-            let bytes = self.fragments.remove(&after).unwrap_or_default();
-            let covered = (start + merged.len() as u64 - after) as usize;
-            merged.extend_from_slice(bytes.get(covered..).unwrap_or_default());
+    }
+
+    /// Joins the fragment at `start`, which ends at `end`, with the one after it, if they touch.
+    // Only with a short one: a peer that fills gaps from behind, byte by byte, must not make us move all that is there with
+    // each of them. What stays apart counts as a gap.
+    fn join(&mut self, start: u64, end: u64) {
+        if self.fragments.get(&end).is_some_and(|after| after.len() <= JOINED)
+            && let Some(after) = self.fragments.remove(&end)
+            && let Some(bytes) = self.fragments.get_mut(&start)
+        {
+            bytes.extend_from_slice(&after);
         }
-        self.fragments.insert(start, merged);
     }
 
     /// Moves fragments that have become contiguous.

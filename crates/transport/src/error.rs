@@ -58,6 +58,8 @@ codes! {
     AEAD_LIMIT_REACHED = 0x0f;
     /// No path can carry the connection.
     NO_VIABLE_PATH = 0x10;
+    /// The versions that the ends have chosen do not fit what they offered (RFC 9368).
+    VERSION_NEGOTIATION_ERROR = 0x11;
 }
 
 impl Code {

@@ -35,8 +35,10 @@ pub enum Event {
     },
     /// A token with which the next connection to this server skips the validation of its address.
     TokenReceived(Bytes),
-    /// The peer's address changed and the new one was validated.
+    /// The connection goes on over another path, which is validated: the peer's address changed, or this client moved.
     Migrated,
+    /// The path that this client was to move to does not work; the connection stays where it was.
+    MigrationFailed,
     /// The connection is over; nothing follows.
     Closed(CloseReason),
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 use self::step::Worker;
-pub(crate) use self::step::{Done, Step, Unstarted};
+pub(crate) use self::step::{Done, Step, Unstarted, Upgrade};
 
 /// The connection IDs that the peer has to name in its parameters (RFC 9000 §7.3).
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +40,8 @@ pub(crate) struct Handshake {
     read_level: Level,
     /// Steps of the session run elsewhere.
     hand_out: Option<Box<HandOut>>,
+    /// The beginning of a client's first message whose end has not arrived, where it is wanted as a whole.
+    held: Vec<u8>,
 }
 
 /// What a handshake needs whose session works elsewhere.
@@ -50,8 +52,6 @@ struct HandOut {
     step: Option<Step>,
     /// Nobody was told of the step yet.
     untold: bool,
-    /// The beginning of a first message whose end has not arrived: not worth a step.
-    held: Vec<u8>,
 }
 
 fn place(level: Level) -> usize {
@@ -83,7 +83,14 @@ impl Handshake {
             unread: false,
             read_level: Level::Initial,
             hand_out: None,
+            held: Vec::new(),
         }
+    }
+
+    /// The version that the handshake is made for.
+    #[inline]
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// From here on steps of the session are handed out ([`take_step`](Self::take_step)), until the handshake is
@@ -196,7 +203,12 @@ impl Handshake {
         let data = if self.waiting.is_some() { None } else { Some(self.next_bytes(level)?) };
         let worker = match (self.session.take(), self.unstarted.take()) {
             (Some(session), _) => Worker::Session(session),
-            (None, Some(unstarted)) => Worker::Unstarted(unstarted),
+            (None, Some(mut unstarted)) => {
+                if let Some(version) = data.as_deref().and_then(|hello| unstarted.negotiate(hello)) {
+                    self.version = version;
+                }
+                Worker::Unstarted(unstarted)
+            }
             (None, None) => return None,
         };
         Some(Step { version: self.version, worker, level, data })
@@ -208,13 +220,17 @@ impl Handshake {
             self.unread = false;
             return None;
         };
-        let Some(out) = self.hand_out.as_mut().filter(|_| level == Level::Initial) else { return Some(data) };
-        out.held.extend_from_slice(&data);
-        if client_hello::is_partial(&out.held) {
+        // Not worth a step elsewhere, and not enough to choose a version from.
+        let whole = self.hand_out.is_some() || self.unstarted.as_ref().is_some_and(|u| u.upgrade.is_some());
+        if !whole || level != Level::Initial {
+            return Some(data);
+        }
+        self.held.extend_from_slice(&data);
+        if client_hello::is_partial(&self.held) {
             self.unread = false;
             return None;
         }
-        Some(std::mem::take(&mut out.held))
+        Some(std::mem::take(&mut self.held))
     }
 
     /// The session comes back from a step.

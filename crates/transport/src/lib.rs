@@ -39,10 +39,10 @@ mod token;
 
 pub use acks::Ecn;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
-pub use connection::Connection;
+pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
-    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig,
-    TlsDone, TlsStep, Transmit,
+    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, PreferredAddresses,
+    RetryPolicy, ServerConfig, TlsDone, TlsStep, Transmit,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

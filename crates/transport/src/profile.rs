@@ -4,7 +4,14 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, datagrams::DatagramsConfig, path::MtuDiscovery, recovery,
+    ack_frequency::AckFrequency,
+    acks,
+    congestion::{Algorithm, AutoRules},
+    connection::KeyUpdatePolicy,
+    datagrams::DatagramsConfig,
+    keys::KeyLimits,
+    path::MtuDiscovery,
+    recovery,
     streams::StreamsConfig,
 };
 
@@ -16,6 +23,8 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    pub auto: AutoRules,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
@@ -44,6 +53,15 @@ pub struct Profile {
     pub pacing: bool,
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
+    /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    pub spin: bool,
+    /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
+    pub grease: bool,
+    /// When this end updates its keys by itself.
+    pub key_update: KeyUpdatePolicy,
+    /// Limits of the use of keys, for tests that cannot send 2^23 packets.
+    #[serde(skip)]
+    pub key_limits: KeyLimits,
 }
 
 /// When received packets are acknowledged.
@@ -85,6 +103,7 @@ impl Profile {
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            auto: self.auto,
         }
     }
 
@@ -113,6 +132,7 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
+            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             streams: StreamsConfig::default(),
@@ -126,6 +146,10 @@ impl Default for Profile {
             initial_rtt: Duration::from_millis(333),
             pacing: true,
             ecn: true,
+            spin: true,
+            grease: true,
+            key_update: KeyUpdatePolicy::default(),
+            key_limits: KeyLimits::default(),
         }
     }
 }

@@ -102,6 +102,7 @@ figures! {
     early_bytes_sent: Counter, Bytes, "bytes of the 0-RTT packets sent";
     early_bytes_received: Counter, Bytes, "bytes of frames in the 0-RTT packets received";
     key_updates: Counter, Count, "updates of the 1-RTT keys, by either side";
+    ecn_failures: Counter, Count, "times that marking packets for ECN was given up on a path";
     ecn_ce_marks: Counter, Count, "packets of ours that the network marked as having met congestion";
     packets_per_ack_asked: Gauge, Count, "packets per acknowledgement that the peer was asked for last; 2 unasked";
     ack_delay_asked: Gauge, Nanoseconds, "longest delay of an acknowledgement that the peer was asked for last, or promised";
@@ -113,6 +114,8 @@ figures! {
     congestion_window: Gauge, Bytes, "bytes that may be in flight";
     bytes_in_flight: Gauge, Bytes, "bytes in flight";
     pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";
+    path_changes: Counter, Count, "times that another path came into use";
+    path_failures: Counter, Count, "paths on which nobody answered in time";
     mtu_probes_sent: Counter, Count, "packets sent to try out a larger datagram size";
     mtu_probes_lost: Counter, Count, "those of them that were lost, which says nothing about congestion";
     mtu_black_holes: Counter, Count, "times that datagrams of a size that had arrived stopped to arrive";

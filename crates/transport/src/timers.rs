@@ -15,6 +15,8 @@ pub enum Timer {
     Idle,
     /// A PING keeps the connection and the bindings on the path alive.
     KeepAlive,
+    /// Nothing has happened for a while: what holds data back is named again (RFC 9000 §4.1).
+    Rest,
     /// A path has to answer a challenge by then (RFC 9000 §8.2.4).
     PathValidation,
     /// Keys of the previous phase or of 0-RTT are no longer needed (RFC 9001 §4.9.3, §6.5).
@@ -32,18 +34,20 @@ impl Timer {
             Self::Pacing => "pacing",
             Self::Idle => "idle timeout",
             Self::KeepAlive => "keep-alive",
+            Self::Rest => "rest",
             Self::PathValidation => "path validation",
             Self::DiscardKeys => "discarding keys",
             Self::Close => "closing period",
         }
     }
 
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::LossDetection,
         Self::AckDelay,
         Self::Pacing,
         Self::Idle,
         Self::KeepAlive,
+        Self::Rest,
         Self::PathValidation,
         Self::DiscardKeys,
         Self::Close,

@@ -341,11 +341,19 @@ fn reserved_bits_are_refused() {
     assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
 }
 
-/// RFC 9000 §17.2, §17.3: a packet without the fixed bit is not of this version. It is authentic here.
+/// RFC 9000 §17.2, §17.3: a packet without the fixed bit is not of this version, unless an end says otherwise (RFC 9287). It
+/// is authentic here.
 // RFC 9000 §17.3.1 MUST-1
 #[test]
-fn packets_without_the_fixed_bit_are_dropped() {
-    let mut puppet = client().connected();
+fn packets_without_the_fixed_bit_are_dropped_unless_they_are_invited() {
+    for grease in [false, true] {
+        packet_without_the_fixed_bit(grease);
+    }
+}
+
+fn packet_without_the_fixed_bit(grease: bool) {
+    let profile = Profile { grease, ..Profile::default() };
+    let mut puppet = Puppet::client(&profile, |_, _| {}).connected();
     let mut packet = vec![0; 1 + 8 + 4 + 20 + 16];
     let mut w = wire::Writer::new(&mut packet);
     let pn_offset = wire::encode_short(&mut w, &puppet.dcid, 100, 4, false, false);
@@ -354,7 +362,7 @@ fn packets_without_the_fixed_bit_are_dropped() {
     puppet.keys.seal_short(&mut packet, pn_offset, 100, transport::PathId(0)).unwrap();
     puppet.give(&packet);
     let handle = puppet.handle.unwrap();
-    assert!(puppet.victim.connection(handle).unwrap().is_connected());
+    assert_eq!(puppet.victim.connection(handle).unwrap().is_connected(), !grease);
 }
 
 // RFC 9000 §7.3 MUST-2, MUST-3, MUST-4; RFC 9000 §7.4 MUST-1, SHOULD-1; RFC 9000 §18.2 MUST-3, MUST-4

@@ -174,6 +174,30 @@ fn ecn_marks_may_be_bleached_or_invented() {
     }
 }
 
+// RFC 9000 §13.4.2: packets with marks vanish, others do not: the marks are given up, and the connection is not.
+#[test]
+fn a_path_that_swallows_marked_packets_is_used_without_marks() {
+    for links in [&[Dumbbell::UP][..], &[Dumbbell::DOWN], &[Dumbbell::UP, Dumbbell::DOWN]] {
+        let mut sim = simulation(1, 0.0, &Profile::default(), 300_000, 300_000);
+        for &link in links {
+            let script = Script::new(|packet| (packet.ecn != Ecn::NotEct).then_some(Forced::Drop));
+            sim.network_mut().link_mut(link).set_script(script);
+        }
+        sim.with_node(0, |_, host| host.app.close_when_answered = false).unwrap();
+        let outcome = sim.run_until(at(9_000)).unwrap();
+        assert!(outcome.is_finished(), "{links:?}: {outcome}");
+        // An end that hears nothing suspects its own marks, so both may give up.
+        let gave_up = [(0, Dumbbell::UP), (1, Dumbbell::DOWN)].map(|(node, link)| {
+            let host = sim.node(node);
+            let handle = host.app.handle.or(host.app.accepted.first().copied()).unwrap();
+            let stats = host.endpoint.connection(handle).unwrap().stats();
+            assert!(stats.ecn_failures == 1 || !links.contains(&link), "{links:?}");
+            stats.ecn_failures
+        });
+        assert!(gave_up.iter().sum::<u64>() >= 1);
+    }
+}
+
 // RFC 9000 §14 MUST NOT-1
 #[test]
 fn a_path_too_small_for_quic_ends_in_a_clear_reason() {

@@ -30,4 +30,4 @@ pub use header::{
 };
 pub use reset_token::ResetToken;
 pub use stream_id::{Dir, Side, StreamId};
-pub use transport_parameters::{PreferredAddress, TransportParameterError, TransportParameters};
+pub use transport_parameters::{PreferredAddress, TransportParameterError, TransportParameters, VersionInformation};

@@ -15,6 +15,12 @@ pub const fn is_greased(version: u32) -> bool {
     version & 0x0f0f_0f0f == 0x0a0a_0a0a
 }
 
+/// A reserved version, made from a random number (RFC 9000 §15).
+#[inline]
+pub const fn greased(random: u32) -> u32 {
+    random & 0xf0f0_f0f0 | 0x0a0a_0a0a
+}
+
 /// Whether the packets of this version can be read beyond the invariants of RFC 8999.
 #[inline]
 pub const fn is_known(version: u32) -> bool {

@@ -6,6 +6,7 @@
 
 mod ack_frequency;
 mod bad_input;
+mod bbr;
 mod command;
 mod compliance;
 mod congestion;
@@ -15,6 +16,7 @@ mod interop;
 mod laboratory;
 mod link;
 mod matrices;
+mod paths;
 mod perf;
 mod relay;
 mod row;
@@ -153,7 +155,10 @@ fn laboratory() -> [Case; 7] {
 /// The cases of the standards in their order.
 fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure)]
+    vec![
+        case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
+        case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
+    ]
 }
 
 /// Runs the subcommand.

@@ -82,6 +82,12 @@ impl LocalIds {
         self.to_announce.push_back(sequence);
     }
 
+    /// An ID that the transport parameters announce, with the preferred address (RFC 9000 §5.1.1).
+    pub(crate) fn issue_in_parameters(&mut self, id: ConnectionId, reset_token: ResetToken) {
+        self.issued.push(IssuedId { sequence: self.next_sequence, id, reset_token });
+        self.next_sequence += 1;
+    }
+
     /// The next ID for a NEW_CONNECTION_ID frame.
     pub(crate) fn next_announcement(&self) -> Option<IssuedId> {
         let sequence = *self.to_announce.front()?;

@@ -24,8 +24,13 @@ struct Offered {
 
 /// Owns the IDs that packets of ours may be addressed to.
 pub(crate) struct RemoteIds {
+    /// On the path in use.
     current: Offered,
+    /// On other paths, by their place. RFC 9000 §9.5 MUST NOT: one ID for two destinations.
+    parked: Vec<(usize, Offered)>,
     spare: VecDeque<Offered>,
+    /// The highest sequence number that was ever taken into use.
+    taken: u64,
     retire_prior_to: u64,
     to_retire: VecDeque<u64>,
     /// Retirements sent and not yet acknowledged.
@@ -37,6 +42,8 @@ impl RemoteIds {
     pub(crate) fn new(first: ConnectionId) -> Self {
         Self {
             current: Offered { sequence: 0, id: first, reset_token: None },
+            parked: Vec::new(),
+            taken: 0,
             spare: VecDeque::new(),
             retire_prior_to: 0,
             to_retire: VecDeque::new(),
@@ -83,7 +90,7 @@ impl RemoteIds {
         }
         let offered = Offered { sequence, id, reset_token: Some(reset_token) };
         // RFC 9000 §19.15 MUST: the same sequence number always names the same ID, and the reverse.
-        for known in self.spare.iter().chain([&self.current]) {
+        for known in self.spare.iter().chain([&self.current]).chain(self.parked.iter().map(|(_, id)| id)) {
             let same = known.sequence == sequence || known.id == id;
             let equal = known.sequence == sequence
                 && known.id == id
@@ -98,10 +105,10 @@ impl RemoteIds {
         }
         // RFC 9000 §19.15 MUST-5: Retire Prior To that goes back is ignored
         self.retire_prior_to = self.retire_prior_to.max(retire_prior_to);
-        // RFC 9000 §19.15 MUST-6: an ID that is already asked back is retired at once. So is one that comes before
-        // the ID in use: either it was given up and this is a late copy of its announcement (RFC 9000 §5.1.2 MUST
-        // NOT: use it again), or it was overtaken, and there are newer ones.
-        if sequence < self.retire_prior_to.max(self.current.sequence) {
+        // RFC 9000 §19.15 MUST-6: an ID that is already asked back is retired at once. So is one that comes before an ID
+        // that was taken into use: either it was given up and this is a late copy of its announcement (RFC 9000 §5.1.2
+        // MUST NOT: use it again), or it was overtaken, and there are newer ones.
+        if sequence < self.retire_prior_to || sequence <= self.taken {
             self.retire(sequence)?;
         } else {
             let place = self.spare.partition_point(|s| s.sequence < sequence);
@@ -116,8 +123,17 @@ impl RemoteIds {
         if self.current.sequence < self.retire_prior_to {
             self.rotate()?;
         }
+        for at in (0..self.parked.len()).rev().filter(|_| retire_prior_to > 0) {
+            let (path, old) = self.parked[at];
+            if old.sequence < self.retire_prior_to {
+                self.parked.swap_remove(at);
+                self.retire(old.sequence)?;
+                let next = self.take_spare();
+                self.parked.extend(next.map(|next| (path, next)));
+            }
+        }
         // RFC 9000 §5.1.1 MUST-3: more IDs than we agreed to keep end the connection with CONNECTION_ID_LIMIT_ERROR
-        if self.spare.len() as u64 + 1 > ACTIVE_LIMIT {
+        if (self.spare.len() + self.parked.len()) as u64 + 1 > ACTIVE_LIMIT {
             return Err(TransportError::new(Code::CONNECTION_ID_LIMIT_ERROR, "more connection IDs than the limit"));
         }
         Ok(())
@@ -125,11 +141,63 @@ impl RemoteIds {
 
     /// Gives up the current ID for the next one, for example when the address changes. `false` when there is none.
     pub(crate) fn rotate(&mut self) -> Result<bool, TransportError> {
-        let Some(next) = self.spare.pop_front() else { return Ok(false) };
+        let Some(next) = self.take_spare() else { return Ok(false) };
         let old = std::mem::replace(&mut self.current, next);
         // RFC 9000 §5.1.2 MUST NOT-1: an ID of the peer is never dropped without being retired
         self.retire(old.sequence)?;
         Ok(true)
+    }
+
+    fn take_spare(&mut self) -> Option<Offered> {
+        let next = self.spare.pop_front()?;
+        self.taken = self.taken.max(next.sequence);
+        Some(next)
+    }
+
+    /// The ID for packets on a path that is not in use. Without one of its own it shares that of the path in use.
+    pub(crate) fn on_path(&self, place: usize) -> &ConnectionId {
+        self.parked.iter().find(|(path, _)| *path == place).map_or(&self.current.id, |(_, offered)| &offered.id)
+    }
+
+    /// Whether a path can get an ID of its own. Not while many retirements are under way: somebody who forwards the
+    /// peer's packets from ever new addresses must not use the IDs up.
+    pub(crate) fn has_spare(&self) -> bool {
+        !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
+    }
+
+    /// Gives a path an ID of its own, if there is one. `false` when there is none.
+    pub(crate) fn assign(&mut self, place: usize) -> bool {
+        if self.parked.iter().any(|(path, _)| *path == place) {
+            return true;
+        }
+        let next = if self.has_spare() { self.take_spare() } else { None };
+        self.parked.extend(next.map(|next| (place, next)));
+        next.is_some()
+    }
+
+    /// The path at `place` comes into use, the one at `old` goes out of it and keeps its ID.
+    pub(crate) fn activate(&mut self, place: usize, old: usize) {
+        // RFC 9000 §9.5: another ID on another path, so that observers cannot link the two. When the peer has left us
+        // none, the one in use goes on: that is permitted where the network has changed the peer's address.
+        if place != old
+            && self.assign(place)
+            && let Some(at) = self.parked.iter().position(|(path, _)| *path == place)
+        {
+            let (_, next) = self.parked.swap_remove(at);
+            let before = std::mem::replace(&mut self.current, next);
+            self.parked.push((old, before));
+        }
+    }
+
+    /// The path at `place` is given up, and its ID with it.
+    pub(crate) fn release(&mut self, place: usize) -> Result<(), TransportError> {
+        match self.parked.iter().position(|(path, _)| *path == place) {
+            Some(at) => {
+                let (_, gone) = self.parked.swap_remove(at);
+                self.retire(gone.sequence)
+            }
+            None => Ok(()),
+        }
     }
 
     fn retire(&mut self, sequence: u64) -> Result<(), TransportError> {
@@ -214,6 +282,8 @@ mod tests {
         fn clone_for_test(&self) -> Self {
             Self {
                 current: self.current,
+                parked: self.parked.clone(),
+                taken: self.taken,
                 spare: self.spare.clone(),
                 retire_prior_to: self.retire_prior_to,
                 to_retire: self.to_retire.clone(),
@@ -243,6 +313,60 @@ mod tests {
     }
 
     // RFC 9000 §19.15 MUST-5, MUST-6
+    #[test]
+    fn each_path_has_an_id_of_its_own_and_none_is_used_again() {
+        let mut ids = start();
+        for n in 1..4 {
+            offer(&mut ids, n, 0).unwrap();
+        }
+        assert!(ids.assign(1) && ids.assign(1));
+        assert_eq!((ids.current().as_slice(), ids.on_path(1).as_slice()), (&[0; 8][..], &[1; 8][..]));
+        ids.activate(1, 0);
+        assert_eq!((ids.current().as_slice(), ids.on_path(0).as_slice()), (&[1; 8][..], &[0; 8][..]));
+        ids.activate(0, 1);
+        assert_eq!((ids.current().as_slice(), ids.on_path(1).as_slice()), (&[0; 8][..], &[1; 8][..]));
+        ids.release(1).unwrap();
+        assert_eq!(ids.to_retire, [1]);
+        ids.to_retire.clear();
+        // A late copy of the announcement.
+        offer(&mut ids, 1, 0).unwrap();
+        assert_eq!(ids.to_retire, [1], "it is given back at once");
+        ids.activate(2, 0);
+        assert_eq!(ids.current().as_slice(), [2; 8]);
+        assert_eq!(ids.on_path(7), ids.current(), "a path without an ID of its own shares the one in use");
+    }
+
+    #[test]
+    fn ids_of_other_paths_are_asked_back_too() {
+        let mut ids = start();
+        for n in 1..4 {
+            offer(&mut ids, n, 0).unwrap();
+        }
+        ids.assign(1);
+        ids.activate(2, 0);
+        // In use 2, at place 0 the first one, at place 1 the next; 3 is spare.
+        offer(&mut ids, 4, 3).unwrap();
+        assert!([0, 1, 2].iter().all(|sequence| ids.to_retire.contains(sequence)));
+        assert_eq!(ids.current().as_slice(), [3; 8]);
+        let mut held: Vec<u64> =
+            ids.parked.iter().map(|(_, id)| id.sequence).chain(ids.spare.iter().map(|s| s.sequence)).collect();
+        held.sort_unstable();
+        assert_eq!(held, [4]);
+    }
+
+    #[test]
+    fn ever_new_paths_do_not_use_the_ids_up() {
+        let mut ids = start();
+        for n in 1..=255u8 {
+            if ids.spare.is_empty() {
+                let _ = offer(&mut ids, n, 0);
+            }
+            ids.assign(1);
+            ids.release(1).unwrap();
+        }
+        assert!(ids.to_retire.len() <= RETIREMENTS_LIMIT / 2);
+    }
+
     #[test]
     fn an_id_that_arrives_after_it_was_asked_back_is_retired() {
         let mut ids = start();

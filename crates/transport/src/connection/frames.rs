@@ -101,8 +101,11 @@ impl Connection {
         if let Some(space) = self.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
+            if newest && seen.kind == PacketKind::OneRtt {
+                self.paths[seen.arrival.path].spin.on_packet(self.side, seen.spin);
+            }
             if newest && !probing && seen.arrival.path != self.active {
-                self.migrate(now, seen.arrival.path);
+                self.migrate_with_peer(now, seen.arrival.path);
             }
         }
     }
@@ -149,7 +152,7 @@ impl Connection {
             }
             Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
             Frame::PathChallenge(data) => {
-                self.paths[seen.arrival.path].challenge.on_challenge(data);
+                self.on_path_challenge(now, seen.arrival.path, data);
                 Ok(())
             }
             Frame::PathResponse(data) => {

@@ -1,16 +1,17 @@
-//! A peer whose address changes (RFC 9000 §9): a rebinding of a NAT, or a move to another network.
+//! Addresses that change (RFC 9000 §9): a peer behind a NAT that rebinds, a client that moves to another network or to the
+//! address that the server prefers.
 
 use std::net::{IpAddr, SocketAddr};
 
 use rand_core::RngCore;
 use units::Instant;
-use wire::Side;
+use wire::{PreferredAddress, Side};
 
 use super::Connection;
 use crate::{
     events::Event,
     observe::{DropReason, Migration},
-    path::{AmplificationLimit, Outcome, Path},
+    path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
     recovery::Recovery,
 };
 
@@ -31,6 +32,24 @@ pub(super) struct Newcomer {
     place: Option<usize>,
 }
 
+/// Why a connection does not move to another address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// Only clients migrate (RFC 9000 §9).
+    #[error("only a client can migrate")]
+    NotClient,
+    /// The handshake is not confirmed, or the connection is over.
+    #[error("the connection is not established")]
+    NotEstablished,
+    /// The server has asked its clients to stay (`disable_active_migration`).
+    #[error("the server does not want clients to migrate")]
+    Disabled,
+    /// The server has given no spare connection ID: moving would let observers link the paths.
+    #[error("the server has left no connection ID for another path")]
+    NoConnectionId,
+}
+
 impl Connection {
     /// The path that a datagram of `bytes` came over; [`NEWCOMER`] when the address is new and may be.
     #[inline]
@@ -41,10 +60,26 @@ impl Connection {
         local: Option<IpAddr>,
         bytes: usize,
     ) -> Option<usize> {
-        if self.paths[self.active].remote == remote {
+        if self.paths[self.active].is(remote, local) {
             return Some(self.active);
         }
-        if let Some(known) = self.paths.0.iter().position(|p| p.remote == remote) {
+        self.other_path_of(now, remote, local, bytes)
+    }
+
+    fn other_path_of(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: usize,
+    ) -> Option<usize> {
+        if let Some(known) = self.paths.0.iter().position(|p| p.is(remote, local)) {
+            return Some(known);
+        }
+        if self.paths[self.active].may_be(remote, local) {
+            return Some(self.active);
+        }
+        if let Some(known) = self.paths.0.iter().position(|p| p.may_be(remote, local)) {
             return Some(known);
         }
         // RFC 9000 §9 MUST: a client drops packets from addresses of the server that it does not know, and nobody
@@ -71,13 +106,30 @@ impl Connection {
 
     /// Makes room for a new path, at the cost of one that is neither in use nor the last that was validated.
     fn add_path(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Option<usize> {
-        // RFC 9000 §9.4 MUST: a new path starts with a new congestion controller and a new RTT.
         let mut discovery = self.profile.mtu_discovery();
         let mtu = discovery.limit(self.peer.max_udp_payload_size);
-        let seed = self.seed.child("path", self.paths_seen);
-        let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-        recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
-        let path = Path::new(remote, local, AmplificationLimit::unvalidated(), recovery, discovery, self.profile.ecn);
+        let before = &self.paths[self.active];
+        // RFC 9000 §9.4 MUST: a new path starts with a new congestion controller and a new RTT, unless only the peer's
+        // port has changed, as NATs do.
+        let only_port = before.proven && before.remote.ip() == remote.ip() && before.local == local;
+        let recovery = if self.side == Side::Server && only_port {
+            let mut recovery = before.recovery.continued(now);
+            recovery.set_mtu(now, mtu);
+            recovery
+        } else {
+            let seed = self.seed.child("path", self.paths_seen);
+            let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
+            recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
+            recovery
+        };
+        // RFC 9000 §8: the limit protects third parties from servers; a client knows the server's address.
+        let limit = match self.side {
+            Side::Client => AmplificationLimit::validated(),
+            Side::Server => AmplificationLimit::unvalidated(),
+        };
+        let spin = Spin::new(self.profile.spin, self.random.next_u64());
+        let marks = EcnMarks::new(self.profile.ecn);
+        let path = Path::new(remote, local, limit, recovery, discovery, marks, spin);
         let place = if self.paths.0.len() < PATHS {
             self.paths.0.push(path);
             self.paths.0.len() - 1
@@ -89,44 +141,126 @@ impl Connection {
                 (challenge.is_running(), recovery.bytes_in_flight())
             })?;
             self.abandon_path(place);
+            self.release_id(now, place);
             self.stats.congestion_events += self.paths[place].recovery.congestion_events();
             self.paths[place] = path;
             place
         };
         self.paths_seen += 1;
+        self.remote_ids.assign(place);
         Some(place)
     }
 
     /// The newest packet came over another path, with more than probing frames: the peer lives there now.
-    pub(super) fn migrate(&mut self, now: Instant, place: usize) {
+    pub(super) fn migrate_with_peer(&mut self, now: Instant, place: usize) {
         if self.side == Side::Client {
             return;
         }
         if self.paths[self.active].amplification.is_validated() {
             self.last_validated = self.active;
         }
-        self.active = place;
-        self.ack_requests.restart();
-        self.observe_migration(now, Migration::Started, place);
+        let old = self.last_validated;
+        self.use_path(now, place);
         // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
-        if !self.paths[place].amplification.is_validated() && !self.paths[place].challenge.is_running() {
+        if self.paths[place].proven {
+            self.arrived(now, place);
+        } else if !self.paths[place].challenge.is_running() {
             self.challenge(now, place);
         }
         // RFC 9000 §9.3.3: the old path is asked too; if the peer is still there, someone copies its packets.
-        let old = self.last_validated;
         if old != place && !self.paths[old].challenge.is_running() {
             self.challenge(now, old);
         }
-        // RFC 9000 §9.5 SHOULD: another ID on another path, so that observers cannot link the two.
-        if let Err(error) = self.remote_ids.rotate() {
-            self.fail(now, error);
-        }
+    }
+
+    /// Sends on another path from here on.
+    fn use_path(&mut self, now: Instant, place: usize) {
+        let old = std::mem::replace(&mut self.active, place);
+        // RFC 9000 §9.5: with another connection ID.
+        self.remote_ids.activate(place, old);
+        self.ack_requests.restart();
+        self.stats.path_changes += 1;
+        self.observe_migration(now, Migration::Started, place);
         self.fit_datagrams();
+    }
+
+    /// The socket of this client was replaced by one with another address: goes on from there at once. Does nothing for a
+    /// server, or before the handshake is confirmed.
+    ///
+    /// The path is validated while data flows. `local` is the new address, if it is to be named in
+    /// [`Transmit::local`](crate::Transmit::local).
+    // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
+    pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
+        if self.side == Side::Server || !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
+            return;
+        }
+        let remote = self.paths[self.active].remote;
+        let Some(place) = self.add_path(now, remote, local) else { return };
+        self.use_path(now, place);
+        // There is no way back: the old socket is gone.
+        self.last_validated = place;
+        self.challenge(now, place);
+        self.control.ping = true;
+    }
+
+    /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
+    /// is [`Event::Migrated`] or [`Event::MigrationFailed`].
+    ///
+    /// # Errors
+    /// See [`MigrateError`].
+    pub fn migrate(&mut self, now: Instant, local: IpAddr) -> Result<(), MigrateError> {
+        if self.side == Side::Server {
+            return Err(MigrateError::NotClient);
+        }
+        // RFC 9000 §9 MUST NOT: no migration before the handshake is confirmed.
+        if !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
+            return Err(MigrateError::NotEstablished);
+        }
+        // RFC 9000 §18.2: the server's wish holds for the address of the handshake, not for the one it prefers.
+        if self.peer.disable_active_migration && self.paths[self.active].remote == self.handshake_remote {
+            return Err(MigrateError::Disabled);
+        }
+        let remote = self.paths[self.active].remote;
+        self.head_for(now, remote, Some(local))
+    }
+
+    /// Begins to validate a path that this client wants to move to.
+    fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
+        // RFC 9000 §9.5 MUST NOT: one ID from two addresses.
+        if !self.remote_ids.has_spare() {
+            return Err(MigrateError::NoConnectionId);
+        }
+        let place = self.add_path(now, remote, local).ok_or(MigrateError::NoConnectionId)?;
+        self.paths[place].destined = true;
+        self.challenge(now, place);
+        Ok(())
+    }
+
+    /// The server would rather be reached elsewhere.
+    // RFC 9000 §9.6.1 SHOULD: once the handshake is confirmed the client validates a path there, and moves if it works.
+    pub(super) fn consider_preferred_address(&mut self, now: Instant) {
+        let Some(PreferredAddress { ipv4, ipv6, .. }) = self.preferred_address.take() else { return };
+        let (remote, local) = (self.paths[self.active].remote, self.paths[self.active].local);
+        let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
+        if let Some(preferred) = preferred.filter(|&preferred| preferred != remote) {
+            // Without a connection ID for it the client stays.
+            let _ = self.head_for(now, preferred, local);
+        }
     }
 
     fn observe_migration(&mut self, now: Instant, state: Migration, place: usize) {
         let remote = self.paths[place].remote;
         self.observe(now, |observer, at| observer.migration(at, state, remote));
+    }
+
+    /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the
+    /// path is validated when the peer moves there.
+    pub(super) fn on_path_challenge(&mut self, now: Instant, place: usize, data: [u8; 8]) {
+        self.paths[place].challenge.on_challenge(data);
+        let path = &self.paths[place];
+        if self.side == Side::Server && !path.proven && !path.challenge.is_running() {
+            self.challenge(now, place);
+        }
     }
 
     pub(super) fn challenge(&mut self, now: Instant, place: usize) {
@@ -142,15 +276,58 @@ impl Connection {
 
     pub(super) fn on_path_response(&mut self, now: Instant, data: [u8; 8]) {
         // RFC 9000 §8.2.3: the answer counts wherever it arrives.
+        let place = (0..self.paths.0.len()).find_map(|place| match self.paths[place].challenge.on_response(data) {
+            Outcome::Validated { full_size } => Some((place, full_size)),
+            Outcome::Unrelated => None,
+        });
+        let Some((place, full_size)) = place else { return };
+        let path = &mut self.paths[place];
+        let address_is_news = path.amplification.validate();
+        let path_is_news = full_size && !path.proven;
+        path.proven |= full_size;
+        let destined = path.destined && path_is_news;
+        path.destined &= !path_is_news;
+        if !self.paths[place].proven {
+            // RFC 9000 §8.2.1 MUST: the limit on bytes kept the challenge small; whether the path carries 1,200 bytes is
+            // asked now that the address is known to be the peer's.
+            self.challenge(now, place);
+        }
+        if destined {
+            self.last_validated = place;
+            self.use_path(now, place);
+            // RFC 9000 §9.2: anything but a probing frame tells the server.
+            self.control.ping = true;
+        }
+        let news = if self.side == Side::Server { address_is_news } else { path_is_news };
+        if news && place == self.active {
+            self.arrived(now, place);
+        }
+        self.release_unused_ids(now);
+    }
+
+    /// The path in use is validated.
+    fn arrived(&mut self, now: Instant, place: usize) {
+        self.last_validated = place;
+        self.observe_migration(now, Migration::Validated, place);
+        self.push(Event::Migrated);
+    }
+
+    /// Gives the IDs of paths back that nobody needs any more.
+    fn release_unused_ids(&mut self, now: Instant) {
+        if !self.paths[self.active].proven {
+            return;
+        }
         for place in 0..self.paths.0.len() {
-            if self.paths[place].challenge.on_response(data) == Outcome::Validated
-                && self.paths[place].amplification.validate()
-                && place == self.active
-            {
-                self.last_validated = place;
-                self.observe_migration(now, Migration::Validated, place);
-                self.push(Event::Migrated);
+            let path = &self.paths[place];
+            if place != self.active && !path.challenge.is_running() && !path.challenge.wants_to_send() {
+                self.release_id(now, place);
             }
+        }
+    }
+
+    fn release_id(&mut self, now: Instant, place: usize) {
+        if let Err(error) = self.remote_ids.release(place) {
+            self.fail(now, error);
         }
     }
 
@@ -159,15 +336,33 @@ impl Connection {
         for place in 0..self.paths.0.len() {
             if self.paths[place].challenge.is_expired(now) {
                 self.paths[place].challenge.abandon();
-                if place == self.active && !self.paths[place].amplification.is_validated() {
-                    // RFC 9000 §9.3.2 MUST: without proof the peer is still where it was.
-                    self.active = self.last_validated;
-                    self.observe_migration(now, Migration::Abandoned, place);
-                }
+                self.on_path_failure(now, place);
             } else if let Some(pto) = self.paths[place].challenge.repeat_due(now) {
                 let data = self.challenge_data();
                 self.paths[place].challenge.start(data, now, pto * 2);
             }
+        }
+        self.release_unused_ids(now);
+    }
+
+    /// Nobody has answered on a path in time.
+    fn on_path_failure(&mut self, now: Instant, place: usize) {
+        if self.paths[place].proven {
+            return;
+        }
+        self.stats.path_failures += 1;
+        if place == self.active {
+            if self.last_validated == place {
+                return;
+            }
+            // RFC 9000 §9.3.2 MUST: without proof the peer is still where it was.
+            self.active = self.last_validated;
+            self.remote_ids.activate(self.active, place);
+            self.observe_migration(now, Migration::Abandoned, place);
+            self.fit_datagrams();
+        } else if std::mem::take(&mut self.paths[place].destined) {
+            self.observe_migration(now, Migration::Abandoned, place);
+            self.push(Event::MigrationFailed);
         }
     }
 }

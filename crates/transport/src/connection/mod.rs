@@ -9,19 +9,28 @@ mod commands;
 mod control;
 mod early;
 mod frames;
+mod header_bits;
 mod idle;
 mod lifecycle;
 mod migration;
 mod mtu;
+mod path_probe;
 mod progress;
 mod receive;
 mod recover;
+mod rekey;
 mod report;
+mod rest;
 mod spaces;
 mod timeouts;
 mod transmit;
 mod verdicts;
+mod versions;
 mod watch;
+
+pub use self::migration::MigrateError;
+pub use self::rekey::KeyUpdatePolicy;
+pub(crate) use self::versions::select as select_version;
 
 use std::{
     collections::VecDeque,
@@ -31,15 +40,18 @@ use std::{
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
-use wire::{ConnectionId, ResetToken, Side, TransportParameters, version};
+use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters};
 
 use self::{
     control::Control,
     early::Early,
+    header_bits::RandomBits,
     lifecycle::{CloseFrame, Lifecycle},
     receive::Unopened,
+    rekey::Rekey,
     spaces::Spaces,
     transmit::Skip,
+    versions::Versions,
     watch::Unwatched,
 };
 use crate::{
@@ -47,12 +59,12 @@ use crate::{
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
-    endpoint::{ClientConfig, ConnectError, ServerConfig},
+    endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
-    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted},
+    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
-    path::{AmplificationLimit, Path, PathList},
+    path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
     profile::Profile,
     recovery::Recovery,
     stats::Stats,
@@ -69,6 +81,8 @@ pub(crate) struct Setup {
     pub(crate) local: Option<IpAddr>,
     pub(crate) seed: Seed,
     pub(crate) tokens: Arc<Tokens>,
+    /// The ID that goes with a server's preferred address; its sequence number is 1.
+    pub(crate) preferred: Option<(ConnectionId, ResetToken)>,
 }
 
 /// How a connection that a peer started began.
@@ -95,6 +109,8 @@ pub(crate) struct Origin {
 pub struct Connection {
     side: Side,
     version: u32,
+    /// Until the handshake is confirmed.
+    versions: Option<Box<Versions>>,
     profile: Arc<Profile>,
     random: RandomStream,
     tokens: Arc<Tokens>,
@@ -109,11 +125,21 @@ pub struct Connection {
     handshake: Handshake,
     keys: Keys,
     key_update_wanted: bool,
+    rekey: Rekey,
+    random_bits: RandomBits,
+    /// How long nothing happens before the connection counts as at rest.
+    rest_after: Duration,
     early: Early,
     spaces: Spaces,
     paths: PathList,
     /// The path that is sent on.
     active: usize,
+    /// Where the handshake found the server.
+    handshake_remote: SocketAddr,
+    /// Where the server would rather be reached.
+    preferred_address: Option<PreferredAddress>,
+    /// A client that goes there.
+    follows: bool,
     /// The path to fall back to when the one in use turns out not to lead to the peer.
     last_validated: usize,
     newcomer: Option<migration::Newcomer>,
@@ -159,6 +185,7 @@ struct PeerPromises {
     ack_delay_exponent: u8,
     active_connection_id_limit: u64,
     max_udp_payload_size: u16,
+    disable_active_migration: bool,
 }
 
 impl Connection {
@@ -171,25 +198,30 @@ impl Connection {
     ) -> Result<Self, ConnectError> {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
-        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |_| {});
+        let grease = random.next_u64();
+        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Client, |p| {
+            p.version_information = Some(versions::information(config.version, &config.versions, grease));
+        });
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
-        let session = config.tls.start(version::V1, server_name, parameters)?;
+        let session = config.tls.start(config.version, server_name, parameters)?;
         let path = new_path(now, &profile, &setup, true);
         let mut connection = Self::assemble(
             now,
             Side::Client,
-            version::V1,
+            config.version,
             profile,
             random,
             setup,
-            Handshake::client(version::V1, session),
-            initial_keys(Side::Client, version::V1, &dcid),
+            Handshake::client(config.version, session),
+            initial_keys(Side::Client, config.version, &dcid, config.profile.key_limits),
             RemoteIds::new(dcid),
             path,
         );
+        connection.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
         connection.token.clone_from(&config.token);
+        connection.follows = config.follow_preferred_address;
         connection.unwatched = unwatched;
         connection.start_watching(now);
         connection.progress_handshake(now);
@@ -199,15 +231,28 @@ impl Connection {
     pub(crate) fn accept_from(now: Instant, setup: Setup, config: &ServerConfig, origin: &Origin) -> Self {
         let profile = config.profile.clone();
         let mut random = setup.seed.stream("connection");
-        let parameters = local_parameters(&profile, setup.scid, &mut random, Side::Server, |p| {
-            // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
-            p.original_dcid = Some(origin.original_dcid);
-            p.stateless_reset_token = Some(setup.reset_token);
-            p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+        let preferred = setup.preferred.map(|(cid, reset_token)| {
+            let PreferredAddresses { ipv4, ipv6 } = config.preferred_address;
+            PreferredAddress { ipv4, ipv6, cid, reset_token }
         });
+        let grease = random.next_u64();
+        let parameters = |version: u32, random: &mut RandomStream| {
+            local_parameters(&profile, setup.scid, random, Side::Server, |p| {
+                p.version_information = Some(versions::information(version, &config.versions, grease));
+                // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
+                p.original_dcid = Some(origin.original_dcid);
+                p.stateless_reset_token = Some(setup.reset_token);
+                p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+                p.disable_active_migration = !config.migration;
+                p.preferred_address = preferred;
+            })
+        };
+        let upgrade = config.upgrade_to.filter(|version| *version != origin.version);
+        let upgrade = upgrade.map(|version| Upgrade { version, parameters: parameters(version, &mut random) });
+        let parameters = parameters(origin.version, &mut random);
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
-        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters });
-        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid);
+        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters, upgrade });
+        let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid, profile.key_limits);
         let path = new_path(now, &profile, &setup, origin.validated);
         let mut connection = Self::assemble(
             now,
@@ -221,6 +266,10 @@ impl Connection {
             RemoteIds::new(origin.peer),
             path,
         );
+        if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
+            connection.local_ids.issue_in_parameters(cid, reset_token);
+        }
+        connection.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
         connection.expected.initial_source = Some(origin.peer);
         connection.first_dcid = Some(origin.initial_dcid);
         connection.send_token = config.send_token;
@@ -248,6 +297,7 @@ impl Connection {
         Self {
             side,
             version,
+            versions: None,
             random,
             tokens: setup.tokens,
             local_ids: LocalIds::new(setup.scid, setup.reset_token),
@@ -258,8 +308,14 @@ impl Connection {
             handshake,
             keys,
             key_update_wanted: false,
+            rekey: Rekey::new(profile.key_update),
+            random_bits: RandomBits::default(),
+            rest_after: rest::rest_after(profile.idle_timeout),
             early: Early::new(),
             spaces: Spaces::new(&profile),
+            handshake_remote: path.remote,
+            preferred_address: None,
+            follows: false,
             paths: PathList(vec![path]),
             active: 0,
             last_validated: 0,
@@ -275,7 +331,12 @@ impl Connection {
             unopened: Vec::new(),
             deferred: Vec::new(),
             idle_timeout: profile.idle_timeout,
-            peer: PeerPromises { ack_delay_exponent: 3, active_connection_id_limit: 2, max_udp_payload_size: u16::MAX },
+            peer: PeerPromises {
+                ack_delay_exponent: 3,
+                active_connection_id_limit: 2,
+                max_udp_payload_size: u16::MAX,
+                disable_active_migration: false,
+            },
             sent_since_received: false,
             heard: false,
             handshake_acked: false,
@@ -455,6 +516,7 @@ fn local_parameters(
         min_ack_delay_us: profile.acks.min_delay().and_then(|delay| u64::try_from(delay.as_micros()).ok()),
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
+        grease_quic_bit: profile.grease,
         ..TransportParameters::default()
     };
     Streams::new(side, &profile.streams).local_parameters(&mut parameters);
@@ -469,8 +531,8 @@ pub(crate) fn labels(version: u32) -> &'static Labels {
     Labels::of(version).expect("only versions that are supported get this far")
 }
 
-fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
-    let mut keys = Keys::new(side, labels(version), KeyLimits::default());
+fn initial_keys(side: Side, version: u32, dcid: &ConnectionId, limits: KeyLimits) -> Keys {
+    let mut keys = Keys::new(side, labels(version), limits);
     keys.set_initial(dcid.as_slice());
     keys
 }
@@ -478,6 +540,9 @@ fn initial_keys(side: Side, version: u32, dcid: &ConnectionId) -> Keys {
 fn new_path(now: Instant, profile: &Profile, setup: &Setup, validated: bool) -> Path {
     let limit = if validated { AmplificationLimit::validated() } else { AmplificationLimit::unvalidated() };
     let discovery = profile.mtu_discovery();
+    let spin = Spin::new(profile.spin, setup.seed.stream("spin").next_u64());
     let recovery = Recovery::new(&profile.recovery_config(), discovery.current(), setup.seed.child("path", 0), now);
-    Path::new(setup.remote, setup.local, limit, recovery, discovery, profile.ecn)
+    let path = Path::new(setup.remote, setup.local, limit, recovery, discovery, EcnMarks::new(profile.ecn), spin);
+    // RFC 9000 §8.1: the handshake proves it, with datagrams of 1,200 bytes in both directions.
+    Path { proven: true, ..path }
 }

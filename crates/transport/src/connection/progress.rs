@@ -15,7 +15,9 @@ impl Connection {
     /// Lets TLS work on what has arrived, and obeys what it says.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
-            match self.handshake.advance() {
+            let event = self.handshake.advance();
+            self.follow_handshake_version();
+            match event {
                 Ok(None) => return,
                 Ok(Some(event)) => {
                     if let Err(error) = self.on_tls_event(now, event) {
@@ -53,9 +55,16 @@ impl Connection {
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
         let peer = self.handshake.check_parameters(raw, &self.expected)?;
         self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
+        self.check_versions(now, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
             self.remote_ids.set_first_token(token);
         }
+        if let Some(preferred) = peer.preferred_address {
+            // RFC 9000 §5.1.1: its ID has the sequence number 1.
+            self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
+            self.preferred_address = self.follows.then_some(preferred);
+        }
+        self.random_bits.grease = self.profile.grease && peer.grease_quic_bit;
         self.check_remembered(&peer)?;
         self.stop_early(now);
         self.streams.set_peer_parameters(&peer)?;
@@ -64,6 +73,7 @@ impl Connection {
             ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
             active_connection_id_limit: peer.active_connection_id_limit,
+            disable_active_migration: peer.disable_active_migration,
             max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
         let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
@@ -78,6 +88,7 @@ impl Connection {
         let theirs = Duration::from_millis(peer.max_idle_timeout_ms);
         if !theirs.is_zero() && (self.idle_timeout.is_zero() || theirs < self.idle_timeout) {
             self.idle_timeout = theirs;
+            self.rest_after = super::rest::rest_after(theirs);
         }
         Ok(())
     }
@@ -123,6 +134,8 @@ impl Connection {
         }
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
+        self.versions = None;
+        self.consider_preferred_address(now);
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST-1: the Handshake keys go when the handshake is confirmed.
         self.discard_space(now, SpaceId::Handshake);

@@ -84,6 +84,8 @@ pub(super) struct PacketSeen<'a> {
     pub(super) arrival: Arrival,
     /// It was sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
+    /// Its spin bit; of packets with a long header it means nothing.
+    pub(super) spin: bool,
 }
 
 impl Connection {
@@ -95,6 +97,9 @@ impl Connection {
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
+            if let Some(path) = self.paths.0.iter_mut().find(|path| path.may_be(remote, local)) {
+                path.amplification.on_received(payload.len());
+            }
             payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
@@ -199,9 +204,8 @@ impl Connection {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
-                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded; we do not offer to accept it
-                // (RFC 9287).
-                if !wire::fixed_bit(&buffer[at..end]) {
+                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it (RFC 9287).
+                if !self.profile.grease && !wire::fixed_bit(&buffer[at..end]) {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
                     self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
@@ -215,7 +219,8 @@ impl Connection {
             };
             let packet_end = at + header.packet_len();
             // RFC 9000 §17.2 MUST-1: the same holds for long headers. Version Negotiation has no such bit.
-            if !matches!(header, Header::VersionNegotiation { .. }) && !wire::fixed_bit(&buffer[at..end]) {
+            let exempt = self.profile.grease || matches!(header, Header::VersionNegotiation { .. });
+            if !exempt && !wire::fixed_bit(&buffer[at..end]) {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
                 break;
             }
@@ -224,7 +229,9 @@ impl Connection {
                 Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
                     // RFC 9000 §12.2 SHOULD-2: coalesced packets are for one connection; others are left out.
                     // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
-                    if version != self.version || *first_dcid.get_or_insert(dcid) != dcid {
+                    if *first_dcid.get_or_insert(dcid) != dcid
+                        || !self.speaks(version, ty, &buffer[at..packet_end], pn_offset)
+                    {
                         break;
                     }
                     // RFC 9000 §14.1 MUST-3: a server discards an Initial packet in a datagram below 1,200 bytes;
@@ -307,7 +314,8 @@ impl Connection {
                     // RFC 9001 §4.9.1 MUST NOT-1: no Initial packets after that
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen = PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false };
+                let seen =
+                    PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false, spin: false };
                 self.handle_opened(now, buffer, start, opened, seen);
                 true
             }
@@ -349,6 +357,7 @@ impl Connection {
                     dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
                     old_keys: opened.old_keys,
+                    spin: buffer[start] & wire::bits::SPIN != 0,
                 };
                 self.handle_opened(now, buffer, start, opened, seen);
             }
@@ -547,6 +556,9 @@ impl Connection {
         // RFC 9000 §17.2.5.1 MUST-2: what follows a Retry goes to the ID that it brought
         self.remote_ids.replace_first(scid);
         self.keys.set_initial(scid.as_slice());
+        if let Some(versions) = &mut self.versions {
+            versions.initial_dcid = scid;
+        }
         self.observe_initial_keys(now);
         self.resend_initial(now);
         self.void_early(now, true);
@@ -558,7 +570,9 @@ impl Connection {
         // RFC 8999 §6 MUST-2: one that names no version is ignored.
         // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
         // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
-        if self.side == Side::Server || self.heard || offered.is_empty() || offered.contains(&self.version) {
+        // RFC 9368 §4 MUST: nor in an attempt that already follows from one.
+        let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
+        if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {
             return;
         }
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };

@@ -93,9 +93,15 @@ impl Connection {
             self.review_acks(now);
         }
         match outcome.ecn {
-            EcnFeedback::Valid { newly_ce } => self.stats.ecn_ce_marks += newly_ce,
+            EcnFeedback::Valid { newly_ce } => {
+                self.stats.ecn_ce_marks += newly_ce;
+                self.paths[outcome.ecn_path.into()].marks.on_valid();
+            }
             // RFC 9000 §13.4.2.2 MUST-1, MUST-2: a path that does not bring the marks back is not marked any more.
-            EcnFeedback::Failed => self.paths[self.active].marks = false,
+            EcnFeedback::Failed => {
+                self.stats.ecn_failures += 1;
+                self.paths[outcome.ecn_path.into()].marks.on_failed();
+            }
             EcnFeedback::None => {}
         }
         self.on_mtu_outcome(now, outcome);
@@ -175,6 +181,7 @@ impl Connection {
             Reason::Probe | Reason::AntiDeadlock => {
                 self.stats.probe_timeouts += 1;
                 self.paths[place].recovery.on_probe_timeout(now);
+                self.stats.ecn_failures += u64::from(self.paths[place].marks.on_timeout());
                 if !self.handshake.is_confirmed() {
                     // What was trusted without proof may be what does not arrive.
                     let mtu = self.paths[place].discovery.distrust();

@@ -6,13 +6,18 @@ use units::Duration;
 use wire::{ConnectionId, Side};
 
 use super::{Connection, spaces::SpaceId};
-use crate::{ack_frequency::AckFrequency, observe::RecoveryMetrics, stats::Stats, tls::Session};
+use crate::{ack_frequency::AckFrequency, congestion::PathModel, observe::RecoveryMetrics, stats::Stats, tls::Session};
 
 /// Getters.
 impl Connection {
     /// Client or server.
     pub fn side(&self) -> Side {
         self.side
+    }
+
+    /// The version of QUIC, see [`wire::version`]; until the handshake is complete the server may choose another.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// The address of the peer on the path in use.
@@ -43,6 +48,11 @@ impl Connection {
     /// Name of the congestion controller that is attached to the path in use.
     pub fn congestion_control(&self) -> &'static str {
         self.paths[self.active].recovery.controller().name()
+    }
+
+    /// The model of the path in use, where the congestion controller has one.
+    pub fn path_model(&self) -> Option<PathModel> {
+        self.paths[self.active].recovery.controller().model()
     }
 
     /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
@@ -86,6 +96,12 @@ impl Connection {
         stats.datagram_frames_lost = datagrams.lost;
         stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
         stats
+    }
+
+    /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
+    pub fn records_memory(&self) -> usize {
+        let spaces = self.spaces.ids().filter_map(|id| self.spaces.get(id));
+        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum()
     }
 
     /// The state of recovery and congestion control of the path in use.

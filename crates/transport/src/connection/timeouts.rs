@@ -24,6 +24,7 @@ impl Connection {
                     self.timers.clear_all();
                 }
                 Timer::KeepAlive => self.control.ping = true,
+                Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
                     self.forget_early_keys(now);
@@ -81,5 +82,6 @@ impl Connection {
         self.timers.set(Timer::Idle, idle);
         let keep_alive = self.profile.keep_alive.map(|span| now + span);
         self.timers.set(Timer::KeepAlive, keep_alive);
+        self.timers.set(Timer::Rest, Some(now + self.rest_after));
     }
 }

@@ -5,7 +5,7 @@
 
 use rand_core::RngCore;
 use units::{Instant, RandomStream};
-use wire::{ConnectionId, Frame, HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
+use wire::{Frame, HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
 
 use super::{Connection, lifecycle::CloseFrame, spaces::SpaceId};
 use crate::{
@@ -22,11 +22,11 @@ use crate::{
 /// The kernel takes at most this many datagrams in one send.
 const MAX_SEGMENTS: usize = 64;
 /// RFC 9000 §14.1: datagrams with Initial packets are at least this long.
-const MIN_INITIAL_DATAGRAM: usize = 1200;
+pub(super) const MIN_INITIAL_DATAGRAM: usize = 1200;
 /// Our `ack_delay_exponent`: the default, so that it is not sent.
 const ACK_DELAY_EXPONENT: u8 = 3;
 /// Room below which another packet is not worth starting.
-const MIN_PACKET_ROOM: usize = 64;
+pub(super) const MIN_PACKET_ROOM: usize = 64;
 /// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
 const PING_AFTER_ACKS: u32 = 64;
 
@@ -128,6 +128,9 @@ impl Connection {
         let (remote, local) = (path.remote, path.local);
         // Larger ones may be what is lost: probes after a timeout have the size that every path carries.
         let mtu = usize::from(if self.spaces.wants_probes() { path.mtu.min(BASE_MTU) } else { path.mtu });
+        if self.rekey.is_due(&self.stats) {
+            self.key_update_wanted = true;
+        }
         if self.key_update_wanted {
             self.try_update_keys(now);
         }
@@ -548,6 +551,9 @@ impl Connection {
             wire::patch_length(out, pos, end);
         }
         let pn_offset = packet.pn_offset - packet.start;
+        if packet.long.is_none() {
+            out[packet.start] = self.short_first_byte(out[packet.start]);
+        }
         if let Some(observer) = &mut self.observer {
             let frames = packet.pn_offset + packet.pn_len;
             let event = PacketEvent {
@@ -606,65 +612,12 @@ impl Connection {
         end
     }
 
-    /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
-    fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let may_send = |path: &Path| path.amplification.budget() >= MIN_PACKET_ROOM as u64;
-        let place = self.paths.0.iter().position(|p| p.challenge.wants_to_send() && may_send(p))?;
-        if !self.keys.can_seal(Level::OneRtt) {
-            return None;
-        }
-        let path = &mut self.paths[place];
-        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
-        if buffer.len() < room {
-            return None;
-        }
-        let response = path.challenge.take_response();
-        let challenge = path.challenge.take_challenge();
-        let (remote, local, mtu) = (path.remote, path.local, usize::from(path.mtu));
-        let space = self.spaces.get_mut(SpaceId::DATA)?;
-        let pn = space.ledger.next_pn();
-        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
-        let dcid: ConnectionId = *self.remote_ids.current();
-        let mut w = Writer::new(&mut buffer[..room - TAG_LEN]);
-        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
-        for frame in [response.map(Frame::PathResponse), challenge.map(Frame::PathChallenge)].into_iter().flatten() {
-            frame.encode(&mut w);
-        }
-        // RFC 9000 §8.2.1, §8.2.2 MUST: both fill a datagram of 1,200 bytes, unless the amplification limit forbids.
-        let end = w.position().max((MIN_INITIAL_DATAGRAM.min(mtu).min(room)) - TAG_LEN);
-        let padding = end - w.position();
-        w.reserve(padding).fill(0);
-        let packet = OpenPacket {
-            space: SpaceId::DATA,
-            start: 0,
-            pn_offset,
-            pn,
-            pn_len,
-            long: None,
-            end,
-            ack_eliciting: true,
-            in_flight: true,
-            probe: false,
-            mtu_probe: false,
-        };
-        let active = std::mem::replace(&mut self.active, place);
-        let len = self.close_packet(now, &packet, buffer, None);
-        self.active = active;
-        if let Some(error) = self.seal_failed.take() {
-            self.fail(now, error);
-            return None;
-        }
-        self.paths[place].amplification.on_sent(len);
-        self.stats.datagrams_sent += 1;
-        self.stats.bytes_sent += len as u64;
-        self.observe(now, |observer, at| {
-            observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
-        });
-        Some(Transmit { remote, local, ecn: None, len, segment_size: len })
-    }
-
     /// The goodbye, in every level that the peer may be able to read.
     fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        // What the address may not be sent yet waits for its next datagram.
+        if self.datagram_room() == 0 {
+            return None;
+        }
         let frame = self.lifecycle.take_to_send()?.clone();
         self.keys.say_last_words();
         let path = &self.paths[self.active];
@@ -791,6 +744,6 @@ impl Connection {
     }
 
     pub(super) fn ecn_mark(&self) -> Option<Ecn> {
-        self.paths[self.active].marks.then_some(Ecn::Ect0)
+        self.paths[self.active].marks.mark().then_some(Ecn::Ect0)
     }
 }

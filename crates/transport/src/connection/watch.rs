@@ -115,6 +115,7 @@ impl Connection {
         let phase = self.keys.updates();
         if phase != self.stats.key_updates {
             self.stats.key_updates = phase;
+            self.rekey.restart(&self.stats);
             self.observe(now, |observer, at| observer.keys_updated(at, phase, by));
         }
     }

@@ -71,6 +71,24 @@ fn a_frame_fills_the_space_that_is_left() {
     }
 }
 
+/// Filling gaps from behind, byte by byte, moves few bytes for each: what is joined is short, what is apart is counted.
+#[test]
+fn fragments_from_behind_are_cheap_or_refused() {
+    let mut stream = CryptoStream::new();
+    let mut refused = None;
+    for offset in (1..MAX_AHEAD).rev() {
+        if stream.on_frame(offset, &[1]).is_err() {
+            refused = Some(offset);
+            break;
+        }
+        let longest = stream.receive.fragments.values().map(Vec::len).max();
+        assert!(longest <= Some(JOINED + 1) && stream.receive.fragments.len() <= MAX_FRAGMENTS);
+    }
+    assert_eq!(refused, None, "64 KiB are within the limits");
+    let mut stream = CryptoStream::new();
+    assert!((0..MAX_FRAGMENTS as u64 + 2).any(|n| stream.on_frame(1 + 2 * n, &[1]).is_err()));
+}
+
 proptest! {
     #[test]
     fn reassembly_agrees_with_a_bitmap(
@@ -92,7 +110,7 @@ proptest! {
             }
             let mut end_before = stream.receive.next;
             for (&start, data) in &stream.receive.fragments {
-                prop_assert!(start > end_before && !data.is_empty());
+                prop_assert!(start >= end_before && start > stream.receive.next && !data.is_empty());
                 end_before = start + data.len() as u64;
             }
         }

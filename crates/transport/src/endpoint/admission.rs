@@ -75,7 +75,11 @@ impl Endpoint {
             return;
         }
         let scid = self.ids.generate();
-        let setup = self.setup(now, scid, datagram.remote, datagram.local);
+        let mut setup = self.setup(now, scid, datagram.remote, datagram.local);
+        if !server.preferred_address.is_empty() {
+            let id = self.ids.generate();
+            setup.preferred = Some((id, self.tokens.reset_token(now, &id)));
+        }
         let origin = Origin {
             version: first.version,
             initial_dcid: first.dcid,

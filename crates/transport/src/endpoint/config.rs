@@ -1,11 +1,16 @@
 //! What an endpoint, a server and a client are given.
 
-use std::sync::Arc;
+use std::{
+    net::{SocketAddrV4, SocketAddrV6},
+    sync::Arc,
+};
 
 use units::Seed;
+use wire::version;
 
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
+    connection::select_version,
     observe::ObserverFactory,
     profile::Profile,
     ring::{KeyRing, MemoryRegister, StrikeRegister},
@@ -63,6 +68,16 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// Send a token with which the client skips address validation next time.
     pub send_token: bool,
+    /// Versions of QUIC that are spoken, see [`wire::version`]. Others are answered with Version Negotiation.
+    pub versions: Vec<u32>,
+    /// A client that offers this version is answered in it, whatever version its first packet has (RFC 9368).
+    pub upgrade_to: Option<u32>,
+    /// Clients may move to other networks. When not, they are asked to stay (`disable_active_migration`); a NAT may rebind
+    /// all the same.
+    pub migration: bool,
+    /// Where clients shall go once the handshake is done (RFC 9000 §9.6). Datagrams that arrive there have to reach the
+    /// same endpoint, with that address as [`Datagram::local`](crate::Datagram::local).
+    pub preferred_address: PreferredAddresses,
     /// Who watches accepted connections from their first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
@@ -71,7 +86,33 @@ impl ServerConfig {
     /// Accepts with default limits.
     pub fn new(tls: Arc<dyn ServerTls>, profile: Arc<Profile>) -> Self {
         let retry = RetryPolicy::Above(1_000);
-        Self { tls, profile, retry, max_connections: 100_000, send_token: true, observe: None }
+        Self {
+            tls,
+            profile,
+            retry,
+            max_connections: 100_000,
+            send_token: true,
+            versions: vec![version::V1, version::V2],
+            upgrade_to: None,
+            migration: true,
+            preferred_address: PreferredAddresses::default(),
+            observe: None,
+        }
+    }
+}
+
+/// Addresses that a server would rather be reached at, by family; a client takes that of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PreferredAddresses {
+    /// Over IPv4.
+    pub ipv4: Option<SocketAddrV4>,
+    /// Over IPv6.
+    pub ipv6: Option<SocketAddrV6>,
+}
+
+impl PreferredAddresses {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ipv4.is_none() && self.ipv6.is_none()
     }
 }
 
@@ -84,6 +125,14 @@ pub struct ClientConfig {
     pub profile: Arc<Profile>,
     /// A token from an earlier connection to the same server.
     pub token: Vec<u8>,
+    /// Version of QUIC of the first packet, see [`wire::version`].
+    pub version: u32,
+    /// Versions that the server may choose from, the preferred one first.
+    pub versions: Vec<u32>,
+    /// The connection follows from a Version Negotiation packet.
+    pub reacts: bool,
+    /// Go where the server would rather be reached, if the path there works.
+    pub follow_preferred_address: bool,
     /// Who watches the connection from its first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
@@ -91,7 +140,26 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// A first connection, without a token.
     pub fn new(tls: Arc<dyn ClientTls>, profile: Arc<Profile>) -> Self {
-        Self { tls, profile, token: Vec::new(), observe: None }
+        Self {
+            tls,
+            profile,
+            token: Vec::new(),
+            version: version::V1,
+            versions: vec![version::V1, version::V2],
+            reacts: false,
+            follow_preferred_address: true,
+            observe: None,
+        }
+    }
+
+    /// For another attempt, after the server has answered with [`CloseReason::VersionMismatch`](crate::CloseReason): the
+    /// same with a version that the server offered. `None` when there is none in common.
+    ///
+    /// The answer was not authentic. In the handshake of the other attempt the server has to confirm it, or the
+    /// connection is refused (RFC 9368 §4).
+    pub fn react_to(&self, offered: &[u32]) -> Option<Self> {
+        let version = select_version(&self.versions, offered)?;
+        Some(Self { version, reacts: true, ..self.clone() })
     }
 }
 

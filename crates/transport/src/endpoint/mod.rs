@@ -21,9 +21,9 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
-use wire::{ConnectionId, Header, LongType, ResetToken, version};
+use wire::{ConnectionId, Header, LongType, ResetToken};
 
-pub use self::config::{ClientConfig, ConnectError, EndpointConfig, RetryPolicy, ServerConfig};
+pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
 use self::{
     admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
@@ -234,6 +234,17 @@ impl Endpoint {
         Ok(handle)
     }
 
+    /// The socket was replaced by one with another address: the clients' connections go on from there. `local` is that
+    /// address, if it is to be named in [`Transmit::local`].
+    pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
+        for index in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[index].connection {
+                connection.rebind(now, local);
+                self.mark_dirty(u32::try_from(index).expect("fewer than 2^32 connections"));
+            }
+        }
+    }
+
     fn setup(&mut self, now: Instant, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {
         self.setups += 1;
         Setup {
@@ -243,6 +254,7 @@ impl Endpoint {
             local,
             seed: self.seed.child("connection", self.setups),
             tokens: self.tokens.clone(),
+            preferred: None,
         }
     }
 
@@ -345,18 +357,16 @@ impl Endpoint {
             return;
         };
         match header {
-            Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. }
-                if self.server.is_some() && is_supported(version) =>
-            {
+            Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. } if self.speaks(version) => {
                 let token = Bytes::copy_from_slice(&payload[token]);
                 self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
             }
             Header::Long { ty: LongType::ZeroRtt, version, dcid, .. }
-                if self.server.is_some() && is_supported(version) =>
+                if self.server.is_some() && self.speaks(version) =>
             {
                 self.keep_early(now, dcid, datagram);
             }
-            Header::Long { version, .. } if self.server.is_some() && !is_supported(version) => {
+            Header::Long { version, .. } if self.server.is_some() && !self.speaks(version) => {
                 self.negotiate_version(&datagram);
             }
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
@@ -365,6 +375,11 @@ impl Endpoint {
             // RFC 9000 §5.2.2 MUST-2: whatever else fits no connection is dropped
             _ => self.stats.dropped += 1,
         }
+    }
+
+    /// Whether connections of this version are accepted.
+    fn speaks(&self, version: u32) -> bool {
+        self.server.as_ref().is_some_and(|server| server.versions.contains(&version))
     }
 
     /// Lets the connections whose time has come act.
@@ -529,8 +544,4 @@ impl Endpoint {
         }
         self.free.push(index);
     }
-}
-
-fn is_supported(v: u32) -> bool {
-    v == version::V1
 }

@@ -70,11 +70,13 @@ impl Endpoint {
             return;
         };
         // RFC 9000 §6.3: a version that is reserved for greasing stands among ours, unlike the one that was asked for.
-        let mut greased = (self.random.next_u32() & 0xf0f0_f0f0) | 0x0a0a_0a0a;
+        let mut greased = version::greased(self.random.next_u32());
         if greased == version {
             greased ^= 0x1000_0000;
         }
-        let mut answer = vec![0; 7 + dcid.len() + scid.len() + 8];
+        let mut versions = self.server.as_ref().map(|server| server.versions.clone()).unwrap_or_default();
+        versions.push(greased);
+        let mut answer = vec![0; 7 + dcid.len() + scid.len() + 4 * versions.len()];
         let mut w = Writer::new(&mut answer);
         let unused = self.random.next_u32() as u8;
         // RFC 9000 §17.2.1 MUST-3: the destination ID of Version Negotiation is the source ID of what it answers
@@ -82,7 +84,7 @@ impl Endpoint {
         // RFC 9000 §17.2.1 MUST NOT-2: one Version Negotiation packet per datagram
         // RFC 8999 §6 MUST-3: the destination ID of Version Negotiation is the source ID of what it answers
         // RFC 8999 §6 MUST-4: the source ID of Version Negotiation is the destination ID of what it answers
-        wire::encode_version_negotiation(&mut w, unused, scid, dcid, &[version::V1, greased]);
+        wire::encode_version_negotiation(&mut w, unused, scid, dcid, &versions);
         let len = w.position();
         answer.truncate(len);
         // RFC 9000 §5.2.2 SHOULD-1: a first packet of an unknown version, if long enough, is answered with Version

@@ -4,9 +4,11 @@
 //! goes on without it. The costly part of a handshake (key exchange, signature, certificates) is in steps and nowhere
 //! else.
 
+use wire::{Side, TransportParameters};
+
 use crate::{
     error::TransportError,
-    tls::{Level, Progress, ServerTls, Session},
+    tls::{Level, Progress, ServerTls, Session, client_hello},
 };
 
 /// What a server needs to start TLS, kept until the first handshake bytes are authenticated: a forged first packet
@@ -14,6 +16,30 @@ use crate::{
 pub(crate) struct Unstarted {
     pub(crate) tls: std::sync::Arc<dyn ServerTls>,
     pub(crate) parameters: Vec<u8>,
+    /// A version that the server would rather speak.
+    pub(crate) upgrade: Option<Upgrade>,
+}
+
+/// Another version for a client that offers it, and the parameters that go with it.
+pub(crate) struct Upgrade {
+    pub(crate) version: u32,
+    pub(crate) parameters: Vec<u8>,
+}
+
+impl Unstarted {
+    /// Looks into a client's first message whether it offers the version that is preferred; then the handshake is made
+    /// for that.
+    // RFC 9368 §2.3: the server reads the first flight as one of another version, if the client says that it can be.
+    pub(crate) fn negotiate(&mut self, hello: &[u8]) -> Option<u32> {
+        let Upgrade { version, parameters } = self.upgrade.take()?;
+        // What cannot be read is refused by whoever reads all of it.
+        let raw = client_hello::transport_parameters(hello)?;
+        let information = TransportParameters::decode(Side::Client, &raw).ok()?.version_information?;
+        information.available.contains(&version).then(|| {
+            self.parameters = parameters;
+            version
+        })
+    }
 }
 
 /// Who works.
@@ -53,7 +79,7 @@ impl Step {
         let read = data.is_some().then_some(level);
         let started = match worker {
             Worker::Session(session) => Ok(session),
-            Worker::Unstarted(Unstarted { tls, parameters }) => tls.start(version, parameters),
+            Worker::Unstarted(Unstarted { tls, parameters, .. }) => tls.start(version, parameters),
         };
         let mut session = match started {
             Ok(session) => session,

@@ -134,6 +134,8 @@ struct LevelKeys {
 pub struct Keys {
     side: Side,
     labels: &'static Labels,
+    /// RFC 9369 §4.1: early data keeps the version of the client's first flight.
+    early_labels: &'static Labels,
     limits: KeyLimits,
     initial: Option<Box<LevelKeys>>,
     zero_rtt: Option<Box<LevelKeys>>,
@@ -151,6 +153,7 @@ impl Keys {
         Self {
             side,
             labels,
+            early_labels: labels,
             limits,
             initial: None,
             zero_rtt: None,
@@ -179,7 +182,7 @@ impl Keys {
     /// Installs the keys that follow from a secret of the handshake.
     pub fn install(&mut self, level: Level, direction: Direction, suite: CipherSuite, secret: &Secret) {
         self.lower_integrity_limit(suite);
-        let labels = self.labels;
+        let labels = if level == Level::ZeroRtt { self.early_labels } else { self.labels };
         let place = match level {
             Level::OneRtt => return self.one_rtt.install(direction, suite, secret, labels),
             Level::Initial => &mut self.initial,

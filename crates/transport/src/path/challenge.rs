@@ -9,7 +9,10 @@ const OUTSTANDING_LIMIT: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The peer returned data that was sent on this path.
-    Validated,
+    Validated {
+        /// The challenge filled a datagram of 1,200 bytes: the path carries what QUIC needs.
+        full_size: bool,
+    },
     /// Data that was not sent, or is not waited for any more.
     Unrelated,
 }
@@ -17,7 +20,8 @@ pub(crate) enum Outcome {
 /// Owns the challenges of one path, and the answer that the peer waits for.
 #[derive(Default)]
 pub(crate) struct Challenge {
-    outstanding: Vec<[u8; 8]>,
+    /// What was sent, and whether in a datagram of full size.
+    outstanding: Vec<([u8; 8], bool)>,
     to_send: Option<[u8; 8]>,
     /// When the path is given up.
     deadline: Option<Instant>,
@@ -48,12 +52,11 @@ impl Challenge {
 
     /// An answer arrived (on whichever path).
     pub(crate) fn on_response(&mut self, data: [u8; 8]) -> Outcome {
-        if self.outstanding.contains(&data) {
-            *self = Self { response: self.response, ..Self::default() };
-            Outcome::Validated
-        } else {
-            Outcome::Unrelated
-        }
+        let Some(&(_, full_size)) = self.outstanding.iter().find(|(sent, _)| *sent == data) else {
+            return Outcome::Unrelated;
+        };
+        self.abandon();
+        Outcome::Validated { full_size }
     }
 
     /// Gives the validation up.
@@ -61,6 +64,7 @@ impl Challenge {
         *self = Self { response: self.response, ..Self::default() };
     }
 
+    #[inline]
     pub(crate) fn wants_to_send(&self) -> bool {
         self.to_send.is_some() || self.response.is_some()
     }
@@ -69,12 +73,13 @@ impl Challenge {
         self.response.take()
     }
 
-    pub(crate) fn take_challenge(&mut self) -> Option<[u8; 8]> {
+    /// The data for a PATH_CHALLENGE frame, if one is due; `full_size` says whether its datagram has 1,200 bytes.
+    pub(crate) fn take_challenge(&mut self, full_size: bool) -> Option<[u8; 8]> {
         let data = self.to_send.take()?;
         if self.outstanding.len() == OUTSTANDING_LIMIT {
             self.outstanding.remove(0);
         }
-        self.outstanding.push(data);
+        self.outstanding.push((data, full_size));
         Some(data)
     }
 
@@ -111,9 +116,9 @@ mod tests {
         let pto = Duration::from_millis(100);
         challenge.start([1; 8], Instant::ZERO, pto);
         assert_eq!(challenge.on_response([1; 8]), Outcome::Unrelated, "not sent yet");
-        assert_eq!(challenge.take_challenge(), Some([1; 8]));
+        assert_eq!(challenge.take_challenge(true), Some([1; 8]));
         assert_eq!(challenge.on_response([2; 8]), Outcome::Unrelated);
-        assert_eq!(challenge.on_response([1; 8]), Outcome::Validated);
+        assert_eq!(challenge.on_response([1; 8]), Outcome::Validated { full_size: true });
         assert_eq!(challenge.on_response([1; 8]), Outcome::Unrelated, "once");
         assert_eq!(challenge.next_timeout(), None);
     }
@@ -128,5 +133,18 @@ mod tests {
         challenge.start([2; 8], Instant::from_millis(100), pto);
         assert!(!challenge.is_expired(Instant::from_millis(299)));
         assert!(challenge.is_expired(Instant::from_millis(300)));
+    }
+
+    #[test]
+    fn a_flood_of_challenges_is_answered_once_and_keeps_nothing() {
+        let mut challenge = Challenge::default();
+        for n in 0..10_000_u64 {
+            challenge.on_challenge(n.to_be_bytes());
+            challenge.start(n.to_be_bytes(), Instant::ZERO, Duration::from_millis(1));
+            challenge.take_challenge(n % 2 == 0);
+        }
+        assert_eq!(challenge.take_response(), Some(9_999_u64.to_be_bytes()));
+        assert_eq!(challenge.take_response(), None);
+        assert!(challenge.outstanding.len() <= OUTSTANDING_LIMIT);
     }
 }

@@ -5,7 +5,9 @@
 
 mod amplification;
 mod challenge;
+mod ecn;
 mod mtu;
+mod spin;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +15,9 @@ use units::Instant;
 
 pub(crate) use amplification::AmplificationLimit;
 pub(crate) use challenge::{Challenge, Outcome};
+pub(crate) use ecn::EcnMarks;
 pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
+pub(crate) use spin::Spin;
 
 use crate::{
     recovery::{Paths, Recovery},
@@ -29,14 +33,19 @@ pub(crate) struct Path {
     pub(crate) amplification: AmplificationLimit,
     /// Proof that the peer receives at this address.
     pub(crate) challenge: Challenge,
+    /// Datagrams of 1,200 bytes have passed in both directions.
+    pub(crate) proven: bool,
+    /// A client moves here as soon as the path is proven.
+    pub(crate) destined: bool,
     /// RTT, bytes in flight, congestion control, pacing.
     pub(crate) recovery: Recovery,
     /// Largest UDP payload that is sent on this path, in bytes.
     pub(crate) mtu: u16,
     /// Looks for a larger one.
     pub(crate) discovery: MtuDiscovery,
-    /// Packets are marked ECT(0), as long as the marks come back (RFC 9000 §13.4.2).
-    pub(crate) marks: bool,
+    /// Whether packets are marked ECT(0).
+    pub(crate) marks: EcnMarks,
+    pub(crate) spin: Spin,
 }
 
 /// The paths of a connection, as recovery finds them. Their places are the indices that ledgers name.
@@ -75,10 +84,24 @@ impl Path {
         amplification: AmplificationLimit,
         recovery: Recovery,
         discovery: MtuDiscovery,
-        marks: bool,
+        marks: EcnMarks,
+        spin: Spin,
     ) -> Self {
         let (challenge, mtu) = (Challenge::default(), discovery.current());
-        Self { remote, local, amplification, challenge, recovery, mtu, discovery, marks }
+        let (proven, destined) = (false, false);
+        Self { remote, local, amplification, challenge, proven, destined, recovery, mtu, discovery, marks, spin }
+    }
+
+    /// Whether a datagram between these addresses is on this path for sure.
+    #[inline]
+    pub(crate) fn is(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
+        self.remote == remote && self.local == local
+    }
+
+    /// Whether it may be: where a socket or the application did not name the address of this end, any will do.
+    #[inline]
+    pub(crate) fn may_be(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
+        self.remote == remote && (self.local == local || self.local.is_none() || local.is_none())
     }
 
     /// The peer takes no datagrams above `max` bytes.

@@ -39,6 +39,8 @@ pub struct AckOutcome {
     pub mtu_probe_lost: Option<(PathIndex, u16)>,
     /// What the acknowledgement says about ECN, on the path of its largest packet.
     pub ecn: EcnFeedback,
+    /// That path.
+    pub ecn_path: PathIndex,
 }
 
 /// What one acknowledgement or timeout has brought for one path so far.
@@ -290,7 +292,8 @@ pub fn on_ack_received<P: Paths + ?Sized>(
             ecn_path = Some(path);
         }
     }
-    if ecn_path.is_some() {
+    if let Some(path) = ecn_path {
+        outcome.ecn_path = path;
         outcome.ecn = ledger.ecn.on_ack(ack.ecn, marked);
     }
     if outcome.spurious_packets > 0 || paths_acked(paths) {

@@ -324,6 +324,20 @@ impl Streams {
         }
     }
 
+    /// Says again what holds data back: the limit of the connection, or else of a stream. `false` when nothing does.
+    pub fn repeat_blocked(&mut self) -> bool {
+        if self.schedule.has_new() && self.credit.available() == 0 {
+            self.pending |= pending::DATA_BLOCKED;
+            return true;
+        }
+        // One is enough to keep the connection alive.
+        let blocked = self.slab.slots().find(|&slot| self.slab[slot].send.is_blocked());
+        if let Some(slot) = blocked {
+            self.set_pending(slot, stream::pending::BLOCKED);
+        }
+        blocked.is_some()
+    }
+
     fn set_pending(&mut self, slot: Slot, bit: u8) {
         self.slab[slot].pending |= bit;
         if !self.slab[slot].held_back {

@@ -15,6 +15,7 @@ const EXTENSION_SERVER_NAME: u16 = 0;
 const EXTENSION_ALPN: u16 = 16;
 const EXTENSION_PRE_SHARED_KEY: u16 = 41;
 const EXTENSION_EARLY_DATA: u16 = 42;
+const EXTENSION_QUIC_PARAMETERS: u16 = 57;
 const NAME_TYPE_HOST: u8 = 0;
 
 /// Whether `bytes` begin a message whose end is not among them. What is refused anyway counts as whole.
@@ -26,6 +27,27 @@ pub(crate) fn is_partial(bytes: &[u8]) -> bool {
         }
         _ => true,
     }
+}
+
+/// The QUIC transport parameters in a whole ClientHello (RFC 9001 §8.2); `None` when there are none or it cannot be read.
+pub(crate) fn transport_parameters(bytes: &[u8]) -> Option<Vec<u8>> {
+    let body = bytes.strip_prefix(&[CLIENT_HELLO])?.get(3..)?;
+    let read = || -> Result<Option<Vec<u8>>, Malformed> {
+        let mut r = Reader::new(body);
+        r.bytes(2 + 32)?;
+        short(&mut r)?;
+        long(&mut r)?;
+        short(&mut r)?;
+        let mut extensions = Reader::new(long(&mut r)?);
+        while !extensions.is_empty() {
+            let (ty, value) = (extensions.u16()?, long(&mut extensions)?);
+            if ty == EXTENSION_QUIC_PARAMETERS {
+                return Ok(Some(value.to_vec()));
+            }
+        }
+        Ok(None)
+    };
+    read().ok()?
 }
 
 /// What a client asks for, as far as a choice of configuration can depend on it.

@@ -54,6 +54,9 @@ pub struct Exchange {
     pub early: Vec<bool>,
     pub closed: Option<(Instant, CloseReason)>,
     pub migrated: usize,
+    pub migration_failed: usize,
+    /// When something was read.
+    pub progress: Vec<Instant>,
     pub tokens: Vec<Bytes>,
     request: usize,
     answer: usize,
@@ -88,6 +91,8 @@ impl Exchange {
             early: Vec::new(),
             closed: None,
             migrated: 0,
+            migration_failed: 0,
+            progress: Vec::new(),
             tokens: Vec::new(),
             request: 0,
             answer,
@@ -129,6 +134,7 @@ impl Exchange {
             }
             Event::EarlyData { accepted } => self.early.push(accepted),
             Event::Migrated => self.migrated += 1,
+            Event::MigrationFailed => self.migration_failed += 1,
             Event::TokenReceived(token) => self.tokens.push(token),
             _ => {}
         }
@@ -151,6 +157,9 @@ impl App for Exchange {
                     Ok(Some(chunk)) => {
                         assert_eq!(chunk.data, content(stream.read, chunk.data.len()), "{id:?} at {}", stream.read);
                         stream.read += chunk.data.len();
+                        if self.progress.last() != Some(&now) {
+                            self.progress.push(now);
+                        }
                         if client {
                             self.first_byte.get_or_insert(now);
                         }

@@ -33,6 +33,10 @@ pub struct Host<A> {
     pub app: A,
     /// When a NAT gives the host another address; what is still sent to the one before is lost.
     pub moves: Vec<(Instant, SocketAddr)>,
+    /// When the host gets another socket, and its endpoint is told.
+    pub rebinds: Vec<(Instant, SocketAddr)>,
+    /// Another address of the host, which its endpoint may name as the local one.
+    pub also: Option<SocketAddr>,
     /// What the way to the host makes of ECN marks.
     pub rewrite_ecn: fn(netem::Ecn) -> netem::Ecn,
     buffer: Vec<u8>,
@@ -40,7 +44,16 @@ pub struct Host<A> {
 
 impl<A: App> Host<A> {
     pub fn new(address: SocketAddr, endpoint: Endpoint, app: A) -> Self {
-        Self { address, endpoint, app, moves: Vec::new(), rewrite_ecn: |ecn| ecn, buffer: vec![0; 64 * 1500] }
+        Self {
+            address,
+            endpoint,
+            app,
+            moves: Vec::new(),
+            rebinds: Vec::new(),
+            also: None,
+            rewrite_ecn: |ecn| ecn,
+            buffer: vec![0; 64 * 1500],
+        }
     }
 
     fn drain(&mut self, now: Instant, out: &mut Outbox) {
@@ -49,8 +62,9 @@ impl<A: App> Host<A> {
             let mut sent = false;
             while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
                 sent = true;
+                let from = self.also.filter(|also| transmit.local == Some(also.ip())).unwrap_or(self.address);
                 let mut datagram =
-                    sim::Datagram::new(self.address, transmit.remote, BytesMut::from(&self.buffer[..transmit.len]));
+                    sim::Datagram::new(from, transmit.remote, BytesMut::from(&self.buffer[..transmit.len]));
                 datagram.ecn = match transmit.ecn {
                     None => netem::Ecn::NotEct,
                     Some(Ecn::Ect0) => netem::Ecn::Ect0,
@@ -77,7 +91,11 @@ impl<A: App> Node for Host<A> {
         while self.moves.first().is_some_and(|(at, _)| *at <= now) {
             self.address = self.moves.remove(0).1;
         }
-        if let Some(datagram) = datagram.filter(|d| d.to == self.address) {
+        while self.rebinds.first().is_some_and(|(at, _)| *at <= now) {
+            self.address = self.rebinds.remove(0).1;
+            self.endpoint.rebind(now, Some(self.address.ip()));
+        }
+        if let Some(datagram) = datagram.filter(|d| d.to == self.address || Some(d.to) == self.also) {
             self.endpoint.handle_datagram(
                 now,
                 Datagram {
@@ -101,7 +119,9 @@ impl<A: App> Node for Host<A> {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        self.endpoint.poll_timeout().map(|(at, _, timer)| (at, timer.name()))
+        let rebind = self.rebinds.first().map(|&(at, _)| (at, "another socket"));
+        let timer = self.endpoint.poll_timeout().map(|(at, _, timer)| (at, timer.name()));
+        rebind.into_iter().chain(timer).min_by_key(|(at, _)| *at)
     }
 
     fn finished(&self) -> bool {

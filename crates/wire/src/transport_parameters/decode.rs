@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
-use super::{PreferredAddress, TransportParameters, id};
+use super::{PreferredAddress, TransportParameters, VersionInformation, id};
 use crate::{ConnectionId, Reader, ResetToken, Side, StreamId, Truncated};
 
 /// Parameters that cannot be accepted; the connection closes with TRANSPORT_PARAMETER_ERROR.
@@ -95,6 +95,7 @@ impl TransportParameters {
             id::RETRY_SOURCE_CONNECTION_ID => self.retry_source_cid = Some(connection_id(value)?),
             id::MAX_DATAGRAM_FRAME_SIZE => self.max_datagram_frame_size = number(value)?,
             id::GREASE_QUIC_BIT => self.grease_quic_bit = flag(value)?,
+            id::VERSION_INFORMATION => self.version_information = Some(version_information(sender, value)?),
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
             id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),
             id::RECEIVE_TIMESTAMPS_EXPONENT => self.receive_timestamps_exponent = number(value)?,
@@ -124,6 +125,24 @@ fn flag(value: &[u8]) -> Result<bool, &'static str> {
 
 fn connection_id(value: &[u8]) -> Result<ConnectionId, &'static str> {
     ConnectionId::new(value).ok_or("has more than 20 bytes")
+}
+
+// RFC 9368 §4 MUST: what is too short, not a multiple of four bytes, or has a version 0 cannot be read; nor can that of a
+// client which has not offered what it chose.
+fn version_information(sender: Side, value: &[u8]) -> Result<VersionInformation, &'static str> {
+    let (versions, rest) = value.as_chunks::<4>();
+    let mut versions = versions.iter().map(|version| u32::from_be_bytes(*version));
+    let chosen = versions.next().ok_or("is cut off")?;
+    let available: Vec<u32> = versions.collect();
+    if !rest.is_empty() {
+        Err("is not a list of versions")
+    } else if chosen == 0 || available.contains(&0) {
+        Err("has a version 0")
+    } else if sender.is_client() && !available.contains(&chosen) {
+        Err("does not offer the version that was chosen")
+    } else {
+        Ok(VersionInformation { chosen, available })
+    }
 }
 
 fn preferred_address(value: &[u8]) -> Result<PreferredAddress, &'static str> {

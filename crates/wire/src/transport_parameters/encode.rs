@@ -52,6 +52,11 @@ impl TransportParameters {
         if let Some(cid) = &self.initial_source_cid {
             parameter(out, id::INITIAL_SOURCE_CONNECTION_ID, cid.as_slice());
         }
+        if let Some(versions) = &self.version_information {
+            let all = [versions.chosen].into_iter().chain(versions.available.iter().copied());
+            let value: Vec<u8> = all.flat_map(u32::to_be_bytes).collect();
+            parameter(out, id::VERSION_INFORMATION, &value);
+        }
         if side.is_server() {
             self.encode_server_only(out);
         }

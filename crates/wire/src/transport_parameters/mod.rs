@@ -41,6 +41,8 @@ pub mod id {
     pub const MAX_ACK_DELAY: u64 = 0x0b;
     /// The sender does not want the receiver to migrate.
     pub const DISABLE_ACTIVE_MIGRATION: u64 = 0x0c;
+    /// Versions of QUIC (RFC 9368).
+    pub const VERSION_INFORMATION: u64 = 0x11;
     /// An address the client should move to. From servers only.
     pub const PREFERRED_ADDRESS: u64 = 0x0d;
     /// How many connection IDs the sender stores.
@@ -72,6 +74,16 @@ pub struct PreferredAddress {
     pub cid: ConnectionId,
     /// The stateless reset token of that connection ID.
     pub reset_token: ResetToken,
+}
+
+/// Versions, as one side sees them (RFC 9368 §3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionInformation {
+    /// The version that the sender uses for the connection; not 0.
+    pub chosen: u32,
+    /// From a client: what its first flight can be read as, the preferred one first, the chosen one among them. From a
+    /// server: what all of its deployment speaks. None is 0.
+    pub available: Vec<u32>,
 }
 
 /// What one side tells the other. [`Default`] is what holds when nothing is said.
@@ -118,6 +130,8 @@ pub struct TransportParameters {
     /// The shortest time the sender can hold acknowledgements back, in microseconds; its presence says that the sender
     /// understands ACK_FREQUENCY.
     pub min_ack_delay_us: Option<u64>,
+    /// Which versions the sender speaks.
+    pub version_information: Option<VersionInformation>,
     /// How many receive times the sender wants in an acknowledgement at most; without it, it does not understand them.
     pub max_receive_timestamps_per_ack: Option<u64>,
     /// The receive times that the sender gets shall count 2 to this power microseconds; at most 20, and 0 where no receive
@@ -148,6 +162,7 @@ impl Default for TransportParameters {
             max_datagram_frame_size: 0,
             grease_quic_bit: false,
             min_ack_delay_us: None,
+            version_information: None,
             max_receive_timestamps_per_ack: None,
             receive_timestamps_exponent: 0,
         }

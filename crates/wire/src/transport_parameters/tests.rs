@@ -247,6 +247,7 @@ prop_compose! {
             active_connection_id_limit,
             initial_source_cid,
             retry_source_cid,
+            version_information: None,
             max_datagram_frame_size: numbers[5],
             grease_quic_bit,
             min_ack_delay_us: min_ack_delay.map(|v| v % (max_ack_delay_ms * 1000 + 1)),
@@ -286,4 +287,37 @@ proptest! {
         r.counted().unwrap();
         prop_assert!(r.is_empty());
     }
+}
+
+// RFC 9368 §3, §4.
+#[test]
+fn version_information_is_read_strictly() {
+    let with = |value: &[u8]| {
+        let mut out = Vec::new();
+        out.push(0x11);
+        out.push(value.len() as u8);
+        out.extend_from_slice(value);
+        out
+    };
+    let (v1, v2) = ([0, 0, 0, 1], [0x6b, 0x33, 0x43, 0xcf]);
+    for (value, from_client, from_server) in [
+        ([v1, v2, v1].concat(), true, true),
+        ([v1].concat(), false, true),
+        ([v1, v2].concat(), false, true),
+        (vec![], false, false),
+        (vec![0, 0, 1], false, false),
+        ([&v1[..], &v1[..], &[1][..]].concat(), false, false),
+        ([[0; 4], [0; 4]].concat(), false, false),
+        ([v1, v1, [0; 4]].concat(), false, false),
+    ] {
+        for (side, good) in [(Side::Client, from_client), (Side::Server, from_server)] {
+            let read = TransportParameters::decode(side, &with(&value));
+            assert_eq!(read.is_ok(), good, "{side:?} {value:?} {read:?}");
+        }
+    }
+    let versions = VersionInformation { chosen: 1, available: vec![0x6b33_43cf, 1] };
+    let parameters = TransportParameters { version_information: Some(versions), ..TransportParameters::default() };
+    let mut out = Vec::new();
+    parameters.encode(&mut out, Side::Client, None);
+    assert_eq!(TransportParameters::decode(Side::Client, &out), Ok(parameters));
 }

@@ -1,0 +1,141 @@
+//! Which version of QUIC a connection speaks: the client's first flight names one, the server may answer in another that the
+//! flight can be read as (RFC 9368 §2.3, RFC 9369 §4), and both tell each other in authenticated parameters what they
+//! have chosen from.
+
+use units::Instant;
+use wire::{ConnectionId, LongType, Side, TransportParameters, VersionInformation, version};
+
+use super::{Connection, initial_keys, labels};
+use crate::{
+    crypto::Labels,
+    error::{Code, TransportError},
+    keys::KeyLimits,
+    tls::Level,
+};
+
+/// What is known of versions until the handshake is confirmed.
+#[derive(Debug)]
+pub(super) struct Versions {
+    /// That of the client's first packet.
+    pub(super) original: u32,
+    /// What this end speaks; a client's preferred one first.
+    available: Vec<u32>,
+    /// What the keys of Initial packets follow from.
+    pub(super) initial_dcid: ConnectionId,
+    /// A client that was sent here by a Version Negotiation packet.
+    reacts: bool,
+}
+
+impl Versions {
+    /// Whether the connection follows from a Version Negotiation packet.
+    pub(super) fn reacts(&self) -> bool {
+        self.reacts
+    }
+
+    pub(super) fn new(original: u32, available: &[u32], initial_dcid: ConnectionId, reacts: bool) -> Option<Box<Self>> {
+        Some(Box::new(Self { original, available: available.to_vec(), initial_dcid, reacts }))
+    }
+}
+
+/// What goes into the parameters of an end that speaks `available` and has chosen `chosen`.
+// RFC 9368 §3 MUST: a client's choice is among what it offers. Another that nobody implements keeps peers used to not
+// knowing every version.
+pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> VersionInformation {
+    let mut available = available.to_vec();
+    if !available.contains(&chosen) {
+        available.push(chosen);
+    }
+    available.push(version::greased(random as u32));
+    VersionInformation { chosen, available }
+}
+
+/// What a client that speaks `available`, the preferred one first, takes of what a server offers.
+pub(crate) fn select(available: &[u32], offered: &[u32]) -> Option<u32> {
+    available.iter().copied().find(|version| Labels::of(*version).is_some() && offered.contains(version))
+}
+
+impl Connection {
+    /// Whether a packet of this version is for the connection, apart from its keys. A client learns here that the server
+    /// answers in another version.
+    pub(super) fn speaks(&mut self, version: u32, ty: LongType, packet: &[u8], pn_offset: usize) -> bool {
+        if version == self.version {
+            return true;
+        }
+        let Some(versions) = &self.versions else { return false };
+        match self.side {
+            // RFC 9369 §4.1: early data stays in the version of the first flight.
+            Side::Server => ty == LongType::ZeroRtt && version == versions.original,
+            // RFC 9369 §4 MUST: the first packet in another version that the client offered, and that is authentic, says
+            // which version the server has chosen; from there on it is that.
+            Side::Client => {
+                let may_switch = self.version == versions.original && !self.keys.can_open(Level::Handshake);
+                may_switch
+                    && ty == LongType::Initial
+                    && versions.available.contains(&version)
+                    && self.is_authentic_initial(version, versions.initial_dcid, packet, pn_offset)
+                    && self.adopt_version(version)
+            }
+        }
+    }
+
+    /// Whether an Initial packet of another version was sealed by somebody who saw ours.
+    fn is_authentic_initial(&self, version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
+        Labels::of(version).is_some()
+            && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
+                .open_long(Level::Initial, &mut packet.to_vec(), pn_offset, 0)
+                .is_ok()
+    }
+
+    /// The connection speaks this version from here on. `true`, for the sake of the caller.
+    fn adopt_version(&mut self, version: u32) -> bool {
+        let Some(versions) = &self.versions else { return false };
+        self.version = version;
+        self.keys.set_labels(labels(version));
+        if self.keys.can_seal(Level::Initial) {
+            // RFC 9369 §4.1: with the ID of the client's first flight.
+            self.keys.set_initial(versions.initial_dcid.as_slice());
+        }
+        true
+    }
+
+    /// A server whose handshake has moved to another version follows it.
+    pub(super) fn follow_handshake_version(&mut self) {
+        let version = self.handshake.version();
+        if self.side == Side::Server && version != self.version {
+            self.adopt_version(version);
+        }
+    }
+
+    /// Checks what the peer says of versions against what was seen.
+    pub(super) fn check_versions(&self, _now: Instant, peer: &TransportParameters) -> Result<(), TransportError> {
+        let Some(versions) = &self.versions else { return Ok(()) };
+        let fail = |what| Err(TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what));
+        match (&peer.version_information, self.side) {
+            // RFC 9368 §4 MUST: what the client says it chose is what it uses.
+            (Some(info), Side::Server) if info.chosen != versions.original => {
+                fail("the client's packets are of another version than it says")
+            }
+            // RFC 9368 §4 MUST: so is what the server chose; nobody in between can have changed it.
+            (Some(info), Side::Client) if info.chosen != self.version => {
+                fail("the server's packets are of another version than it says")
+            }
+            (None, Side::Client) if self.version != versions.original => {
+                fail("the server changed the version and does not say so")
+            }
+            // RFC 9368 §4 MUST: after Version Negotiation the client would choose the same again, now that it knows for
+            // sure what the server speaks.
+            (Some(info), Side::Client) if versions.reacts => {
+                let mut offered = info.available.clone();
+                offered.push(self.version);
+                match select(&versions.available, &offered) {
+                    Some(version) if !info.available.is_empty() && version == versions.original => Ok(()),
+                    _ => fail("somebody has forged a Version Negotiation packet"),
+                }
+            }
+            (None, Side::Client) if versions.reacts => {
+                fail("the server does not confirm its Version Negotiation packet")
+            }
+            _ => Ok(()),
+        }
+    }
+}
