@@ -54,6 +54,7 @@ pub struct Profile {
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
     /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
