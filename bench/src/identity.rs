@@ -9,7 +9,10 @@ use std::sync::{
 };
 
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+    PKCS_ECDSA_P256_SHA256,
+};
 use rustls::{
     ClientConfig, Error, NamedGroup, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
     client::Resumption,
@@ -39,11 +42,20 @@ pub struct ServerIdentity {
 impl ServerIdentity {
     /// Makes keys and certificates.
     pub fn generate() -> Result<Self> {
+        // Names of their own: a leaf with its issuer's name would look signed by itself.
+        let named = |name: &str| {
+            let mut whole = DistinguishedName::new();
+            whole.push(DnType::CommonName, name);
+            whole
+        };
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
+        authority.distinguished_name = named("bench authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let leaf = CertificateParams::new([SERVER_NAME.to_owned()])?.signed_by(&key, &authority)?;
+        let mut leaf = CertificateParams::new([SERVER_NAME.to_owned()])?;
+        leaf.distinguished_name = named(SERVER_NAME);
+        let leaf = leaf.signed_by(&key, &authority)?;
         Ok(Self {
             authority: authority.der().clone(),
             leaf: leaf.der().clone(),

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use tiderace::{
-    ClientConfig, Endpoint, EndpointOptions, Handshakes, Profile, RustlsClient, RustlsServer, ServerConfig,
+    ClientConfig, EarlyData, Endpoint, EndpointOptions, Handshakes, Profile, RustlsClient, RustlsServer, ServerConfig,
     transport::streams::StreamsConfig,
 };
 
@@ -28,7 +28,16 @@ const READ: usize = 1 << 20;
 pub struct Tiderace<const POOL: bool> {
     endpoint: Endpoint,
     client: Option<ClientConfig>,
+    /// A client sends early data.
+    resume: bool,
     socket_buffer: u64,
+}
+
+/// A connection, and whether its streams may be early.
+#[derive(Clone)]
+pub struct TideraceConnection {
+    connection: tiderace::Connection,
+    early: bool,
 }
 
 fn profile(settings: Settings) -> Arc<Profile> {
@@ -56,23 +65,24 @@ impl<const POOL: bool> Tiderace<POOL> {
         let handshakes = if POOL { Handshakes::default() } else { Handshakes::InPlace };
         let options = EndpointOptions { server, handshakes, ..EndpointOptions::default() };
         let endpoint = Endpoint::on_socket(socket, options)?;
-        Ok(Self { endpoint, client, socket_buffer })
+        Ok(Self { endpoint, client, resume: false, socket_buffer })
     }
 }
 
 impl<const POOL: bool> Stack for Tiderace<POOL> {
-    type Connection = tiderace::Connection;
+    type Connection = TideraceConnection;
     const COUNTS_OPERATIONS: bool = true;
 
     fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self> {
-        let tls = RustlsServer::from_config(identity.server_config(settings.resume, false)?)?;
+        let tls = RustlsServer::from_config(identity.server_config(settings.resume, true)?)?;
         Self::open(listen, Some(ServerConfig::new(Arc::new(tls), profile(settings))), None)
     }
 
     fn client(trust: &[u8], settings: Settings) -> Result<Self> {
-        let tls = RustlsClient::from_config(identity::client_config(trust, settings.resume, false)?)?;
+        let tls = RustlsClient::from_config(identity::client_config(trust, settings.resume, true)?)?;
         let config = ClientConfig::new(Arc::new(tls), profile(settings));
-        Self::open(SocketAddr::from(([127, 0, 0, 1], 0)), None, Some(config))
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Ok(Self { resume: settings.resume, ..Self::open(any, None, Some(config))? })
     }
 
     fn address(&self) -> Result<SocketAddr> {
@@ -84,12 +94,27 @@ impl<const POOL: bool> Stack for Tiderace<POOL> {
     }
 
     async fn accept(&mut self) -> Result<Self::Connection> {
-        self.endpoint.accept().await.context("the endpoint closed")
+        let connection = self.endpoint.accept().await.context("the endpoint closed")?;
+        Ok(TideraceConnection { connection, early: false })
     }
 
     async fn connect(&self, to: SocketAddr) -> Result<(Self::Connection, Option<EarlyVerdict>)> {
         let config = self.client.as_ref().context("a server does not connect")?;
-        Ok((self.endpoint.connect(config, to, SERVER_NAME)?.await?, None))
+        let connecting = self.endpoint.connect(config, to, SERVER_NAME)?;
+        if !self.resume {
+            return Ok((TideraceConnection { connection: connecting.await?, early: false }, None));
+        }
+        match connecting.into_early() {
+            Ok(connection) => {
+                let asked = connection.clone();
+                let verdict =
+                    Box::pin(
+                        async move { asked.established().await.is_ok() && asked.early_data() == EarlyData::Accepted },
+                    );
+                Ok((TideraceConnection { connection, early: true }, Some(verdict)))
+            }
+            Err(connecting) => Ok((TideraceConnection { connection: connecting.await?, early: false }, None)),
+        }
     }
 
     async fn wait_idle(&mut self) {
@@ -101,7 +126,7 @@ impl<const POOL: bool> Stack for Tiderace<POOL> {
         let calls = (Some(socket.send_calls), Some(socket.receive_calls));
         let mut counts = Datagrams { send_calls: calls.0, receive_calls: calls.1, ..Datagrams::default() };
         for connection in connections {
-            let stats = connection.stats()?;
+            let stats = connection.connection.stats()?;
             counts.sent += stats.datagrams_sent;
             counts.received += stats.datagrams_received;
             counts.lost += stats.packets_lost;
@@ -110,32 +135,35 @@ impl<const POOL: bool> Stack for Tiderace<POOL> {
     }
 }
 
-impl Connection for tiderace::Connection {
+impl Connection for TideraceConnection {
     type Send = tiderace::SendStream;
     type Recv = tiderace::RecvStream;
 
     async fn open(&self) -> Result<(Self::Send, Self::Recv)> {
-        Ok(self.open_bi().await?)
+        if self.early {
+            return Ok(self.connection.open_bi_early().await?);
+        }
+        Ok(self.connection.open_bi().await?)
     }
 
     async fn accept(&self) -> Result<(Self::Send, Self::Recv)> {
-        Ok(self.accept_bi().await?)
+        Ok(self.connection.accept_bi().await?)
     }
 
     async fn send_datagram(&self, data: Bytes) -> Result<()> {
-        Ok(self.send_datagram_wait(data).await?)
+        Ok(self.connection.send_datagram_wait(data).await?)
     }
 
     async fn read_datagram(&self) -> Result<Bytes> {
-        Ok(tiderace::Connection::read_datagram(self).await?)
+        Ok(self.connection.read_datagram().await?)
     }
 
     fn close(&self) {
-        tiderace::Connection::close(self, 0, b"done");
+        self.connection.close(0, b"done");
     }
 
     async fn closed(&self) {
-        tiderace::Connection::closed(self).await;
+        self.connection.closed().await;
     }
 }
 

@@ -3,6 +3,7 @@
 mod campaign;
 mod judge;
 mod metadata;
+mod suite;
 mod tools;
 mod trust;
 
@@ -56,6 +57,7 @@ enum Command {
     Gate(judge::GateArgs),
     Selftest(trust::SelftestArgs),
     Audit(trust::AuditArgs),
+    Suite(suite::SuiteArgs),
     List,
     /// Print the JSON Schema of scenario files.
     Schema,
@@ -159,6 +161,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Gate(args) => judge::gate(&args),
         Command::Selftest(args) => trust::selftest(&args),
         Command::Audit(args) => trust::audit_table(&args),
+        Command::Suite(args) => suite::suite(&args),
         Command::List => list(),
         Command::Schema => tools::print_schema(),
         Command::Fit(args) => tools::fit_trace(&args),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sim::Node;
 use units::{Duration, Instant, Seed};
 
-use crate::{qlog::QlogDir, scenario::Scenario};
+use crate::{qlog::QlogDir, scenario::Scenario, throttle::Throttle, view::Viewer};
 
 /// One stack with one set of parameters.
 pub trait Contender: Send + Sync {
@@ -85,6 +85,8 @@ pub struct RunSpec<'a> {
     pub end: Instant,
     /// Where qlog files go, if they are wanted.
     pub qlog: Option<&'a QlogDir>,
+    /// What holds back the application of bulk connections, if anything does.
+    pub throttle: Option<&'a Throttle>,
 }
 
 /// One connection of a run.
@@ -106,6 +108,9 @@ pub struct Nodes {
     pub pairs: Vec<(Box<dyn Node>, Box<dyn Node>)>,
     /// Called once, after the end, with the nodes gone from the simulator's hands or not.
     pub measured: Box<dyn FnOnce() -> Vec<Measured>>,
+    /// For each connection, in the same order: shows the congestion control of the sender of the data while the run goes
+    /// on. Empty for a contender that cannot.
+    pub views: Vec<Viewer>,
 }
 
 impl core::fmt::Debug for Nodes {

@@ -8,7 +8,8 @@
 //! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
 //! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the [`selftest`] that a report starts
 //! with; [`mod@reference`] holds experiments with known answers. [`contender`] is the seam to the stacks that are compared: a sans-IO stack joins through [`host`] and [`stack`],
-//! and the [`workload`]s run on it. [`tiderace`] is our own.
+//! and the [`workload`]s run on it. [`tiderace`] is our own. [`suite`] plays the example cases
+//! of the BBR draft.
 
 mod digest;
 
@@ -33,6 +34,9 @@ pub mod selftest;
 pub mod settings;
 pub mod stack;
 pub mod stats;
+pub mod suite;
 pub mod summary;
+pub mod throttle;
 pub mod tiderace;
+pub mod view;
 pub mod workload;

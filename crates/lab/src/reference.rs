@@ -7,6 +7,7 @@
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
 pub mod ack_frequency;
+pub mod bbr;
 pub mod flows;
 pub mod full_queue;
 pub mod loss_response;

@@ -110,6 +110,7 @@ fn simulate(
         measure_from: scenario.run.measure_from(),
         end: scenario.run.end(),
         qlog: qlog.as_ref(),
+        throttle: None,
     };
     let nodes = contender.build(&spec).map_err(|error| error.to_string())?;
     if nodes.pairs.len() != connections.len() {

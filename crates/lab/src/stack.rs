@@ -15,6 +15,7 @@ use crate::{
     },
     host::Host,
     scenario::{Direction, Workload},
+    view::{SenderView, Viewer},
     workload::{App, End},
 };
 
@@ -45,6 +46,11 @@ pub trait Stack: Host {
 
     /// Counters that show the factors of the contender at work.
     fn evidence(&self) -> Vec<Evidence>;
+
+    /// What the congestion control shows of itself; `None` when it shows nothing, or nothing yet.
+    fn view(&self) -> Option<SenderView> {
+        None
+    }
 }
 
 /// Counters of one end since it began. `None`: the stack does not count it.
@@ -108,13 +114,18 @@ impl<B: StackBuilder> Contender for SansIo<B> {
         }
         let traffic = &spec.scenario.traffic;
         let (direction, workload) = (traffic.direction, traffic.workload);
+        let view = |(client, server, _): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| -> Viewer {
+            let sender = if direction == Direction::Download { server.clone() } else { client.clone() };
+            Box::new(move || sender.0.borrow().stack.view())
+        };
+        let views = kept.iter().map(view).collect();
         let measured = move || {
             let pair = |(client, server, start): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| {
                 measured(&mut client.0.borrow_mut(), &mut server.0.borrow_mut(), *start, direction, workload)
             };
             kept.iter().map(pair).collect()
         };
-        Ok(Nodes { pairs, measured: Box::new(measured) })
+        Ok(Nodes { pairs, measured: Box::new(measured), views })
     }
 }
 

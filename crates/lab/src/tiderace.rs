@@ -30,6 +30,7 @@ use crate::{
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RunSpec},
     host::{Host, HostEvent, ReadEnd, Stream, Written},
     stack::{SansIo, Stack, StackBuilder, StackCounters},
+    view::SenderView,
 };
 
 /// The names of the congestion controllers that there are.
@@ -353,6 +354,19 @@ impl Stack for End {
                 last.ack_requests_acked,
             ),
         ]
+    }
+
+    fn view(&self) -> Option<SenderView> {
+        let connection = self.endpoint.connection(self.handle?)?;
+        let metrics = connection.metrics();
+        Some(SenderView {
+            state: metrics.state,
+            window: metrics.window,
+            in_flight: metrics.in_flight,
+            pacing_rate: metrics.pacing_rate,
+            mtu: connection.stats().mtu,
+            model: connection.path_model(),
+        })
     }
 }
 

@@ -79,7 +79,7 @@ impl App {
         let traffic = &spec.scenario.traffic;
         let sender = if traffic.direction == Direction::Download { End::Server } else { End::Client };
         let kind = match traffic.workload {
-            Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams)),
+            Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams, spec.throttle.cloned())),
             Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic)),
             Workload::Datagrams => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
         };
@@ -104,8 +104,12 @@ impl App {
                 Kind::Datagrams(datagrams) => datagrams.on_event(host, &event, &mut scope),
             }
         }
-        if let Kind::Datagrams(datagrams) = &mut self.kind {
-            acted |= datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+        match &mut self.kind {
+            Kind::Datagrams(datagrams) => {
+                acted |= datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+            }
+            Kind::Bulk(bulk) => acted |= bulk.on_time(host, now),
+            Kind::Requests(_) => {}
         }
         acted
     }
@@ -116,6 +120,7 @@ impl App {
             Kind::Datagrams(datagrams) if self.closed.is_none() => {
                 datagrams.deadline().map(|at| (at, "the next datagram is due"))
             }
+            Kind::Bulk(bulk) if self.closed.is_none() => bulk.deadline().map(|at| (at, "the application writes again")),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! One direction of a path: the stages in a row.
 
 use rand_core::RngCore;
-use units::{DataSize, Duration, Instant, RandomStream, Seed};
+use units::{Bitrate, DataSize, Duration, Instant, RandomStream, Seed};
 
 use crate::{
     ConfigError, Forced, Histogram, LinkConfig, LinkCounters, Script,
@@ -117,10 +117,17 @@ impl Link {
         self.script = Some(script);
     }
 
+    /// Gives a link with a drop-tail queue another rate, more than zero, whatever its settings say of later ones. Packets that wait already leave as if it had not changed.
+    pub fn set_rate(&mut self, rate: Bitrate) {
+        if let Sender::Tail(transmitter) = &mut self.transmitter {
+            transmitter.set_rate(rate);
+        }
+    }
+
     /// Takes a packet at `now`, which is not before that of the previous call, and says what becomes of it.
     pub fn offer(&mut self, now: Instant, packet: &PacketMeta) -> Transit {
         self.counters.offered.add(packet.size);
-        let forced = self.script.as_mut().and_then(|script| script.decide(packet));
+        let forced = self.script.as_mut().and_then(|script| script.decide(now, packet));
         let lot = self.draw(packet);
         let mtu = if self.mtus.is_empty() { self.mtu } else { self.mtu_at(now) };
         if packet.size > mtu {

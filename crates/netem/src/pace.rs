@@ -57,6 +57,14 @@ impl Pace {
         Some(Self { free: 0, fraction: 0, kind })
     }
 
+    /// What is sent from now on is sent at this rate, for ever.
+    pub(crate) fn set_rate(&mut self, rate: Bitrate) {
+        // The fraction of a nanosecond that is left over counts in parts of the rate.
+        self.free = self.free_at();
+        self.fraction = 0;
+        self.kind = Kind::Constant(rate.as_bps().max(1));
+    }
+
     /// Whether nothing is being sent at `now`. If so, what is sent next starts now.
     #[inline]
     pub(crate) fn idle(&mut self, now: u64) -> bool {

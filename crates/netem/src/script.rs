@@ -1,5 +1,7 @@
 //! Fates that a test gives to single packets.
 
+use units::Instant;
+
 use crate::PacketMeta;
 
 /// What a test makes of a packet.
@@ -16,7 +18,7 @@ pub enum Forced {
 }
 
 /// Looks at each packet and may decide its fate.
-type Rule = dyn FnMut(&PacketMeta) -> Option<Forced> + Send;
+type Rule = dyn FnMut(Instant, &PacketMeta) -> Option<Forced> + Send;
 
 /// A test's say in what becomes of packets.
 ///
@@ -33,6 +35,12 @@ pub struct Script(Box<Rule>);
 impl Script {
     /// A script from a function.
     pub fn new(rule: impl FnMut(&PacketMeta) -> Option<Forced> + Send + 'static) -> Self {
+        let mut rule = rule;
+        Self::timed(move |_, packet| rule(packet))
+    }
+
+    /// A script from a function that also looks at the time at which the packet is offered.
+    pub fn timed(rule: impl FnMut(Instant, &PacketMeta) -> Option<Forced> + Send + 'static) -> Self {
         Self(Box::new(rule))
     }
 
@@ -46,8 +54,8 @@ impl Script {
     }
 
     #[inline]
-    pub(crate) fn decide(&mut self, packet: &PacketMeta) -> Option<Forced> {
-        (self.0)(packet)
+    pub(crate) fn decide(&mut self, now: Instant, packet: &PacketMeta) -> Option<Forced> {
+        (self.0)(now, packet)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use units::{DataSize, Instant};
+use units::{Bitrate, DataSize, Instant};
 
 use crate::{
     config::LinkConfig,
@@ -28,6 +28,11 @@ impl Transmitter {
     pub(crate) fn new(config: &LinkConfig) -> Option<Self> {
         let room = config.queue.bytes().map_or(u64::MAX, DataSize::as_bytes);
         Some(Self { pace: Pace::new(config)?, room, waiting: VecDeque::new(), backlog: 0 })
+    }
+
+    /// What is accepted from now on leaves at another rate.
+    pub(crate) fn set_rate(&mut self, rate: Bitrate) {
+        self.pace.set_rate(rate);
     }
 
     /// Takes a packet of `size` bytes; `None` when it finds no room.
@@ -69,7 +74,6 @@ impl Transmitter {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use units::Bitrate;
 
     use super::*;
     use crate::config::Queue;

@@ -1,12 +1,13 @@
 //! What the driver and the handles share: the state machine, and who waits for what.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     task::Waker,
 };
 
+use rustc_hash::FxHashMap;
 use transport::{CloseReason, Event, Handle, streams::StreamEvent};
 use wire::{Dir, StreamId};
 
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
 /// Everything behind the lock.
 pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
-    pub(crate) connections: HashMap<Handle, Waiters>,
+    pub(crate) connections: FxHashMap<Handle, Waiters>,
     pub(crate) incoming: VecDeque<Handle>,
     /// Connections with accepted early data whose handshake is not complete.
     pub(crate) incoming_early: VecDeque<Handle>,
@@ -61,10 +62,11 @@ pub(crate) struct Waiters {
     pub(crate) state: Vec<Waker>,
     accept: [Vec<Waker>; 2],
     open: [Vec<Waker>; 2],
-    readers: HashMap<StreamId, Waker>,
-    writers: HashMap<StreamId, Waker>,
+    // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
+    readers: FxHashMap<StreamId, Waker>,
+    writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
-    ends: HashMap<StreamId, End>,
+    ends: FxHashMap<StreamId, End>,
     pub(crate) datagrams: Vec<Waker>,
     /// Who waits for room in the queue of datagrams to be sent.
     pub(crate) datagram_room: Vec<Waker>,
@@ -166,7 +168,7 @@ impl Shared {
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
-                connections: HashMap::new(),
+                connections: FxHashMap::default(),
                 incoming: VecDeque::new(),
                 incoming_early: VecDeque::new(),
                 incoming_waiters: Vec::new(),

@@ -4,8 +4,15 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    ack_frequency::AckFrequency, acks, congestion::Algorithm, connection::KeyUpdatePolicy, datagrams::DatagramsConfig,
-    keys::KeyLimits, path::MtuDiscovery, recovery, streams::StreamsConfig,
+    ack_frequency::AckFrequency,
+    acks,
+    congestion::{Algorithm, AutoRules},
+    connection::KeyUpdatePolicy,
+    datagrams::DatagramsConfig,
+    keys::KeyLimits,
+    path::MtuDiscovery,
+    recovery,
+    streams::StreamsConfig,
 };
 
 /// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
@@ -16,6 +23,8 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    pub auto: AutoRules,
     /// How the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
@@ -45,6 +54,7 @@ pub struct Profile {
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
     /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
@@ -94,6 +104,7 @@ impl Profile {
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            auto: self.auto,
         }
     }
 
@@ -122,6 +133,7 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
+            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             streams: StreamsConfig::default(),

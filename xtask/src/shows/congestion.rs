@@ -1,9 +1,15 @@
 //! `cargo xtask shows congestion`: what congestion control and its feedback promise.
 
-use super::{Case, ack_frequency};
+use super::{Case, ack_frequency, bbr};
 
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![case("ack-frequency", "acknowledgements on request: saved, and what they cost", ack_frequency::measure)]
+    vec![
+        case("bbr-suite", "the 22 example cases of draft-ietf-ccwg-bbr with our BBRv3", bbr::cases),
+        case("bbr-loss", "BBRv1 and BBRv3 below and beyond the loss that they bear", bbr::losses),
+        case("bbr-queue", "how long packets wait, whatever the buffer", bbr::queues),
+        case("bbr-fairness", "two BBRv3 flows that start at different times", bbr::shares),
+        case("ack-frequency", "acknowledgements on request: saved, and what they cost", ack_frequency::measure),
+    ]
 }

@@ -6,10 +6,12 @@
 
 mod ack_frequency;
 mod bad_input;
+mod bbr;
 mod command;
 mod compliance;
 mod congestion;
 mod cost;
+mod early_data;
 mod interop;
 mod laboratory;
 mod link;
@@ -155,6 +157,7 @@ fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
         case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
+        case("early-data", "0-RTT: what it gains, replays, refusals, and old tickets and tokens", early_data::measure),
         case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
     ]
 }

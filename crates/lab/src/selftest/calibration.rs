@@ -352,7 +352,7 @@ impl Contender for Broken {
             }
             all
         };
-        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(broken) })
+        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(broken), views: nodes.views })
     }
 }
 

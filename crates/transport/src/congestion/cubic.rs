@@ -84,6 +84,17 @@ impl Cubic {
         }
     }
 
+    /// A controller in congestion avoidance, at the initial window of the parameters as its plateau: it takes over from
+    /// another one that knew the path.
+    pub fn resume(parameters: &Parameters) -> Self {
+        let mut cubic = Self::new(parameters);
+        cubic.ssthresh = cubic.window;
+        cubic.prior = cubic.window;
+        cubic.leave_slow_start();
+        cubic.from_plateau = true;
+        cubic
+    }
+
     /// RFC 9438 §4.6, §4.7: the reaction to congestion.
     fn reduce(&mut self) {
         self.undo = Some(Saved {

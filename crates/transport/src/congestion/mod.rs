@@ -12,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, Duration, Instant, Seed};
 
+pub mod auto;
 pub mod bbr;
 pub mod cubic;
 pub mod episode;
@@ -20,6 +21,7 @@ pub mod newreno;
 pub mod path_model;
 pub mod rate;
 
+pub use auto::{Auto, AutoRules};
 pub use bbr::{Bbr, BbrV1};
 pub use cubic::Cubic;
 pub use newreno::NewReno;
@@ -229,12 +231,14 @@ pub struct Parameters {
     pub seed: Seed,
     /// When the path comes into use.
     pub now: Instant,
+    /// Where [`Algorithm::Auto`] changes its mind.
+    pub auto: AutoRules,
 }
 
 impl Parameters {
     /// Parameters of a path with this datagram size; nothing else is special about it.
     pub fn for_mtu(mtu: u16) -> Self {
-        Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO }
+        Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO, auto: AutoRules::default() }
     }
 
     /// The window to start with.
@@ -270,6 +274,8 @@ pub enum Algorithm {
     Bbr2,
     /// draft-ietf-ccwg-bbr.
     Bbr3,
+    /// CUBIC or BBRv3, by what is measured.
+    Auto,
 }
 
 /// The name belongs to no algorithm.
@@ -281,7 +287,7 @@ pub struct UnknownAlgorithm {
 
 impl Algorithm {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 5] = [Self::NewReno, Self::Cubic, Self::Bbr1, Self::Bbr2, Self::Bbr3];
+    pub const ALL: [Self; 6] = [Self::NewReno, Self::Cubic, Self::Bbr1, Self::Bbr2, Self::Bbr3, Self::Auto];
 
     /// The name that users write.
     pub const fn name(self) -> &'static str {
@@ -291,6 +297,7 @@ impl Algorithm {
             Self::Bbr1 => "bbr1",
             Self::Bbr2 => "bbr2",
             Self::Bbr3 => "bbr3",
+            Self::Auto => "auto",
         }
     }
 
@@ -306,6 +313,7 @@ impl Algorithm {
             Self::Bbr1 => Box::new(BbrV1::new(parameters)),
             Self::Bbr2 => Box::new(Bbr::v2(parameters)),
             Self::Bbr3 => Box::new(Bbr::v3(parameters)),
+            Self::Auto => Box::new(Auto::new(parameters)),
         }
     }
 }
@@ -405,7 +413,7 @@ pub(crate) mod tests {
         let error = "vegas".parse::<Algorithm>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown congestion control `vegas`: there is `newreno`, `cubic`, `bbr1`, `bbr2`, `bbr3`"
+            "unknown congestion control `vegas`: there is `newreno`, `cubic`, `bbr1`, `bbr2`, `bbr3`, `auto`"
         );
     }
 }

@@ -29,6 +29,8 @@ pub struct PathModel {
     pub target: u64,
     /// The long-term bound less what is left to others, in bytes.
     pub target_with_headroom: Option<u64>,
+    /// How often each state was entered; one acknowledgement may lead through several.
+    pub visits: [(&'static str, u32); 7],
     /// Packet-timed round trips so far.
     pub rounds: u64,
     /// Rounds in a row in which the delivery rate grew by less than a quarter.

@@ -68,6 +68,7 @@ impl Connection {
             })?;
             // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
             // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
+            // RFC 9001 §8.3 MUST-1: CRYPTO in a 0-RTT packet is PROTOCOL_VIOLATION
             if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
                 let what = "the frame is not permitted in this packet type";
                 return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));

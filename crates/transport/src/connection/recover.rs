@@ -28,7 +28,11 @@ impl Connection {
         Progress {
             has_handshake_keys: self.keys.can_seal(Level::Handshake),
             confirmed,
-            peer_validated_us: self.side == Side::Server || confirmed || self.handshake_acked,
+            // Early data that waits for its acknowledgement can fill the window, so that the client's last flight has to leave
+            // as a probe; nothing else would bring it on its way.
+            peer_validated_us: self.side == Side::Server
+                || confirmed
+                || self.handshake_acked && !self.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit: self.datagram_room() == 0,
         }
     }

@@ -6,7 +6,7 @@ use units::Duration;
 use wire::{ConnectionId, Side};
 
 use super::{Connection, spaces::SpaceId};
-use crate::{ack_frequency::AckFrequency, observe::RecoveryMetrics, stats::Stats, tls::Session};
+use crate::{ack_frequency::AckFrequency, congestion::PathModel, observe::RecoveryMetrics, stats::Stats, tls::Session};
 
 /// Getters.
 impl Connection {
@@ -48,6 +48,11 @@ impl Connection {
     /// Name of the congestion controller that is attached to the path in use.
     pub fn congestion_control(&self) -> &'static str {
         self.paths[self.active].recovery.controller().name()
+    }
+
+    /// The model of the path in use, where the congestion controller has one.
+    pub fn path_model(&self) -> Option<PathModel> {
+        self.paths[self.active].recovery.controller().model()
     }
 
     /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.

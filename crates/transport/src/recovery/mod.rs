@@ -28,7 +28,7 @@ pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
 
 use crate::congestion::rate::mul_div;
-use crate::congestion::{Algorithm, Controller, Parameters, RateEstimator, SentSample, Snapshot};
+use crate::congestion::{Algorithm, AutoRules, Controller, Parameters, RateEstimator, SentSample, Snapshot};
 use crate::pacing::Pacer;
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
@@ -112,11 +112,19 @@ pub struct Config {
     pub initial_window: Option<u64>,
     /// Spread packets over the RTT.
     pub pacing: bool,
+    /// Where [`Algorithm::Auto`] changes its mind.
+    pub auto: AutoRules,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { algorithm: Algorithm::default(), initial_rtt: INITIAL_RTT, initial_window: None, pacing: true }
+        Self {
+            algorithm: Algorithm::default(),
+            initial_rtt: INITIAL_RTT,
+            initial_window: None,
+            pacing: true,
+            auto: AutoRules::default(),
+        }
     }
 }
 
@@ -179,7 +187,13 @@ pub struct Recovery {
 impl Recovery {
     /// The recovery of a path that comes into use at `now` with datagrams of `mtu` bytes of UDP payload.
     pub fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
-        let controller = config.algorithm.build(&Parameters { initial_window: config.initial_window, mtu, seed, now });
+        let controller = config.algorithm.build(&Parameters {
+            initial_window: config.initial_window,
+            mtu,
+            seed,
+            now,
+            auto: config.auto,
+        });
         Self {
             rtt: Rtt::new(config.initial_rtt),
             window: controller.window(),

@@ -244,6 +244,7 @@ impl<'a> Ack<'a> {
 
 const DESCENDING: &str = "ranges of packet numbers descend and leave a gap";
 
+// RFC 9000 §19.3.1 MUST-1: ranges below packet number 0 are FRAME_ENCODING_ERROR
 const UNDERFLOW: FrameErrorKind = FrameErrorKind::Malformed("an ACK range goes below packet number 0");
 
 /// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below

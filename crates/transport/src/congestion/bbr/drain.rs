@@ -5,9 +5,7 @@ use super::{Bbr, Sample, State};
 impl Bbr {
     /// EnterDrain.
     pub(super) fn enter_drain(&mut self) {
-        self.state = State::Drain;
-        self.pacing_gain = self.tuning.drain_pacing_gain;
-        self.cwnd_gain = self.tuning.startup_cwnd_gain;
+        self.enter(State::Drain, self.tuning.drain_pacing_gain, self.tuning.startup_cwnd_gain);
         self.drain_start_round = self.rounds.count();
     }
 

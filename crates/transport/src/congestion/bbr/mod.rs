@@ -62,6 +62,10 @@ enum State {
 }
 
 impl State {
+    const ALL: [Self; Self::COUNT] =
+        [Self::Startup, Self::Drain, Self::Down, Self::Cruise, Self::Refill, Self::Up, Self::ProbeRtt];
+    const COUNT: usize = 7;
+
     const fn name(self) -> &'static str {
         match self {
             Self::Startup => "startup",
@@ -117,6 +121,8 @@ pub struct Bbr {
     delivered: u64,
 
     state: State,
+    /// How often each state was entered.
+    visits: [u32; State::COUNT],
     startup: Startup,
     drain_start_round: u64,
     cycle: Cycle,
@@ -145,6 +151,26 @@ impl Bbr {
         Self::new(&tuning::V2, parameters)
     }
 
+    /// BBRv3 in ProbeBW, on a path of which another controller has learnt the bandwidth and the propagation delay, with
+    /// the initial window of the parameters. `delivered` is what the path has delivered so far. Without a bandwidth it
+    /// begins in Startup.
+    pub fn resume(parameters: &Parameters, bandwidth: Bitrate, min_rtt: Duration, delivered: u64) -> Self {
+        let mut bbr = Self::v3(parameters);
+        bbr.delivered = delivered;
+        bbr.rounds.restart(delivered);
+        if bandwidth.as_bps() == 0 {
+            return bbr;
+        }
+        bbr.min_rtt.update(parameters.now, Some(u64::try_from(min_rtt.as_nanos()).unwrap_or(u64::MAX)));
+        bbr.max_bw.update(bandwidth.as_bps(), false);
+        bbr.bw = bandwidth.as_bps();
+        bbr.full_pipe.set_full();
+        bbr.start_down(parameters.now, delivered);
+        bbr.set_pacing_rate(bbr.pacing_gain);
+        bbr.set_quantum();
+        bbr
+    }
+
     fn new(tuning: &'static Tuning, parameters: &Parameters) -> Self {
         let mut bbr = Self {
             tuning,
@@ -160,6 +186,7 @@ impl Bbr {
             recovery: LossRecovery::new(),
             delivered: 0,
             state: State::Startup,
+            visits: [0; State::COUNT],
             startup: Startup::default(),
             drain_start_round: 0,
             cycle: Cycle::new(parameters.now),
@@ -196,6 +223,14 @@ impl Bbr {
             delivered: ack.delivered,
             window_full: ack.window_full,
         })
+    }
+
+    /// Goes to another state. One acknowledgement may lead through several.
+    fn enter(&mut self, state: State, pacing_gain: u64, cwnd_gain: u64) {
+        self.state = state;
+        self.visits[state as usize] += 1;
+        self.pacing_gain = pacing_gain;
+        self.cwnd_gain = cwnd_gain;
     }
 
     /// UpdateModelAndState.
@@ -339,6 +374,7 @@ impl Controller for Bbr {
             bdp: self.bdp(self.bw, UNITY),
             target: self.target(self.bw),
             target_with_headroom: bounded(self.with_headroom()),
+            visits: State::ALL.map(|state| (state.name(), self.visits[state as usize])),
             rounds: self.rounds.count(),
             plateau_rounds: self.full_pipe.count(),
             full_now: self.full_pipe.is_full_now(),

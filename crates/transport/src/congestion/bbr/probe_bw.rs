@@ -125,12 +125,6 @@ impl Bbr {
         self.raise_slope();
     }
 
-    fn enter(&mut self, state: State, pacing_gain: u64, cwnd_gain: u64) {
-        self.state = state;
-        self.pacing_gain = pacing_gain;
-        self.cwnd_gain = cwnd_gain;
-    }
-
     /// UpdateProbeBWCyclePhase.
     pub(super) fn update_cycle(&mut self, sample: &Sample) {
         if !self.full_pipe.is_reached() || self.adapt_long_term(sample) {

@@ -37,9 +37,7 @@ impl Bbr {
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
         if self.state != State::ProbeRtt && self.min_rtt.is_due() && !self.idle_restart {
             self.save_window(self.recovery.is_active());
-            self.state = State::ProbeRtt;
-            self.pacing_gain = UNITY;
-            self.cwnd_gain = CWND_GAIN;
+            self.enter(State::ProbeRtt, UNITY, CWND_GAIN);
             self.probe_rtt = ProbeRtt { done_at: None, round_done: false, quiet: (sample.delivered.max(1), 0) };
             self.cycle.stop_probing();
             self.rounds.restart(sample.delivered);

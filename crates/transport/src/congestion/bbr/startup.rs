@@ -30,9 +30,7 @@ impl Startup {
 impl Bbr {
     /// EnterStartup.
     pub(super) fn enter_startup(&mut self) {
-        self.state = State::Startup;
-        self.pacing_gain = self.tuning.startup_pacing_gain;
-        self.cwnd_gain = self.tuning.startup_cwnd_gain;
+        self.enter(State::Startup, self.tuning.startup_pacing_gain, self.tuning.startup_cwnd_gain);
     }
 
     /// CheckStartupDone.

@@ -1,0 +1,57 @@
+//! `tiderace lab suite`: cases that a standard gives, played with our congestion controllers.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use lab::{
+    contender::Contender,
+    scenario::nearest,
+    suite::{self, CaseResult},
+};
+
+use crate::{
+    failure::{Failure, UNSOUND},
+    stdout::write_out,
+};
+
+/// Play a suite of cases with our congestion controllers and print clause by clause what passes.
+///
+/// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause that asks for something that a controller does not have or
+/// show is printed as unsupported and does not count as passed.
+///
+/// Exit code 0: every case passed with every controller. 1: some clause did not.
+#[derive(Debug, Parser)]
+pub(super) struct SuiteArgs {
+    /// Which suite
+    #[arg(value_name = "SUITE", value_parser = ["bbr"])]
+    suite: String,
+    /// Congestion controllers, separated by commas
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "bbr3")]
+    cc: Vec<String>,
+    /// Print under each clause what was seen, also where it passed
+    #[arg(long)]
+    details: bool,
+}
+
+/// Runs the subcommand.
+pub(super) fn suite(args: &SuiteArgs) -> Result<ExitCode, Failure> {
+    let contender = |name: &String| suite::contender(name).ok_or_else(|| unknown_controller(name));
+    let contenders: Vec<Box<dyn Contender>> = args.cc.iter().map(contender).collect::<Result<_, _>>()?;
+    let mut passed = true;
+    for contender in contenders {
+        let results = suite::run(contender.as_ref()).map_err(Failure::new)?;
+        passed &= results.iter().all(CaseResult::passed);
+        write_out(&suite::text(&contender.identity().name, &results, args.details))?;
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+fn unknown_controller(name: &str) -> Failure {
+    let known = lab::tiderace::controllers();
+    let there_are = format!("there are {}", known.join(", "));
+    let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => failure.hint(format_args!("did you mean `{meant}`? {there_are}")),
+        None => failure.hint(there_are),
+    }
+}

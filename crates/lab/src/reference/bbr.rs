@@ -1,0 +1,199 @@
+//! What is known of BBR: how goodput answers to random loss, how long packets wait, how two flows share.
+//!
+//! BBRv1 sends a quarter more than the path delivers in one round of eight, and so holds its rate against every loss below
+//! 1 - 1 / 1.25 = 20 %. BBRv3 takes more than 2 % of a flight lost for too much in flight, and breaks down beyond. Neither
+//! lets the queue grow with the buffer.
+
+use transport::{Profile, congestion::Algorithm};
+use units::{Bitrate, Duration};
+
+use super::{
+    Failed, Finding, centre, figure,
+    flows::{self, Flow, Plan},
+    runs, scenario,
+};
+use crate::{figure::Figure, scenario::Scenario, stats::fairness::jain};
+
+/// How long and how often a cell is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Number of seeds, or of start offsets.
+    pub seeds: u32,
+    /// Virtual seconds measured in each run.
+    pub seconds: u32,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { seeds: 10, seconds: 60 }
+    }
+}
+
+/// A controller, the share of packets that is lost, and the goodput that it has to have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// The controller.
+    pub controller: &'static str,
+    /// Probability that a packet is lost.
+    pub loss: f64,
+    /// Least and most Mbit/s.
+    pub target: (f64, f64),
+}
+
+const fn cell(controller: &'static str, loss: f64, low: f64, high: f64) -> Cell {
+    Cell { controller, loss, target: (low, high) }
+}
+
+/// 50 Mbit/s, 100 ms, a buffer of one bandwidth-delay product: both versions below, at and beyond where they give up.
+pub const CELLS: [Cell; 7] = [
+    cell("bbr1", 0.01, 40.0, 50.0),
+    cell("bbr1", 0.10, 30.0, 50.0),
+    // 1.25 x (1 - 0.25) < 1: each cycle finds less than the one before.
+    cell("bbr1", 0.25, 0.0, 15.0),
+    cell("bbr3", 0.0, 40.0, 50.0),
+    cell("bbr3", 0.01, 37.0, 50.0),
+    cell("bbr3", 0.05, 0.0, 25.0),
+    cell("bbr3", 0.10, 0.0, 8.0),
+];
+
+/// Runs a cell: its goodput.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn loss(cell: Cell, effort: Effort) -> Result<Finding, Failed> {
+    let records = runs(&lossy(cell, effort)?, cell.controller)?;
+    let goodputs = records.iter().map(|record| figure(record, Figure::Goodput)).collect::<Result<Vec<f64>, _>>()?;
+    let goodputs: Vec<f64> = goodputs.iter().map(|goodput| goodput / 1e6).collect();
+    let (value, interval) = centre(&goodputs)?;
+    let (least, most) = goodputs.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &one| (a.min(one), b.max(one)));
+    Ok(Finding {
+        name: format!("{} at {} % loss", cell.controller, cell.loss * 100.0),
+        value,
+        interval,
+        target: cell.target.0..=cell.target.1,
+        unit: "Mbit/s",
+        detail: format!(
+            "50 Mbit/s, 100 ms, 1 BDP; {least:.1} to {most:.1} over {} seeds x {} s",
+            effort.seeds, effort.seconds
+        ),
+    })
+}
+
+fn lossy(cell: Cell, effort: Effort) -> Result<Scenario, Failed> {
+    scenario(&format!(
+        r#"
+name = "bbr-loss"
+title = "Random loss on a wide path"
+about = "BBR's answer to loss."
+[path.down]
+rate = "50 Mbit/s"
+queue = "625 kB"
+delay = "50 ms"
+loss = "{} %"
+[path.up]
+rate = "50 Mbit/s"
+queue = "625 kB"
+delay = "50 ms"
+[traffic]
+workload = "bulk"
+connections = 1
+start-spread = "100 ms"
+[run]
+warmup = "10 s"
+duration = "{} s"
+seeds = {}
+"#,
+        cell.loss * 100.0,
+        effort.seconds,
+        effort.seeds
+    ))
+}
+
+/// Buffers in bandwidth-delay products.
+pub const BUFFERS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+
+/// How long packets of one BBRv3 download wait, in bandwidth-delay products: the 99th percentile, which bounds the 95th.
+///
+/// # Errors
+/// When a run cannot be used.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred thousand bytes")]
+pub fn queue(buffer: f64, effort: Effort) -> Result<Finding, Failed> {
+    let bytes = (buffer * 125_000.0) as u64;
+    let scenario = scenario(&format!(
+        r#"
+name = "bbr-queue"
+title = "One BBRv3 download through a drop-tail queue"
+about = "A queue that does not follow the buffer."
+[path.down]
+rate = "20 Mbit/s"
+queue = "{bytes} B"
+delay = "25 ms"
+[path.up]
+rate = "20 Mbit/s"
+queue = "125 kB"
+delay = "25 ms"
+[traffic]
+workload = "bulk"
+connections = 1
+start-spread = "100 ms"
+[run]
+warmup = "5 s"
+duration = "{} s"
+seeds = {}
+"#,
+        effort.seconds, effort.seeds
+    ))?;
+    let records = runs(&scenario, "bbr3")?;
+    let waits = records.iter().map(|record| figure(record, Figure::QueueDelayP99)).collect::<Result<Vec<f64>, _>>()?;
+    let goodputs = records.iter().map(|record| figure(record, Figure::Goodput)).collect::<Result<Vec<f64>, _>>()?;
+    let waits: Vec<f64> = waits.iter().map(|wait| wait / 0.05).collect();
+    let (value, interval) = centre(&waits)?;
+    Ok(Finding {
+        name: format!("bbr3, buffer of {buffer} BDP, p99 wait"),
+        value,
+        interval,
+        target: 0.0..=1.5,
+        unit: "BDP",
+        detail: format!(
+            "20 Mbit/s, 50 ms; {:.2} Mbit/s; {} seeds x {} s",
+            centre(&goodputs)?.0 / 1e6,
+            effort.seeds,
+            effort.seconds
+        ),
+    })
+}
+
+/// Two BBRv3 downloads, the second of which begins later: Jain's index of their goodput, over start offsets.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn fairness(effort: Effort) -> Result<Finding, Failed> {
+    let plan = Plan {
+        warmup: Duration::from_secs(20),
+        duration: Duration::from_secs(effort.seconds.into()),
+        ..Plan::new(Bitrate::from_mbps(20), Duration::from_millis(50), 1.0, 0.0)
+    };
+    let profile = Profile { name: "bbr3".to_owned(), congestion: Algorithm::Bbr3, ..Profile::default() };
+    let mut indices = Vec::new();
+    for offset in 0..effort.seeds {
+        // Offsets of 0.1 s to some seconds, none a multiple of another.
+        let start = Duration::from_millis(100 + 437 * u64::from(offset));
+        let pair = [Flow::new(profile.clone()), Flow { start, ..Flow::new(profile.clone()) }];
+        let outcome = flows::run(&plan, &pair, u64::from(offset) + 1)?;
+        let goodputs: Vec<f64> = outcome.flows.iter().map(|flow| flow.goodput).collect();
+        indices.push(jain(&goodputs).ok_or_else(|| Failed("nothing was delivered".to_owned()))?);
+    }
+    let (value, interval) = centre(&indices)?;
+    let least = indices.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok(Finding {
+        name: "two bbr3 flows, Jain's index".to_owned(),
+        value,
+        interval,
+        target: 0.95..=1.0,
+        unit: "",
+        detail: format!(
+            "20 Mbit/s, 50 ms, 1 BDP; {least:.3} at the least over {} start offsets x {} s",
+            effort.seeds, effort.seconds
+        ),
+    })
+}

@@ -1,0 +1,292 @@
+//! The example test cases of draft-ietf-ccwg-bbr ("BBR Example Test Cases"), as scenarios that run.
+//!
+//! A [`Case`] bears the draft's name and is data: one or more [`Scene`]s, each a path, a list of [`Step`]s ("when it enters
+//! Drain, take a tenth of the rate away") and the [`Clause`]s that the draft verifies. [`run_case`] plays the scenes with a
+//! contender on the modelled path, notes what the sender shows of itself after each of its steps ([`Moment`]), and asks
+//! every clause. What a contender does not show is unsupported, never passed.
+//!
+//! The draft leaves paths open where it does not matter, and so do its numbers where they do: each scene states its own.
+
+mod clauses;
+mod paths;
+mod probe_bw;
+mod probe_rtt;
+mod recovery;
+mod stage;
+mod startup;
+
+use transport::{Profile, congestion::Algorithm, streams::StreamsConfig};
+use units::{Bitrate, Duration, Instant};
+
+use crate::{contender::Contender, tiderace::with_profile, view::SenderView};
+
+pub use stage::run_case;
+
+/// One of the draft's cases.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name in the draft.
+    pub name: &'static str,
+    /// Where the scene departs from the draft's words, and why.
+    pub note: Option<&'static str>,
+    /// What is played; every clause of every scene counts.
+    pub scenes: &'static [Scene],
+}
+
+/// A path, what happens on it, and what has to be seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    /// Rate of the bottleneck in kilobits per second of IP packets.
+    pub kbps: u64,
+    /// Two-way propagation delay in milliseconds.
+    pub rtt_ms: u64,
+    /// Drop-tail buffer in bytes.
+    pub buffer: u64,
+    /// Seconds of virtual time.
+    pub seconds: u64,
+    /// The seed of the connection: it decides how long ProbeBW waits between probes.
+    pub seed: u64,
+    /// What happens, in this order: a step waits for the one before it.
+    pub steps: &'static [Step],
+    /// What is verified.
+    pub clauses: &'static [Clause],
+}
+
+impl Scene {
+    /// 20 Mbit/s, 50 ms and a buffer that loses nothing.
+    pub const PLAIN: Self =
+        Self { kbps: 20_000, rtt_ms: 50, buffer: 500_000, seconds: 4, seed: 1, steps: &[], clauses: &[] };
+
+    /// The rate of the bottleneck at the start.
+    pub fn rate(&self) -> Bitrate {
+        Bitrate::from_bps(self.kbps * 1000)
+    }
+}
+
+/// Something that happens once.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// When.
+    pub when: When,
+    /// What.
+    pub act: Act,
+}
+
+/// When a step happens, at the earliest after the step before it.
+#[derive(Clone, Copy, Debug)]
+pub enum When {
+    /// At this time of the run, in milliseconds.
+    At(u64),
+    /// This many milliseconds after the step before.
+    After(u64),
+    /// When so many rounds in a row have shown no growth.
+    Plateau(u32),
+    /// When the sender is seen to be in this state, having been in another one at the step before.
+    Enters(&'static str),
+}
+
+/// What a step changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Nothing: the step only waits.
+    Wait,
+    /// The application writes no faster than this many kilobits per second; 0: it pauses.
+    Limit(u64),
+    /// The application writes as fast as it can.
+    Free,
+    /// The bottleneck has this rate in kilobits per second.
+    Rate(u64),
+    /// Every n-th data packet is lost; 0: none.
+    Lose(u64),
+    /// Acknowledgements arrive together, every so many milliseconds; 0: when they come.
+    Aggregate(u64),
+    /// A token bucket with this rate in kilobits per second and this burst in bytes drops what exceeds it.
+    Police {
+        /// Rate of the tokens.
+        kbps: u64,
+        /// Size of the bucket.
+        burst: u64,
+    },
+    /// The next data packets, so many of them, each arrive so many milliseconds late.
+    Delay {
+        /// How many.
+        packets: u64,
+        /// How late.
+        ms: u64,
+    },
+    /// All data packets of the next span arrive together, later.
+    Hold {
+        /// The span in milliseconds.
+        span: u64,
+        /// When they arrive at the bottleneck's far end, in milliseconds from now.
+        until: u64,
+    },
+}
+
+/// Something that the draft verifies.
+#[derive(Clone, Copy)]
+pub struct Clause {
+    /// What, in few words.
+    pub text: &'static str,
+    /// Looks at what was seen.
+    pub check: fn(&Seen<'_>) -> Verdict,
+}
+
+impl core::fmt::Debug for Clause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.text)
+    }
+}
+
+/// What a clause says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds, and what was seen.
+    Pass(String),
+    /// It does not hold, and what was seen.
+    Fail(String),
+    /// The contender does not show what the clause asks for.
+    Unsupported,
+}
+
+impl Verdict {
+    /// Passes when `holds`.
+    fn of(holds: bool, seen: impl Into<String>) -> Self {
+        if holds { Self::Pass(seen.into()) } else { Self::Fail(seen.into()) }
+    }
+}
+
+/// What the sender showed after one of its steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// When.
+    pub at: Instant,
+    /// What it showed.
+    pub view: SenderView,
+}
+
+/// Everything that a scene let be seen.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    /// The scene.
+    pub scene: &'a Scene,
+    /// The sender, step by step. Empty when it shows nothing of itself.
+    pub moments: &'a [Moment],
+    /// When each step of the scene happened; `None` when it never did.
+    pub steps: &'a [Option<Instant>],
+    /// The bottleneck, at the end of every millisecond.
+    pub link: &'a [LinkMoment],
+}
+
+/// The counters of the bottleneck at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkMoment {
+    /// When.
+    pub at: Instant,
+    /// Bytes of IP packets that passed so far.
+    pub delivered: u64,
+    /// … and how many packets.
+    pub packets: u64,
+    /// Packets dropped so far, for whatever reason.
+    pub dropped: u64,
+}
+
+/// What became of a case.
+#[derive(Clone, Debug)]
+pub struct CaseResult {
+    /// The case.
+    pub case: &'static Case,
+    /// Each clause with its verdict.
+    pub clauses: Vec<(&'static str, Verdict)>,
+}
+
+impl CaseResult {
+    /// Every clause passed.
+    pub fn passed(&self) -> bool {
+        self.clauses.iter().all(|(_, verdict)| matches!(verdict, Verdict::Pass(_)))
+    }
+
+    /// Clauses that passed.
+    pub fn count(&self) -> usize {
+        self.clauses.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Pass(_))).count()
+    }
+}
+
+/// The cases in the draft's order.
+pub static CASES: [&Case; 22] = [
+    &startup::PLATEAU,
+    &startup::LOSS,
+    &startup::DRAIN_INFLIGHT,
+    &startup::DRAIN_TIME,
+    &probe_bw::UP_PLATEAU,
+    &probe_bw::UP_LOSS,
+    &probe_bw::NEVER_WITHOUT_DATA,
+    &probe_bw::DOWN_INFLIGHT,
+    &probe_bw::DOWN_TIME,
+    &probe_rtt::ENTER_AND_EXIT,
+    &probe_rtt::SKIPPED,
+    &paths::STARTUP_AGGREGATION,
+    &paths::CRUISE_AGGREGATION,
+    &paths::SUB_PACKET,
+    &paths::TENFOLD_UP,
+    &paths::TENFOLD_DOWN,
+    &paths::POLICER,
+    &recovery::SPURIOUS_FAST,
+    &recovery::SPURIOUS_RTO,
+    &probe_rtt::IN_STARTUP,
+    &recovery::LOSS_IN_UP,
+    &probe_bw::QUIET_REFILL,
+];
+
+/// Our stack with a congestion controller, for the suite: an application that is held back is to be felt within a round
+/// trip, so that the connection buffers no more than it has in flight. `None` when there is no controller of this name.
+pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
+    let congestion: Algorithm = controller.parse().ok()?;
+    let streams = StreamsConfig { send_buffer: 16 << 10, ..StreamsConfig::default() };
+    Some(with_profile(Profile { name: congestion.name().to_owned(), congestion, streams, ..Profile::default() }))
+}
+
+/// Plays all cases with a contender.
+///
+/// # Errors
+/// When the contender cannot be set up or a simulation goes wrong.
+pub fn run(contender: &dyn Contender) -> Result<Vec<CaseResult>, String> {
+    CASES.iter().map(|case| run_case(case, contender)).collect()
+}
+
+/// The results clause by clause, for people. With `details`, what was seen stands under each clause.
+pub fn text(name: &str, results: &[CaseResult], details: bool) -> String {
+    use core::fmt::Write as _;
+    let mut out = String::new();
+    let passed = results.iter().filter(|result| result.passed()).count();
+    let _ = writeln!(out, "{name}: {passed} of {} cases of draft-ietf-ccwg-bbr pass\n", results.len());
+    for (number, result) in (1..).zip(results) {
+        let mark = if result.passed() { "pass" } else { "FAIL" };
+        let _ = writeln!(out, "{mark}  {number:>2}  {}", result.case.name);
+        if let Some(note) = result.case.note.filter(|_| details) {
+            let _ = writeln!(out, "          note: {note}");
+        }
+        for (text, verdict) in &result.clauses {
+            let (mark, seen) = match verdict {
+                Verdict::Pass(seen) => ("pass", seen.as_str()),
+                Verdict::Fail(seen) => ("FAIL", seen.as_str()),
+                Verdict::Unsupported => ("   –", "the contender does not show it"),
+            };
+            let _ = writeln!(out, "    {mark}  {text}");
+            if !seen.is_empty() && (details || mark != "pass") {
+                let _ = writeln!(out, "          {seen}");
+            }
+        }
+    }
+    out
+}
+
+/// Time of a run in milliseconds, for texts.
+fn millis(at: Instant) -> f64 {
+    at.as_secs_f64() * 1e3
+}
+
+/// A span as the scene writes it.
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
