@@ -12,6 +12,7 @@ mod compliance;
 mod congestion;
 mod cost;
 mod early_data;
+mod flood;
 mod interop;
 mod laboratory;
 mod link;
