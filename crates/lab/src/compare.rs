@@ -113,6 +113,8 @@ fn change(
         let result = compare(&all, better, margin, seed)?;
         (result.ratio, result.verdict, result.pairs_needed)
     };
+    // Nothing has changed at all: however few the runs, more of them would say the same.
+    let (verdict, needed) = if identical { (Verdict::Equivalent, None) } else { (verdict, needed) };
     let enough = blocks.len().max(all.len()) >= RUNS_MIN || all.is_empty();
     let certainly_worse = enough
         && verdict == Verdict::Worse

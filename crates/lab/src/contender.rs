@@ -140,6 +140,8 @@ pub struct Measured {
     pub packets_sent: Option<u64>,
     /// Time of each request that was answered. `None` for other workloads.
     pub requests: Option<Vec<Duration>>,
+    /// What became of the flow. `None` for other workloads.
+    pub flow: Option<Flow>,
     /// What became of the datagrams. `None` for other workloads.
     pub datagrams: Option<DatagramsMeasured>,
     /// Why the connection ended before the run did.
@@ -148,6 +150,17 @@ pub struct Measured {
     pub wrong_bytes: u64,
     /// Counters that show the factors at work.
     pub evidence: Vec<Evidence>,
+}
+
+/// A short flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It began while measuring went on, and took this long.
+    Took(Duration),
+    /// It began while measuring went on, and was not complete when the run ended.
+    Unfinished,
+    /// It began before measuring did.
+    Early,
 }
 
 /// Unreliable datagrams, as the two applications saw them.

@@ -53,6 +53,14 @@ pub enum Figure {
     OverheadRest,
     /// Bytes of the other direction.
     Reverse,
+    /// Median time of a flow.
+    FlowP50,
+    /// 95th percentile of the time of a flow.
+    FlowP95,
+    /// 99th percentile of the time of a flow.
+    FlowP99,
+    /// Flows that were not complete.
+    FlowsUnfinished,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -140,6 +148,12 @@ const TABLE: [Row; Figure::COUNT] = [
      "the rest of the overhead: headers, acknowledgements, handshakes, probes, repair, and data that did not arrive in time"),
     (Figure::Reverse, "reverse", "reverse bytes", Share, Some(Lower),
      "bytes of IP packets that went the other way (acknowledgements, requests), of those of the loaded link"),
+    (Figure::FlowP50, "flow_p50", "flow p50", Seconds, Some(Lower),
+     "median time of a short flow from the first packet of its handshake to the last byte of its response"),
+    (Figure::FlowP95, "flow_p95", "flow p95", Seconds, Some(Lower), "95th percentile of the same times; needs 60"),
+    (Figure::FlowP99, "flow_p99", "flow p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
+    (Figure::FlowsUnfinished, "flows_unfinished", "unfinished flows", Share, Some(Lower),
+     "flows that were not complete when the run ended; they are in no percentile"),
 ];
 
 impl Figure {
@@ -149,7 +163,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 24;
+    pub const COUNT: usize = 28;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

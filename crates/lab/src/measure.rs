@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use units::Duration;
 
 use crate::{
-    contender::Measured,
+    contender::{Flow, Measured},
     figure::Figure,
     stats::{
         distribution::to_f64,
@@ -111,7 +111,27 @@ pub fn figures(
     figures.extend(overhead(connections, loaded));
     figures.extend(requests(connections, span));
     figures.extend(datagrams(connections));
+    figures.extend(flows(connections));
     figures
+}
+
+/// Short flows, one per connection.
+fn flows(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let all: Option<Vec<Flow>> = connections.iter().map(|connection| connection.flow).collect();
+    let Some(all) = all else { return Vec::new() };
+    let mut times: Vec<Duration> =
+        all.iter().filter_map(|flow| if let Flow::Took(time) = flow { Some(*time) } else { None }).collect();
+    times.sort_unstable();
+    let unfinished = all.iter().filter(|flow| **flow == Flow::Unfinished).count() as u64;
+    vec![
+        (Figure::FlowP50, percentile(&times, 0.5)),
+        (Figure::FlowP95, percentile(&times, 0.95)),
+        (Figure::FlowP99, percentile(&times, 0.99)),
+        (
+            Figure::FlowsUnfinished,
+            Reading::from_option(share(unfinished, unfinished + times.len() as u64), Provenance::Measured),
+        ),
+    ]
 }
 
 /// RTT percentiles, jitter and bufferbloat, from the samples of all connections together.

@@ -11,6 +11,8 @@ pub mod bbr;
 pub mod flows;
 pub mod full_queue;
 pub mod loss_response;
+pub mod one_way;
+pub mod random_loss;
 pub mod speed;
 
 use core::ops::RangeInclusive;

@@ -35,7 +35,8 @@ pub use text::text;
 pub const REPORT_SCHEMA: &str = "tiderace-lab-report/1";
 
 /// Figures that contenders are compared by.
-const COMPARED: [Figure; 6] = [
+const COMPARED: [Figure; 7] = [
+    Figure::FlowP95,
     Figure::Goodput,
     Figure::RttP95,
     Figure::Retransmitted,

@@ -125,10 +125,10 @@ pub struct Traffic {
     /// (Floyd & Jacobson's phase effects).
     #[serde(with = "units::duration_text", default)]
     pub start_spread: Duration,
-    /// `requests`: bytes of each request. By default 200 B.
+    /// `requests`, `flows`: bytes of each request. By default 200 B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_size: Option<DataSize>,
-    /// `requests`: bytes of each response.
+    /// `requests`, `flows`: bytes of each response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_size: Option<DataSize>,
     /// `datagrams`: payload rate of each connection.
@@ -152,6 +152,9 @@ pub enum Workload {
     Requests,
     /// Unreliable datagrams at a constant rate (RFC 9221).
     Datagrams,
+    /// Short flows: each connection fetches one response and is done. What counts is the time from the first packet of its
+    /// handshake to the last byte.
+    Flows,
 }
 
 /// Who sends the data that is measured.

@@ -11,7 +11,8 @@ use units::{Duration, Instant};
 
 use crate::{
     contender::{
-        BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Identity, Measured, Nodes, RunSpec,
+        BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Flow, Identity, Measured, Nodes,
+        RunSpec,
     },
     host::Host,
     scenario::{Direction, Workload},
@@ -234,6 +235,11 @@ fn measured<S: Stack>(
     let handshake = client.app.established().map(|at| at - start);
     let closed = [&client.app, &server.app].into_iter().find_map(|app| app.closed().map(str::to_owned));
     let requests = (workload == Workload::Requests).then(|| client.app.tally().requests.clone());
+    let flow = (workload == Workload::Flows).then(|| match client.app.tally().answered {
+        _ if start < client.measure_from => Flow::Early,
+        Some(at) => Flow::Took(at - start),
+        None => Flow::Unfinished,
+    });
     let wrong_bytes = client.app.tally().wrong_bytes + server.app.tally().wrong_bytes;
     let (sender, receiver) = match direction {
         Direction::Download => (server, client),
@@ -260,6 +266,7 @@ fn measured<S: Stack>(
         stream_bytes_resent: since(|counters| counters.stream_bytes_resent),
         packets_sent: since(|counters| counters.packets_sent),
         requests,
+        flow,
         datagrams,
         closed,
         wrong_bytes,

@@ -36,6 +36,8 @@ pub struct Tally {
     pub wrong_bytes: u64,
     /// Time of each answered request, at the client.
     pub requests: Vec<Duration>,
+    /// When the last answered request was complete, at the client, whether it counts or not.
+    pub answered: Option<Instant>,
     /// Datagrams that were due, at the sender.
     pub due: u64,
     /// Time that each due datagram took, at the receiver.
@@ -80,7 +82,8 @@ impl App {
         let sender = if traffic.direction == Direction::Download { End::Server } else { End::Client };
         let kind = match traffic.workload {
             Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams, spec.throttle.cloned())),
-            Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic)),
+            Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic, None)),
+            Workload::Flows => Kind::Requests(requests::Requests::new(end, end != sender, traffic, Some(1))),
             Workload::Datagrams => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
         };
         let window = Window { from: spec.measure_from, to: spec.end };

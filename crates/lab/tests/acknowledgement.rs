@@ -1,9 +1,13 @@
-//! Acknowledgements on request: what they save on a path without loss, and that random loss makes the policy careful. The
+//! Acknowledgements: on request, what they save on a path without loss, and that random loss makes the policy careful; and
+//! what the receive times in them tell. The
 //! seeds are fixed, so these tests say the same each time; `cargo xtask shows congestion` measures more cells for longer.
 
 extern crate tiderace_lab as lab;
 
-use lab::reference::ack_frequency::{AckFrequency, Cell, Compared, Effort, measure, pair};
+use lab::reference::{
+    ack_frequency::{AckFrequency, Cell, Compared, Effort, measure, pair},
+    one_way,
+};
 
 fn check(cell: Cell) {
     for finding in measure(cell, AckFrequency::Adaptive, Effort { seeds: 6, seconds: 15 }).unwrap() {
@@ -30,4 +34,15 @@ fn a_fixed_number_costs_where_the_window_limits() {
     let mean = pairs.iter().map(|pair| pair.goodput).sum::<f64>() / 4.0;
     println!("{pairs:?}");
     assert!(mean < 0.95, "{mean}");
+}
+
+/// With clocks that agree in rate, and with clocks that drift apart as bad quartzes do.
+#[test]
+fn receive_times_tell_the_variation_of_each_direction() {
+    for drift_ppm in [0, 50, -50] {
+        for finding in one_way::measure(drift_ppm, 25, 1).unwrap() {
+            println!("{finding}");
+            assert!(finding.passed(), "{finding}");
+        }
+    }
 }

@@ -96,6 +96,29 @@ fn requests_and_datagrams() {
 }
 
 #[test]
+fn short_flows_take_as_long_as_their_round_trips() {
+    let flows = "workload = \"flows\"\nresponse-size = \"5 kB\"";
+    let changes = [
+        ("workload = \"bulk\"", flows),
+        ("loss = \"1 %\"\n", ""),
+        ("connections = 2", "connections = 80"),
+        ("\"50 ms\"", "\"4 s\""),
+        ("warmup = \"1 s\"", "warmup = \"0 s\""),
+    ];
+    let record = run(&scenario(&changes), "cubic", 1);
+    assert_eq!(record.outcome, RunOutcome::Valid);
+    // Two round trips of 40 ms, and the time to send handshake and response at 10 Mbit/s.
+    assert!((0.085..0.110).contains(&value(&record, Figure::FlowP50)), "{}", value(&record, Figure::FlowP50));
+    assert!(value(&record, Figure::FlowP95) >= value(&record, Figure::FlowP50));
+    // Flows that began in the last round trips are not complete.
+    assert!(value(&record, Figure::FlowsUnfinished) < 0.1);
+    // Loss in the handshake costs a probe timeout of about a second: the median does not see it, the tail does.
+    let lossy = [changes[0], ("loss = \"1 %\"", "loss = \"8 %\""), changes[2], changes[3], changes[4]];
+    let lossy = run(&scenario(&lossy), "cubic", 1);
+    assert!(value(&lossy, Figure::FlowP95) > 0.3, "{}", value(&lossy, Figure::FlowP95));
+}
+
+#[test]
 fn qlog_says_what_happened() {
     let root = std::env::temp_dir().join(format!("tiderace-qlog-test-{}", std::process::id()));
     let scenario = scenario(&[("duration = \"4 s\"", "duration = \"500 ms\"")]);

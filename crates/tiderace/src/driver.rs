@@ -28,6 +28,8 @@ const READS_PER_PASS: usize = 16;
 /// it, and its buffer is free again for the next read.
 const BYTES_PER_PASS: usize = 256 * 1024;
 const WRITES_PER_PASS: usize = 16;
+/// New connections before those that exist get their turn: each costs as much as a batch of their packets.
+const ACCEPTED_PER_PASS: u64 = 4;
 
 /// Owns the socket of an endpoint; a future that ends when the endpoint is closed and drained.
 pub(crate) struct Driver {
@@ -66,8 +68,9 @@ impl Driver {
     /// Reads what is there. `true` when there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let mut bytes = 0;
+        let enough = state.endpoint.stats().connections + ACCEPTED_PER_PASS;
         for _ in 0..READS_PER_PASS {
-            if bytes >= BYTES_PER_PASS {
+            if bytes >= BYTES_PER_PASS || state.endpoint.stats().connections >= enough {
                 break;
             }
             if self.socket.poll_recv_ready(cx).is_pending() {
@@ -132,7 +135,8 @@ impl Driver {
 
     /// Sleeps until the next deadline. `true` when it has passed already.
     fn arm(&mut self, cx: &mut Context<'_>, state: &State) -> bool {
-        let Some((at, ..)) = state.endpoint.poll_timeout() else {
+        let tls = self.tls.as_ref().and_then(TlsLink::deadline);
+        let Some(at) = state.endpoint.poll_timeout().map(|(at, ..)| at).into_iter().chain(tls).min() else {
             self.sleeps_until = None;
             return false;
         };
@@ -167,7 +171,7 @@ impl Future for Driver {
         state.endpoint.handle_timeout(shared.clock.now());
         again |= this.transmit(cx, &mut state);
         if let Some(tls) = &mut this.tls {
-            tls.submit(&mut state.endpoint);
+            tls.submit(shared.clock.now(), &mut state.endpoint);
         }
         again |= this.receive_tls(cx, &mut state);
         state.socket = this.socket.stats;

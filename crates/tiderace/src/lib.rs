@@ -20,6 +20,8 @@ mod shards;
 mod shared;
 mod socket;
 mod stream;
+#[cfg(target_os = "linux")]
+mod thread_policy;
 mod tls_pool;
 
 pub use connection::{Connecting, Connection};

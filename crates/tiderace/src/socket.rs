@@ -52,6 +52,8 @@ impl Socket {
         socket.set_nonblocking(true)?;
         let sock = socket2::SockRef::from(&socket);
         grow_buffers(&sock);
+        // RFC 9000 §14 MUST NOT-2: datagrams are not fragmented by IP
+        // RFC 9000 §14 MUST-1: Don't Fragment is set in IPv4 where possible
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
         Ok(Self { io, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })

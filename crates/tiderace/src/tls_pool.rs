@@ -6,29 +6,34 @@
 
 use std::{
     collections::VecDeque,
-    io,
     num::NonZeroUsize,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     thread,
 };
 
 use tokio::sync::mpsc;
 use transport::{Endpoint, TlsDone, TlsStep};
-use units::Instant;
+use units::{Duration, Instant};
+
+#[cfg(target_os = "linux")]
+use crate::thread_policy::Thread;
 
 /// Handshakes of an endpoint that wait for their first step, at most. At 2,000 handshakes per second and core, the last of
 /// them waits about as long as a client is willing to before it repeats its first packet.
 const WAITING: usize = 256;
 /// Outcomes that a driver takes in before data gets its turn: each installs keys and makes a flight of packets.
 const OUTCOMES_PER_PASS: usize = 4;
-/// How much the threads stand back behind others, in steps of the `nice` command.
-const NICENESS: i32 = 10;
+/// When no outcome has come for so long, the threads get a turn even where the processors are busy with other things.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
 ///
-/// Steps of handshakes that are nearly complete run before first steps. On Linux the threads stand back behind the drivers
-/// of endpoints when processors are scarce.
+/// Steps of handshakes that are nearly complete run before first steps. On Linux the threads only take what the drivers of
+/// endpoints and other threads leave of the processors, and a step at a time where those leave nothing.
 #[derive(Clone)]
 pub struct TlsPool(Arc<Owner>);
 
@@ -42,6 +47,10 @@ struct Owner {
 struct Queue {
     jobs: Mutex<Jobs>,
     ready: Condvar,
+    /// The threads run like any other until they have finished a step.
+    hurried: AtomicBool,
+    #[cfg(target_os = "linux")]
+    threads: Mutex<Vec<Thread>>,
 }
 
 #[derive(Default)]
@@ -105,12 +114,38 @@ impl Queue {
 
     /// What a thread does until the pool is gone.
     fn work(&self) {
-        if let Err(e) = stand_back() {
-            tracing::debug!("cannot lower the priority of a thread for handshakes: {e}");
-        }
+        #[cfg(target_os = "linux")]
+        self.threads.lock().expect("nothing that can panic happens under the lock").push(Thread::current());
+        self.stand_back();
         while let Some(Job { step, to }) = self.next() {
             // The driver may be gone, and the handshake with it.
             let _ = to.send(step.run());
+            if self.hurried.swap(false, Ordering::Relaxed) {
+                self.stand_back();
+            }
+        }
+    }
+
+    /// Lets others go first.
+    fn stand_back(&self) {
+        #[cfg(target_os = "linux")]
+        for thread in self.threads.lock().expect("nothing that can panic happens under the lock").iter() {
+            if let Err(e) = thread.stand_back() {
+                tracing::debug!("cannot lower the priority of a thread for handshakes: {e}");
+            }
+        }
+    }
+
+    /// Lets the threads run like any other until one of them has finished a step.
+    fn hurry(&self) {
+        if self.hurried.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        for thread in self.threads.lock().expect("nothing that can panic happens under the lock").iter() {
+            if let Err(e) = thread.step_forward() {
+                tracing::debug!("cannot raise the priority of a thread for handshakes: {e}");
+            }
         }
     }
 
@@ -128,26 +163,14 @@ impl Queue {
     }
 }
 
-/// Lets other threads go first.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "setpriority has no safe wrapper")]
-fn stand_back() -> io::Result<()> {
-    // SAFETY: no pointers are involved. On Linux the call with 0 concerns the calling thread alone.
-    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn stand_back() -> io::Result<()> {
-    Ok(())
-}
-
 /// The driver's end: what is out, and the way back.
 pub(crate) struct TlsLink {
     pool: TlsPool,
     to: mpsc::UnboundedSender<TlsDone>,
     from: mpsc::UnboundedReceiver<TlsDone>,
     out: usize,
+    /// When an outcome came, or the first step went out after a time without any.
+    moved: Instant,
 }
 
 impl TlsLink {
@@ -155,7 +178,7 @@ impl TlsLink {
     pub(crate) fn new(pool: TlsPool, shards: u8, endpoint: &mut Endpoint) -> Self {
         endpoint.hand_out_tls(WAITING.div_ceil(shards.into()));
         let (to, from) = mpsc::unbounded_channel();
-        Self { pool, to, from, out: 0 }
+        Self { pool, to, from, out: 0, moved: Instant::ZERO }
     }
 
     /// Takes in what is done. `true` when there was something: then more may have come, and packets may have to leave.
@@ -165,15 +188,28 @@ impl TlsLink {
         for _ in 0..OUTCOMES_PER_PASS.min(self.out) {
             let Poll::Ready(Some(done)) = self.from.poll_recv(cx) else { break };
             self.out -= 1;
+            self.moved = now;
             endpoint.handle_tls_done(now, done);
             any = true;
+        }
+        if self.out > 0 && now.saturating_since(self.moved) >= PATIENCE {
+            self.moved = now;
+            self.pool.0.queue.hurry();
         }
         any
     }
 
+    /// When [`receive`](Self::receive) is to be called even if nothing comes.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        (self.out > 0).then(|| self.moved + PATIENCE)
+    }
+
     /// Gives the pool what is to be done. Call [`receive`](Self::receive) before going to sleep.
-    pub(crate) fn submit(&mut self, endpoint: &mut Endpoint) {
+    pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) {
         while let Some(step) = endpoint.poll_tls_step() {
+            if self.out == 0 {
+                self.moved = now;
+            }
             self.out += 1;
             self.pool.submit(Job { step, to: self.to.clone() });
         }

@@ -3,8 +3,12 @@
 //! Packets are noted one by one, the decision is taken once per batch of datagrams: a receive call that delivers 44 packets
 //! at once leads to one acknowledgement.
 
+mod times;
+
 use units::{Duration, Instant};
 use wire::{Ack, EcnCounts, Writer};
+
+pub(crate) use times::{ArrivalTimes, MAX_TIMES};
 
 use crate::range_set::RangeSet;
 
@@ -76,6 +80,8 @@ pub struct AckState {
     policy: AckPolicy,
     /// The number of the newest request that was obeyed.
     request: Option<u64>,
+    /// When packets arrived, for a peer that wants to know.
+    times: Option<Box<ArrivalTimes>>,
 }
 
 impl AckState {
@@ -96,6 +102,7 @@ impl AckState {
             congested: false,
             policy,
             request: None,
+            times: None,
         }
     }
 
@@ -129,6 +136,16 @@ impl AckState {
     // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
     pub fn on_immediate(&mut self) {
         self.at_once = true;
+    }
+
+    /// Tells the peer when its packets arrive, from here on.
+    pub(crate) fn report_times(&mut self, times: ArrivalTimes) {
+        self.times = Some(Box::new(times));
+    }
+
+    /// Receive times that were reported.
+    pub(crate) fn times_reported(&self) -> u64 {
+        self.times.as_ref().map_or(0, |times| times.reported())
     }
 
     /// Whether the packet was received before, or is so old that this is no longer known.
@@ -182,6 +199,9 @@ impl AckState {
     #[inline]
     fn on_ack_eliciting(&mut self, pn: u64, received_at: Instant) {
         self.unacked_eliciting += 1;
+        if let Some(times) = &mut self.times {
+            times.on_packet(pn, received_at);
+        }
         // RFC 9000 §13.2.1 SHOULD-1: each packet is acknowledged at least once
         // RFC 9000 §13.2.1 MUST-1: ack-eliciting packets are acknowledged within the delay that we announced
         if self.deadline.is_none() {
@@ -255,10 +275,22 @@ impl AckState {
         let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
         // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
         let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
-        let room = w.remaining();
+        let (ranges, count, room) = (self.received.descending(), self.received.range_count(), w.remaining());
         // RFC 9000 §13.2.3 SHOULD-1: acknowledgements name the newest packets
         // RFC 9000 §13.2.3 SHOULD-3: each ACK frame has the largest number received
-        if Ack::encode(w, delay, self.received.descending(), self.received.range_count(), ecn, room) == 0 {
+        let written = match self.times.as_mut().filter(|times| !times.is_empty()) {
+            None => Ack::encode(w, delay, ranges, count, ecn, room),
+            Some(times) => {
+                // draft-ietf-quic-receive-ts-02 §5 MUST: no more of them than the peer wants.
+                let (most, newest) = (times.most(), times.newest_first());
+                let (written, told) = Ack::encode_with_times(w, delay, ranges, count, ecn, newest, most, room);
+                if written > 0 {
+                    times.on_reported(told);
+                }
+                written
+            }
+        };
+        if written == 0 {
             return None;
         }
         self.largest_reported = Some(largest);
@@ -300,7 +332,7 @@ impl AckState {
 
     /// Bytes of memory held beside the struct itself.
     pub fn memory(&self) -> usize {
-        self.received.memory()
+        self.received.memory() + self.times.as_ref().map_or(0, |times| size_of::<ArrivalTimes>() + times.memory())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     acks::Ecn,
     crypto::CipherSuite,
     events::CloseReason,
-    recovery::LossTrigger,
+    recovery::{LossTrigger, Way},
     sent::SentFrame,
     timers::Timer,
     tls::{Direction, Level},
@@ -273,6 +273,9 @@ events! {
     /// An acknowledgement gave an RTT sample: as it was, and without the peer's delay of the acknowledgement (RFC 9002
     /// §5.3), which is what the path took.
     rtt_sample(latest: Duration, adjusted: Duration);
+    /// The delay of packet `pn`, which went this way, lies by `variation` above the smallest of the last 5 to 10 s. Needs the
+    /// peer's receive times.
+    one_way_sample(way: Way, pn: u64, variation: Duration);
     /// An acknowledgement or a timeout of recovery was worked through.
     metrics(metrics: &RecoveryMetrics);
     /// A deadline passed.

@@ -11,7 +11,7 @@ use crate::{
     datagrams::DatagramsConfig,
     keys::KeyLimits,
     path::MtuDiscovery,
-    recovery,
+    recovery::{self, LossTolerance},
     streams::StreamsConfig,
 };
 
@@ -29,6 +29,12 @@ pub struct Profile {
     pub acks: AckPolicy,
     /// How often the peer is asked to acknowledge ours.
     pub ack_frequency: AckFrequency,
+    /// Receive times that the peer is asked to report in an acknowledgement at most (draft-ietf-quic-receive-ts-02), from
+    /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
+    pub receive_timestamps: u16,
+    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
+    /// which is off, to 15 %. Obeyed by CUBIC.
+    pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
     /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
@@ -54,6 +60,7 @@ pub struct Profile {
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
     /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
@@ -97,12 +104,19 @@ impl AckPolicy {
 }
 
 impl Profile {
+    /// Receive times in an acknowledgement that the peer is asked for.
+    pub(crate) fn receive_times(&self) -> usize {
+        usize::from(self.receive_timestamps).min(acks::MAX_TIMES)
+    }
+
     pub(crate) fn recovery_config(&self) -> recovery::Config {
         recovery::Config {
             algorithm: self.congestion,
             initial_rtt: self.initial_rtt,
             initial_window: None,
             pacing: self.pacing,
+            receive_times: self.receive_timestamps > 0,
+            random_loss_tolerance: self.random_loss_tolerance,
             auto: self.auto,
         }
     }
@@ -135,6 +149,8 @@ impl Default for Profile {
             auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
+            receive_timestamps: 0,
+            random_loss_tolerance: LossTolerance::OFF,
             streams: StreamsConfig::default(),
             datagram_queue: 1024 * 1024,
             idle_timeout: Duration::from_secs(30),

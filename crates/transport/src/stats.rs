@@ -72,6 +72,7 @@ figures! {
     packets_acked: Counter, Count, "packets of ours that the peer acknowledged";
     packets_lost: Counter, Count, "packets of ours that were declared lost";
     bytes_lost: Counter, Bytes, "bytes of the packets declared lost";
+    packets_lost_randomly: Counter, Count, "packets declared lost without a sign of congestion, which the controller passed over";
     packets_lost_spuriously: Counter, Count, "packets declared lost that were acknowledged later";
     loss_detection_time: Counter, Nanoseconds, "time from sending to declaring lost, of all packets declared lost together";
     congestion_events: Counter, Count, "times the congestion controller reduced its window";
@@ -86,6 +87,8 @@ figures! {
     ack_requests_received: Counter, Count, "ACK_FREQUENCY frames received, obsolete ones included";
     immediate_acks_asked: Counter, Count, "IMMEDIATE_ACK frames sent";
     immediate_acks_received: Counter, Count, "IMMEDIATE_ACK frames received";
+    receive_times_sent: Counter, Count, "receive times of the peer's packets that were reported to it";
+    receive_times_received: Counter, Count, "receive times of packets of ours that the peer reported";
     stream_bytes_sent: Counter, Bytes, "stream payload sent, retransmissions included";
     stream_bytes_retransmitted: Counter, Bytes, "stream payload sent again";
     stream_bytes_received: Counter, Bytes, "stream payload received, duplicates included";
@@ -111,6 +114,10 @@ figures! {
     latest_rtt: Gauge, Nanoseconds, "round trip of the latest sample";
     smoothed_rtt: Gauge, Nanoseconds, "smoothed round trip";
     rtt_variation: Gauge, Nanoseconds, "mean deviation of the round trip";
+    forward_delay_variation: Gauge, Nanoseconds, "mean one-way delay to the peer above its smallest of 5 to 10 s; needs receive times";
+    reverse_delay_variation: Gauge, Nanoseconds, "mean one-way delay from the peer above its smallest of 5 to 10 s; needs receive times";
+    forward_delay_variation_latest: Gauge, Nanoseconds, "the same of the latest packet that the peer reported";
+    reverse_delay_variation_latest: Gauge, Nanoseconds, "the same of the latest acknowledgement";
     congestion_window: Gauge, Bytes, "bytes that may be in flight";
     bytes_in_flight: Gauge, Bytes, "bytes in flight";
     pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";

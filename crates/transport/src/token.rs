@@ -22,7 +22,8 @@ const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 const NEW_TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const NONCE_LEN: usize = 12;
 const TAG_LEN: usize = 16;
-// RFC 9000 §8.1.1 MUST: a token tells how it was provided. Tokens of other implementations are not likely to begin so.
+// RFC 9000 §8.1.1 MUST-1: a token tells how it was provided. Tokens of other implementations are not likely to begin
+// so.
 const RETRY: u8 = 0xd1;
 const NEW: u8 = 0xd2;
 
@@ -86,7 +87,8 @@ impl Tokens {
         retry_scid: &ConnectionId,
     ) -> Vec<u8> {
         let mut content = now.as_nanos().to_be_bytes().to_vec();
-        // RFC 9000 §8.1.4: a Retry token is bound to the address and port, and to the ID that the client has to use.
+        // RFC 9000 §8.1.4 SHOULD-1: a Retry token is bound to the address and port, and to the ID that the client has
+        // to use.
         content.extend_from_slice(&address(remote.ip()));
         content.extend_from_slice(&remote.port().to_be_bytes());
         for id in [retry_scid, original_dcid] {
@@ -98,12 +100,13 @@ impl Tokens {
 
     pub(crate) fn new_token(&self, random: &mut impl RngCore, now: Instant, remote: SocketAddr) -> Vec<u8> {
         let mut content = now.as_nanos().to_be_bytes().to_vec();
-        // RFC 9000 §8.1.4 MUST: the address is in it. The port changes between connections, so it is not.
+        // RFC 9000 §8.1.4 MUST-3: the address is in it. The port changes between connections, so it is not.
         content.extend_from_slice(&address(remote.ip()));
         self.seal(random, now, NEW, Purpose::NewToken, content)
     }
 
-    // RFC 9000 §8.1.3 MUST: every token is unique, which the nonce sees to, and what it says is encrypted.
+    // RFC 9000 §8.1.3 MUST-2, MUST NOT-2, RFC 9000 §8.1.4 MUST-1, MUST-2: every token is unique, which the nonce sees
+    // to, and what it says is encrypted.
     fn seal(
         &self,
         random: &mut impl RngCore,
@@ -142,7 +145,8 @@ impl Tokens {
         useful.map_or_else(Token::Useless, |()| Token::Returning)
     }
 
-    // RFC 9000 §8.1.4 SHOULD NOT: such a token is not accepted several times. Where that cannot be told, it is as none.
+    // RFC 9000 §8.1.4 SHOULD NOT-1, MUST-5, RFC 9000 §21.3 SHOULD-1: such a token is not accepted several times.
+    // Where that cannot be told, it is as none.
     fn first_use(&self, now: Instant, token: &[u8], expires: Instant) -> Result<(), Useless> {
         let tag = token.last_chunk::<TAG_LEN>().ok_or(Useless::Foreign)?;
         match self.used.strike(tag, second(now), second(expires) + 1) {
@@ -154,7 +158,7 @@ impl Tokens {
 
 /// A Retry token that we have made. `None` when it is not good for this packet.
 fn read_retry(reader: &mut Reader<'_>, now: Instant, remote: SocketAddr, dcid: &ConnectionId) -> Option<Token> {
-    // RFC 9000 §8.1.4 SHOULD: it is good for a short time only.
+    // RFC 9000 §8.1.4 SHOULD-2, RFC 9000 §8.1.3 SHOULD-1: it is good for a short time only.
     let fresh = now.saturating_since(issued(reader)?) <= RETRY_LIFETIME;
     let here = reader.bytes(16).ok()? == address(remote.ip()) && reader.u16().ok()? == remote.port();
     let (retry_scid, original_dcid) = (id(reader)?, id(reader)?);
@@ -204,6 +208,7 @@ mod tests {
         Tokens::new(ring.clone(), Arc::new(MemoryRegister::default()))
     }
 
+    // RFC 9000 §8.1.1 MUST-1; RFC 9000 §8.1.4 MUST-1, MUST-2, SHOULD-1, SHOULD-2
     #[test]
     fn a_retry_token_is_good_for_one_address_one_id_and_a_short_time() {
         let tokens = tokens(&KeyRing::single([7; 32]));
@@ -227,6 +232,8 @@ mod tests {
         }
     }
 
+    // RFC 9000 §8.1.4 MUST-3
+    // RFC 9000 §8.1.4 MUST-5, SHOULD NOT-1; RFC 9000 §8.1.3 SHOULD-1; RFC 9000 §21.3 SHOULD-1
     #[test]
     fn a_returning_client_may_come_from_another_port_once() {
         let tokens = tokens(&KeyRing::single([7; 32]));

@@ -310,6 +310,7 @@ fn forged_and_second_retries_are_ignored() {
 }
 
 /// A token from one address proves nothing about another.
+// RFC 9000 §8.1.4 MUST-4, SHOULD-1
 #[test]
 fn a_token_is_good_for_its_address_only() {
     let mut config = server_config(&Profile::default());

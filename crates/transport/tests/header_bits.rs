@@ -62,6 +62,7 @@ impl Pair {
 }
 
 // RFC 9000 §17.4: the server returns the bit, the client turns it: one change in a round trip.
+// RFC 9000 §17.4 MUST-3
 #[test]
 fn the_bit_spins_once_in_a_round_trip_on_most_paths() {
     let mut spinning = 0;
@@ -77,6 +78,7 @@ fn the_bit_spins_once_in_a_round_trip_on_most_paths() {
     assert!((46..=63).contains(&spinning), "{spinning}");
 }
 
+// RFC 9000 §17.4 MUST-1, MUST-2, MUST-4, RECOMMENDED-1
 #[test]
 fn a_path_that_shall_not_spin_shows_noise() {
     let quiet = Profile { spin: false, ..Profile::default() };
@@ -88,6 +90,7 @@ fn a_path_that_shall_not_spin_shows_noise() {
 }
 
 // RFC 9287 §3: only towards who has said that it may be.
+// RFC 9287 §3 MUST-2; RFC 9287 §3.1 SHOULD-1, MUST NOT-3
 #[test]
 fn the_fixed_bit_is_cleared_for_peers_that_permit_it() {
     let plain = Profile { grease: false, ..Profile::default() };
@@ -126,6 +129,7 @@ fn keys_are_updated_after_so_many_packets_or_bytes() {
 }
 
 // RFC 9001 §6.6 MUST: updated before the limit of the cipher; both ends go on.
+// RFC 9001 §6.6 MUST-3
 #[test]
 fn keys_are_updated_before_their_limit() {
     let limits = KeyLimits { confidentiality: Some(40), integrity: None };
@@ -140,6 +144,7 @@ fn keys_are_updated_before_their_limit() {
 }
 
 // RFC 9001 §6.6 MUST: without an update the connection ends at the limit.
+// RFC 9001 §6.6 MUST-2, MUST-4, RECOMMENDED-1
 #[test]
 fn keys_that_cannot_be_updated_end_the_connection_at_their_limit() {
     let limits = KeyLimits { confidentiality: Some(40), integrity: None };
@@ -160,6 +165,7 @@ fn keys_that_cannot_be_updated_end_the_connection_at_their_limit() {
 }
 
 // RFC 9001 §6.6 MUST: so many forged packets end the connection.
+// RFC 9001 §6.6 MUST-6
 #[test]
 fn forged_packets_end_the_connection_at_their_limit() {
     let limits = KeyLimits { confidentiality: None, integrity: Some(25) };
@@ -176,6 +182,7 @@ fn forged_packets_end_the_connection_at_their_limit() {
 }
 
 // RFC 9000 §4.1 SHOULD: who is blocked says so again while nothing else happens.
+// RFC 9000 §4.1 SHOULD-1, SHOULD-2
 #[test]
 fn a_limit_that_blocks_is_named_again_and_again() {
     let mut puppet = Puppet::client(&Profile::default(), |p, _| p.initial_max_data = 100).connected();

@@ -114,6 +114,7 @@ fn nat(sim: &mut Sim, when: Instant, to: SocketAddr) {
     sim.with_node(0, |_, host| host.moves.push((when, to))).unwrap();
 }
 
+// RFC 9000 §9.3 MUST-1
 #[test]
 fn a_client_with_another_socket_goes_on_from_there() {
     for (request, answer) in [(100, 1_500_000), (1_500_000, 100)] {
@@ -155,6 +156,7 @@ fn a_client_changes_over_to_another_network_without_a_gap() {
     }
 }
 
+// RFC 9000 §8.2.4 SHOULD-1
 #[test]
 fn a_network_that_leads_nowhere_is_not_moved_to() {
     let mut setup = Setup::new(3, 100, 3_000_000);
@@ -177,6 +179,7 @@ fn a_network_that_leads_nowhere_is_not_moved_to() {
 }
 
 // RFC 9000 §9.6: both ends send from and to the preferred address once it is validated.
+// RFC 9000 §9.6.1 SHOULD-1, SHOULD-2; RFC 9000 §9.6.2 MUST-1, MUST-3
 #[test]
 fn clients_go_where_the_server_prefers() {
     for (request, answer) in [(100, 1_000_000), (1_000_000, 100)] {
@@ -196,6 +199,7 @@ fn clients_go_where_the_server_prefers() {
     }
 }
 
+// RFC 9000 §9.6.1 MUST-1; RFC 9000 §9.6.2 MUST-1; RFC 9000 §21.5.3 MUST NOT-1
 #[test]
 fn a_preferred_address_that_nobody_reaches_is_not_used() {
     let mut setup = Setup::new(5, 100, 300_000);
@@ -210,6 +214,7 @@ fn a_preferred_address_that_nobody_reaches_is_not_used() {
 }
 
 // RFC 9000 §9, §18.2: who has been asked to stay does not move; a NAT may move it all the same.
+// RFC 9000 §9 MUST NOT-2, MUST-1; RFC 9000 §18.2 MUST NOT-2
 #[test]
 fn a_client_that_was_asked_to_stay_stays() {
     let mut setup = Setup::new(6, 1_000_000, 100);
@@ -228,6 +233,7 @@ fn a_client_that_was_asked_to_stay_stays() {
     assert_eq!(sim.node(1).app.migrated, 1);
 }
 
+// RFC 9000 §9 MUST NOT-1
 #[test]
 fn nobody_moves_too_early_or_from_the_wrong_end() {
     let mut sim = Setup::new(7, 100, 100).build();
@@ -265,6 +271,7 @@ fn with_ids(count: u64) -> Puppet {
 }
 
 // RFC 9000 §9.5 MUST NOT: one connection ID for two destinations.
+// RFC 9000 §9.5 MUST NOT-2
 #[test]
 fn each_address_is_reached_by_an_id_of_its_own() {
     let mut puppet = with_ids(3);
@@ -283,6 +290,7 @@ fn each_address_is_reached_by_an_id_of_its_own() {
 }
 
 // RFC 9000 §8.2.1 MUST: a challenge that the limit on bytes keeps small is followed by one of full size.
+// RFC 9000 §8.2.1 MUST-3; RFC 9000 §8.2.3 MUST-1; RFC 9000 §8.2.1 MUST-2
 #[test]
 fn a_path_validated_with_small_datagrams_is_validated_again_in_full() {
     let mut puppet = with_ids(3);
@@ -309,6 +317,7 @@ fn a_path_validated_with_small_datagrams_is_validated_again_in_full() {
 }
 
 // RFC 9000 §9.4 MUST: the window starts anew on another address; with another port it goes on.
+// RFC 9000 §9.4 MUST-1, MUST NOT-1
 #[test]
 fn the_window_starts_anew_at_another_address() {
     let window_after = |to: SocketAddr| {

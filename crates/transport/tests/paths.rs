@@ -98,6 +98,7 @@ fn a_nat_may_rebind_again_and_again() {
 }
 
 /// RFC 9000 §9.3: until the new address has answered, it gets three times what came from it.
+// RFC 9000 §9 MUST-2; RFC 9000 §9.3 MUST-3; RFC 9000 §9.3.2 MUST-1; RFC 9000 §8.2.1 MUST-2; RFC 9000 §9.6.3 MUST-2
 #[test]
 fn little_is_sent_to_an_address_that_has_not_answered() {
     for size in [1, 20, 100, 1_000] {
@@ -138,6 +139,7 @@ fn a_client_whose_packets_are_forwarded_by_another_comes_back() {
     assert_eq!(puppet.goodbye(), None);
 }
 
+// RFC 9000 §8.2.2 MUST-2, MUST-3
 #[test]
 fn probing_frames_alone_move_nothing_and_are_answered_where_they_come_from() {
     let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();

@@ -56,6 +56,7 @@ fn agreed(seed: u64, loss: f64, client: &ClientConfig, server: ServerConfig) -> 
     })
 }
 
+// RFC 9369 §3 MUST-1
 #[test]
 fn both_versions_work() {
     for version in [V1, V2] {
@@ -66,6 +67,7 @@ fn both_versions_work() {
 }
 
 // RFC 9368 §2.3: no round trip more, whatever is lost.
+// RFC 9368 §2.3 MUST-1; RFC 9369 §4 SHOULD-2
 #[test]
 fn a_server_moves_a_client_to_the_version_that_it_prefers() {
     for (from, to) in [(V1, V2), (V2, V1)] {
@@ -94,6 +96,7 @@ fn a_client_that_does_not_offer_it_is_not_moved() {
 }
 
 // RFC 9369 §4.1: the Retry is of the first flight's version; the keys of Initial packets follow from its connection ID.
+// RFC 9369 §4.1 MUST-1, MUST NOT-1, MUST-2
 #[test]
 fn a_retry_comes_before_the_move() {
     for (version, upgrade) in [(V1, Some(V2)), (V2, None), (V2, Some(V1))] {
@@ -126,6 +129,7 @@ fn meet(config: &ClientConfig, server: ServerConfig, forge: Option<&[u32]>) -> (
     (closed, version)
 }
 
+// RFC 9368 §2.1 SHALL-1, SHALL-2, SHALL-4
 #[test]
 fn version_negotiation_leads_to_another_attempt() {
     let first = client(V1, &[V2, V1]);
@@ -139,6 +143,7 @@ fn version_negotiation_leads_to_another_attempt() {
 }
 
 // RFC 9368 §4 MUST: who was led to a lesser version by a forged packet notices.
+// RFC 9368 §4 MUST-2, MUST-14, MUST-15
 #[test]
 fn a_forged_version_negotiation_is_noticed() {
     let first = client(V2, &[V2, V1]);
@@ -154,6 +159,7 @@ fn a_forged_version_negotiation_is_noticed() {
 }
 
 // RFC 9368 §4 MUST: what the peer says it chose is what its packets are of.
+// RFC 9368 §4 MUST-9, MUST-10, MUST-17, MUST-18
 #[test]
 fn what_the_peer_says_must_fit_its_packets() {
     let says = |chosen: u32| Some(VersionInformation { chosen, available: vec![V1, V2, chosen] });

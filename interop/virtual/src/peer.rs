@@ -4,7 +4,12 @@
 //! Contract: after each `receive`, `expire` or command, drain `signal` until `None`, then call `transmit`, then read
 //! `deadline`. A peer never needs to be called before its deadline or the next datagram.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::BytesMut;
 use units::Instant;
@@ -67,6 +72,41 @@ pub struct Settings {
     pub connection_window: u64,
     /// How many streams of each direction the other end may have open.
     pub streams: u64,
+    /// What the ends keep from one connection to the next, with which they offer and accept early data. Without it every
+    /// connection is the first.
+    pub memory: Option<Memory>,
+}
+
+/// TLS configurations, with the tickets in them, that outlive a connection.
+#[derive(Clone, Default)]
+pub struct Memory(Arc<Mutex<BTreeMap<Side, Arc<dyn Any + Send + Sync>>>>);
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Memory")
+    }
+}
+
+impl Memory {
+    /// What `side` keeps; made by `make` at its first connection.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    ///
+    /// # Panics
+    /// When it keeps something of another type: a memory is for one stack on each side.
+    pub fn keep<T: Any + Send + Sync>(
+        &self,
+        side: Side,
+        make: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<Arc<T>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = match kept.get(&side) {
+            Some(known) => known.clone(),
+            None => kept.entry(side).or_insert(Arc::new(make()?)).clone(),
+        };
+        Ok(known.downcast().expect("one stack on each side"))
+    }
 }
 
 /// The application protocol both ends insist on.
@@ -160,6 +200,14 @@ pub trait Peer {
 
     /// Opens a stream; `None` when the other end allows no more (`StreamsAvailable` follows).
     fn open(&mut self, dir: Dir) -> Option<u64>;
+    /// Opens a stream whose data may leave before the handshake is complete, where a session is resumed.
+    fn open_early(&mut self, dir: Dir) -> Option<u64> {
+        self.open(dir)
+    }
+    /// Whether the server has accepted a client's early data; `None` while it is not known, or there is none.
+    fn early_accepted(&self) -> Option<bool> {
+        None
+    }
     /// The next stream that the other end opened.
     fn accept(&mut self, dir: Dir) -> Option<u64>;
     /// Writes a prefix of `data`.

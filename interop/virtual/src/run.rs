@@ -280,6 +280,7 @@ fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &I
             stream_window: plan.stream_window,
             connection_window: plan.connection_window,
             streams: plan.concurrent,
+            memory: None,
         };
         End::new(side, stack, other, &settings, plan)
     };

@@ -1,6 +1,6 @@
 //! `cargo xtask shows congestion`: what congestion control and its feedback promise.
 
-use super::{Case, ack_frequency, bbr};
+use super::{Case, ack_frequency, bbr, one_way, random_loss};
 
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
@@ -11,5 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("bbr-queue", "how long packets wait, whatever the buffer", bbr::queues),
         case("bbr-fairness", "two BBRv3 flows that start at different times", bbr::shares),
         case("ack-frequency", "acknowledgements on request: saved, and what they cost", ack_frequency::measure),
+        case("one-way", "variation of delay in each direction, from receive times", one_way::measure),
+        case("random-loss", "random loss passed over: goodput, queue, neighbours", random_loss::measure),
     ]
 }

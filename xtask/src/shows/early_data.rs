@@ -24,9 +24,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let ended = context.commands.run("early-data", &mut command, Duration::from_secs(3_600))?;
     let tests = Tests::read(&ended.stdout);
     let measured = read(&ended.stdout);
-    let get = |what: &str| {
-        measured.get(what).copied().with_context(|| format!("no value for `{what}`: {}", ended.reason()))
-    };
+    let get =
+        |what: &str| measured.get(what).copied().with_context(|| format!("no value for `{what}`: {}", ended.reason()));
     let row = |what: &str, unit: &str, target: Target| -> Result<Row> { Ok(Row::new(what, get(what)?, unit, target)) };
     Ok(vec![
         row("ms to the first byte, full handshake", "ms", Target::Exactly(200.0))?

@@ -11,12 +11,16 @@ mod command;
 mod compliance;
 mod congestion;
 mod cost;
+mod early_data;
+mod flood;
 mod interop;
 mod laboratory;
 mod link;
 mod matrices;
+mod one_way;
 mod paths;
 mod perf;
+mod random_loss;
 mod relay;
 mod row;
 mod speed;
@@ -156,6 +160,7 @@ fn standards() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
         case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
+        case("early-data", "0-RTT: what it gains, replays, refusals, and old tickets and tokens", early_data::measure),
         case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
     ]
 }

@@ -30,9 +30,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
 /// Rebindings of NATs and migrations in the middle of transfers: 1,000 seeded runs in full, 40 as a slice.
 fn moves(context: &Context) -> Result<Vec<Row>> {
     let mut arguments = vec!["test", "-p", "tiderace-transport", "--test", "migration"];
-    arguments.extend(match context.long {
-        true => ["a_thousand_moves", "--", "--nocapture", "--ignored"].as_slice(),
-        false => ["transfers_survive_moves", "--", "--nocapture"].as_slice(),
+    arguments.extend(if context.long {
+        &["a_thousand_moves", "--", "--nocapture", "--ignored"][..]
+    } else {
+        &["transfers_survive_moves", "--", "--nocapture"][..]
     });
     let mut command = cargo(&context.root, arguments);
     let ended = context.commands.run("moves", &mut command, Duration::from_secs(3_600))?;

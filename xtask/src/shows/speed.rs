@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Case, Context,
     command::{cargo, load},
-    interop,
+    flood, interop,
     row::{Row, Target},
 };
 
@@ -39,6 +39,8 @@ pub(super) fn cases() -> Vec<Case> {
         case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", handshakes),
         case("idle", "memory of an idle connection", idle),
         case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
+        case("flood", "latency of a connection under 5,000 handshakes per second", flood::flood),
+        case("many", "cost of a packet beside 10,000 idle connections", flood::idle_beside),
         case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
     ]
 }

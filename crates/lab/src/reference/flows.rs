@@ -29,12 +29,43 @@ pub struct Flow {
     pub profile: Profile,
     /// When the client begins.
     pub start: Duration,
-    /// What the clocks of both ends show when they begin: the receiver's, less the sender's. Neither knows.
-    pub receiver_clock_ahead: Duration,
+    /// The clock that the receiver of the data goes by. The sender's is right.
+    pub receiver_clock: Clock,
     /// Watches the sender of the data.
     pub watch_sender: Option<Arc<dyn ObserverFactory>>,
     /// Watches the receiver of the data.
     pub watch_receiver: Option<Arc<dyn ObserverFactory>>,
+}
+
+/// A clock that is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// What it shows at the beginning.
+    pub ahead: Duration,
+    /// Microseconds that it gains in each second.
+    pub ppm: i32,
+}
+
+impl Clock {
+    /// What it shows at a time.
+    pub fn shows(&self, truth: Instant) -> Instant {
+        let nanos = (truth - Instant::ZERO).as_nanos();
+        let nanos = i128::try_from(nanos).unwrap_or(i128::MAX / 2);
+        let shown = nanos + nanos * i128::from(self.ppm) / 1_000_000;
+        Instant::from_nanos(u64::try_from(shown).unwrap_or(0)) + self.ahead
+    }
+
+    /// The time at which it shows this, or two nanoseconds more.
+    pub fn truth(&self, shown: Instant) -> Instant {
+        if self.ppm == 0 {
+            return shown.saturating_sub(self.ahead);
+        }
+        let nanos = (shown.saturating_sub(self.ahead) - Instant::ZERO).as_nanos();
+        let nanos = i128::try_from(nanos).unwrap_or(i128::MAX / 2_000_000);
+        let rate = 1_000_000 + i128::from(self.ppm);
+        let truth = (nanos * 1_000_000).div_euclid(rate) + 2;
+        Instant::from_nanos(u64::try_from(truth).unwrap_or(0))
+    }
 }
 
 impl Flow {
@@ -173,7 +204,7 @@ struct End {
     handle: Option<Handle>,
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
-    clock_ahead: Duration,
+    clock: Clock,
     buffer: Vec<u8>,
     stream: Option<StreamId>,
     read: u64,
@@ -194,7 +225,7 @@ impl End {
             handle: None,
             local,
             remote,
-            clock_ahead: Duration::ZERO,
+            clock: Clock::default(),
             buffer: vec![0; 64 * 1024],
             stream: None,
             read: 0,
@@ -210,7 +241,7 @@ impl End {
         Ok(Self {
             client: true,
             connect: Some(ClientConfig { observe: flow.watch_receiver.clone(), ..config }),
-            clock_ahead: flow.receiver_clock_ahead,
+            clock: flow.receiver_clock,
             ..Self::new(client_address(index), server_address(index), endpoint)
         })
     }
@@ -272,7 +303,7 @@ impl End {
 
 impl Node for End {
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
-        let now = now + self.clock_ahead;
+        let now = self.clock.shows(now);
         if let Some(config) = self.connect.take() {
             match self.endpoint.connect(now, &config, self.remote, SERVER_NAME) {
                 Ok(handle) => self.handle = Some(handle),
@@ -324,7 +355,7 @@ impl Node for End {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let (at, _, timer) = self.endpoint.poll_timeout()?;
-        Some((Instant::ZERO + (at.saturating_sub(self.clock_ahead) - Instant::ZERO), timer.name()))
+        Some((self.clock.truth(at), timer.name()))
     }
 
     fn finished(&self) -> bool {

@@ -64,7 +64,7 @@ fn verdict(out: &mut String, report: &MatrixReport) {
     );
     out.push_str("<h3>Can it be believed?</h3><ul class=\"state\">");
     for (good, sentence) in state(report) {
-        let _ = write!(out, "<li class=\"{}\">{}</li>", if good { "good" } else { "bad" }, escape(&sentence));
+        let _ = write!(out, "<li class=\"{}\">{}</li>", class(good, &sentence), escape(&sentence));
     }
     out.push_str("</ul>");
     if !report.self_test.is_empty() {
@@ -83,10 +83,20 @@ fn verdict(out: &mut String, report: &MatrixReport) {
     out.push_str("</section>");
 }
 
+/// What could not be done is neither good nor bad.
+fn class(good: bool, sentence: &str) -> &'static str {
+    match (good, sentence.contains("not made")) {
+        (_, true) => "note",
+        (true, _) => "good",
+        (false, _) => "bad",
+    }
+}
+
 fn sentence(effect: &Effect) -> String {
     let class = words(effect.verdict);
     let tally: usize = effect.tally.iter().sum();
-    let points = if tally > 1 {
+    // With too few seeds every point is undecided, which says nothing about the points.
+    let points = if tally > 1 && effect.tally[Verdict::Undecided as usize] < tally {
         let [better, worse, equivalent, undecided] = effect.tally;
         format!(
             " <span class=\"note\">by point: {better} better, {worse} worse, {equivalent} equivalent, {undecided} undecided</span>"

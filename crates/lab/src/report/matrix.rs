@@ -22,8 +22,9 @@ use super::Failure;
 pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/1";
 
 /// Figures that contenders are compared by, the most important first.
-const COMPARED: [Figure; 8] = [
+const COMPARED: [Figure; 9] = [
     Figure::Goodput,
+    Figure::FlowP95,
     Figure::ResidualLoss,
     Figure::DelayP95,
     Figure::RequestP95,
@@ -34,8 +35,11 @@ const COMPARED: [Figure; 8] = [
 ];
 
 /// Figures of the table of points.
-const SHOWN: [Figure; 10] = [
+const SHOWN: [Figure; 13] = [
     Figure::Goodput,
+    Figure::FlowP50,
+    Figure::FlowP95,
+    Figure::FlowsUnfinished,
     Figure::ResidualLoss,
     Figure::DelayP95,
     Figure::RequestP50,

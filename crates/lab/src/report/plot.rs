@@ -77,7 +77,11 @@ impl Scale {
             if ticks.len() > 9 {
                 ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
             }
-            return ticks;
+            // A narrow range has few round powers: then equal distances read better.
+            if ticks.len() >= 3 {
+                return ticks;
+            }
+            ticks.clear();
         }
         let rough = (self.high - self.low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());

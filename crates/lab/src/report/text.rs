@@ -279,6 +279,9 @@ fn traffic(scenario: &Scenario) -> String {
             traffic.request_size(),
             traffic.response_size()
         ),
+        Workload::Flows => {
+            format!("one flow each, {} answered with {}", traffic.request_size(), traffic.response_size())
+        }
         Workload::Datagrams => {
             let all = || traffic.packet_rate.map(|rate| format!("{rate} per second in all"));
             let rate = traffic.datagram_rate.map(|rate| format!("{rate} each")).or_else(all).unwrap_or_default();

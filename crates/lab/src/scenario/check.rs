@@ -113,7 +113,8 @@ impl Traffic {
             }
         }
         let belongs = |field: &str, present: bool, to: Workload, word: &str| {
-            if present && self.workload != to {
+            let shared = to == Workload::Requests && self.workload == Workload::Flows;
+            if present && self.workload != to && !shared {
                 return Err(fault(field, format!("only `workload = \"{word}\"` has this field")));
             }
             Ok(())
@@ -125,7 +126,10 @@ impl Traffic {
         belongs("traffic.datagram-size", self.datagram_size.is_some(), Workload::Datagrams, "datagrams")?;
         match self.workload {
             Workload::Bulk => Ok(()),
-            Workload::Requests => {
+            Workload::Flows if self.streams != 1 => {
+                Err(fault("traffic.streams", "a flow is one request on one stream"))
+            }
+            Workload::Requests | Workload::Flows => {
                 if self.response_size.is_none() {
                     return Err(fault("traffic.response-size", "requests need the size of their response")
                         .hint("add for example `response-size = \"20 kB\"`"));

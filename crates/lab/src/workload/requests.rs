@@ -22,6 +22,8 @@ pub(super) struct Requests {
     expects: u64,
     /// Slots without a request.
     idle: u32,
+    /// Requests still to be made; `None`: without end.
+    left: Option<u32>,
     streams: BTreeMap<Stream, Exchange>,
 }
 
@@ -37,13 +39,13 @@ struct Exchange {
 }
 
 impl Requests {
-    pub(super) fn new(end: End, counts: bool, traffic: &Traffic) -> Self {
+    pub(super) fn new(end: End, counts: bool, traffic: &Traffic, left: Option<u32>) -> Self {
         let (request, response) = (traffic.request_size().as_bytes(), traffic.response_size().as_bytes());
         let (sends, expects, idle) = match end {
             End::Client => (request, response, traffic.streams),
             End::Server => (response, request, 0),
         };
-        Self { end, counts, sends, expects, idle, streams: BTreeMap::new() }
+        Self { end, counts, sends, expects, idle, left, streams: BTreeMap::new() }
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
@@ -66,9 +68,10 @@ impl Requests {
 
     /// Gives every idle slot its next request.
     fn fill(&mut self, host: &mut impl Host, scope: &Scope<'_>) {
-        while self.idle > 0 {
+        while self.idle > 0 && self.left != Some(0) {
             let Some(stream) = host.open() else { return };
             self.idle -= 1;
+            self.left = self.left.map(|left| left - 1);
             self.begin(stream, true, scope.now);
             self.send(host, stream);
         }
@@ -113,6 +116,9 @@ impl Requests {
         }
         match self.end {
             End::Client => {
+                if end == ReadEnd::Finished {
+                    scope.tally.answered = Some(scope.now);
+                }
                 if end == ReadEnd::Finished && scope.window.contains(scope.now) {
                     scope.tally.requests.push(scope.now - exchange.since);
                 }

@@ -135,4 +135,16 @@ mod tests {
         let id = masked.generate();
         assert_eq!(masked.server_of(id.as_slice()), 0xbeef);
     }
+
+    // RFC 9000 §5.1 MUST NOT-2; RFC 9000 §10.3.2 MUST-2, MUST NOT-1, MUST NOT-2
+    #[test]
+    fn ids_of_one_length_are_never_made_twice() {
+        let mut ids = ShardedIds::new(7, &Seed::from_number(1));
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100_000 {
+            let id = ids.generate();
+            assert_eq!(id.len(), ids.len());
+            assert!(seen.insert(id));
+        }
+    }
 }

@@ -195,4 +195,15 @@ mod tests {
         ids.on_lost(1);
         assert!(!ids.wants_to_send());
     }
+
+    // RFC 9000 §19.15 MUST NOT-1; RFC 9000 §19.16 MUST-2
+    #[test]
+    fn an_empty_id_has_no_others_beside_it_and_cannot_be_retired() {
+        let mut ids = LocalIds::new(ConnectionId::EMPTY, ResetToken([0; 16]));
+        ids.start(8);
+        assert_eq!(ids.wanted(), 0);
+        for sequence in [0, 1] {
+            assert_eq!(ids.on_retire(sequence, &[]).unwrap_err().code, Code::PROTOCOL_VIOLATION, "{sequence}");
+        }
+    }
 }

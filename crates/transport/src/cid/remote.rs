@@ -375,4 +375,11 @@ mod tests {
         assert!(ids.to_retire.contains(&2));
         assert_eq!(ids.current().as_slice(), [3; 8]);
     }
+
+    // RFC 9000 §19.15 MUST-2
+    #[test]
+    fn an_empty_id_takes_no_others() {
+        let mut ids = RemoteIds::new(ConnectionId::EMPTY);
+        assert_eq!(offer(&mut ids, 1, 0).unwrap_err().code, Code::PROTOCOL_VIOLATION);
+    }
 }

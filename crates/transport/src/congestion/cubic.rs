@@ -232,6 +232,12 @@ impl Controller for Cubic {
     }
 
     fn on_lost(&mut self, now: Instant, loss: &LossSample) {
+        if loss.random && !self.episode.covers(loss.largest_lost_sent_at) {
+            // Loss that comes without a queue says nothing about the window. Should it turn out to be none at all, that
+            // says nothing about the last reaction either.
+            self.episode.confirm();
+            return;
+        }
         if self.episode.on_lost(now, loss) {
             self.reduce();
         }
@@ -472,6 +478,27 @@ mod tests {
     }
 
     // RFC 9002 §7.6.2 MUST-2
+    #[test]
+    fn random_loss_is_passed_over() {
+        let mut cc = cubic(100);
+        let random = |sent_at| LossSample { random: true, ..loss(sent_at) };
+        cc.on_lost(at(1000), &random(at(900)));
+        assert_eq!((cc.window(), cc.recovery_started_at()), (100 * MTU, None));
+        cc.on_lost(at(1100), &loss(at(1000)));
+        let reduced = cc.window();
+        assert!(reduced < 100 * MTU);
+        // It belongs to the reaction when that is under way, and does not take an older one back when it was none.
+        cc.on_lost(at(1110), &random(at(1050)));
+        cc.on_lost(at(1300), &random(at(1200)));
+        for lost_at in [1100, 1110, 1300] {
+            cc.on_spurious_loss(
+                at(1400),
+                &SpuriousSample { pn: 0, bytes: 1200, sent_at: at(1000), lost_at: at(lost_at) },
+            );
+        }
+        assert_eq!(cc.window(), reduced);
+    }
+
     #[test]
     fn persistent_congestion_starts_over() {
         let mut cc = cubic(100);

@@ -60,6 +60,11 @@ impl Episode {
         self.lost == 0
     }
 
+    /// The reaction stands, whatever becomes of the losses.
+    pub fn confirm(&mut self) {
+        self.confirmed = true;
+    }
+
     /// Leaves the episode, so that every acknowledgement counts again: after persistent congestion the window starts
     /// anew, and after a spurious reaction there was no congestion.
     pub fn end(&mut self) {

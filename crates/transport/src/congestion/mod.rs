@@ -113,6 +113,8 @@ pub struct LossSample {
     pub largest_lost_sent_at: Instant,
     /// The losses span so much time that the path counts as persistently congested (RFC 9002 §7.6).
     pub persistent: bool,
+    /// They came without a sign of congestion, and the profile lets the controller pass over such losses.
+    pub random: bool,
     /// Bytes in flight afterwards.
     pub in_flight: u64,
 }
@@ -165,6 +167,10 @@ pub trait Controller: Send + Debug {
 
     /// Congestion was marked.
     fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample);
+
+    /// Before the losses of an acknowledgement are told: the share of losses that may be passed over at the moment, `None`
+    /// while there is a sign of congestion. Called only where the profile permits any.
+    fn tolerate_loss(&mut self, _share: Option<f64>) {}
 
     /// The sender ran out of data although it could have sent.
     fn on_app_limited(&mut self, _now: Instant, _in_flight: u64) {}
@@ -389,6 +395,7 @@ pub(crate) mod tests {
             largest_lost: 0,
             largest_lost_sent_at: sent_at,
             persistent: false,
+            random: false,
             in_flight: 0,
         }
     }

@@ -81,7 +81,8 @@ impl Connection {
     ///
     /// Whoever sees such data can send copies of it to the server, which may act on it more than once: only for what does
     /// no harm then. When the server refuses early data, the stream's data is sent again after the handshake by itself.
-    // RFC 9001 §5.6 MUST NOT: early data only where the application asks for it. Streams that are opened otherwise wait.
+    // RFC 9001 §5.6 MUST NOT-1: early data only where the application asks for it. Streams that are opened otherwise
+    // wait.
     pub fn open_early(&mut self, dir: Dir) -> Option<StreamId> {
         let id = self.open(dir)?;
         self.streams.allow_early(id);
@@ -103,8 +104,8 @@ impl Connection {
     /// A client resumes a session and offers early data.
     pub(super) fn on_remembered_parameters(&mut self, raw: &[u8]) -> Result<(), TransportError> {
         let Ok(then) = TransportParameters::decode(Side::Server, raw) else { return Ok(()) };
-        // RFC 9000 §7.4.1 MUST NOT: of the remembered values only those that limit what is sent hold for early data;
-        // exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
+        // RFC 9000 §7.4.1 MUST NOT-1, MUST-3, MUST-5: of the remembered values only those that limit what is sent
+        // hold for early data; exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
         self.early.state = EarlyData::Offered;
         self.early.remembered = Some(Remembered::of(&then));
         self.streams.begin_early();
@@ -120,7 +121,7 @@ impl Connection {
         self.stats.early_data_accepted = accepted.into();
         self.stats.early_data_refused = (!accepted).into();
         if self.side == Side::Server {
-            // RFC 9001 §4.6.2 MUST NOT: refused early data is not looked at.
+            // RFC 9001 §4.6.2 MUST NOT-1: refused early data is not looked at.
             if !accepted {
                 self.unopened.retain(|unopened| !unopened.is_early());
             }
@@ -128,15 +129,17 @@ impl Connection {
             self.stop_early(now);
             self.early.refused_below = self.spaces.get(SpaceId::DATA).map_or(0, |space| space.ledger.next_pn());
             self.void_early(now, false);
-            // RFC 9001 §4.6.2 MUST: all streams begin anew. Their data is still here, so the application need not care.
+            // RFC 9001 §4.6.2 MUST-1: all streams begin anew. Their data is still here, so the application need not
+            // care.
             self.streams.on_zero_rtt_rejected();
         }
         self.push(Event::EarlyData { accepted });
     }
 
     /// No 0-RTT packet is sent from here on.
-    // RFC 9001 §5.6 MUST NOT, §4.9.3 SHOULD: not once there are 1-RTT keys; the 0-RTT keys are forgotten. They go already
-    // when the server's parameters are known: RFC 9000 §7.4.1 MUST NOT use those in 0-RTT packets.
+    // RFC 9001 §5.6 MUST NOT-4, RFC 9001 §4.9.3 SHOULD-1, RFC 9000 §17.2.3 MUST NOT-1: not once there are 1-RTT keys;
+    // the 0-RTT keys are forgotten. They go already when the server's parameters are known:
+    // RFC 9000 §7.4.1 MUST NOT-4: use those in 0-RTT packets.
     pub(super) fn stop_early(&mut self, now: Instant) {
         if self.sends_early() {
             self.keys.discard(Level::ZeroRtt);
@@ -158,8 +161,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again (RFC 9000 §17.2.3 SHOULD),
-    /// or because the server has refused them, when the parts know by other means.
+    /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again
+    /// (RFC 9000 §17.2.3 SHOULD-1, MUST-1), or because the server has refused them, when the parts know by other
+    /// means.
     pub(super) fn void_early(&mut self, now: Instant, again: bool) {
         let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(SpaceId::DATA) else { return };
         let mut carriers = Carriers {
@@ -184,7 +188,7 @@ impl Connection {
     }
 
     /// An ACK frame for packets with application data.
-    // RFC 9001 §4.6.2 SHOULD: who refuses early data and acknowledges it is in error.
+    // RFC 9001 §4.6.2 SHOULD-1: who refuses early data and acknowledges it is in error.
     #[inline]
     pub(super) fn check_refused(&self, ack: &Ack<'_>) -> Result<(), TransportError> {
         let below = self.early.refused_below;
@@ -196,7 +200,8 @@ impl Connection {
     }
 
     /// A server's handshake is complete: 0-RTT packets that are still under way are opened for a while.
-    // RFC 9001 §4.9.3: three probe timeouts; counted from the handshake's end, before which no 1-RTT packet is opened.
+    // RFC 9001 §4.9.3 MUST-1, RECOMMENDED-1: three probe timeouts; counted from the handshake's end, before which no
+    // 1-RTT packet is opened.
     pub(super) fn forget_early_keys_later(&mut self, now: Instant) {
         if self.side == Side::Server && self.keys.can_open(Level::ZeroRtt) {
             self.early.forget_keys_at = Some(now + self.pto() * 3);

@@ -68,6 +68,7 @@ impl Connection {
             })?;
             // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
             // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
+            // RFC 9001 §8.3 MUST-1: CRYPTO in a 0-RTT packet is PROTOCOL_VIOLATION
             if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
                 let what = "the frame is not permitted in this packet type";
                 return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
@@ -81,7 +82,12 @@ impl Connection {
                 Frame::Datagram { data } => {
                     self.deferred.push(Deferred::Datagram { range: within(data) });
                 }
-                Frame::Ack(ack) => self.on_ack(now, seen.space, &ack, seen.old_keys)?,
+                Frame::Ack(ack) => {
+                    if ack.has_receive_times() {
+                        self.on_receive_times(now, seen, &ack)?;
+                    }
+                    self.on_ack(now, seen.space, &ack, seen.old_keys)?;
+                }
                 frame => {
                     let ty = frame.ty();
                     self.handle_rare_frame(now, seen, frame)

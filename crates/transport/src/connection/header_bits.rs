@@ -28,7 +28,8 @@ impl RandomBits {
 
 impl Connection {
     /// The first byte of a packet with a short header on the path in use, with its spin bit and its fixed bit.
-    // RFC 9287 §3: for a peer that permits it the fixed bit is unpredictable.
+    // RFC 9287 §3.1 SHOULD-1, MUST-1, MUST NOT-1, MUST NOT-2, MUST NOT-3: for a peer that permits it the fixed bit is
+    // unpredictable.
     #[inline]
     pub(super) fn short_first_byte(&mut self, first: u8) -> u8 {
         let noise = self.random_bits.draw(&mut self.random);

@@ -82,7 +82,7 @@ impl Connection {
         if let Some(known) = self.paths.0.iter().position(|p| p.may_be(remote, local)) {
             return Some(known);
         }
-        // RFC 9000 §9 MUST: a client drops packets from addresses of the server that it does not know, and nobody
+        // RFC 9000 §9 MUST-3: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
         if self.side == Side::Client || !self.handshake.is_confirmed() {
             self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
@@ -109,8 +109,8 @@ impl Connection {
         let mut discovery = self.profile.mtu_discovery();
         let mtu = discovery.limit(self.peer.max_udp_payload_size);
         let before = &self.paths[self.active];
-        // RFC 9000 §9.4 MUST: a new path starts with a new congestion controller and a new RTT, unless only the peer's
-        // port has changed, as NATs do.
+        // RFC 9000 §9.4 MUST-1, MUST NOT-1: a new path starts with a new congestion controller and a new RTT, unless
+        // only the peer's port has changed, as NATs do.
         let only_port = before.proven && before.remote.ip() == remote.ip() && before.local == local;
         let recovery = if self.side == Side::Server && only_port {
             let mut recovery = before.recovery.continued(now);
@@ -125,6 +125,8 @@ impl Connection {
         // RFC 9000 §8: the limit protects third parties from servers; a client knows the server's address.
         let limit = match self.side {
             Side::Client => AmplificationLimit::validated(),
+            // RFC 9000 §9.6.3 MUST-2: a client that appears from elsewhere at the preferred address is held to the
+            // limits for unvalidated addresses
             Side::Server => AmplificationLimit::unvalidated(),
         };
         let spin = Spin::new(self.profile.spin, self.random.next_u64());
@@ -140,6 +142,7 @@ impl Connection {
                 let Path { challenge, recovery, .. } = &self.paths[place];
                 (challenge.is_running(), recovery.bytes_in_flight())
             })?;
+            // RFC 9000 §5.1.2 SHOULD-1: IDs of a path that is given up are retired
             self.abandon_path(place);
             self.release_id(now, place);
             self.stats.congestion_events += self.paths[place].recovery.congestion_events();
@@ -161,13 +164,14 @@ impl Connection {
         }
         let old = self.last_validated;
         self.use_path(now, place);
-        // RFC 9000 §9.3 MUST: the new address is validated, unless it was before.
+        // RFC 9000 §9 MUST-1, MUST-2, RFC 9000 §9.3 MUST-1, MUST-2, MUST-3: the new address is validated, unless it
+        // was before.
         if self.paths[place].proven {
             self.arrived(now, place);
         } else if !self.paths[place].challenge.is_running() {
             self.challenge(now, place);
         }
-        // RFC 9000 §9.3.3: the old path is asked too; if the peer is still there, someone copies its packets.
+        // RFC 9000 §9.3.3 MUST-1: the old path is asked too; if the peer is still there, someone copies its packets.
         if old != place && !self.paths[old].challenge.is_running() {
             self.challenge(now, old);
         }
@@ -176,7 +180,7 @@ impl Connection {
     /// Sends on another path from here on.
     fn use_path(&mut self, now: Instant, place: usize) {
         let old = std::mem::replace(&mut self.active, place);
-        // RFC 9000 §9.5: with another connection ID.
+        // RFC 9000 §9.5 MUST NOT-2: with another connection ID.
         self.remote_ids.activate(place, old);
         self.ack_requests.restart();
         self.stats.path_changes += 1;
@@ -212,11 +216,12 @@ impl Connection {
         if self.side == Side::Server {
             return Err(MigrateError::NotClient);
         }
-        // RFC 9000 §9 MUST NOT: no migration before the handshake is confirmed.
+        // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
         if !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
-        // RFC 9000 §18.2: the server's wish holds for the address of the handshake, not for the one it prefers.
+        // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
+        // handshake, not for the one it prefers.
         if self.peer.disable_active_migration && self.paths[self.active].remote == self.handshake_remote {
             return Err(MigrateError::Disabled);
         }
@@ -226,7 +231,7 @@ impl Connection {
 
     /// Begins to validate a path that this client wants to move to.
     fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
-        // RFC 9000 §9.5 MUST NOT: one ID from two addresses.
+        // RFC 9000 §9.5 MUST NOT-1: one ID from two addresses.
         if !self.remote_ids.has_spare() {
             return Err(MigrateError::NoConnectionId);
         }
@@ -237,7 +242,8 @@ impl Connection {
     }
 
     /// The server would rather be reached elsewhere.
-    // RFC 9000 §9.6.1 SHOULD: once the handshake is confirmed the client validates a path there, and moves if it works.
+    // RFC 9000 §9.6.1 SHOULD-1, SHOULD-2, MUST-1, RFC 9000 §9.6.2 MUST-1, RFC 9000 §21.5.3 MUST NOT-1: once the
+    // handshake is confirmed the client validates a path there, and moves if it works.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
         let Some(PreferredAddress { ipv4, ipv6, .. }) = self.preferred_address.take() else { return };
         let (remote, local) = (self.paths[self.active].remote, self.paths[self.active].local);
@@ -256,8 +262,15 @@ impl Connection {
     /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the
     /// path is validated when the peer moves there.
     pub(super) fn on_path_challenge(&mut self, now: Instant, place: usize, data: [u8; 8]) {
+        // RFC 9000 §8.2.2 MUST-1: a challenge is answered with its data
+        // RFC 9000 §8.2.2 MUST-2: the answer goes along the path on which the challenge came
+        // RFC 9000 §8.2.2 MUST NOT-1: the answer to a challenge does not wait, unless for congestion control
+        // RFC 9000 §19.17 MUST-1: PATH_CHALLENGE is answered with PATH_RESPONSE of the same data
+        // RFC 9000 §8.2.1 MUST NOT-1: a challenge or its answer in a small datagram is not dropped for its size
         self.paths[place].challenge.on_challenge(data);
         let path = &self.paths[place];
+        // RFC 9000 §9.6.2 MUST-3: the server probes the client from the preferred address
+        // RFC 9000 §9.6.3 SHOULD-2: a probe from another address makes the server validate that one
         if self.side == Side::Server && !path.proven && !path.challenge.is_running() {
             self.challenge(now, place);
         }
@@ -270,12 +283,12 @@ impl Connection {
     }
 
     pub(super) fn challenge_data(&mut self) -> [u8; 8] {
-        // RFC 9000 §8.2.1 MUST: unpredictable, and other data each time.
+        // RFC 9000 §8.2.1 MUST-1: unpredictable, and other data each time.
         self.random.next_u64().to_be_bytes()
     }
 
     pub(super) fn on_path_response(&mut self, now: Instant, data: [u8; 8]) {
-        // RFC 9000 §8.2.3: the answer counts wherever it arrives.
+        // RFC 9000 §8.2.2 MUST NOT-2: the answer counts wherever it arrives.
         let place = (0..self.paths.0.len()).find_map(|place| match self.paths[place].challenge.on_response(data) {
             Outcome::Validated { full_size } => Some((place, full_size)),
             Outcome::Unrelated => None,
@@ -288,8 +301,8 @@ impl Connection {
         let destined = path.destined && path_is_news;
         path.destined &= !path_is_news;
         if !self.paths[place].proven {
-            // RFC 9000 §8.2.1 MUST: the limit on bytes kept the challenge small; whether the path carries 1,200 bytes is
-            // asked now that the address is known to be the peer's.
+            // RFC 9000 §8.2.1 MUST-3, RFC 9000 §8.2.3 MUST-1: the limit on bytes kept the challenge small; whether
+            // the path carries 1,200 bytes is asked now that the address is known to be the peer's.
             self.challenge(now, place);
         }
         if destined {
@@ -355,7 +368,7 @@ impl Connection {
             if self.last_validated == place {
                 return;
             }
-            // RFC 9000 §9.3.2 MUST: without proof the peer is still where it was.
+            // RFC 9000 §9.3.2 MUST-1: without proof the peer is still where it was.
             self.active = self.last_validated;
             self.remote_ids.activate(self.active, place);
             self.observe_migration(now, Migration::Abandoned, place);

@@ -514,6 +514,8 @@ fn local_parameters(
         max_idle_timeout_ms: u64::try_from(profile.idle_timeout.as_millis()).unwrap_or(u64::MAX >> 2),
         max_ack_delay_ms: u64::try_from(profile.acks.max_delay.as_millis()).unwrap_or(25).min((1 << 14) - 1),
         min_ack_delay_us: profile.acks.min_delay().and_then(|delay| u64::try_from(delay.as_micros()).ok()),
+        max_receive_timestamps_per_ack: (profile.receive_times() > 0).then_some(profile.receive_times() as u64),
+        receive_timestamps_exponent: if profile.receive_timestamps > 0 { recover::RECEIVE_TIMES_EXPONENT } else { 0 },
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
         grease_quic_bit: profile.grease,

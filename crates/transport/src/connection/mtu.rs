@@ -26,7 +26,8 @@ impl Connection {
 
     /// A datagram of `size` bytes that asks whether datagrams of this size arrive: PING and PADDING, alone in its batch,
     /// because it is longer than the others.
-    // RFC 9000 §14.4: it is ack-eliciting, waits for the window, and its loss says nothing about congestion.
+    // RFC 8899 §3 RECOMMENDED-1, RFC 8899 §4.1 REQUIRED-1, MUST-1: it is ack-eliciting, waits for the window, and its
+    // loss says nothing about congestion.
     #[cold]
     pub(super) fn transmit_mtu_probe(&mut self, now: Instant, buffer: &mut [u8], size: u16) -> Option<Transmit> {
         let path = &mut self.paths[self.active];

@@ -36,7 +36,8 @@ impl Connection {
         for frame in [response.map(Frame::PathResponse), challenge.map(Frame::PathChallenge)].into_iter().flatten() {
             frame.encode(&mut w);
         }
-        // RFC 9000 §8.2.1, §8.2.2 MUST: both fill a datagram of 1,200 bytes, unless the amplification limit forbids.
+        // RFC 9000 §8.2.1 MUST-2, RFC 9000 §8.2.2 MUST-3, MUST NOT-3: both fill a datagram of 1,200 bytes, unless the
+        // amplification limit forbids.
         let end = w.position().max(full.min(room) - TAG_LEN);
         let padding = end - w.position();
         w.reserve(padding).fill(0);

@@ -5,6 +5,7 @@ use wire::Side;
 
 use super::{Connection, PeerPromises, spaces::SpaceId};
 use crate::{
+    acks::ArrivalTimes,
     error::{Code, TransportError},
     events::Event,
     observe::Initiator,
@@ -78,6 +79,13 @@ impl Connection {
         };
         let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
         self.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
+        if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0)
+            && let Some(space) = self.spaces.get_mut(SpaceId::DATA)
+        {
+            // Before every packet that is to be reported, those included that wait for their keys.
+            let basis = now.saturating_sub(Duration::from_secs(10));
+            space.acks.report_times(ArrivalTimes::new(basis, peer.receive_timestamps_exponent, most));
+        }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
         for path in &mut self.paths.0 {
             path.limit_mtu(now, self.peer.max_udp_payload_size);

@@ -445,6 +445,8 @@ impl Connection {
             Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.connected => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
+            // RFC 9001 §5.6 MUST NOT-3: a client opens no 0-RTT packets
+            // RFC 9001 §5.6 MUST-2: a client drops 0-RTT packets
             Level::ZeroRtt if self.side == Side::Server && self.early.is_undecided() && !self.connected => {
                 UNOPENED_LIMIT / 2
             }
@@ -570,7 +572,7 @@ impl Connection {
         // RFC 8999 §6 MUST-2: one that names no version is ignored.
         // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
         // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
-        // RFC 9368 §4 MUST: nor in an attempt that already follows from one.
+        // RFC 9368 §4 MUST-2: nor in an attempt that already follows from one.
         let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
         if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {
             return;

@@ -1,21 +1,26 @@
 //! Acknowledgements, losses and probes: what recovery decides, told to the parts.
 
 use units::{Bitrate, Duration, Instant};
-use wire::{Ack, Side};
+use wire::{Ack, Side, frame_type};
 
 use super::{
     Connection,
+    receive::PacketSeen,
     spaces::{Space, SpaceId},
     verdicts::Carriers,
 };
 use crate::{
     ack_frequency::View,
-    error::TransportError,
-    recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason},
+    acks::MAX_TIMES,
+    error::{Code, TransportError},
+    recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason, Way},
     sent::{SentFrame, Verdict},
     tls::Level,
 };
 
+/// The unit of receive times that the peer is asked for: 2^3 microseconds, as for delays of acknowledgements. What lies
+/// between two packets then takes one byte up to 0.5 ms.
+pub(super) const RECEIVE_TIMES_EXPONENT: u64 = 3;
 /// Probes that a timeout sends (RFC 9002 §6.2.4 permits two).
 const PROBES: u8 = 2;
 /// Packets whose content a probe of application data repeats when there is nothing new.
@@ -28,9 +33,69 @@ impl Connection {
         Progress {
             has_handshake_keys: self.keys.can_seal(Level::Handshake),
             confirmed,
-            peer_validated_us: self.side == Side::Server || confirmed || self.handshake_acked,
+            // Early data that waits for its acknowledgement can fill the window, so that the client's last flight has to leave
+            // as a probe; nothing else would bring it on its way.
+            peer_validated_us: self.side == Side::Server
+                || confirmed
+                || self.handshake_acked && !self.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit: self.datagram_room() == 0,
         }
+    }
+
+    /// The receive times in an ACK frame, before the packets that they are about leave the ledger.
+    #[cold]
+    pub(super) fn on_receive_times(
+        &mut self,
+        now: Instant,
+        seen: &PacketSeen<'_>,
+        ack: &Ack<'_>,
+    ) -> Result<(), TransportError> {
+        let most = self.profile.receive_times();
+        let error = |code, what| Err(TransportError::new(code, what).in_frame(frame_type::ACK_RECEIVE_TIMESTAMPS));
+        if most == 0 {
+            // RFC 9000 §12.4 MUST: a type that was not negotiated is as good as unknown.
+            return error(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
+        }
+        let Some(times) = ack.receive_times() else { return Ok(()) };
+        // draft-ietf-quic-receive-ts-02 §5 MUST: no more than we asked for.
+        if times.clone().count() > most {
+            return error(Code::PROTOCOL_VIOLATION, "more receive times than were asked for");
+        }
+        let Self { spaces, paths, observer, stats, peer, active, .. } = self;
+        let (Some(space), Some(one_way)) = (spaces.get(seen.space), paths[*active].recovery.one_way_mut()) else {
+            return Ok(());
+        };
+        // The frame goes back in time; the estimates go forward.
+        let mut reported = [(0, 0); MAX_TIMES];
+        let count = reported.iter_mut().zip(times).map(|(place, time)| *place = time).count();
+        let mut newest = None;
+        let mut smallest: Option<Duration> = None;
+        for &(pn, units) in reported[..count].iter().rev() {
+            let received = Duration::from_micros(units.saturating_mul(1 << RECEIVE_TIMES_EXPONENT));
+            if pn == ack.largest {
+                newest = Some(received);
+            }
+            let entry = space.ledger.entry(pn).filter(|e| usize::from(e.path) == *active && e.is_ack_eliciting());
+            let Some(entry) = entry else { continue };
+            stats.receive_times_received += 1;
+            let variation = one_way.on_forward(now, entry.sent_at, received);
+            smallest = Some(smallest.map_or(variation, |smallest| smallest.min(variation)));
+            if let Some(observer) = observer {
+                observer.one_way_sample(now, Way::Forward, pn, variation);
+            }
+        }
+        if let Some(smallest) = smallest {
+            one_way.on_reported(smallest);
+        }
+        if let Some(received) = newest.filter(|_| seen.arrival.path == *active) {
+            // The acknowledgement left the peer when it had held the largest packet back for so long.
+            let held = Duration::from_micros(ack.delay.saturating_mul(1 << peer.ack_delay_exponent));
+            let variation = one_way.on_reverse(seen.arrival.received_at, received.saturating_add(held));
+            if let Some(observer) = observer {
+                observer.one_way_sample(now, Way::Reverse, seen.pn, variation);
+            }
+        }
+        Ok(())
     }
 
     /// An ACK frame.
@@ -87,6 +152,7 @@ impl Connection {
         self.stats.packets_lost += outcome.lost_packets;
         self.stats.bytes_lost += outcome.lost_bytes;
         self.stats.loss_detection_time += u64::try_from(outcome.loss_detection_time.as_nanos()).unwrap_or(0);
+        self.stats.packets_lost_randomly += outcome.random_packets;
         self.stats.packets_lost_spuriously += outcome.spurious_packets;
         self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
         if self.ack_requests.is_on() && outcome.acked_packets > 0 {

@@ -6,7 +6,10 @@ use units::Duration;
 use wire::{ConnectionId, Side};
 
 use super::{Connection, spaces::SpaceId};
-use crate::{ack_frequency::AckFrequency, congestion::PathModel, observe::RecoveryMetrics, stats::Stats, tls::Session};
+use crate::{
+    ack_frequency::AckFrequency, congestion::PathModel, observe::RecoveryMetrics, recovery::Way, stats::Stats,
+    tls::Session,
+};
 
 /// Getters.
 impl Connection {
@@ -85,7 +88,14 @@ impl Connection {
         stats.ack_requests_acked = self.ack_requests.acked();
         stats.ack_delay_asked = nanos(asked.delay);
         if let Some(space) = self.spaces.get(SpaceId::DATA) {
+            stats.receive_times_sent = space.acks.times_reported();
             stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
+        }
+        if let Some(one_way) = path.recovery.one_way() {
+            stats.forward_delay_variation = nanos(one_way.smoothed(Way::Forward));
+            stats.reverse_delay_variation = nanos(one_way.smoothed(Way::Reverse));
+            stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
+            stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
         }
         let streams = self.streams.figures();
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;

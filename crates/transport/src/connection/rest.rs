@@ -17,8 +17,8 @@ pub(super) fn rest_after(idle_timeout: Duration) -> Duration {
 impl Connection {
     /// Nothing was received, and nothing sent that asks for an answer, for a while.
     pub(super) fn on_rest(&mut self, now: Instant) {
-        // RFC 9000 §4.1 SHOULD: a sender that flow control holds back says so again while nothing else is in flight, which
-        // also keeps the connection from being taken for idle.
+        // RFC 9000 §4.1 SHOULD-2: a sender that flow control holds back says so again while nothing else is in
+        // flight, which also keeps the connection from being taken for idle.
         let in_flight = self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0);
         if !in_flight && self.streams.repeat_blocked() {
             self.timers.set(Timer::Rest, Some(now + self.rest_after));

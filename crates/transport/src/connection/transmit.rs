@@ -346,7 +346,8 @@ impl Connection {
         let frames_start = w.position();
         // RFC 9000 §10.3 SHOULD-2: long enough that a stateless reset which answers it is long enough to look like a packet.
         let least = if matches!(id, SpaceId::Data(_)) { self.local_ids.id_len() + 22 - TAG_LEN } else { 0 };
-        // RFC 9000 §17.2.3: a 0-RTT packet cannot carry an acknowledgement.
+        // RFC 9000 §13.2.6 MUST-3, RFC 9000 §17.2.3 MUST-2, RFC 9001 §5.6 MUST NOT-2: a 0-RTT packet cannot carry an
+        // acknowledgement.
         if !early {
             self.write_ack(now, id, &mut w);
         }

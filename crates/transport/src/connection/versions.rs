@@ -38,7 +38,7 @@ impl Versions {
 }
 
 /// What goes into the parameters of an end that speaks `available` and has chosen `chosen`.
-// RFC 9368 §3 MUST: a client's choice is among what it offers. Another that nobody implements keeps peers used to not
+// RFC 9368 §3 MUST-2: a client's choice is among what it offers. Another that nobody implements keeps peers used to not
 // knowing every version.
 pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> VersionInformation {
     let mut available = available.to_vec();
@@ -63,7 +63,7 @@ impl Connection {
         }
         let Some(versions) = &self.versions else { return false };
         match self.side {
-            // RFC 9369 §4.1: early data stays in the version of the first flight.
+            // RFC 9369 §4.1 MUST NOT-3: early data stays in the version of the first flight.
             Side::Server => ty == LongType::ZeroRtt && version == versions.original,
             // RFC 9369 §4 MUST: the first packet in another version that the client offered, and that is authentic, says
             // which version the server has chosen; from there on it is that.
@@ -111,19 +111,20 @@ impl Connection {
         let Some(versions) = &self.versions else { return Ok(()) };
         let fail = |what| Err(TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what));
         match (&peer.version_information, self.side) {
-            // RFC 9368 §4 MUST: what the client says it chose is what it uses.
+            // RFC 9368 §4 MUST-9, MUST-10, MUST-11: what the client says it chose is what it uses.
             (Some(info), Side::Server) if info.chosen != versions.original => {
                 fail("the client's packets are of another version than it says")
             }
-            // RFC 9368 §4 MUST: so is what the server chose; nobody in between can have changed it.
+            // RFC 9368 §4 MUST-12, MUST-17, MUST-18: so is what the server chose; nobody in between can have changed
+            // it.
             (Some(info), Side::Client) if info.chosen != self.version => {
                 fail("the server's packets are of another version than it says")
             }
             (None, Side::Client) if self.version != versions.original => {
                 fail("the server changed the version and does not say so")
             }
-            // RFC 9368 §4 MUST: after Version Negotiation the client would choose the same again, now that it knows for
-            // sure what the server speaks.
+            // RFC 9368 §4 MUST-13, MUST-14, MUST-15, MUST-16: after Version Negotiation the client would choose the
+            // same again, now that it knows for sure what the server speaks.
             (Some(info), Side::Client) if versions.reacts => {
                 let mut offered = info.available.clone();
                 offered.push(self.version);

@@ -41,7 +41,7 @@ impl Endpoint {
             Some(Token::Retry { original_dcid }) => (original_dcid, true),
             Some(Token::Returning) => (first.dcid, true),
             Some(Token::BadRetry) => {
-                // RFC 9000 §8.1.2 SHOULD: the client takes no second Retry, so it is told at once that it is over.
+                // RFC 9000 §8.1.2 SHOULD-1: the client takes no second Retry, so it is told at once that it is over.
                 if self.refuse(&datagram, first, Code::INVALID_TOKEN, "the Retry token is not valid (any more)") {
                     self.stats.tokens_invalid += 1;
                 }
@@ -122,7 +122,8 @@ impl Endpoint {
         }
     }
 
-    // RFC 9000 §8.1.3 SHOULD: a client whose token says nothing is as one without a token.
+    // RFC 9000 §8.1.3 MUST-4, SHOULD-3, RFC 9000 §8.1.4 MUST-4: a client whose token says nothing is as one without a
+    // token.
     fn count_useless(&mut self, why: Useless) {
         let counter = match why {
             Useless::Foreign => &mut self.stats.tokens_foreign,

@@ -54,6 +54,7 @@ fn open(keys: &mut Keys, packet: &[u8], expected: u64) -> Result<Opened, OpenErr
     Ok(opened)
 }
 
+// RFC 9001 §5.6 MUST NOT-2, MUST NOT-3, MUST-2
 #[test]
 fn long_packets_of_every_level_go_from_one_side_to_the_other() {
     let (mut client, mut server) = pair();
@@ -270,6 +271,7 @@ fn previous_keys_are_forgotten_in_time() {
 }
 
 // RFC 9001 §5.3 MUST-1; RFC 9001 §6.6 MUST-1, MUST-2, MUST-3
+// RFC 9001 §6.6 MUST-4, RECOMMENDED-1
 #[test]
 fn a_key_near_its_limit_is_updated_and_never_used_beyond_it() {
     let limits = KeyLimits { confidentiality: Some(16), ..KeyLimits::default() };

@@ -34,7 +34,8 @@ impl Challenge {
     /// Starts a validation, or repeats it with fresh data.
     pub(crate) fn start(&mut self, data: [u8; 8], now: Instant, pto: Duration) {
         if self.deadline.is_none() {
-            // RFC 9000 §8.2.4 SHOULD: give up after three times the larger of the PTOs.
+            // RFC 9000 §8.2.4 SHOULD-1, RFC 9000 §9.4 SHOULD-1, MUST NOT-2: give up after three times the larger of
+            // the PTOs.
             self.deadline = Some(now + pto * 3);
         }
         self.repeat = Some((now + pto, pto));
@@ -70,6 +71,7 @@ impl Challenge {
     }
 
     pub(crate) fn take_response(&mut self) -> Option<[u8; 8]> {
+        // RFC 9000 §8.2.2 MUST NOT-4: one answer per challenge
         self.response.take()
     }
 
@@ -123,6 +125,7 @@ mod tests {
         assert_eq!(challenge.next_timeout(), None);
     }
 
+    // RFC 9000 §8.2.4 SHOULD-1; RFC 9000 §9.4 SHOULD-1, MUST NOT-2
     #[test]
     fn repeats_and_expires() {
         let mut challenge = Challenge::default();

@@ -6,6 +6,9 @@
 
 use units::{Duration, Instant};
 
+// RFC 9000 §14.2 SHOULD-1: the largest datagram is found by probing
+// RFC 9000 §14.3 SHOULD-1: the search for the largest datagram starts from 1200 bytes
+// RFC 8899 §5.1.2 RECOMMENDED-1: the base size is 1200 bytes
 /// RFC 9000 §14.1, RFC 8899 §5.1.2 (BASE_PLPMTU): what every path for QUIC carries, in bytes of UDP payload.
 pub(crate) const BASE: u16 = 1200;
 

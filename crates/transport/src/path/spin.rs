@@ -2,7 +2,8 @@
 
 use wire::Side;
 
-/// RFC 9000 §17.4 MUST: at least one path in so many does not spin, so that those that shall not stand out do not.
+/// RFC 9000 §17.4 MUST-1, MUST-3: at least one path in so many does not spin, so that those that shall not stand out
+/// do not.
 const SILENT_ONE_IN: u64 = 16;
 
 /// Owns the spin bit of one path.
@@ -29,7 +30,7 @@ impl Spin {
     }
 
     /// The bit for a packet. `random` is a bit for paths that do not spin.
-    // RFC 9000 §17.4: RECOMMENDED: such a path has another random bit in each packet.
+    // RFC 9000 §17.4 MUST-4, RECOMMENDED-1: such a path has another random bit in each packet.
     #[inline]
     pub(crate) fn bit(self, random: bool) -> bool {
         self.value.unwrap_or(random)

@@ -5,7 +5,7 @@ use wire::Ack;
 
 use super::ecn::EcnFeedback;
 use super::loss::detect_losses;
-use super::{Fates, Paths, Progress, Recovery, SpaceId};
+use super::{Cause, Fates, Paths, Progress, Recovery, SpaceId};
 use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
 use crate::error::TransportError;
 use crate::sent::{Entry, Found, LatePacket, Ledger, PathIndex, Verdict};
@@ -29,6 +29,8 @@ pub struct AckOutcome {
     pub lost_bytes: u64,
     /// Time from the departure of each of them to this verdict, together.
     pub loss_detection_time: Duration,
+    /// Those of them that the controller may pass over: they came without a sign of congestion.
+    pub random_packets: u64,
     /// Packets that had been declared lost and arrived.
     pub spurious_packets: u64,
     /// Persistent congestion was established (RFC 9002 §7.6).
@@ -139,6 +141,16 @@ impl Recovery {
         self.batch.rtt = Some(latest);
     }
 
+    /// Looks for signs of congestion, before the losses that the acknowledgement shows are judged.
+    fn look_for_congestion(&mut self, now: Instant) {
+        let Some(signs) = &mut self.discrimination else { return };
+        if self.batch.rtt.is_some() {
+            signs.on_rtt(&self.rtt, self.one_way.as_deref());
+        }
+        let growing = self.controller.in_slow_start();
+        self.controller.tolerate_loss(signs.tolerated(now, &self.rtt, growing));
+    }
+
     /// Notes up to where the peer has got.
     fn advance_largest(&mut self, space: SpaceId) -> bool {
         let Some((pn, sent_at)) = self.batch.largest else { return false };
@@ -154,7 +166,13 @@ impl Recovery {
     /// Tells the controller what the batch brought, and adds it to the outcome.
     pub(super) fn end_batch(&mut self, now: Instant, ecn: EcnFeedback, ledger: &Ledger, outcome: &mut AckOutcome) {
         let batch = self.batch;
-        self.on_losses(now, &batch);
+        if let Some(signs) = &mut self.discrimination {
+            signs.on_packets(batch.in_flight_packets, batch.lost_packets);
+            if matches!(ecn, EcnFeedback::Valid { newly_ce: 1.. }) {
+                signs.on_ecn_ce(now);
+            }
+        }
+        let random = self.on_losses(now, &batch);
         if let (EcnFeedback::Valid { newly_ce: newly_marked @ 1.. }, Some((_, sent_at))) = (ecn, batch.largest) {
             // RFC 9000 §19.3 SHOULD-1, RFC 9002 §7.3.1 MUST-1: marks count as a loss of the largest packet
             // acknowledged.
@@ -204,13 +222,17 @@ impl Recovery {
         outcome.largest_newly_acked = outcome.largest_newly_acked.max(batch.largest.map(|largest| largest.0));
         outcome.lost_packets += batch.lost_packets;
         outcome.lost_bytes += batch.lost_bytes;
+        outcome.random_packets += if random { batch.lost_packets } else { 0 };
         outcome.persistent_congestion |= batch.persistent;
     }
 
-    /// Tells the controller about the losses of the batch.
-    fn on_losses(&mut self, now: Instant, batch: &Batch) {
+    /// Tells the controller about the losses of the batch; whether they are random.
+    fn on_losses(&mut self, now: Instant, batch: &Batch) -> bool {
         // RFC 9000 §13.3 MUST-3: congestion control hears of losses
-        let Some((largest_lost, largest_lost_sent_at)) = batch.largest_lost else { return };
+        let Some((largest_lost, largest_lost_sent_at)) = batch.largest_lost else { return false };
+        let signs = self.discrimination.as_ref().filter(|_| !batch.persistent);
+        let growing = self.controller.in_slow_start();
+        let random = signs.is_some_and(|signs| signs.cause(now, &self.rtt, growing) == Cause::Random);
         self.controller.on_lost(
             now,
             &LossSample {
@@ -219,6 +241,7 @@ impl Recovery {
                 largest_lost,
                 largest_lost_sent_at,
                 persistent: batch.persistent,
+                random,
                 in_flight: self.bytes_in_flight,
             },
         );
@@ -226,6 +249,7 @@ impl Recovery {
             self.rtt.restart_min();
         }
         self.note_new_episode(now, batch);
+        random
     }
 
     /// When the controller has just reacted to congestion, one packet may leave at once.
@@ -283,6 +307,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     for path in 0..paths.count() {
         let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.packets > 0) else { continue };
         recovery.sample_rtt(ack, space, now, ack_delay, progress);
+        recovery.look_for_congestion(now);
         if let Some(rtt) = recovery.batch.rtt {
             outcome.rtt = Some((path, rtt));
         }

@@ -10,8 +10,10 @@
 
 mod ack;
 mod black_hole;
+mod discrimination;
 pub(crate) mod ecn;
 mod loss;
+mod one_way;
 mod reordering;
 mod rtt;
 #[cfg(test)]
@@ -21,8 +23,10 @@ mod timer;
 use units::{Bitrate, Duration, Instant, Seed};
 
 pub use ack::{AckOutcome, on_ack_received};
+pub use discrimination::{Cause, Discrimination, LossTolerance, ToleranceOutOfRange};
 pub use ecn::EcnFeedback;
 pub use loss::{LossTrigger, abandon_path, discard_space, on_loss_timer, on_recovered};
+pub use one_way::{OneWay, Way};
 pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
@@ -102,7 +106,7 @@ impl Paths for [Recovery] {
 }
 
 /// What the recovery of a path is built from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The congestion controller.
     pub algorithm: Algorithm,
@@ -112,6 +116,10 @@ pub struct Config {
     pub initial_window: Option<u64>,
     /// Spread packets over the RTT.
     pub pacing: bool,
+    /// The peer is asked to report when packets arrive.
+    pub receive_times: bool,
+    /// Share of packets that may be lost without a reaction, as long as no queue builds.
+    pub random_loss_tolerance: LossTolerance,
     /// Where [`Algorithm::Auto`] changes its mind.
     pub auto: AutoRules,
 }
@@ -123,6 +131,8 @@ impl Default for Config {
             initial_rtt: INITIAL_RTT,
             initial_window: None,
             pacing: true,
+            receive_times: false,
+            random_loss_tolerance: LossTolerance::OFF,
             auto: AutoRules::default(),
         }
     }
@@ -180,6 +190,10 @@ pub struct Recovery {
     pacing: bool,
     /// Whether only large packets are lost.
     black_hole: black_hole::BlackHole,
+    /// Delay of each direction, when the peer reports it.
+    one_way: Option<Box<OneWay>>,
+    /// Signs of congestion, when loss without them is passed over.
+    discrimination: Option<Box<Discrimination>>,
     /// What the acknowledgement being processed has brought so far.
     batch: ack::Batch,
 }
@@ -212,6 +226,8 @@ impl Recovery {
             one_packet_more: false,
             congestion_events: 0,
             pacing: config.pacing,
+            one_way: config.receive_times.then(Box::default),
+            discrimination: Discrimination::new(config.random_loss_tolerance).map(Box::new),
             black_hole: black_hole::BlackHole::default(),
             batch: ack::Batch::default(),
         }
@@ -339,6 +355,21 @@ impl Recovery {
     #[inline]
     pub fn rtt(&self) -> &Rtt {
         &self.rtt
+    }
+
+    /// What receive times tell; `None` when the peer is not asked for them.
+    pub fn one_way(&self) -> Option<&OneWay> {
+        self.one_way.as_deref()
+    }
+
+    /// As [`Recovery::one_way`], to take receive times in.
+    pub(crate) fn one_way_mut(&mut self) -> Option<&mut OneWay> {
+        self.one_way.as_deref_mut()
+    }
+
+    /// The signs of congestion; `None` when no loss is passed over.
+    pub fn discrimination(&self) -> Option<&Discrimination> {
+        self.discrimination.as_deref()
     }
 
     /// The congestion controller.

@@ -185,4 +185,15 @@ mod tests {
         rtt.sample(at(1), 10 * MS, Duration::MAX);
         assert_eq!(rtt.smoothed(), 10 * MS);
     }
+
+    // RFC 9002 §6.2.1 MUST-1; RFC 9002 §6.1.2 RECOMMENDED-2
+    #[test]
+    fn a_probe_timeout_is_at_least_a_millisecond_longer_than_the_round_trip() {
+        let mut rtt = Rtt::default();
+        for millis in 0..200 {
+            rtt.sample(at(millis), 10 * MS, Duration::ZERO);
+        }
+        assert!(rtt.variation() < Duration::from_micros(10));
+        assert_eq!(rtt.probe_timeout(), rtt.smoothed() + MS);
+    }
 }

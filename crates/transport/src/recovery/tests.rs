@@ -663,3 +663,78 @@ fn acknowledgements_alone_are_not_hoarded() {
         .unwrap();
     assert_eq!(seen[0], (Verdict::Acked, SentFrame::Ack { largest: 9999 }));
 }
+
+// RFC 9002 §6.2.1 MUST-2
+#[test]
+fn the_earlier_probe_timeout_of_the_handshake_counts() {
+    let mut path = Path::reno();
+    path.progress.confirmed = false;
+    path.space = SpaceId::Handshake;
+    path.send(3);
+    path.space = SpaceId::Initial;
+    path.ledger = Ledger::new();
+    path.send(7);
+    let deadline = path.recovery.deadline(&path.progress).unwrap();
+    assert_eq!((deadline.at, deadline.space), (at(3 + 999), SpaceId::Handshake));
+}
+
+// RFC 9002 §5.3 SHOULD-1, SHOULD-2, MUST-1
+#[test]
+fn the_peers_delay_is_held_to_its_promise_once_the_handshake_is_confirmed() {
+    for (confirmed, smoothed) in [(false, 100), (true, 106)] {
+        let mut path = Path::reno();
+        path.progress.confirmed = confirmed;
+        path.send(0);
+        path.ack(100, &[0]);
+        path.send(1_000);
+        let mut buffer = [0; 100];
+        let frame = ack_frame(&mut buffer, &[0, 1], None);
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(frame).next() else { panic!("no ACK frame") };
+        // 180 ms, of which the peer claims to have held 80 ms back; it had promised 25 ms.
+        let (now, delay) = (at(1_180), 80 * MS);
+        on_ack_received(
+            &mut path.ledger,
+            &mut path.recovery,
+            SpaceId::Data,
+            &ack,
+            now,
+            delay,
+            &path.progress,
+            &mut |_: Verdict, _: SentFrame| {},
+        )
+        .unwrap();
+        assert_eq!(path.recovery.rtt().smoothed().as_millis(), smoothed, "{confirmed}");
+    }
+}
+
+// RFC 9002 §7.6.2 MUST-1
+#[test]
+fn persistent_congestion_lies_between_packets_that_ask_for_acknowledgements() {
+    for (eliciting, persistent) in [(true, true), (false, false)] {
+        let mut path = Path::reno();
+        path.send(0);
+        path.ack(100, &[0]);
+        let pto = u64::try_from(path.recovery.pto().as_millis()).unwrap();
+        path.send_packet(SentPacket { ack_eliciting: eliciting, ..SentPacket::new(at(200), SIZE) });
+        path.send(200 + 2 * pto);
+        path.send(200 + 4 * pto);
+        path.send_many(210 + 4 * pto, 4);
+        let outcome = path.ack(400 + 4 * pto, &[0, 4, 5, 6, 7]);
+        assert_eq!((outcome.lost_packets, outcome.persistent_congestion), (3, persistent), "{eliciting}");
+    }
+}
+
+// RFC 9000 §13.4.2.1 MUST NOT-1
+#[test]
+fn an_old_acknowledgement_does_not_end_marking() {
+    let mut path = Path::reno();
+    for _ in 0..4 {
+        path.send_packet(SentPacket { ecn: true, ..SentPacket::new(at(0), SIZE) });
+    }
+    let counts = Some(EcnCounts { ect0: 2, ect1: 0, ce: 0 });
+    assert_eq!(path.try_ack(at(40), &[2, 3], counts).unwrap().ecn, EcnFeedback::Valid { newly_ce: 0 });
+    // Sent before, overtaken on the way: no counts, or smaller ones, and packets that are news.
+    assert_eq!(path.try_ack(at(41), &[0], None).unwrap().ecn, EcnFeedback::None);
+    let fewer = Some(EcnCounts { ect0: 1, ect1: 0, ce: 0 });
+    assert_eq!(path.try_ack(at(41), &[1], fewer).unwrap().ecn, EcnFeedback::None);
+}

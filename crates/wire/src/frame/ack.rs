@@ -96,6 +96,12 @@ impl<'a> Ack<'a> {
         usize::try_from(self.more_count).unwrap_or(usize::MAX).saturating_add(1)
     }
 
+    /// Whether the frame tells when packets arrived.
+    #[inline]
+    pub fn has_receive_times(&self) -> bool {
+        self.receive_times.is_some()
+    }
+
     /// Packet numbers with the times at which they arrived, the most recent first; `None` in a frame that does not tell
     /// them. Times count from a moment that only the sender of the frame knows, in the unit that this end asked for.
     #[inline]
@@ -244,6 +250,7 @@ impl<'a> Ack<'a> {
 
 const DESCENDING: &str = "ranges of packet numbers descend and leave a gap";
 
+// RFC 9000 §19.3.1 MUST-1: ranges below packet number 0 are FRAME_ENCODING_ERROR
 const UNDERFLOW: FrameErrorKind = FrameErrorKind::Malformed("an ACK range goes below packet number 0");
 
 /// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below

@@ -177,6 +177,7 @@ fn unknown_types_end_the_packet() {
     assert_eq!(parse(&[1, 0x21, 1, 1]).len(), 2);
 }
 
+// RFC 9001 §8.3 MUST-1
 #[test]
 fn where_frames_may_be() {
     // RFC 9000 table 3: I, H, 0, 1 in this order; RFC 9221 §4 for DATAGRAM; §12.5 for what 0-RTT may not carry.

@@ -197,13 +197,16 @@ fn parse_long(first: u8, datagram: &[u8]) -> Result<Header, HeaderError> {
         return Ok(Header::UnknownVersion { version, dcid, scid, packet_len });
     }
 
+    // RFC 9000 §17.2 MUST-2: a destination ID of more than 20 bytes makes the packet be dropped
+    // RFC 9000 §17.2 MUST-3: a source ID of more than 20 bytes makes the packet be dropped
     let dcid = ConnectionId::new(&datagram[dcid]).ok_or(HeaderError::CidTooLong)?;
     let scid = ConnectionId::new(&datagram[scid]).ok_or(HeaderError::CidTooLong)?;
+    // RFC 9000 §17.2.5 MUST-1: the unused bits of a Retry mean nothing
     let Some(ty) = long_type(version, first) else {
         let start = r.position();
         let tag_offset =
             packet_len.checked_sub(RETRY_TAG_LEN).filter(|&at| at >= start).ok_or(HeaderError::Truncated)?;
-        // RFC 9000 §17.2.5.2: a Retry without a token is dropped.
+        // RFC 9000 §17.2.5.2 MUST-4: a Retry without a token is dropped.
         return if tag_offset == start {
             Err(HeaderError::BadLength)
         } else {

@@ -127,8 +127,8 @@ fn connection_id(value: &[u8]) -> Result<ConnectionId, &'static str> {
     ConnectionId::new(value).ok_or("has more than 20 bytes")
 }
 
-// RFC 9368 §4 MUST: what is too short, not a multiple of four bytes, or has a version 0 cannot be read; nor can that of a
-// client which has not offered what it chose.
+// RFC 9368 §4 MUST-4, MUST-6, MUST-7: what is too short, not a multiple of four bytes, or has a version 0 cannot be
+// read; nor can that of a client which has not offered what it chose.
 fn version_information(sender: Side, value: &[u8]) -> Result<VersionInformation, &'static str> {
     let (versions, rest) = value.as_chunks::<4>();
     let mut versions = versions.iter().map(|version| u32::from_be_bytes(*version));

@@ -289,7 +289,7 @@ proptest! {
     }
 }
 
-// RFC 9368 §3, §4.
+// RFC 9368 §4 MUST-4, MUST-6, MUST-7
 #[test]
 fn version_information_is_read_strictly() {
     let with = |value: &[u8]| {

@@ -232,6 +232,11 @@ impl Peer for Family {
         self.live().ok()?.streams().open(direction(dir)).map(number)
     }
 
+    fn early_accepted(&self) -> Option<bool> {
+        let (_, connection) = self.connection.as_ref()?;
+        (!connection.is_handshaking()).then(|| connection.accepted_0rtt())
+    }
+
     fn accept(&mut self, dir: Dir) -> Option<u64> {
         self.live().ok()?.streams().accept(direction(dir)).map(number)
     }

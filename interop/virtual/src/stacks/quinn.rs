@@ -18,11 +18,11 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
 }
 
 fn client_crypto(settings: &Settings) -> Result<Arc<dyn proto::crypto::ClientConfig>> {
-    Ok(Arc::new(proto::crypto::rustls::QuicClientConfig::try_from(tls::client(settings)?)?))
+    Ok(Arc::new(proto::crypto::rustls::QuicClientConfig::try_from(tls::kept_client(settings)?)?))
 }
 
 fn server_crypto(settings: &Settings) -> Result<Arc<dyn proto::crypto::ServerConfig>> {
-    Ok(Arc::new(proto::crypto::rustls::QuicServerConfig::try_from(tls::server(settings)?)?))
+    Ok(Arc::new(proto::crypto::rustls::QuicServerConfig::try_from(tls::kept_server(settings)?)?))
 }
 
 fn endpoint(config: Arc<proto::EndpointConfig>, server: Option<Arc<proto::ServerConfig>>) -> proto::Endpoint {

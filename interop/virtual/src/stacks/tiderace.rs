@@ -12,7 +12,10 @@ use transport::{
     ClientConfig, CloseReason, Connection, Datagram, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy,
     ServerConfig,
     streams::{Order, ReadError, StreamEvent, StreamsConfig, WriteError},
-    tls::rustls_backend::{FixedClock, Identity, KeyExchange, RustlsClient, RustlsServer},
+    tls::{
+        EarlyData,
+        rustls_backend::{FixedClock, Identity, KeyExchange, RustlsClient, RustlsServer},
+    },
 };
 use units::{Instant, Seed};
 
@@ -53,26 +56,40 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         if settings.post_quantum { &KeyExchange::ALL } else { &[KeyExchange::X25519, KeyExchange::Secp256r1] };
     let (endpoint, handle) = match side {
         Side::Client => {
-            let tls = RustlsClient::builder()
-                .roots([settings.identity.root.clone()])
-                .alpn(ALPN)
-                .key_exchanges(groups)
-                .clock(Arc::new(CLOCK))
-                .build()?;
+            let make = || {
+                let builder = RustlsClient::builder()
+                    .roots([settings.identity.root.clone()])
+                    .alpn(ALPN)
+                    .key_exchanges(groups)
+                    .clock(Arc::new(CLOCK))
+                    .early_data(settings.memory.is_some());
+                Ok(builder.build()?)
+            };
+            let tls = match &settings.memory {
+                Some(memory) => memory.keep(side, make)?,
+                None => Arc::new(make()?),
+            };
             let mut endpoint = Endpoint::new(config, None);
-            let client = ClientConfig::new(Arc::new(tls), profile);
+            let client = ClientConfig::new(tls, profile);
             let handle = endpoint.connect(Instant::ZERO, &client, OTHER, SERVER_NAME)?;
             (endpoint, Some(handle))
         }
         Side::Server => {
-            let identity = Identity::from_der(settings.identity.chain.clone(), settings.identity.key.clone())?;
-            let tls = RustlsServer::builder()
-                .identity(identity)
-                .alpn(ALPN)
-                .key_exchanges(groups)
-                .clock(Arc::new(CLOCK))
-                .build()?;
-            let server = ServerConfig { retry: RetryPolicy::Never, ..ServerConfig::new(Arc::new(tls), profile) };
+            let make = || {
+                let identity = Identity::from_der(settings.identity.chain.clone(), settings.identity.key.clone())?;
+                let builder = RustlsServer::builder()
+                    .identity(identity)
+                    .alpn(ALPN)
+                    .key_exchanges(groups)
+                    .clock(Arc::new(CLOCK))
+                    .early_data(settings.memory.is_some());
+                Ok(builder.build()?)
+            };
+            let tls = match &settings.memory {
+                Some(memory) => memory.keep(side, make)?,
+                None => Arc::new(make()?),
+            };
+            let server = ServerConfig { retry: RetryPolicy::Never, ..ServerConfig::new(tls, profile) };
             (Endpoint::new(config, Some(Arc::new(server))), None)
         }
     };
@@ -179,6 +196,18 @@ impl Peer for Tiderace {
 
     fn open(&mut self, dir: Dir) -> Option<u64> {
         self.connection()?.open(to_wire(dir)).map(|id| id.0)
+    }
+
+    fn open_early(&mut self, dir: Dir) -> Option<u64> {
+        self.connection()?.open_early(to_wire(dir)).map(|id| id.0)
+    }
+
+    fn early_accepted(&self) -> Option<bool> {
+        match self.endpoint.connection(self.handle?)?.early_data() {
+            EarlyData::Accepted => Some(true),
+            EarlyData::Rejected => Some(false),
+            EarlyData::None | EarlyData::Offered => None,
+        }
     }
 
     fn accept(&mut self, dir: Dir) -> Option<u64> {

@@ -11,7 +11,7 @@ use rustls::{
     time_provider::TimeProvider,
 };
 
-use crate::peer::{ALPN, Settings};
+use crate::peer::{ALPN, Settings, Side};
 
 /// A clock for certificates that stands still in the middle of their validity, 2030-01-01.
 #[derive(Debug)]
@@ -40,7 +40,10 @@ pub fn client(settings: &Settings) -> Result<rustls::ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
-    config.resumption = Resumption::disabled();
+    match settings.memory {
+        Some(_) => config.enable_early_data = true,
+        None => config.resumption = Resumption::disabled(),
+    }
     Ok(config)
 }
 
@@ -54,5 +57,24 @@ pub fn server(settings: &Settings) -> Result<rustls::ServerConfig> {
         .with_single_cert(chain, key)
         .context("server certificate")?;
     config.alpn_protocols = vec![ALPN.to_vec()];
+    if settings.memory.is_some() {
+        config.max_early_data_size = u32::MAX;
+    }
     Ok(config)
+}
+
+/// As [`client`], or the one of the connection before.
+pub fn kept_client(settings: &Settings) -> Result<rustls::ClientConfig> {
+    match &settings.memory {
+        Some(memory) => Ok((*memory.keep(Side::Client, || client(settings))?).clone()),
+        None => client(settings),
+    }
+}
+
+/// As [`server`], or the one of the connection before.
+pub fn kept_server(settings: &Settings) -> Result<rustls::ServerConfig> {
+    match &settings.memory {
+        Some(memory) => Ok((*memory.keep(Side::Server, || server(settings))?).clone()),
+        None => server(settings),
+    }
 }

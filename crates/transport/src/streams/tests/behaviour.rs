@@ -384,6 +384,7 @@ fn parameters(data: u64, stream: u64, streams: u64) -> TransportParameters {
     }
 }
 
+// RFC 9001 §4.6.2 MUST-1
 #[test]
 fn refused_early_data_goes_out_again_within_the_real_limits() {
     let mut client = Streams::new(Side::Client, &StreamsConfig::default());

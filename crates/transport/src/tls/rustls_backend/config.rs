@@ -262,6 +262,7 @@ impl ClientBuilder {
             Some(identity) => identities.with_client_auth_cert(identity.chain, identity.key).map_err(refused)?,
         };
         config.alpn_protocols = self.common.alpn;
+        // RFC 9001 §8.3 MUST NOT-1: no EndOfEarlyData
         config.enable_early_data = self.common.early_data;
         config.key_log = self.common.key_log;
         let tickets = self.tickets.unwrap_or_else(|| Arc::new(MemoryTickets::default()));
@@ -416,7 +417,7 @@ impl ServerBuilder {
         let mut config = identities.with_single_cert(identity.chain, identity.key).map_err(refused)?;
         config.alpn_protocols = self.common.alpn;
         config.send_tls13_tickets = self.tickets;
-        // RFC 9001 §4.6.1: the only value besides 0 that QUIC knows.
+        // RFC 9001 §4.6.1 MUST NOT-1: the only value besides 0 that QUIC knows.
         config.max_early_data_size = if self.common.early_data { u32::MAX } else { 0 };
         config.key_log = self.common.key_log;
         if self.settings.application.len() > 255 {

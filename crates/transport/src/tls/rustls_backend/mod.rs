@@ -17,7 +17,7 @@ pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsSer
 use gate::{Gate, Passage};
 pub use identity::{ConfigError, Identity};
 use rustls::quic::{Connection, KeyChange, Version};
-use rustls::{AlertDescription, HandshakeKind, HandshakeType};
+use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
 use settled::Settled;
 pub use tickets::{TicketStats, Tickets};
@@ -35,6 +35,8 @@ fn quic_version(version: u32) -> Result<Version, TlsError> {
 }
 
 /// A rustls session. It waits for the strike register only: rustls opens tickets and signs in the call.
+// RFC 9001 §6 MUST NOT-1: no KeyUpdate message of TLS is sent
+// RFC 9001 §8.4 MUST NOT-1: no compatibility mode of TLS 1.3
 struct RustlsSession {
     connection: Connection,
     side: Side,
@@ -116,6 +118,9 @@ impl RustlsSession {
 
     fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         let Self { connection, secrets, .. } = self;
+        // RFC 9001 §5.3 MUST NOT-2: an unknown cipher suite in a ClientHello is no reason to reject it
+        // RFC 9001 §6 MUST-1: a KeyUpdate message of TLS is unexpected_message
+        // RFC 9001 §8.2 MUST-2: a handshake without them ends with missing_extension
         match secrets.capture(|| connection.read_hs(bytes)) {
             Ok(()) => {
                 self.collect();
@@ -246,6 +251,11 @@ impl RustlsSession {
             && self.complete
         {
             let reason = "a certificate was requested after the handshake".into();
+            return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
+        }
+        // RFC 9001 §4.1.3 MUST-2: handshake data left unread when newer keys come is PROTOCOL_VIOLATION
+        if matches!(error, rustls::Error::PeerMisbehaved(PeerMisbehaved::KeyEpochWithPendingFragment)) {
+            let reason = "handshake data beyond the end of its level".into();
             return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
         }
         let number = match (self.connection.alert(), error) {

@@ -269,7 +269,8 @@ impl Tickets {
             count(&self.counters.early_unusable);
             return Decision::Refuse;
         };
-        // RFC 9000 §7.4.1 MUST: refuse when the limits that the client goes by cannot be supported.
+        // RFC 9000 §7.4.1 MUST-4, MUST NOT-2, MUST NOT-3, RFC 9221 §3 MUST-3: refuse when the limits that the client
+        // goes by cannot be supported.
         let reduced = ticket.limits.iter().zip(limits(parameters)).any(|(then, now)| now < *then);
         if reduced || ticket.application != self.application {
             count(&self.counters.early_reduced);
@@ -285,6 +286,7 @@ impl Tickets {
         }
         // A copy of this ClientHello is fresh no longer than that.
         let expires = ticket.issued + age + window + 1;
+        // RFC 9001 §9.2 MUST-1: the replay protection of TLS 1.3 is used
         match self.register.strike(&ticket.tag, now, expires) {
             Strike::First => Decision::Accept,
             Strike::Pending => Decision::Wait,

@@ -202,6 +202,11 @@ impl Session for ToySession {
             self.received.drain(..4 + len);
             self.on_message(ty, &body)?;
         }
+        // RFC 9001 §4.1.3 MUST-2: handshake data left unread when newer keys come is PROTOCOL_VIOLATION
+        if self.read_level != level && !self.received.is_empty() {
+            let reason = "handshake data beyond the end of its level".into();
+            return Err(TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason });
+        }
         Ok(Progress::Ready)
     }
 
