@@ -59,5 +59,5 @@ cases! {
 fn cubic_fails() {
     let contender = contender("cubic").expect("there is a controller of this name");
     let result = run_case(CASES[0], contender.as_ref()).expect("the scene can be played");
-    assert_eq!(result.count(), 0, "{}", text("tiderace cubic", &[result.clone()], true));
+    assert_eq!(result.count(), 0, "{}", text("tiderace cubic", std::slice::from_ref(&result), true));
 }

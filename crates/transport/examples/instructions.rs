@@ -294,7 +294,7 @@ fn main() {
         .roots([root])
         .alpn("test")
         .clock(clock)
-        .resumption(rustls::client::Resumption::disabled())
+        .without_resumption()
         .cipher_suites([transport::crypto::CipherSuite::Aes128Gcm])
         .build()
         .expect("a valid config");

@@ -57,6 +57,7 @@ impl Default for AutoRules {
 
 /// The one in charge.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it per path, and CUBIC is what most paths get")]
 enum Chosen {
     Cubic(Cubic),
     Bbr(Box<Bbr>),

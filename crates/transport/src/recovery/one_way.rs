@@ -130,10 +130,10 @@ mod tests {
                     path.on_forward(now, sent, (sent - Instant::ZERO) + MS * (offset + delay))
                 })
                 .collect();
-            assert_eq!(seen, [MS * 0, MS * 0, MS * 15], "offset {offset}");
+            assert_eq!(seen, [Duration::ZERO, Duration::ZERO, MS * 15], "offset {offset}");
             let reverse: Vec<_> =
                 [20, 35, 21].map(|delay| path.on_reverse(at(5_000_000), MS * (5_000_000 - delay + offset))).into();
-            assert_eq!(reverse, [MS * 0, MS * 15, MS]);
+            assert_eq!(reverse, [Duration::ZERO, MS * 15, MS]);
         }
     }
 
@@ -160,10 +160,10 @@ mod tests {
                 assert_eq!(seen, 30 * MS);
             }
             if millis > 10_000 {
-                assert_eq!(seen, MS * 0);
+                assert_eq!(seen, Duration::ZERO);
             }
         }
-        assert_eq!(path.on_forward(at(100_000), at(100_000), 100_090 * MS), MS * 0);
+        assert_eq!(path.on_forward(at(100_000), at(100_000), 100_090 * MS), Duration::ZERO);
     }
 
     #[test]
