@@ -163,7 +163,7 @@ fn bad_link() -> LinkConfig {
 /// Runs a transfer over a bad network. Returns who recorded it, and the figures of both ends.
 fn transfer(seed: u64) -> (Recorder, [Stats; 2]) {
     let recorder = Recorder::default();
-    let profile = Profile::default();
+    let profile = Profile { receive_timestamps: 16, ..Profile::default() };
     let mut client = client_endpoint(seed);
     let mut config = client_config(&profile);
     config.observe = recorder.factory();

@@ -243,7 +243,9 @@ pub static CASES: [&Case; 22] = [
 pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
     let congestion: Algorithm = controller.parse().ok()?;
     let streams = StreamsConfig { send_buffer: 16 << 10, ..StreamsConfig::default() };
-    Some(with_profile(Profile { name: congestion.name().to_owned(), congestion, streams, ..Profile::default() }))
+    let profile = Profile { name: congestion.name().to_owned(), congestion, streams, ..Profile::default() };
+    // The scenes are about rates and round trips: packets keep their size.
+    Some(with_profile(Profile { max_mtu: profile.initial_mtu, ..profile }))
 }
 
 /// Plays all cases with a contender.

@@ -320,9 +320,16 @@ mod tests {
         let model = auto.model().unwrap();
         assert_eq!((model.max_bandwidth, model.min_rtt), (Bitrate::from_bps(9_600_000), Some(60 * MS)));
         assert!(model.full_reached && auto.state().starts_with("probe_bw"), "{}", auto.state());
-        assert!(auto.window() <= 2 * model.bdp.max(window) + 20_000, "{} after {window}", auto.window());
+        // Twice the product, and what a quantum and aggregated acknowledgements add.
+        assert!(auto.window() <= 2 * model.bdp.max(window) + 30_000, "{} after {window}", auto.window());
         // And back: a window that the path holds, no slow start.
-        feed(&mut auto, now, 10, 100, 60 * MS);
+        let mut now = now;
+        for _ in 0..10 {
+            now = feed(&mut auto, now, 1, 100, 60 * MS);
+            if !is_bbr(&auto) {
+                break;
+            }
+        }
         assert!(!is_bbr(&auto) && !auto.in_slow_start());
         assert!(auto.window() <= model.bdp + 20_000, "{} with a product of {}", auto.window(), model.bdp);
     }
