@@ -24,7 +24,7 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    /// The figure; `None` only before [`Self::check`].
+    /// The figure; `None` only before the check of the scenario.
     pub fn of(&self) -> Option<Figure> {
         Figure::from_key(&self.figure)
     }

@@ -1,6 +1,6 @@
 //! How often the peer is asked to acknowledge (draft-ietf-quic-ack-frequency-14), as the sender of data sees it.
 //!
-//! [`policy`](AckFrequency) decides what to ask for. [`AckRequests`] owns what was asked: which request is in force for
+//! [`policy`](AckFrequency) decides what to ask for. `AckRequests` owns what was asked: which request is in force for
 //! certain, and which may be. What the receiver of data does with a request is in [`crate::acks`].
 
 mod policy;
