@@ -159,7 +159,11 @@ impl Future for Driver {
         let this = &mut *self;
         let shared = this.shared.clone();
         let mut state = shared.lock();
-        if let Some((socket, local)) = state.replacement.take() {
+        // A handshake under way would be lost: its end comes first, which wakes this task.
+        if state.replacement.is_some()
+            && state.endpoint.may_rebind()
+            && let Some((socket, local)) = state.replacement.take()
+        {
             let stats = this.socket.stats;
             this.socket = socket;
             this.socket.stats = stats;

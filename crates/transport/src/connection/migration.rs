@@ -188,6 +188,11 @@ impl Connection {
         self.fit_datagrams();
     }
 
+    /// Whether [`rebind`](Self::rebind) has nothing to wait for.
+    pub(crate) fn may_rebind(&self) -> bool {
+        self.side == Side::Server || self.handshake.is_confirmed() || !self.lifecycle.is_open()
+    }
+
     /// The socket of this client was replaced by one with another address: goes on from there at once. Does nothing for a
     /// server, or before the handshake is confirmed.
     ///

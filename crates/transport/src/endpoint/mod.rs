@@ -234,6 +234,12 @@ impl Endpoint {
         Ok(handle)
     }
 
+    /// Whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
+    // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
+    pub fn may_rebind(&self) -> bool {
+        self.slots.iter().filter_map(|slot| slot.connection.as_deref()).all(Connection::may_rebind)
+    }
+
     /// The socket was replaced by one with another address: the clients' connections go on from there. `local` is that
     /// address, if it is to be named in [`Transmit::local`].
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
