@@ -475,7 +475,7 @@ fn transfers_survive_moves_with_a_short_stall() {
 
 /// `cargo test -p tiderace-transport --test migration -- --ignored --nocapture` prints the table.
 #[test]
-#[ignore = "takes minutes; `cargo xtask shows standards` runs it"]
+#[ignore = "takes minutes; `cargo xtask shows standards --only paths --long` runs it"]
 fn a_thousand_moves() {
     let (finished, median) = runs(1_000);
     assert!(finished >= 0.999 && median <= 1.0, "{finished} {median}");
