@@ -5,18 +5,18 @@ use std::{
     net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use transport::{CloseReason, Handle, MigrateError, Stats, tls::EarlyData};
+use transport::{CloseReason, Handle, MigrateError, Stats, streams::Priority, tls::EarlyData};
 use units::Duration;
 use wire::{Dir, StreamId};
 
 use crate::{
-    error::{ConnectError, DatagramError},
+    error::{ConnectError, DatagramError, WriteError},
     shared::{Shared, State},
-    stream::{RecvStream, SendStream},
+    stream::{RecvStream, SendStream, from_write},
 };
 
 /// A connection whose handshake is under way. Dropping it gives the connection up.
@@ -53,7 +53,7 @@ impl Future for Connecting {
             return Poll::Ready(Err(reason.clone().into()));
         }
         if !waiters.connected {
-            waiters.state.push(cx.waker().clone());
+            waiters.wait_state(cx.waker());
             return Poll::Pending;
         }
         drop(state);
@@ -132,7 +132,7 @@ impl Connection {
             if waiters.connected {
                 return Poll::Ready(Ok(()));
             }
-            waiters.state.push(cx.waker().clone());
+            waiters.wait_state(cx.waker());
             Poll::Pending
         })
         .await
@@ -147,17 +147,41 @@ impl Connection {
         dir: Dir,
         open: fn(&mut transport::Connection, Dir) -> Option<StreamId>,
     ) -> Result<StreamId, CloseReason> {
-        poll_fn(|cx| {
-            self.with(|state, connection| {
-                if let Some(id) = open(connection, dir) {
-                    return Poll::Ready(Ok(id));
-                }
-                state.wait_open(dir, cx.waker());
-                Poll::Pending
-            })
-            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        poll_fn(|cx| self.poll_open_by(cx, dir, open)).await
+    }
+
+    fn poll_open_by(
+        &self,
+        cx: &mut Context<'_>,
+        dir: Dir,
+        open: fn(&mut transport::Connection, Dir) -> Option<StreamId>,
+    ) -> Poll<Result<StreamId, CloseReason>> {
+        self.with(|state, connection| {
+            if let Some(id) = open(connection, dir) {
+                return Poll::Ready(Ok(id));
+            }
+            state.wait_open(dir, cx.waker());
+            Poll::Pending
         })
-        .await
+        .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+    }
+
+    /// As [`open_bi`](Self::open_bi), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
+        let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open))?;
+        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+    }
+
+    /// As [`open_uni`](Self::open_uni), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_open_uni(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
+        let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open))?;
+        Poll::Ready(Ok(SendStream::new(self.clone(), id)))
     }
 
     /// The next bidirectional stream that the peer opened.
@@ -179,17 +203,36 @@ impl Connection {
     }
 
     async fn accept(&self, dir: Dir) -> Result<StreamId, CloseReason> {
-        poll_fn(|cx| {
-            self.with(|waiters, connection| {
-                if let Some(id) = connection.accept(dir) {
-                    return Poll::Ready(Ok(id));
-                }
-                waiters.wait_accept(dir, cx.waker());
-                Poll::Pending
-            })
-            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        poll_fn(|cx| self.poll_accept(cx, dir)).await
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>, dir: Dir) -> Poll<Result<StreamId, CloseReason>> {
+        self.with(|waiters, connection| {
+            if let Some(id) = connection.accept(dir) {
+                return Poll::Ready(Ok(id));
+            }
+            waiters.wait_accept(dir, cx.waker());
+            Poll::Pending
         })
-        .await
+        .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+    }
+
+    /// As [`accept_bi`](Self::accept_bi), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_accept_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
+        let id = ready!(self.poll_accept(cx, Dir::Bi))?;
+        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+    }
+
+    /// As [`accept_uni`](Self::accept_uni), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, CloseReason>> {
+        let id = ready!(self.poll_accept(cx, Dir::Uni))?;
+        Poll::Ready(Ok(RecvStream::new(self.clone(), id)))
     }
 
     /// Queues an unreliable datagram. When the queue is full its oldest entry is dropped: see
@@ -235,7 +278,7 @@ impl Connection {
                 if let Some(data) = connection.recv_datagram() {
                     return Poll::Ready(Ok(data));
                 }
-                waiters.datagrams.push(cx.waker().clone());
+                waiters.wait_datagrams(cx.waker());
                 Poll::Pending
             })
             .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
@@ -265,7 +308,7 @@ impl Connection {
             if let Some(reason) = &waiters.closed {
                 return Poll::Ready(reason.clone());
             }
-            waiters.state.push(cx.waker().clone());
+            waiters.wait_state(cx.waker());
             Poll::Pending
         })
         .await
@@ -323,6 +366,45 @@ impl Connection {
     /// The application protocol that was agreed.
     pub fn alpn(&self) -> Option<Vec<u8>> {
         Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.alpn()?.to_vec())
+    }
+
+    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over;
+    /// for whoever does not hold its [`SendStream`], and only while nobody waits to write to it.
+    pub fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
+        let looked = self.with(|waiters, connection| {
+            // Writing nothing says whether something could be written.
+            let over = connection.write(id, &mut Bytes::new()).err();
+            if over.is_none() {
+                waiters.wait_write(id, cx.waker());
+            }
+            over
+        });
+        match looked {
+            Err(reason) => Poll::Ready(reason.into()),
+            Ok(Some(error)) => Poll::Ready(from_write(error)),
+            Ok(None) => Poll::Pending,
+        }
+    }
+
+    /// Which of the connection's streams go first when not all can go: as [`SendStream::set_priority`], for whoever does not
+    /// hold the stream. Without effect on a stream that is over.
+    pub fn set_priority(&self, id: StreamId, priority: Priority) {
+        let _ = self.with(|_, connection| connection.set_priority(id, priority));
+    }
+
+    /// Bytes that were written to streams and that the peer has not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        self.with(|_, connection| connection.unacknowledged_bytes()).unwrap_or(0)
+    }
+
+    /// The name that the client asked for (SNI), if it gave one.
+    pub fn server_name(&self) -> Option<String> {
+        Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.server_name()?.to_owned())
+    }
+
+    /// Whether the handshake is complete. Until then everything that a client says may be a copy that somebody else sends.
+    pub fn is_established(&self) -> bool {
+        self.shared.lock().connections.get(&self.handle).is_some_and(|waiters| waiters.connected)
     }
 
     /// Watches the connection from here on, beside those who do so already. To see it from its first packet on, name the

@@ -226,6 +226,16 @@ impl Endpoint {
         .await
     }
 
+    /// Accepts connections with another configuration from here on, or with `None` no more; those that exist keep theirs, and
+    /// so do handshakes under way.
+    pub fn set_server_config(&self, config: Option<ServerConfig>) {
+        let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
+        let config = config.map(|config| Arc::new(share(config, count)));
+        for shared in &self.shards {
+            shared.lock().endpoint.set_server_config(config.clone());
+        }
+    }
+
     /// Closes all connections with `code`, and accepts and opens no more.
     pub fn close(&self, code: u64, reason: &[u8]) {
         for shared in &self.shards {

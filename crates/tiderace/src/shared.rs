@@ -59,7 +59,7 @@ pub(crate) struct Waiters {
     pub(crate) closed: Option<CloseReason>,
     /// Handles of the connection and of its streams.
     pub(crate) handles: usize,
-    pub(crate) state: Vec<Waker>,
+    state: Vec<Waker>,
     accept: [Vec<Waker>; 2],
     open: [Vec<Waker>; 2],
     // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
@@ -67,7 +67,7 @@ pub(crate) struct Waiters {
     writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
-    pub(crate) datagrams: Vec<Waker>,
+    datagrams: Vec<Waker>,
     /// Who waits for room in the queue of datagrams to be sent.
     pub(crate) datagram_room: Vec<Waker>,
 }
@@ -79,13 +79,28 @@ fn place(dir: Dir) -> usize {
     }
 }
 
+/// Adds a waker. A task that looks often, as one that waits for several things does, is woken once.
+fn wait(list: &mut Vec<Waker>, waker: &Waker) {
+    if !list.iter().any(|waiting| waiting.will_wake(waker)) {
+        list.push(waker.clone());
+    }
+}
+
 impl Waiters {
+    pub(crate) fn wait_state(&mut self, waker: &Waker) {
+        wait(&mut self.state, waker);
+    }
+
+    pub(crate) fn wait_datagrams(&mut self, waker: &Waker) {
+        wait(&mut self.datagrams, waker);
+    }
+
     pub(crate) fn wait_accept(&mut self, dir: Dir, waker: &Waker) {
-        self.accept[place(dir)].push(waker.clone());
+        wait(&mut self.accept[place(dir)], waker);
     }
 
     pub(crate) fn wait_open(&mut self, dir: Dir, waker: &Waker) {
-        self.open[place(dir)].push(waker.clone());
+        wait(&mut self.open[place(dir)], waker);
     }
 
     pub(crate) fn wait_read(&mut self, id: StreamId, waker: &Waker) {

@@ -55,6 +55,25 @@ impl SendStream {
         self.write_chunk(Bytes::copy_from_slice(data)).await
     }
 
+    /// Queues a prefix of `data` without copying it and takes it away from `data`; returns its length. Not ready while the
+    /// send buffer is full.
+    ///
+    /// # Errors
+    /// As [`write_chunk`](Self::write_chunk).
+    pub fn poll_write_chunk(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_bytes(cx, data)
+    }
+
+    /// Waits until the peer asks to stop, or the stream or the connection is over; only while nothing is being written.
+    pub async fn stopped(&mut self) -> WriteError {
+        poll_fn(|cx| self.poll_stopped(cx)).await
+    }
+
+    /// As [`stopped`](Self::stopped), for whoever writes a future by hand.
+    pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<WriteError> {
+        self.connection.poll_stopped(cx, self.id)
+    }
+
     fn poll_write_bytes(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
@@ -133,7 +152,7 @@ impl SendStream {
     }
 }
 
-fn from_write(error: streams::WriteError) -> WriteError {
+pub(crate) fn from_write(error: streams::WriteError) -> WriteError {
     match error {
         streams::WriteError::Stopped(code) => WriteError::Stopped(code),
         _ => WriteError::StreamClosed,
@@ -208,6 +227,15 @@ impl RecvStream {
     /// When the peer reset the stream, or the connection is over.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         Ok(poll_fn(|cx| self.poll_chunk(cx, max, Order::Ordered)).await?.map(|chunk| chunk.data))
+    }
+
+    /// As [`read_chunk`](Self::read_chunk), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub fn poll_read_chunk(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<Result<Option<Bytes>, ReadError>> {
+        let chunk = ready!(self.poll_chunk(cx, max, Order::Ordered))?;
+        Poll::Ready(Ok(chunk.map(|chunk| chunk.data)))
     }
 
     /// Bytes from anywhere in the stream as they arrive, with their offset. `None` when all were read.

@@ -67,6 +67,11 @@ impl Connection {
         self.streams.set_priority(id, priority)
     }
 
+    /// Bytes written to streams that the peer has not acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.streams.unacknowledged_bytes()
+    }
+
     /// Whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
     pub fn wants_to_send_credit(&self) -> bool {
         self.streams.wants_to_send()

@@ -384,6 +384,11 @@ impl Streams {
         self.events.pop()
     }
 
+    /// Bytes written, not yet acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.budget.held()
+    }
+
     /// Figures since the beginning. Walks over all streams for the memory.
     pub fn figures(&self) -> StreamFigures {
         StreamFigures {
