@@ -1,0 +1,405 @@
+//! HTTP/3 over real sockets on loopback: what one side sends the other gets, and what breaks is told apart from what ends.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::BoxBody};
+use tiderace::{
+    ClientConfig, CloseReason, Connection, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig,
+};
+use tiderace_h3::{
+    ALPN, Code, Error, RequestBody,
+    client::{self, SendRequest},
+    server::{self, Options},
+};
+use tokio::sync::{Notify, mpsc};
+
+type Answer = Response<BoxBody<Bytes, std::io::Error>>;
+
+struct Pair {
+    request: SendRequest,
+    quic: Connection,
+    server: tokio::task::JoinHandle<Result<(), Error>>,
+    drain: Arc<Notify>,
+    _endpoints: (Endpoint, Endpoint),
+}
+
+async fn endpoints() -> (Endpoint, Endpoint, Connection, Connection) {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let cert = certified.cert.der().to_vec();
+    let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der()).unwrap();
+    let server = RustlsServer::builder().identity(identity).alpn(ALPN).build().unwrap();
+    let client = RustlsClient::builder().roots([cert]).alpn(ALPN).build().unwrap();
+    let profile = Arc::new(Profile::default());
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let server = Endpoint::server(any, ServerConfig::new(Arc::new(server), profile.clone())).unwrap();
+    let client_config = ClientConfig::new(Arc::new(client), profile);
+    let client = Endpoint::client_for(server.local_addr()).unwrap();
+    let connecting = client.connect(&client_config, server.local_addr(), "localhost").unwrap();
+    let (accepted, connected) = tokio::join!(server.accept(), connecting);
+    (server, client, accepted.unwrap(), connected.unwrap())
+}
+
+async fn pair<S, F>(options: Options, service: S) -> Pair
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let (server, client, accepted, quic) = endpoints().await;
+    let drain = Arc::new(Notify::new());
+    let draining = drain.clone();
+    let serving = tokio::spawn(async move { server::serve(accepted, options, draining.notified(), service).await });
+    let request = client::begin(quic.clone()).await.unwrap();
+    Pair { request, quic, server: serving, drain, _endpoints: (server, client) }
+}
+
+fn empty() -> Empty<Bytes> {
+    Empty::new()
+}
+
+fn get(path: &str) -> Request<Empty<Bytes>> {
+    Request::get(format!("https://localhost{path}")).body(empty()).unwrap()
+}
+
+fn full(data: impl Into<Bytes>) -> BoxBody<Bytes, std::io::Error> {
+    Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed()
+}
+
+fn pattern(len: usize) -> Bytes {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+/// Sends the request's body back.
+async fn echo(request: Request<RequestBody>) -> Answer {
+    let length = request.headers().get("content-length").cloned();
+    let mut response = Response::new(request.into_body().map_err(std::io::Error::other).boxed());
+    if let Some(length) = length {
+        response.headers_mut().insert("content-length", length);
+    }
+    response
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_and_trailers_go_both_ways() {
+    let mut pair = pair(Options::default(), echo).await;
+    let data = pattern(3_000_000);
+    let mut trailers = HeaderMap::new();
+    trailers.insert("checksum", "abc".parse().unwrap());
+    let chunks: Vec<Result<Frame<Bytes>, Infallible>> = data
+        .chunks(70_001)
+        .map(|chunk| Ok(Frame::data(Bytes::copy_from_slice(chunk))))
+        .chain([Ok(Frame::trailers(trailers))])
+        .collect();
+    let body = StreamBody::new(Iter(chunks.into_iter()));
+    let request = Request::post("https://localhost/echo").body(body).unwrap();
+    let response = pair.request.send(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let collected = response.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["checksum"], "abc");
+    assert!(collected.to_bytes() == data, "what came back differs");
+}
+
+/// An iterator as a stream.
+struct Iter<I>(I);
+
+impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
+    type Item = I::Item;
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_at_a_time_keep_their_answers_apart() {
+    let pair = pair(Options::default(), |request: Request<RequestBody>| async move {
+        // Answers leave in another order than requests came.
+        let number: u64 = request.uri().path()[1..].parse().unwrap();
+        tokio::time::sleep(Duration::from_millis(number * 7 % 23)).await;
+        Response::new(full(format!("{number}:{}", "x".repeat(number as usize * 10))))
+    })
+    .await;
+    // More than the peer allows at a time.
+    let tasks: Vec<_> = (0..500_u64)
+        .map(|number| {
+            let mut request = pair.request.clone();
+            tokio::spawn(async move {
+                let response = request.send(get(&format!("/{number}"))).await.unwrap();
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                assert_eq!(body, format!("{number}:{}", "x".repeat(number as usize * 10)));
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_stands_still_holds_the_writer_up() {
+    let produced = Arc::new(AtomicU64::new(0));
+    let count = produced.clone();
+    let mut pair = pair(Options::default(), move |_| {
+        let count = count.clone();
+        async move {
+            let endless = std::iter::repeat_with(move || {
+                count.fetch_add(100_000, Ordering::Relaxed);
+                Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![7; 100_000])))
+            });
+            Response::new(BodyExt::boxed(StreamBody::new(Iter(endless))))
+        }
+    })
+    .await;
+    let response = pair.request.send(get("/")).await.unwrap();
+    let mut before = u64::MAX;
+    // Until it stands still: the window of the stream and the send buffer are full.
+    while before != produced.load(Ordering::Relaxed) {
+        before = produced.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(before < 40_000_000, "{before} bytes were produced for a reader that read none");
+    let mut body = response.into_body();
+    let mut read = 0;
+    while read < before + 5_000_000 {
+        read += body.frame().await.unwrap().unwrap().into_data().unwrap().len() as u64;
+    }
+    drop(body);
+    // And whoever goes away stops it for good.
+    let mut last = u64::MAX;
+    while last != produced.load(Ordering::Relaxed) {
+        last = produced.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_breaks_off_is_no_complete_body() {
+    let mut pair = pair(Options::default(), |_| async {
+        let parts = [Ok(Frame::data(Bytes::from_static(b"half"))), Err(std::io::Error::other("the disk is gone"))];
+        Response::new(BodyExt::boxed(StreamBody::new(Iter(parts.into_iter()))))
+    })
+    .await;
+    // The reset may overtake everything before it.
+    let error = match pair.request.send(get("/")).await {
+        Ok(response) => response.into_body().collect().await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(matches!(error, Error::Reset(Code::INTERNAL_ERROR)), "{error}");
+    // The connection goes on.
+    assert!(pair.quic.close_reason().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_gives_up_ends_the_work_for_it() {
+    let (dropped, mut was_dropped) = mpsc::unbounded_channel();
+    struct Tell(mpsc::UnboundedSender<()>);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let pair = pair(Options::default(), move |_| {
+        let tell = Tell(dropped.clone());
+        async move {
+            let _tell = tell;
+            std::future::pending::<()>().await;
+            unreachable!()
+        }
+    })
+    .await;
+    let mut request = pair.request.clone();
+    let waiting = tokio::spawn(async move { request.send(get("/slow")).await.map(|_| ()) });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    waiting.abort();
+    tokio::time::timeout(Duration::from_secs(5), was_dropped.recv()).await.expect("the service was dropped").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_before_the_end_of_the_request_stops_the_request() {
+    let mut pair = pair(Options::default(), |_| async {
+        let mut response = Response::new(full("too large"));
+        *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+        response
+    })
+    .await;
+    let endless = std::iter::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![1; 100_000]))));
+    let request = Request::post("https://localhost/").body(StreamBody::new(Iter(endless))).unwrap();
+    let response = pair.request.send(request).await.unwrap();
+    assert_eq!(response.status(), 413);
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "too large");
+    assert_eq!(pair.request.send(get("/")).await.unwrap().status(), 413);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_answers_what_is_under_way_and_takes_no_more() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let release = Arc::new(tokio::sync::Semaphore::new(0));
+    let (count, gate) = (begun.clone(), release.clone());
+    let mut pair = pair(Options::default(), move |_| {
+        let (count, gate) = (count.clone(), gate.clone());
+        async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            let _permit = gate.acquire().await.unwrap();
+            Response::new(full(pattern(2_000_000)))
+        }
+    })
+    .await;
+    let under_way: Vec<_> = (0..10)
+        .map(|_| {
+            let mut request = pair.request.clone();
+            tokio::spawn(async move { request.send(get("/")).await.unwrap().into_body().collect().await })
+        })
+        .collect();
+    while begun.load(Ordering::Relaxed) < 10 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    pair.drain.notify_one();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let late = pair.request.send(get("/late")).await.map(|_| ()).unwrap_err();
+    assert!(late.is_unprocessed(), "{late}");
+    release.add_permits(10);
+    for task in under_way {
+        assert_eq!(task.await.unwrap().unwrap().to_bytes(), pattern(2_000_000));
+    }
+    assert!(pair.server.await.unwrap().is_ok());
+    let reason = pair.quic.closed().await;
+    assert!(matches!(reason, CloseReason::PeerApplication { code: 0x100, .. }), "{reason}");
+    assert_eq!(begun.load(Ordering::Relaxed), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_beyond_the_limit_are_refused() {
+    let options = Options { max_fields: 4_000, ..Options::default() };
+    let mut pair = pair(options, |_| async { Response::new(full("never")) }).await;
+    let mut request = get("/");
+    request.headers_mut().insert("x-large", "y".repeat(5_000).parse().unwrap());
+    // Before the client has heard of the limit, its request is cancelled.
+    let error = pair.request.send(request.clone()).await.map(|response| response.status()).unwrap_err();
+    assert!(matches!(error, Error::FieldsTooLarge { .. } | Error::Reset(Code::REQUEST_CANCELLED)), "{error}");
+    assert_eq!(pair.request.send(get("/")).await.unwrap().status(), 200);
+    let error = pair.request.send(request).await.map(|response| response.status()).unwrap_err();
+    assert!(matches!(error, Error::FieldsTooLarge { limit: 4_000, .. }), "{error}");
+    assert_eq!(pair.request.send(get("/")).await.unwrap().status(), 200);
+}
+
+/// A client that writes what it likes.
+async fn raw(quic: &Connection, bytes: &[u8], finish: bool) -> Result<Vec<u8>, String> {
+    let (mut send, mut recv) = quic.open_bi().await.map_err(|e| e.to_string())?;
+    send.write_all(bytes).await.map_err(|e| e.to_string())?;
+    if finish {
+        send.finish().map_err(|e| e.to_string())?;
+    }
+    let answer = tokio::time::timeout(Duration::from_secs(5), recv.read_to_end(1_000_000));
+    answer.await.map_err(|_| "nothing".to_owned())?.map_err(|e| e.to_string())
+}
+
+/// A field section with literal names and values.
+fn fields(list: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = vec![0, 0];
+    for (name, value) in list {
+        assert!(name.len() < 7 + 127 && value.len() < 127);
+        if name.len() < 7 {
+            block.push(0x20 | name.len() as u8);
+        } else {
+            block.extend([0x27, (name.len() - 7) as u8]);
+        }
+        block.extend(name.as_bytes());
+        block.push(value.len() as u8);
+        block.extend(value.as_bytes());
+    }
+    let mut frame = vec![0x01];
+    frame.extend((0x4000 | block.len() as u16).to_be_bytes());
+    frame.extend(block);
+    frame
+}
+
+const PSEUDO: [(&str, &str); 4] =
+    [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_requests_reach_no_service() {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let count = reached.clone();
+    let pair = pair(Options::default(), move |request: Request<RequestBody>| {
+        let count = count.clone();
+        async move {
+            if request.into_body().collect().await.is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Response::new(full("ok"))
+        }
+    })
+    .await;
+    let with = |extra: &[(&str, &str)]| fields(&[&PSEUDO[..], extra].concat());
+    let data = |text: &str| [&[0x00, text.len() as u8], text.as_bytes()].concat();
+    let good = [with(&[("content-length", "2")]), data("ab")].concat();
+    raw(&pair.quic, &good, true).await.unwrap();
+    assert_eq!(reached.load(Ordering::Relaxed), 1);
+    for bad in [
+        [with(&[("content-length", "3")]), data("ab")].concat(),
+        [with(&[("content-length", "1")]), data("ab")].concat(),
+        [with(&[("content-length", "2"), ("content-length", "3")]), data("ab")].concat(),
+        [with(&[("content-length", "+2")]), data("ab")].concat(),
+        [with(&[("transfer-encoding", "chunked")]), data("ab")].concat(),
+        with(&[("connection", "close")]),
+        with(&[("te", "gzip")]),
+        with(&[("Upper", "x")]),
+        with(&[("x", "a\r\nb: c")]),
+        with(&[("host", "elsewhere")]),
+        with(&[("host", "localhost"), ("host", "localhost")]),
+        fields(&PSEUDO[1..]),
+    ] {
+        let _ = raw(&pair.quic, &bad, true).await;
+        assert_eq!(reached.load(Ordering::Relaxed), 1, "{bad:?}");
+        assert!(pair.quic.close_reason().is_none(), "a malformed request concerns its stream only: {bad:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_without_end_closes_the_connection() {
+    for bytes in [&[0x01, 0x80, 0x10, 0x00, 0x00][..], &[0x21, 0xbf, 0xff, 0xff, 0xff]] {
+        let pair = pair(Options::default(), |_| async { Response::new(full("never")) }).await;
+        let _ = raw(&pair.quic, bytes, false).await;
+        let reason = tokio::time::timeout(Duration::from_secs(5), pair.quic.closed()).await.unwrap();
+        assert!(matches!(reason, CloseReason::PeerApplication { code: 0x107, .. }), "{reason}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_that_never_come_end_the_stream() {
+    let options = Options { fields_timeout: Duration::from_millis(200), ..Options::default() };
+    let mut pair = pair(options, |_| async { Response::new(full("ok")) }).await;
+    let error = raw(&pair.quic, &[0x01, 0x20, 0x00], false).await.unwrap_err();
+    assert!(error.contains("reset"), "{error}");
+    assert_eq!(pair.request.send(get("/")).await.unwrap().status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn head_and_interim_lengths() {
+    let mut pair = pair(Options::default(), |request: Request<RequestBody>| async move {
+        let mut response = Response::new(full(if request.method() == Method::HEAD { "" } else { "12345" }));
+        response.headers_mut().insert("content-length", "5".parse().unwrap());
+        response
+    })
+    .await;
+    let mut head = get("/");
+    *head.method_mut() = Method::HEAD;
+    let response = pair.request.send(head).await.unwrap();
+    assert_eq!(response.headers()["content-length"], "5");
+    assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let response = pair.request.send(get("/")).await.unwrap();
+    assert_eq!(response.body().size_hint().exact(), Some(5));
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "12345");
+}
