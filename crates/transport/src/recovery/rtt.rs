@@ -8,6 +8,9 @@ pub const GRANULARITY: Duration = Duration::from_millis(1);
 /// The RTT that is assumed before the first sample (RFC 9002 §6.2.2 SHOULD-1).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
+/// A sample that is so many times below the minimum shows that the estimates were never those of this path.
+const RESTART_BELOW: u64 = 4;
+
 /// Owns the estimates of one path, as nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rtt {
@@ -40,11 +43,16 @@ impl Rtt {
         self.latest = latest;
         if self.first_sample_at.is_none() {
             // RFC 9002 §5.2 MUST-1: the first sample sets everything.
-            self.min = latest;
-            self.adjusted = latest;
-            self.smoothed = latest;
-            self.variation = latest / 2;
             self.first_sample_at = Some(now);
+            self.restart(latest);
+            return;
+        }
+        // During a handshake over a bad network the first sample can be seconds too long: a server that has used up what it
+        // may send to an unvalidated address, or a client whose keys are late, hears of a packet long after it arrived. The
+        // mean would need tens of samples to forget it, and meanwhile paces one packet a second and probes after a minute.
+        // RFC 9002 §5.3 has no rule for this; it restarts the estimates for a path that has not been measured, as here.
+        if latest.saturating_mul(RESTART_BELOW) <= self.min {
+            self.restart(latest);
             return;
         }
         // RFC 9002 §5.2 MUST-2: the minimum does not take off the delay of the acknowledgement, which the peer could
@@ -55,6 +63,14 @@ impl Rtt {
         self.adjusted = adjusted;
         self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    /// Forgets everything but this sample.
+    fn restart(&mut self, latest: u64) {
+        self.min = latest;
+        self.adjusted = latest;
+        self.smoothed = latest;
+        self.variation = latest / 2;
     }
 
     /// RFC 9002 §5.2 SHOULD-1, SHOULD NOT-1: after persistent congestion the minimum starts again from the newest
@@ -166,6 +182,17 @@ mod tests {
         rtt.sample(at(2), 48 * MS, 9 * MS);
         assert_eq!(rtt.smoothed(), 41 * MS);
         assert_eq!(rtt.min(), Some(40 * MS));
+    }
+
+    #[test]
+    fn a_first_sample_that_was_far_too_long_is_forgotten() {
+        let mut rtt = Rtt::default();
+        rtt.sample(at(0), 16_000 * MS, Duration::ZERO);
+        rtt.sample(at(1), 110 * MS, 3 * MS);
+        assert_eq!((rtt.smoothed(), rtt.variation(), rtt.min()), (110 * MS, 55 * MS, Some(110 * MS)));
+        // A path that only became somewhat faster keeps its history.
+        rtt.sample(at(2), 30 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.min()), (100 * MS, Some(30 * MS)));
     }
 
     // RFC 9002 §5.2 SHOULD-1
