@@ -239,6 +239,10 @@ pub trait Peer {
     fn update_keys(&mut self) -> bool;
     /// How often the keys changed, by either end; `None` when the stack does not tell.
     fn key_updates(&self) -> Option<u64>;
+    /// How many CRYPTO frames this end has sent since its handshake was complete; `None` when the stack does not tell.
+    fn crypto_frames_since_complete(&self) -> Option<u64> {
+        None
+    }
     /// Closes the connection.
     fn close(&mut self, now: Instant, code: u64, reason: &[u8]);
 }

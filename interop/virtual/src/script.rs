@@ -104,6 +104,11 @@ impl Script {
         self.closed.as_ref()
     }
 
+    /// Whether this end has seen its handshake complete.
+    pub fn connected(&self) -> bool {
+        self.connected
+    }
+
     /// Bytes read and compared.
     pub fn bytes_compared(&self) -> u64 {
         self.read_bytes

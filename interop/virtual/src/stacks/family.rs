@@ -27,6 +27,10 @@ pub(super) struct Family {
     endpoint: proto::Endpoint,
     server: bool,
     connection: Option<(proto::ConnectionHandle, proto::Connection)>,
+    /// CRYPTO frames that had been sent when the handshake was complete.
+    crypto_frames_before: Option<u64>,
+    /// CRYPTO frames that have been sent.
+    crypto_frames: u64,
     /// Datagrams the endpoint answered by itself: Version Negotiation, refusal, stateless reset.
     responses: Vec<BytesMut>,
     signals: VecDeque<Signal>,
@@ -96,6 +100,8 @@ impl Family {
             endpoint,
             server: side == Side::Server,
             connection,
+            crypto_frames_before: None,
+            crypto_frames: 0,
             responses: vec![],
             signals: VecDeque::new(),
             buffer: vec![],
@@ -112,7 +118,10 @@ impl Family {
         }
         while let Some(event) = connection.poll() {
             let signal = match event {
-                proto::Event::Connected => Signal::Connected,
+                proto::Event::Connected => {
+                    self.crypto_frames_before = Some(connection.stats().frame_tx.crypto);
+                    Signal::Connected
+                }
                 proto::Event::ConnectionLost { reason } => Signal::Closed(closed(reason)),
                 proto::Event::Stream(event) => match event {
                     proto::StreamEvent::Opened { dir } => Signal::Opened(back(dir)),
@@ -216,6 +225,7 @@ impl Peer for Family {
             let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
             out.extend(self.buffer[..transmit.size].chunks(size).map(BytesMut::from));
         }
+        self.crypto_frames = connection.stats().frame_tx.crypto;
         self.settle();
     }
 
@@ -292,6 +302,10 @@ impl Peer for Family {
 
     fn key_updates(&self) -> Option<u64> {
         None
+    }
+
+    fn crypto_frames_since_complete(&self) -> Option<u64> {
+        Some(self.crypto_frames - self.crypto_frames_before?)
     }
 
     fn close(&mut self, now: Instant, code: u64, reason: &[u8]) {
