@@ -249,6 +249,13 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
     if !pair.client.reads_new_keys_before_confirmation() {
         plan.key_updates[Side::Server as usize].clear();
     }
+    if plan.key_updates.iter().all(|updates| !updates.is_empty()) {
+        for (side, stack) in [(Side::Client, pair.client), (Side::Server, pair.server)] {
+            if !stack.waits_before_key_update() {
+                plan.key_updates[side as usize].clear();
+            }
+        }
+    }
     let mut simulation = build(&seed, pair, &plan, &network, identities)
         .map_err(|error| Failure { what: format!("cannot start: {error:#}"), ..Failure::default() })?;
     simulation.set_limits(Limits { events: EVENT_LIMIT, ..Limits::default() });

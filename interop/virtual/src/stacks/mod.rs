@@ -63,6 +63,8 @@ impl Stack {
             Self::Tiderace => &[],
             Self::Quinn | Self::Noq => &[
                 "starts with a window of 100 kB (with ten packets a lost part of its ServerHello can be held back for ever)",
+                "starts no key update where the other end starts some (it does not wait until its own packets under those keys \
+                 are acknowledged)",
             ],
             Self::Quiche => &[
                 "never starts a key update (it follows the other end's)",
@@ -78,6 +80,13 @@ impl Stack {
     /// Whether it can be told to start a key update.
     pub fn starts_key_updates(self) -> bool {
         self != Self::Quiche
+    }
+
+    /// Whether it starts a key update only after a packet under the current keys was acknowledged (RFC 9001 §6.1), also when
+    /// the other end started the current ones. quinn-proto 0.11 and noq-proto do not: when all that they sent under those keys
+    /// was lost, the other end meets keys two ahead of its own, which nothing can read.
+    pub fn waits_before_key_update(self) -> bool {
+        !matches!(self, Self::Quinn | Self::Noq)
     }
 
     /// Whether it may send FIN on a stream that it resets, with the size that it had sent by then. quiche 0.30 leaves the
