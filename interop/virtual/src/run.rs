@@ -36,14 +36,17 @@ pub static TRACE: AtomicBool = AtomicBool::new(false);
 /// One line per datagram: when, which end, which way, the type of its first packet, and its size.
 fn trace(now: Instant, side: Side, way: &str, datagram: &[u8]) {
     if TRACE.load(Ordering::Relaxed) {
-        // RFC 9000 §17: the type is in the upper bits, which are not encrypted.
-        let kind = match datagram.first() {
-            Some(first) if first & 0x80 == 0 => "1-RTT",
-            Some(_) if datagram.get(1..5) == Some(&[0; 4]) => "Version Negotiation",
-            Some(first) => ["Initial", "0-RTT", "Handshake", "Retry"][usize::from(first >> 4 & 3)],
-            None => "empty",
-        };
-        eprintln!("{now:?} {side:?} {way} {kind} {}", datagram.len());
+        eprintln!("{now:?} {side:?} {way} {} {}", kind(datagram), datagram.len());
+    }
+}
+
+/// The type of a datagram's first packet (RFC 9000 §17: it is in the upper bits, which are not encrypted).
+fn kind(datagram: &[u8]) -> &'static str {
+    match datagram.first() {
+        Some(first) if first & 0x80 == 0 => "1-RTT",
+        Some(_) if datagram.get(1..5) == Some(&[0; 4]) => "Version Negotiation",
+        Some(first) => ["Initial", "0-RTT", "Handshake", "Retry"][usize::from(first >> 4 & 3)],
+        None => "empty",
     }
 }
 
@@ -135,6 +138,15 @@ fn known_defect(pair: Pair, ends: [&End; 2], what: &str, figures: &Figures) -> O
         return Some("quinn and noq clients never repeat a lost Finished while their window is full");
     }
     let family = matches!(pair.server, Stack::Quinn | Stack::Noq);
+    // RFC 9000 §13.2.1: Initial packets that ask for an acknowledgement get one at once, and the client's probes do. A server
+    // that is silent in that space holds its ServerHello back as well.
+    if matches!(pair.server, Stack::Quinn | Stack::Noq)
+        && server.script.closed() == Some(&Closed::Idle)
+        && !client.script.connected()
+        && server.initials_unanswered >= 2
+    {
+        return Some("quinn and noq servers never repeat a lost ServerHello while their window is full");
+    }
     // RFC 9000 §17.2.5: a server must discard a Retry packet. A client here never sends one: damaged bits of the type do.
     (family && figures.corrupted > 0 && what.contains("client sent Retry"))
         .then_some("quinn and noq servers close when damage turns a packet's type into Retry")
@@ -151,6 +163,8 @@ struct End {
     heard: Instant,
     /// When the last datagrams left from here, [`SENDS`] at most.
     sent: VecDeque<Instant>,
+    /// Initial packets that have arrived here since one left from here, unless damage hides them.
+    initials_unanswered: usize,
     /// When the connection was over for this end.
     ended: Option<Instant>,
 }
@@ -170,6 +184,7 @@ impl End {
             out: vec![],
             heard: Instant::ZERO,
             sent: VecDeque::new(),
+            initials_unanswered: 0,
             ended: None,
         })
     }
@@ -195,6 +210,7 @@ impl Node for End {
             Some(datagram) => {
                 trace(now, self.side, "<-", &datagram.payload);
                 self.heard = now;
+                self.initials_unanswered += usize::from(kind(&datagram.payload) == "Initial");
                 self.peer.receive(now, datagram.payload);
             }
             None if self.deadline.is_some_and(|(at, _)| at <= now) => {
@@ -214,6 +230,9 @@ impl Node for End {
         };
         for payload in self.out.drain(..) {
             trace(now, self.side, "->", &payload);
+            if kind(&payload) == "Initial" {
+                self.initials_unanswered = 0;
+            }
             out.send(Datagram::new(here, there, payload));
             self.sent.push_back(now);
         }
