@@ -1,0 +1,409 @@
+//! What arrived in, what was lost out.
+//!
+//! Repair symbols that cannot be used at once are kept as equations over the symbols that are missing, in reduced echelon form
+//! with the oldest unknown of each as its pivot. So a symbol comes out as soon as what arrived determines it, and an unknown
+//! that is forgotten takes one equation with it and no more.
+
+use std::{collections::VecDeque, fmt};
+
+use crate::{
+    gf,
+    kernel::Kernel,
+    repair::Repair,
+    symbol::{self, Coded},
+};
+
+/// Equations that are kept at most. The one with the oldest unknown goes first.
+const MAX_EQUATIONS: usize = 128;
+
+/// Symbols contradict each other: whoever sent them did not combine what it sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contradiction(
+    /// What does not fit.
+    pub &'static str,
+);
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Contradiction {}
+
+/// What a source symbol was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sourced {
+    /// It was not known.
+    New,
+    /// It had been recovered before it arrived.
+    Known,
+    /// It is older than what is remembered.
+    Old,
+}
+
+/// What a repair symbol was good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repaired {
+    /// Nothing was missing, or what it says was known.
+    Spare,
+    /// It combines symbols that are no longer remembered.
+    Late,
+    /// It is one equation more; [`Decoder::next_recovered`] says whether that was enough.
+    Used,
+}
+
+/// Counts since the beginning, in symbols.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderFigures {
+    /// Source symbols that arrived.
+    pub sources: u64,
+    /// Repair symbols that arrived.
+    pub repairs: u64,
+    /// Source symbols that were rebuilt.
+    pub recovered: u64,
+    /// Source symbols that arrived after they had been rebuilt.
+    pub recovered_needlessly: u64,
+    /// Source symbols that were forgotten without having arrived or been rebuilt.
+    pub unrecovered: u64,
+    /// Repair symbols that told nothing new.
+    pub spare: u64,
+    /// Repair symbols over symbols that were no longer remembered.
+    pub late: u64,
+}
+
+/// A source symbol that is remembered or waited for.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Coded; empty while it is missing.
+    coded: Coded,
+    recovered: bool,
+}
+
+/// A linear combination of missing symbols whose value is known.
+#[derive(Debug)]
+struct Equation {
+    /// Missing symbols with their coefficients, ascending; the first is the pivot, with coefficient 1.
+    terms: Vec<(u64, u8)>,
+    value: Coded,
+}
+
+/// Keeps the latest source symbols of a sender, and rebuilds those that are missing.
+///
+/// After each symbol, drain [`next_recovered`](Self::next_recovered). Memory is bounded: `capacity` source symbols and 128
+/// equations of no more than a packet each.
+#[derive(Debug)]
+pub struct Decoder {
+    kernel: Kernel,
+    capacity: u64,
+    /// Number of the oldest symbol that is remembered.
+    base: u64,
+    slots: VecDeque<Slot>,
+    equations: Vec<Equation>,
+    recovered: VecDeque<u64>,
+    /// Buffers to be used again.
+    spare: Vec<Coded>,
+    figures: DecoderFigures,
+}
+
+impl Decoder {
+    /// Remembers the `capacity` latest symbols.
+    ///
+    /// # Panics
+    /// When `capacity` is 0.
+    pub fn new(kernel: Kernel, capacity: u64) -> Self {
+        assert!(capacity > 0, "a decoder remembers at least one symbol");
+        Self {
+            kernel,
+            capacity,
+            base: 0,
+            slots: VecDeque::new(),
+            equations: Vec::new(),
+            recovered: VecDeque::new(),
+            spare: Vec::new(),
+            figures: DecoderFigures::default(),
+        }
+    }
+
+    /// Counts since the beginning.
+    pub fn figures(&self) -> DecoderFigures {
+        self.figures
+    }
+
+    /// One more than the highest symbol that is known to have been sent.
+    #[inline]
+    pub fn next_id(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// Number of remembered symbols that are missing.
+    pub fn missing(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.coded.is_empty()).count()
+    }
+
+    /// Whether a symbol was rebuilt, and did not arrive so far.
+    #[inline]
+    pub fn was_recovered(&self, id: u64) -> bool {
+        self.slot(id).is_some_and(|slot| slot.recovered)
+    }
+
+    /// A source symbol that arrived or was rebuilt, while it is remembered.
+    pub fn symbol(&self, id: u64) -> Option<&[u8]> {
+        self.slot(id).filter(|slot| !slot.coded.is_empty()).and_then(|slot| symbol::read(&slot.coded))
+    }
+
+    /// The next symbol that was rebuilt since this was asked last.
+    pub fn next_recovered(&mut self) -> Option<(u64, &[u8])> {
+        let id = self.recovered.pop_front()?;
+        let slot = self.slot(id)?;
+        Some((id, symbol::read(&slot.coded)?))
+    }
+
+    /// A source symbol arrived.
+    ///
+    /// # Errors
+    /// When it arrived before, or is not what was rebuilt.
+    pub fn on_source(&mut self, id: u64, content: &[u8]) -> Result<Sourced, Contradiction> {
+        self.figures.sources += 1;
+        if id < self.base {
+            return Ok(Sourced::Old);
+        }
+        let next = self.next_id();
+        if id >= next {
+            self.advance(id + 1);
+        }
+        let mut coded = self.spare.pop().unwrap_or_default();
+        coded.fill(content);
+        let place = (id - self.base) as usize;
+        let slot = &mut self.slots[place];
+        if !slot.coded.is_empty() {
+            if !std::mem::take(&mut slot.recovered) {
+                return Err(Contradiction("a symbol ID was used twice"));
+            }
+            let same = slot.coded[..] == coded[..];
+            self.recycle(coded);
+            if !same {
+                return Err(Contradiction("a symbol is not what repair symbols said"));
+            }
+            self.figures.recovered_needlessly += 1;
+            return Ok(Sourced::Known);
+        }
+        slot.coded = coded;
+        // A symbol that nothing spoke of before is in no equation.
+        if id < next && !self.equations.is_empty() {
+            self.substitute(id)?;
+        }
+        Ok(Sourced::New)
+    }
+
+    /// A repair symbol arrived; [`Repair::check`] has passed.
+    ///
+    /// # Errors
+    /// When it is not the combination that it is said to be, as far as can be told.
+    pub fn on_repair(&mut self, repair: &Repair, value: &[u8]) -> Result<Repaired, Contradiction> {
+        debug_assert_eq!(repair.check(), Ok(()));
+        self.figures.repairs += 1;
+        if repair.first < self.base {
+            self.figures.late += 1;
+            return Ok(Repaired::Late);
+        }
+        if repair.last() >= self.next_id() {
+            // Symbols that it combines were sent.
+            self.advance(repair.last() + 1);
+            if repair.first < self.base {
+                self.figures.late += 1;
+                return Ok(Repaired::Late);
+            }
+        }
+        let slot = |id: u64| &self.slots[(id - self.base) as usize];
+        let terms: Vec<_> = repair.terms().filter(|(id, _)| slot(*id).coded.is_empty()).collect();
+        if terms.is_empty() {
+            self.figures.spare += 1;
+            return Ok(Repaired::Spare);
+        }
+        let mut sum = self.spare.pop().unwrap_or_default();
+        sum.copy(value);
+        for (id, coefficient) in repair.terms() {
+            let coded = &self.slots[(id - self.base) as usize].coded;
+            if !coded.is_empty() {
+                subtract(self.kernel, &mut sum, coefficient, coded)?;
+            }
+        }
+        if self.insert(Equation { terms, value: sum })? {
+            Ok(Repaired::Used)
+        } else {
+            self.figures.spare += 1;
+            Ok(Repaired::Spare)
+        }
+    }
+
+    /// Bytes of memory held beside the struct itself.
+    pub fn memory(&self) -> usize {
+        let equation = |e: &Equation| e.terms.capacity() * size_of::<(u64, u8)>() + e.value.capacity();
+        self.slots.iter().map(|slot| slot.coded.capacity()).sum::<usize>()
+            + self.slots.capacity() * size_of::<Slot>()
+            + self.equations.iter().map(equation).sum::<usize>()
+            + self.equations.capacity() * size_of::<Equation>()
+            + self.spare.iter().map(Coded::capacity).sum::<usize>()
+            + self.recovered.capacity() * size_of::<u64>()
+    }
+
+    fn slot(&self, id: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(id.checked_sub(self.base)?).ok()?)
+    }
+
+    fn recycle(&mut self, buffer: Coded) {
+        // A few are enough: whatever arrives takes one out again.
+        if self.spare.len() < 4 && buffer.capacity() > 0 {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Symbols below `next` were sent: waits for those that are new, and forgets the oldest.
+    fn advance(&mut self, next: u64) {
+        let forget_below = next.saturating_sub(self.capacity);
+        let leap = forget_below.saturating_sub(self.next_id());
+        while self.base < forget_below && !self.slots.is_empty() {
+            self.forget_oldest();
+        }
+        // Symbols that were never waited for, in a leap over everything.
+        self.figures.unrecovered += leap;
+        self.base = self.base.max(forget_below);
+        while self.next_id() < next {
+            self.slots.push_back(Slot::default());
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(slot) = self.slots.pop_front() else { return };
+        let id = self.base;
+        self.base += 1;
+        if slot.coded.is_empty() {
+            self.figures.unrecovered += 1;
+            // As the oldest unknown it is the pivot of any equation that has it.
+            if let Some(place) = self.equations.iter().position(|equation| equation.terms[0].0 == id) {
+                let equation = self.equations.swap_remove(place);
+                self.recycle(equation.value);
+            }
+        } else {
+            self.recycle(slot.coded);
+        }
+    }
+
+    /// A symbol that equations may have arrived.
+    fn substitute(&mut self, id: u64) -> Result<(), Contradiction> {
+        let mut orphan = None;
+        let mut place = 0;
+        while let Some(equation) = self.equations.get_mut(place) {
+            if let Ok(at) = equation.terms.binary_search_by_key(&id, |term| term.0) {
+                let (_, coefficient) = equation.terms.remove(at);
+                let coded = &self.slots[(id - self.base) as usize].coded;
+                subtract(self.kernel, &mut equation.value, coefficient, coded)?;
+                if at == 0 {
+                    orphan = Some(self.equations.swap_remove(place));
+                    continue;
+                }
+            }
+            place += 1;
+        }
+        // The one equation that lost its pivot finds another.
+        if let Some(orphan) = orphan {
+            self.insert(orphan)?;
+        }
+        self.harvest()
+    }
+
+    /// Takes in an equation over missing symbols. False when it follows from the others.
+    fn insert(&mut self, mut new: Equation) -> Result<bool, Contradiction> {
+        for equation in &self.equations {
+            if let Ok(at) = new.terms.binary_search_by_key(&equation.terms[0].0, |term| term.0) {
+                let factor = new.terms[at].1;
+                add_equation(self.kernel, &mut new, factor, equation);
+            }
+        }
+        let Some(&(pivot, coefficient)) = new.terms.first() else {
+            let holds = new.value.iter().all(|&byte| byte == 0);
+            self.recycle(new.value);
+            return if holds { Ok(false) } else { Err(Contradiction("repair symbols contradict each other")) };
+        };
+        let factor = gf::inverse(coefficient);
+        new.terms.iter_mut().for_each(|term| term.1 = gf::mul(term.1, factor));
+        self.kernel.scale(&mut new.value, factor);
+        for equation in &mut self.equations {
+            if let Ok(at) = equation.terms.binary_search_by_key(&pivot, |term| term.0) {
+                let factor = equation.terms[at].1;
+                add_equation(self.kernel, equation, factor, &new);
+            }
+        }
+        if self.equations.len() >= MAX_EQUATIONS
+            && let Some(oldest) = (0..self.equations.len()).min_by_key(|&i| self.equations[i].terms[0].0)
+        {
+            self.equations.swap_remove(oldest);
+        }
+        self.equations.push(new);
+        self.harvest()?;
+        Ok(true)
+    }
+
+    /// Takes out the equations that have come down to one symbol. Pivots are in no other equation.
+    fn harvest(&mut self) -> Result<(), Contradiction> {
+        let mut place = 0;
+        while let Some(equation) = self.equations.get(place) {
+            if equation.terms.len() > 1 {
+                place += 1;
+                continue;
+            }
+            let Equation { terms, mut value } = self.equations.swap_remove(place);
+            let id = terms[0].0;
+            let Some(content) = symbol::read(&value) else {
+                return Err(Contradiction("what repair symbols say is no symbol"));
+            };
+            let len = symbol::PREFIX + content.len();
+            value.shorten(len);
+            self.slots[(id - self.base) as usize] = Slot { coded: value, recovered: true };
+            self.figures.recovered += 1;
+            self.recovered.push_back(id);
+        }
+        Ok(())
+    }
+}
+
+/// Takes a known symbol out of a sum.
+fn subtract(kernel: Kernel, sum: &mut [u8], coefficient: u8, coded: &[u8]) -> Result<(), Contradiction> {
+    if coded.len() > sum.len() && coded[sum.len()..].iter().any(|&byte| byte != 0) {
+        return Err(Contradiction("a repair symbol is shorter than a symbol in it"));
+    }
+    kernel.add_product(sum, coefficient, coded);
+    Ok(())
+}
+
+/// Adds `factor` times an equation to another.
+fn add_equation(kernel: Kernel, to: &mut Equation, factor: u8, equation: &Equation) {
+    let mut merged = Vec::with_capacity(to.terms.len() + equation.terms.len());
+    let (mut a, mut b) = (to.terms.iter().copied().peekable(), equation.terms.iter().copied().peekable());
+    loop {
+        merged.push(match (a.peek().copied(), b.peek().copied()) {
+            (None, None) => break,
+            (Some(x), y) if y.is_none_or(|y| x.0 < y.0) => {
+                a.next();
+                x
+            }
+            (x, Some(y)) if x.is_none_or(|x| y.0 < x.0) => {
+                b.next();
+                (y.0, gf::mul(factor, y.1))
+            }
+            (Some(x), Some(y)) => {
+                a.next();
+                b.next();
+                match x.1 ^ gf::mul(factor, y.1) {
+                    0 => continue,
+                    sum => (x.0, sum),
+                }
+            }
+            _ => unreachable!("one of the two is smaller"),
+        });
+    }
+    to.terms = merged;
+    to.value.grow(equation.value.len());
+    kernel.add_product(&mut to.value, factor, &equation.value);
+}

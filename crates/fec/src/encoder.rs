@@ -1,0 +1,149 @@
+//! Source symbols in, repair symbols out.
+
+use std::collections::VecDeque;
+
+use crate::{
+    kernel::{Kernel, Term, Twin},
+    repair::Repair,
+    symbol::{Coded, PREFIX},
+};
+
+/// Terms that are added up in one go: enough that the sum stays in registers for long, few enough for the stack.
+const CHUNK: usize = 16;
+
+/// Keeps the latest source symbols and combines them.
+///
+/// Holds at most `capacity` symbols; a new one takes the place of the oldest.
+#[derive(Debug)]
+pub struct Encoder {
+    kernel: Kernel,
+    capacity: usize,
+    /// Number of the first symbol held.
+    first: u64,
+    /// Coded, each in a buffer that is used again.
+    symbols: VecDeque<Coded>,
+    sum: Coded,
+    /// A repair symbol that was made together with another, and its length.
+    twin: Coded,
+    twin_is: Option<(Repair, usize)>,
+}
+
+impl Encoder {
+    /// Nothing held; the first symbol gets the number 0.
+    ///
+    /// # Panics
+    /// When `capacity` is 0.
+    pub fn new(kernel: Kernel, capacity: usize) -> Self {
+        assert!(capacity > 0, "an encoder holds at least one symbol");
+        Self {
+            kernel,
+            capacity,
+            first: 0,
+            symbols: VecDeque::new(),
+            sum: Coded::default(),
+            twin: Coded::default(),
+            twin_is: None,
+        }
+    }
+
+    /// The number that the next symbol gets.
+    #[inline]
+    pub fn next_id(&self) -> u64 {
+        self.first + self.symbols.len() as u64
+    }
+
+    /// The oldest symbol held.
+    #[inline]
+    pub fn first_id(&self) -> u64 {
+        self.first
+    }
+
+    /// Takes in a source symbol, and returns its number.
+    ///
+    /// # Panics
+    /// When it has more than 65,535 bytes.
+    #[inline]
+    pub fn push(&mut self, content: &[u8]) -> u64 {
+        let id = self.next_id();
+        let mut buffer = if self.symbols.len() == self.capacity {
+            self.first += 1;
+            self.symbols.pop_front().unwrap_or_default()
+        } else {
+            Coded::default()
+        };
+        buffer.fill(content);
+        self.symbols.push_back(buffer);
+        id
+    }
+
+    /// Bytes of a repair symbol; `None` when a source symbol of it is not held.
+    pub fn repair_len(&self, repair: &Repair) -> Option<usize> {
+        let first = self.place(repair.first)?;
+        self.place(repair.last())?;
+        let symbols = self.symbols.range(first..).step_by(usize::from(repair.stride)).take(repair.count.into());
+        symbols.map(|coded| PREFIX + usize::from(u16::from_be_bytes([coded[0], coded[1]]))).max()
+    }
+
+    /// The repair symbol. `None` when a source symbol of it is not held. `next` is what will be asked for after it: when that
+    /// combines the same symbols, both are made at once.
+    pub fn repair(&mut self, repair: &Repair, next: Option<&Repair>) -> Option<&[u8]> {
+        debug_assert_eq!(repair.check(), Ok(()));
+        if let Some((_, len)) = self.twin_is.take_if(|(twin, _)| twin == repair) {
+            return Some(&self.twin[..len]);
+        }
+        if let Some(next) = next
+            && self.kernel.has_twins()
+            && (Repair { row: repair.row, ..*next }) == *repair
+        {
+            return self.twins(repair, next);
+        }
+        let len = self.repair_len(repair)?;
+        let base = self.first;
+        self.sum.zero(len);
+        let mut terms = [Term { coefficient: 0, data: &[] }; CHUNK];
+        let mut count = 0;
+        for (id, coefficient) in repair.terms() {
+            terms[count] = Term { coefficient, data: &self.symbols[(id - base) as usize] };
+            count += 1;
+            if count == CHUNK {
+                self.kernel.add_products(&mut self.sum, &terms);
+                count = 0;
+            }
+        }
+        self.kernel.add_products(&mut self.sum, &terms[..count]);
+        Some(&self.sum[..len])
+    }
+
+    /// Two repair symbols over the same source symbols: the first, and the second for later.
+    fn twins(&mut self, repair: &Repair, next: &Repair) -> Option<&[u8]> {
+        let len = self.repair_len(repair)?;
+        let base = self.first;
+        self.sum.zero(len);
+        self.twin.zero(len);
+        let mut terms = [Twin { coefficients: [0; 2], data: &[] }; CHUNK];
+        let mut count = 0;
+        for ((id, a), (_, b)) in repair.terms().zip(next.terms()) {
+            terms[count] = Twin { coefficients: [a, b], data: &self.symbols[(id - base) as usize] };
+            count += 1;
+            if count == CHUNK {
+                self.kernel.add_twins([&mut self.sum, &mut self.twin], &terms);
+                count = 0;
+            }
+        }
+        self.kernel.add_twins([&mut self.sum, &mut self.twin], &terms[..count]);
+        self.twin_is = Some((*next, len));
+        Some(&self.sum[..len])
+    }
+
+    /// Bytes of memory held beside the struct itself.
+    pub fn memory(&self) -> usize {
+        self.symbols.iter().map(Coded::capacity).sum::<usize>()
+            + self.symbols.capacity() * size_of::<Coded>()
+            + self.sum.capacity()
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        let place = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        (place < self.symbols.len()).then_some(place)
+    }
+}
