@@ -14,12 +14,16 @@ fn check(findings: Result<Vec<Finding>, Failed>) {
 
 #[test]
 fn random_loss_costs_little_and_causes_no_queue() {
-    check(random_loss::alone("cubic", 6, 20));
+    for controller in ["cubic", "bbr3"] {
+        check(random_loss::alone(controller, 6, 20));
+    }
 }
 
 #[test]
 fn neighbours_get_what_they_got_before() {
-    for buffer in [0.5, 2.0] {
-        check(random_loss::beside_cubic("cubic", buffer, 10, 20));
+    for controller in ["cubic", "bbr3"] {
+        for buffer in [0.5, 2.0] {
+            check(random_loss::beside_cubic(controller, buffer, 10, 20));
+        }
     }
 }

@@ -6,7 +6,7 @@ use lab::reference::random_loss::{alone, beside_cubic};
 use super::{Context, row::Row};
 
 /// Controllers that pass over random loss when they are allowed to.
-const CONTROLLERS: [&str; 1] = ["cubic"];
+const CONTROLLERS: [&str; 2] = ["cubic", "bbr3"];
 
 /// One flow on a lossy path, then beside CUBIC on a clean one, with buffers of 0.5 to 4 bandwidth-delay products.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {

@@ -45,9 +45,10 @@ const fn cell(controller: &'static str, loss: f64, low: f64, high: f64) -> Cell 
 }
 
 /// 50 Mbit/s, 100 ms, a buffer of one bandwidth-delay product: both versions below, at and beyond where they give up.
-pub const CELLS: [Cell; 7] = [
+pub const CELLS: [Cell; 8] = [
     cell("bbr1", 0.01, 40.0, 50.0),
     cell("bbr1", 0.10, 30.0, 50.0),
+    cell("bbr1", 0.15, 25.0, 50.0),
     // 1.25 x (1 - 0.25) < 1: each cycle finds less than the one before.
     cell("bbr1", 0.25, 0.0, 15.0),
     cell("bbr3", 0.0, 40.0, 50.0),

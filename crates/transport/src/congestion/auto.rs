@@ -199,6 +199,10 @@ impl Controller for Auto {
         chosen!(mut self.on_spurious_loss(now, spurious));
     }
 
+    fn tolerate_loss(&mut self, share: Option<f64>) {
+        chosen!(mut self.tolerate_loss(share));
+    }
+
     fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample) {
         chosen!(mut self.on_ecn_ce(now, ce));
     }

@@ -477,7 +477,6 @@ mod tests {
         assert_eq!(cc.epoch, before.epoch);
     }
 
-    // RFC 9002 §7.6.2 MUST-2
     #[test]
     fn random_loss_is_passed_over() {
         let mut cc = cubic(100);
@@ -499,6 +498,7 @@ mod tests {
         assert_eq!(cc.window(), reduced);
     }
 
+    // RFC 9002 §7.6.2 MUST-2
     #[test]
     fn persistent_congestion_starts_over() {
         let mut cc = cubic(100);

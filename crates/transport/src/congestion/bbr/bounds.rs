@@ -10,6 +10,9 @@ use super::{Bbr, Sample, State};
 /// No bound.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
 
+/// The largest share of losses that is passed over, in tenths of a per cent: a profile takes no more either.
+const MOST_TOLERATED: u64 = 150;
+
 /// Owns the bounds and what they are made of.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
@@ -31,6 +34,9 @@ pub(super) struct Bounds {
     marked: [u64; 2],
     /// The present acknowledgement reports marks.
     marked_now: bool,
+    /// The share of a flight, in tenths of a per cent, of which the loss shows no congestion at the moment; 0 when all of it
+    /// does.
+    tolerated: u64,
 }
 
 impl Bounds {
@@ -46,6 +52,7 @@ impl Bounds {
             loss_round_started: false,
             marked: [0; 2],
             marked_now: false,
+            tolerated: 0,
         }
     }
 
@@ -120,24 +127,46 @@ impl Bounds {
         self.marked = [0, self.marked[0]];
     }
 
+    /// The profile allows this share of losses to be passed over, and there is no sign of congestion; `None`: there is.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share below one, in tenths of a per cent"
+    )]
+    pub(super) fn tolerate(&mut self, share: Option<f64>) {
+        self.tolerated = share.map_or(0, |share| (share * 1000.0) as u64).min(MOST_TOLERATED);
+    }
+
+    /// Losses without a queue, and not too many of them, say nothing about rate and flight.
+    #[inline]
+    pub(super) fn is_tolerant(&self) -> bool {
+        self.tolerated > 0
+    }
+
+    /// LossThresh in tenths of a per cent: what the draft has a flight bear comes on top of what is lost at random.
+    #[inline]
+    fn threshold(&self) -> u64 {
+        10 * LOSS_THRESHOLD + self.tolerated
+    }
+
     /// IsInflightTooHigh: of a flight of `tx_in_flight` bytes more were lost than the path may be asked to bear.
     #[inline]
     pub(super) fn is_too_high(&self, lost: u64, tx_in_flight: u64) -> bool {
-        (lost + self.marked[0] + self.marked[1]) * 100 > tx_in_flight * LOSS_THRESHOLD
+        (lost + self.marked[0] + self.marked[1]) * 1000 > tx_in_flight * self.threshold()
+    }
+
+    /// InflightAtLoss: how much of the flight that ended with this packet had left when the losses exceeded the threshold.
+    pub(super) fn inflight_at_loss(&self, size: u64, tx_in_flight: u64, lost: u64) -> u64 {
+        let before = tx_in_flight.saturating_sub(size);
+        let lost_before = lost.saturating_sub(size);
+        let threshold = self.threshold();
+        before + (before * threshold).saturating_sub(lost_before * 1000) / (1000 - threshold)
     }
 }
 
 fn percent(value: u64, share: u64) -> u64 {
     // Bounds are rates below 10^12 or volumes below 2^40.
     value / 100 * share + value % 100 * share / 100
-}
-
-/// InflightAtLoss: how much of the flight that ended with this packet had left when the losses exceeded the threshold.
-pub(super) fn inflight_at_loss(size: u64, tx_in_flight: u64, lost: u64) -> u64 {
-    let before = tx_in_flight.saturating_sub(size);
-    let lost_before = lost.saturating_sub(size);
-    let prefix = (before * LOSS_THRESHOLD).saturating_sub(lost_before * 100) / (100 - LOSS_THRESHOLD);
-    before + prefix
 }
 
 impl Bbr {
@@ -165,11 +194,15 @@ mod tests {
     #[test]
     fn the_flight_at_which_losses_exceeded_the_threshold() {
         // 100 packets of 1000 bytes, the last of them the third one lost: two had been tolerable.
-        assert_eq!(inflight_at_loss(1000, 100_000, 3000), 99_000);
+        let mut bounds = Bounds::new();
+        assert_eq!(bounds.inflight_at_loss(1000, 100_000, 3000), 99_000);
         // Nothing was lost before: a part of the packet itself would have been tolerable.
-        let at = inflight_at_loss(1000, 10_000, 1000);
+        let at = bounds.inflight_at_loss(1000, 10_000, 1000);
         assert_eq!(at, 9000 + 9000 * 2 / 98);
-        assert_eq!(inflight_at_loss(1000, 500, 1000), 0);
+        assert_eq!(bounds.inflight_at_loss(1000, 500, 1000), 0);
+        // With 8 % that are passed over it is the eleventh.
+        bounds.tolerate(Some(0.08));
+        assert_eq!(bounds.inflight_at_loss(1000, 100_000, 11_000), 99_000);
     }
 
     #[test]
@@ -183,6 +216,18 @@ mod tests {
         assert_eq!((bounds.bw_short, bounds.inflight_short), (490, 95));
         bounds.reset_short_term();
         assert_eq!(bounds.bw_short, UNBOUNDED);
+    }
+
+    #[test]
+    fn losses_at_random_come_on_top_of_the_threshold_and_not_for_ever() {
+        let mut bounds = Bounds::new();
+        bounds.tolerate(Some(0.08));
+        assert!(bounds.is_tolerant() && !bounds.is_too_high(10_000, 100_000));
+        assert!(bounds.is_too_high(10_001, 100_000));
+        bounds.tolerate(Some(1.0));
+        assert!(bounds.is_too_high(17_001, 100_000), "no more than a profile may ask for");
+        bounds.tolerate(None);
+        assert!(!bounds.is_tolerant() && bounds.is_too_high(2001, 100_000));
     }
 
     #[test]

@@ -32,7 +32,7 @@ mod v1;
 use units::{Bitrate, Duration, Instant};
 
 use self::aggregation::Aggregation;
-use self::bounds::{Bounds, UNBOUNDED, inflight_at_loss};
+use self::bounds::{Bounds, UNBOUNDED};
 use self::dice::Dice;
 use self::full_pipe::FullPipe;
 use self::max_bw::MaxBandwidth;
@@ -294,14 +294,16 @@ impl Controller for Bbr {
     fn on_packet_lost(&mut self, now: Instant, packet: &LostPacket) {
         self.delivered = packet.delivered;
         self.note_congestion(now, packet.sent_at, false);
-        self.bounds.note_loss(packet.delivered);
+        if !self.bounds.is_tolerant() {
+            self.bounds.note_loss(packet.delivered);
+        }
         self.startup.on_packet_lost(packet.pn);
         if !self.cycle.is_probe_sample() {
             return;
         }
         let tx_in_flight = u64::from(packet.snapshot.tx_in_flight);
         if self.bounds.is_too_high(packet.lost_since_sent, tx_in_flight) {
-            let at = inflight_at_loss(packet.bytes.into(), tx_in_flight, packet.lost_since_sent);
+            let at = self.bounds.inflight_at_loss(packet.bytes.into(), tx_in_flight, packet.lost_since_sent);
             let app_limited = packet.snapshot.app_limited || self.probe_rtt.hides_bandwidth(packet.snapshot.delivered);
             self.on_probe_too_high(now, at, app_limited);
         }
@@ -315,6 +317,10 @@ impl Controller for Bbr {
 
     fn on_spurious_loss(&mut self, _now: Instant, spurious: &SpuriousSample) {
         self.take_back_loss(spurious.lost_at);
+    }
+
+    fn tolerate_loss(&mut self, share: Option<f64>) {
+        self.bounds.tolerate(share);
     }
 
     fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample) {

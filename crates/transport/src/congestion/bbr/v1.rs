@@ -41,10 +41,15 @@ enum State {
     ProbeRtt,
 }
 
-/// Loss recovery: in its first round what leaves is what was delivered.
+/// Loss recovery: in its first round what leaves is what was delivered, afterwards the window grows again, and it lasts
+/// until a flight has left and arrived without a loss. Ending it after one round, as RFC 9002 §7.3.2 does for controllers
+/// that reduce once per round, would begin another with the next loss, and each would take its losses from the flight
+/// without ever growing it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Recovery {
     started_at: Instant,
+    /// When the last loss that belongs to it was found.
+    lost_at: Instant,
     conservation_ends_at: u64,
     conserving: bool,
     active: bool,
@@ -255,7 +260,7 @@ impl BbrV1 {
         if recovery.conserving && prior_delivered >= recovery.conservation_ends_at {
             recovery.conserving = false;
         }
-        if recovery.active && largest_acked_sent_at > recovery.started_at {
+        if recovery.active && largest_acked_sent_at > recovery.lost_at {
             recovery.active = false;
             recovery.conserving = false;
             self.window = self.window.max(self.prior_window);
@@ -318,10 +323,13 @@ impl Controller for BbrV1 {
 
     fn on_lost(&mut self, now: Instant, loss: &LossSample) {
         self.lost_since_ack += loss.bytes;
-        if self.recovery.is_none_or(|recovery| loss.largest_lost_sent_at > recovery.started_at) {
+        let begins =
+            self.recovery.is_none_or(|recovery| !recovery.active && loss.largest_lost_sent_at > recovery.lost_at);
+        if begins {
             self.save_window();
             self.recovery = Some(Recovery {
                 started_at: now,
+                lost_at: now,
                 conservation_ends_at: self.delivered,
                 conserving: true,
                 active: true,
@@ -333,6 +341,7 @@ impl Controller for BbrV1 {
         }
         if let Some(recovery) = &mut self.recovery {
             recovery.standing += loss.packets;
+            recovery.lost_at = now;
         }
         if loss.persistent {
             self.window = self.mtu.max(loss.in_flight + self.mtu);
