@@ -147,7 +147,8 @@ impl Endpoint {
     /// Goes on with another socket, for example because the host has moved to another network: the connections of this
     /// client migrate at once and validate the new path while data flows. What a server has accepted goes on as well, if
     /// its clients still reach it. While a client of this endpoint is in its handshake, the change waits for the end of that
-    /// (RFC 9000 §9). Must be called within a tokio runtime.
+    /// (RFC 9000 §9). A connection whose server forbids that, or has left no connection ID for it, is over
+    /// ([`CloseReason::Stranded`](transport::CloseReason::Stranded)). Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the socket cannot be prepared, or the endpoint has several shards; the old socket stays.

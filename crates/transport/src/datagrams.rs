@@ -278,17 +278,18 @@ impl Datagrams {
         self.figures.lost += 1;
     }
 
-    /// A DATAGRAM frame arrived. When the queue is full, the oldest in it are dropped.
+    /// A DATAGRAM frame of `frame_size` bytes arrived, its type and length included. When the queue is full, the oldest in
+    /// it are dropped.
     ///
     /// # Errors
     /// PROTOCOL_VIOLATION when we did not offer to receive it.
-    pub fn on_datagram(&mut self, data: Bytes) -> Result<(), TransportError> {
+    pub fn on_datagram(&mut self, data: Bytes, frame_size: usize) -> Result<(), TransportError> {
         // RFC 9221 §3 MUST-1, MUST-2: a frame without our having sent the parameter, or larger than it says, closes
-        // the connection. The frame had at least its type beside the data.
-        if data.len() as u64 + datagram_header_len(None) as u64 > self.config.max_frame_size {
+        // the connection.
+        if frame_size as u64 > self.config.max_frame_size {
             let error = TransportError::new(
                 Code::PROTOCOL_VIOLATION,
-                format!("a datagram of {} bytes, offered were frames of {}", data.len(), self.config.max_frame_size),
+                format!("a DATAGRAM frame of {frame_size} bytes, offered were {}", self.config.max_frame_size),
             );
             return Err(error.in_frame(frame_type::DATAGRAM));
         }
@@ -446,7 +447,7 @@ mod tests {
         let mut d = datagrams(0, 4 * (OVERHEAD + 100));
         assert_eq!(d.recv(), None);
         for i in 0..6u8 {
-            d.on_datagram(vec![i; 100].into()).unwrap();
+            d.on_datagram(vec![i; 100].into(), 103).unwrap();
         }
         assert_eq!(d.poll_event(), Some(DatagramEvent::Readable));
         assert_eq!(d.poll_event(), Some(DatagramEvent::ReceiveDropped { count: 2 }));
@@ -455,7 +456,7 @@ mod tests {
         }
         assert_eq!(d.recv(), None);
         assert_eq!(d.poll_event(), None);
-        d.on_datagram(Bytes::new()).unwrap();
+        d.on_datagram(Bytes::new(), 1).unwrap();
         assert_eq!(d.poll_event(), Some(DatagramEvent::Readable));
         assert_eq!(d.recv(), Some(Bytes::new()));
     }
@@ -465,10 +466,12 @@ mod tests {
     #[test]
     fn what_was_not_offered_is_refused() {
         let mut d = datagrams(0, 10_000);
-        assert!(d.on_datagram(vec![0; 1199].into()).is_ok());
-        let error = d.on_datagram(vec![0; 1200].into()).unwrap_err();
+        assert!(d.on_datagram(vec![0; 1199].into(), 1200).is_ok());
+        // Type and length count.
+        assert!(d.on_datagram(vec![0; 1198].into(), 1201).is_err());
+        let error = d.on_datagram(vec![0; 1200].into(), 1201).unwrap_err();
         assert_eq!((error.code, error.frame_type), (Code::PROTOCOL_VIOLATION, 0x30));
         let mut none = Datagrams::new(&DatagramsConfig { max_frame_size: 0, ..DatagramsConfig::default() });
-        assert!(none.on_datagram(Bytes::new()).is_err());
+        assert!(none.on_datagram(Bytes::new(), 1).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{error::TransportError, streams::StreamEvent};
+use crate::{connection::MigrateError, error::TransportError, streams::StreamEvent};
 
 /// Something that the application may want to act on. Drained with `poll_event`.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +79,9 @@ pub enum CloseReason {
     /// Nothing was heard for longer than the idle timeout.
     #[error("idle for too long")]
     IdleTimeout,
+    /// The socket of this client was replaced by one with another address, and the connection may not follow there.
+    #[error("the connection may not follow the client to its new address: {0}")]
+    Stranded(MigrateError),
     /// The handshake did not complete in time.
     #[error("the handshake timed out: nothing usable came from the peer")]
     HandshakeTimeout,

@@ -422,6 +422,169 @@ fn a_token_saves_the_retry() {
     assert_eq!(sim.node(1).endpoint.stats().retries, 0);
 }
 
+/// The limits that hold for early data are those of before, and there is no early data once there are other keys.
+// RFC 9000 §7.4.1 MUST NOT-4; RFC 9000 §17.2.3 MUST NOT-1; RFC 9001 §5.6 MUST NOT-4; RFC 9001 §4.9.3 SHOULD-1
+#[test]
+fn what_is_learnt_later_does_not_hold_for_early_data() {
+    let mut world = World::new();
+    world.profile.streams.receive_window_stream = 3_000;
+    world.visit(1, &world.server());
+    world.profile.streams.receive_window_stream = 100_000;
+    let tls = world.server();
+    let mut server = server_endpoint(1, world.server_config(&tls));
+    let mut client = support::client_endpoint(1);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let connection = client.connection_mut(handle).unwrap();
+        let id = connection.open_early(Dir::Bi).unwrap();
+        connection.write(id, &mut vec![4; 50_000].into()).unwrap();
+        streams.push(id);
+    }
+    let flight = sent(&mut client, at(0));
+    let early = |client: &Endpoint| client.connection(handle).unwrap().stats().early_packets_sent;
+    let (packets, bytes) = {
+        let stats = client.connection(handle).unwrap().stats();
+        (stats.early_packets_sent, stats.early_bytes_sent)
+    };
+    assert!(packets > 0 && (6_000..8_000).contains(&bytes), "two streams of 3,000 bytes each: {bytes}");
+    flight.iter().for_each(|d| give(&mut server, at(50), client_address(0), &d.payload));
+    let mut answer = sent(&mut server, at(50));
+    assert!(answer.len() > 1, "the server's flight has several datagrams");
+    // The first one has the parameters; the handshake is complete with the last.
+    let last = answer.pop().unwrap();
+    for datagram in answer {
+        give(&mut client, at(100), server_address(0), &datagram.payload);
+        sent(&mut client, at(100)).iter().for_each(|d| give(&mut server, at(150), client_address(0), &d.payload));
+        assert_eq!(early(&client), packets, "under the limits of this connection");
+    }
+    give(&mut client, at(200), server_address(0), &last.payload);
+    converse(at(200), (&mut client, client_address(0)), (&mut server, server_address(0)));
+    client.handle_timeout(at(3_000));
+    converse(at(3_000), (&mut client, client_address(0)), (&mut server, server_address(0)));
+    assert!(client.connection(handle).unwrap().is_connected());
+    assert_eq!((early(&client), client.connection(handle).unwrap().early_data()), (packets, EarlyData::Accepted));
+    let accepted = server.poll_accept().unwrap();
+    let mut read = [0, 0];
+    for round in 0..20 {
+        for (id, read) in streams.iter().zip(&mut read) {
+            let connection = server.connection_mut(accepted).unwrap();
+            while let Ok(Some(chunk)) = connection.read(*id, 100_000, Order::Ordered) {
+                *read += chunk.data.len();
+            }
+        }
+        let now = at(3_000 + round * 1_000);
+        client.handle_timeout(now);
+        server.handle_timeout(now);
+        converse(now, (&mut client, client_address(0)), (&mut server, server_address(0)));
+    }
+    assert_eq!((read, early(&client)), ([50_000, 50_000], packets));
+}
+
+/// A server that wants its clients elsewhere and acknowledges late, and the same server when it does neither any more.
+// RFC 9000 §7.4.1 MUST NOT-1, MUST-2; RFC 9000 §9.6.2 MUST NOT-1; RFC 9000 §18.2 MUST NOT-4
+#[test]
+fn delays_and_addresses_of_an_earlier_connection_mean_nothing() {
+    let elsewhere = std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 9, 9, 9), 443);
+    let mut world = World::new();
+    let tls = world.server();
+    let connect = |world: &World, seed: u64, preferred| {
+        let config = ServerConfig {
+            preferred_address: transport::PreferredAddresses { ipv4: preferred, ipv6: None },
+            ..world.server_config(&tls)
+        };
+        let mut server = server_endpoint(seed, config);
+        let mut client = support::client_endpoint(seed);
+        let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+        let connection = client.connection_mut(handle).unwrap();
+        let resumed = connection.early_data() == EarlyData::Offered;
+        let mut tried = false;
+        for _ in 0..10 {
+            let up = sent(&mut client, at(0));
+            tried |= up.iter().any(|d| d.to == elsewhere.into());
+            // Nobody is there.
+            let up = up.iter().filter(|d| d.to == server_address(0));
+            up.for_each(|d| give(&mut server, at(0), client_address(0), &d.payload));
+            sent(&mut server, at(0)).iter().for_each(|d| give(&mut client, at(0), server_address(0), &d.payload));
+        }
+        assert!(client.connection(handle).unwrap().is_connected());
+        // How long the client waits for an acknowledgement, which the server may hold back.
+        let connection = client.connection_mut(handle).unwrap();
+        let id = connection.open(Dir::Uni).unwrap();
+        connection.write(id, &mut b"x"[..].into()).unwrap();
+        sent(&mut client, at(0));
+        let probes = |ms: &u64| {
+            client.handle_timeout(at(*ms));
+            sent(&mut client, at(*ms)).iter().any(|d| d.to == server_address(0))
+        };
+        let patience = (1..5_000).find(probes).expect("a probe within five seconds");
+        (resumed, tried, Duration::from_millis(patience))
+    };
+    world.profile.acks.max_delay = Duration::from_millis(400);
+    let (resumed, tried, patience) = connect(&world, 1, Some(elsewhere));
+    assert!(!resumed && tried && patience > Duration::from_millis(400), "{resumed} {tried} {patience:?}");
+    // What the server does not say has its default: 25 ms.
+    world.profile.acks.max_delay = Duration::from_millis(25);
+    let (resumed, tried, patience) = connect(&world, 2, None);
+    assert!(resumed && !tried && patience < Duration::from_millis(100), "{resumed} {tried} {patience:?}");
+}
+
+// RFC 9001 §4.9.3 MUST-1
+#[test]
+fn a_server_opens_late_early_packets_for_a_while() {
+    let world = World::new();
+    world.visit(1, &world.server());
+    let tls = world.server();
+    let mut server = server_endpoint(1, world.server_config(&tls));
+    let mut client = support::client_endpoint(1);
+    let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
+    let connection = client.connection_mut(handle).unwrap();
+    let id = connection.open_early(Dir::Bi).unwrap();
+    connection.write(id, &mut vec![3; 8_000].into()).unwrap();
+    let mut flight = sent(&mut client, at(0));
+    let held = flight.split_off(flight.len() - 2);
+    flight.iter().for_each(|d| give(&mut server, at(0), client_address(0), &d.payload));
+    sent(&mut server, at(0)).iter().for_each(|d| give(&mut client, at(0), server_address(0), &d.payload));
+    sent(&mut client, at(0)).iter().for_each(|d| give(&mut server, at(0), client_address(0), &d.payload));
+    sent(&mut server, at(0));
+    let accepted = server.poll_accept().unwrap();
+    assert!(server.connection(accepted).unwrap().is_connected());
+    let early = |server: &Endpoint| server.connection(accepted).unwrap().stats().early_packets_received;
+    let before = early(&server);
+    assert!(before > 0);
+    give(&mut server, at(1), client_address(0), &held[0].payload);
+    assert_eq!(early(&server), before + 1, "it was under way when the handshake ended");
+    // Three probe timeouts are over, whatever the first sample of the RTT made of them.
+    server.handle_timeout(at(4_000));
+    sent(&mut server, at(4_000));
+    give(&mut server, at(4_000), client_address(0), &held[1].payload);
+    assert_eq!(early(&server), before + 1, "the keys are forgotten");
+}
+
+// RFC 9221 §3 MUST-3
+#[test]
+fn a_server_that_takes_smaller_datagrams_refuses_early_data() {
+    let mut world = World::new();
+    world.visit(1, &world.server());
+    world.profile.datagram_queue = 0;
+    let tls = world.server();
+    let mut sim = world.simulation(1, &path(), &tls, |_| {}, (1_000, 1_000));
+    assert!(sim.run_until(at(2_000)).unwrap().is_finished());
+    assert_eq!(sim.node(0).app.early, [false]);
+    assert_eq!(tls.ticket_stats().early_reduced, 1);
+}
+
+// RFC 9000 §8.1.3 MUST-2
+#[test]
+fn no_token_is_given_twice() {
+    let world = World::new();
+    let tls = world.server();
+    // The same address at the same moment, in some cases by an endpoint with the same seed.
+    let tokens: Vec<_> = [1, 2, 3, 4].map(|seed| world.visit(seed, &tls)).into();
+    let distinct: std::collections::BTreeSet<_> = tokens.iter().collect();
+    assert_eq!(distinct.len(), tokens.len());
+}
+
 /// The datagrams of the first flight in every order.
 #[test]
 fn early_packets_may_overtake_the_client_hello() {

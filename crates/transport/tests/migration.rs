@@ -19,7 +19,10 @@ use support::{
     puppet::{Puppet, bytes},
     server_config, server_endpoint,
 };
-use transport::{MigrateError, PreferredAddresses, Profile, ServerConfig, tls::Level};
+use transport::{
+    CloseReason, Event, MigrateError, PreferredAddresses, Profile, ServerConfig,
+    tls::{Level, testing::Toy},
+};
 use units::{Bitrate, DataSize, Duration, Instant, Probability, RandomStream, Seed};
 use wire::Frame;
 
@@ -314,6 +317,158 @@ fn a_path_validated_with_small_datagrams_is_validated_again_in_full() {
     puppet.send(Level::OneRtt, &bytes(&[Frame::PathResponse(data.unwrap())]));
     let (data, _) = challenge_in(&mut puppet);
     assert_eq!(data, None, "that was enough");
+}
+
+/// A puppet as server, whose client has `count` IDs for other paths.
+fn server_with_ids(count: u64, change: impl FnOnce(&mut wire::TransportParameters, &mut Vec<u8>)) -> Puppet {
+    let mut puppet = Puppet::server(&Profile::default(), change).connected();
+    for sequence in 1..=count {
+        puppet.send(Level::OneRtt, &new_id(sequence));
+    }
+    puppet.collect();
+    puppet
+}
+
+/// The client's socket is replaced; returns the datagrams that leave, and how the connection ended, if it did.
+fn replaced_socket(puppet: &mut Puppet) -> (Vec<Vec<u8>>, Option<CloseReason>) {
+    puppet.victim.rebind(puppet.now, None);
+    let mut datagrams = Vec::new();
+    for _ in 0..30 {
+        datagrams.extend(sent(&mut puppet.victim, puppet.now).into_iter().map(|d| d.payload));
+        puppet.now += Duration::from_millis(100);
+        puppet.victim.handle_timeout(puppet.now);
+    }
+    let closed = support::direct::events(&mut puppet.victim).into_iter().find_map(|(_, event)| match event {
+        Event::Closed(reason) => Some(reason),
+        _ => None,
+    });
+    (datagrams, closed)
+}
+
+// RFC 9000 §9.5 MUST NOT-1
+#[test]
+fn an_id_is_used_from_one_address() {
+    let mut puppet = server_with_ids(2, |_, _| {});
+    let before = puppet.scid.as_slice().to_vec();
+    let (datagrams, closed) = replaced_socket(&mut puppet);
+    assert!(!datagrams.is_empty() && closed.is_none(), "{closed:?}");
+    assert!(datagrams.iter().all(|datagram| datagram[1..9] == [1; 8]), "the first ID was {before:?}");
+    // Without an ID for the new address there is no way there, and nothing is said from it.
+    let mut puppet = server_with_ids(0, |_, _| {});
+    assert_eq!(replaced_socket(&mut puppet), (vec![], Some(CloseReason::Stranded(MigrateError::NoConnectionId))));
+}
+
+// RFC 9000 §9 MUST NOT-2; RFC 9000 §18.2 MUST NOT-2
+#[test]
+fn who_was_asked_to_stay_sends_nothing_from_another_socket() {
+    let mut puppet = server_with_ids(2, |parameters, _| parameters.disable_active_migration = true);
+    assert_eq!(replaced_socket(&mut puppet), (vec![], Some(CloseReason::Stranded(MigrateError::Disabled))));
+}
+
+/// A server with two addresses, the second of which it prefers, before a puppet that came to the first.
+fn server_with_two_addresses() -> Puppet {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {});
+    let config = ServerConfig {
+        preferred_address: PreferredAddresses { ipv4: Some(PREFERRED), ipv6: None },
+        ..ServerConfig::new(std::sync::Arc::new(Toy::default()), std::sync::Arc::new(Profile::default()))
+    };
+    puppet.victim.set_server_config(Some(std::sync::Arc::new(config)));
+    puppet.local = Some(IpAddr::V4(*SERVER.ip()));
+    let mut puppet = puppet.connected();
+    for sequence in 1..=3 {
+        puppet.send(Level::OneRtt, &new_id(sequence));
+    }
+    puppet.collect();
+    puppet
+}
+
+/// What a server sends at a moment: from which address, and whether it is more than a probe. Challenges are answered to
+/// `answer`.
+fn said(puppet: &mut Puppet, challenges: &mut Vec<[u8; 8]>) -> Vec<(Option<IpAddr>, bool)> {
+    let datagrams = sent(&mut puppet.victim, puppet.now);
+    let mut all = Vec::new();
+    for datagram in datagrams {
+        puppet.received.clear();
+        puppet.take(&datagram.payload);
+        let frames: Vec<_> = puppet.frames().map(|(_, frame)| frame).collect();
+        challenges
+            .extend(frames.iter().filter_map(|f| if let Frame::PathChallenge(data) = f { Some(*data) } else { None }));
+        all.push((datagram.from, !frames.iter().all(Frame::is_probing)));
+    }
+    all
+}
+
+// RFC 9000 §9.6.2 MUST-2
+#[test]
+fn a_server_stays_at_its_first_address_until_the_way_to_the_other_is_proven() {
+    let first = Some(IpAddr::V4(*SERVER.ip()));
+    let preferred = Some(IpAddr::V4(*PREFERRED.ip()));
+    let mut puppet = server_with_two_addresses();
+    puppet.local = preferred;
+    let mut challenges = Vec::new();
+    // The client has come, and says more than a probe; its answer to the challenge got lost.
+    for round in 0..3 {
+        puppet.send(Level::OneRtt, &[1; 1150]);
+        let connection = puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap();
+        let stream = connection.open(wire::Dir::Uni).unwrap();
+        connection.write(stream, &mut bytes::Bytes::from_static(b"data")).unwrap();
+        let said = said(&mut puppet, &mut challenges);
+        assert!(said.iter().any(|&(from, more)| from == first && more), "round {round}: {said:?}");
+        assert!(said.iter().all(|&(from, more)| from == first || !more), "round {round}: {said:?}");
+        puppet.pass(Duration::from_millis(20));
+    }
+    let answer = bytes(&[Frame::PathResponse(*challenges.last().unwrap())]);
+    puppet.send(Level::OneRtt, &answer);
+    puppet.send(Level::OneRtt, &[1; 1150]);
+    let connection = puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap();
+    let stream = connection.open(wire::Dir::Uni).unwrap();
+    connection.write(stream, &mut bytes::Bytes::from_static(b"data")).unwrap();
+    let said = said(&mut puppet, &mut challenges);
+    assert!(said.iter().any(|&(from, more)| from == preferred && more), "{said:?}");
+    assert!(!said.iter().any(|&(from, more)| from == first && more), "{said:?}");
+}
+
+// RFC 9000 §9.6.3 MUST-1, SHOULD-1
+#[test]
+fn who_moves_on_the_way_to_the_preferred_address_arrives_there() {
+    const NOBODY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 2, 9, 9), 443);
+    type Change = fn(ServerConfig) -> ServerConfig;
+    let towards: [(Change, SocketAddrV4); 2] = [
+        (
+            |c| ServerConfig { preferred_address: PreferredAddresses { ipv4: Some(PREFERRED), ipv6: None }, ..c },
+            PREFERRED,
+        ),
+        (|c| ServerConfig { preferred_address: PreferredAddresses { ipv4: Some(NOBODY), ipv6: None }, ..c }, SERVER),
+    ];
+    for (server, arrives) in towards {
+        for socket in [false, true] {
+            let mut setup = Setup::new(9, 1_500_000, 100);
+            setup.server = server;
+            let mut sim = setup.build();
+            sim.with_node(0, |_, host| host.also = (!socket).then(|| client(SECOND, 50_000))).unwrap();
+            let handle = sim.node(0).app.handle.unwrap();
+            let confirmed = (1..200).find(|&ms| {
+                let _ = sim.run_until(at(ms)).unwrap();
+                sim.node(0).endpoint.may_rebind()
+            });
+            let confirmed = at(confirmed.expect("the handshake is confirmed in time"));
+            if socket {
+                rebind(&mut sim, confirmed + Duration::from_millis(1), client(SECOND, 50_000));
+            } else {
+                sim.with_node(0, |now, host| {
+                    host.endpoint.connection_mut(handle).unwrap().migrate(now, IpAddr::V4(SECOND)).unwrap();
+                })
+                .unwrap();
+            }
+            let _ = sim.run_until(confirmed + Duration::from_millis(700)).unwrap();
+            let remote = sim.node(0).endpoint.connection(handle).unwrap().remote();
+            assert_eq!(remote, arrives.into(), "another socket: {socket}");
+            let outcome = sim.run_until(at(20_000)).unwrap();
+            assert!(outcome.is_finished() && sim.node(0).app.answered.is_some(), "{arrives} {socket}: {outcome}");
+            let [first, _, second, _] = passed(&sim);
+            assert!(second > 5 * first, "most of it goes over the second network: {first} {second}");
+        }
+    }
 }
 
 // RFC 9000 §9.4 MUST: the window starts anew on another address; with another port it goes on.

@@ -296,3 +296,138 @@ fn datagrams_of_every_size_arrive() {
     assert!(client.connection_mut(handle).unwrap().send_datagram(Bytes::from(vec![0; max + 1])).is_err());
     assert!(direct::events(&mut server).iter().all(|(_, e)| !matches!(e, transport::Event::Closed(_))));
 }
+
+/// Answers that the victim has given to challenges.
+fn answers(puppet: &Puppet) -> Vec<[u8; 8]> {
+    let answer = |frame| if let Frame::PathResponse(data) = frame { Some(data) } else { None };
+    puppet.frames().filter_map(|(_, frame)| answer(frame)).collect()
+}
+
+/// Challenges of the victim in these datagrams, with where they go.
+fn challenges(puppet: &mut Puppet, datagrams: &[direct::Sent]) -> Vec<(std::net::SocketAddr, [u8; 8])> {
+    let mut all = Vec::new();
+    for datagram in datagrams {
+        puppet.received.clear();
+        puppet.take(&datagram.payload);
+        let challenge = |frame| if let Frame::PathChallenge(data) = frame { Some((datagram.to, data)) } else { None };
+        all.extend(puppet.frames().filter_map(|(_, frame)| challenge(frame)));
+    }
+    all
+}
+
+// RFC 9000 §8.2.2 MUST-1, MUST NOT-1, MUST NOT-4; RFC 9000 §19.17 MUST-1; RFC 9000 §8.2.1 MUST NOT-1
+#[test]
+fn each_challenge_is_answered_at_once_and_only_once() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+    // In small datagrams, two in one packet.
+    puppet.send(Level::OneRtt, &support::puppet::bytes(&[Frame::PathChallenge([1; 8]), Frame::PathChallenge([2; 8])]));
+    puppet.send(Level::OneRtt, &support::puppet::bytes(&[Frame::PathChallenge([3; 8])]));
+    puppet.collect();
+    assert_eq!(answers(&puppet), [[1; 8], [2; 8], [3; 8]], "before any time has passed");
+    // What got lost the peer asks again, with other data.
+    puppet.wait(Duration::from_secs(5));
+    assert_eq!(answers(&puppet).len(), 3);
+}
+
+// RFC 9000 §8.2.2 MUST NOT-3
+#[test]
+fn an_answer_to_a_strange_address_is_no_larger_than_three_times_the_challenge() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+    puppet.address = port(9);
+    let challenge = support::puppet::bytes(&[Frame::PathChallenge([3; 8])]);
+    let packet = puppet.packet(Level::OneRtt, &challenge);
+    puppet.give(&packet);
+    let sent = sent(&mut puppet.victim, puppet.now);
+    let bytes: usize = sent.iter().filter(|d| d.to == port(9)).map(|d| d.payload.len()).sum();
+    assert!(bytes > 0 && bytes <= 3 * packet.len(), "{bytes} bytes for {}", packet.len());
+    puppet.received.clear();
+    sent.iter().for_each(|d| puppet.take(&d.payload));
+    assert_eq!(answers(&puppet), [[3; 8]]);
+}
+
+// RFC 9000 §9.3 MUST-2; RFC 9000 §9.3.3 MUST-1; RFC 9000 §8.2.2 MUST NOT-2
+#[test]
+fn both_addresses_are_asked_and_the_answer_may_come_from_either() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+    puppet.address = port(7);
+    puppet.send(Level::OneRtt, &[1; 1150]);
+    let datagrams = sent(&mut puppet.victim, puppet.now);
+    let asked = challenges(&mut puppet, &datagrams);
+    let at = |address| asked.iter().find(|(to, _)| *to == address).map(|(_, data)| *data);
+    assert!(at(port(7)).is_some() && at(client_address(0)).is_some(), "{asked:?}");
+    // The answer takes the way of before, beside frames that move nothing.
+    puppet.address = client_address(0);
+    let answer = support::puppet::bytes(&[Frame::PathResponse(at(port(7)).unwrap())]);
+    puppet.send(Level::OneRtt, &answer);
+    puppet.collect();
+    puppet.wait(Duration::from_secs(10));
+    let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
+    assert_eq!(connection.remote(), port(7));
+    assert_eq!(puppet.events.iter().filter(|event| **event == transport::Event::Migrated).count(), 1);
+}
+
+// RFC 9000 §8.2.1 MUST-1
+#[test]
+fn challenges_cannot_be_foretold() {
+    let mut seen = std::collections::BTreeSet::new();
+    for start in [0, 500] {
+        // The same endpoint, so the same seed, and another moment.
+        let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+        puppet.wait(Duration::from_millis(start));
+        for number in 0..40 {
+            puppet.address = port(1_000 + number);
+            puppet.send(Level::OneRtt, &[1; 1150]);
+            let datagrams = sent(&mut puppet.victim, puppet.now);
+            seen.extend(challenges(&mut puppet, &datagrams).into_iter().map(|(_, data)| data));
+            puppet.wait(Duration::from_millis(1));
+        }
+    }
+    assert!(seen.len() >= 40, "{}", seen.len());
+    let ones: u32 = seen.iter().flatten().map(|byte| byte.count_ones()).sum();
+    let bits = 64.0 * seen.len() as f64;
+    // Six standard deviations of a fair coin.
+    assert!((f64::from(ones) - bits / 2.0).abs() < 6.0 * (bits / 4.0).sqrt(), "{ones} ones of {bits} bits");
+}
+
+// RFC 9000 §9 MUST-3
+#[test]
+fn a_client_hears_nobody_at_an_address_that_it_does_not_know() {
+    let mut puppet = Puppet::server(&Profile::default(), |_, _| {}).connected();
+    let received = |puppet: &Puppet| {
+        let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
+        (stats.packets_received, stats.path_changes)
+    };
+    let before = received(&puppet);
+    let known = puppet.address;
+    for strange in [port(443), std::net::SocketAddr::new(known.ip(), known.port() + 1)] {
+        puppet.address = strange;
+        puppet.send(Level::OneRtt, &[1; 60]);
+        assert_eq!(puppet.collect(), 0, "to {strange}");
+        assert_eq!(received(&puppet), before);
+    }
+    puppet.address = known;
+    puppet.send(Level::OneRtt, &[1; 60]);
+    assert_eq!(received(&puppet).0, before.0 + 1);
+}
+
+/// A server acknowledges nothing that it cannot open, and learns the round-trip time without the wait for its own keys.
+// RFC 9002 §5.3 SHOULD-3
+#[test]
+fn the_wait_for_keys_is_no_part_of_the_round_trip_time() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {});
+    puppet.flush(&[Level::Initial]);
+    puppet.collect();
+    let connection = puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap();
+    let stream = connection.open(wire::Dir::Uni).unwrap();
+    connection.write(stream, &mut Bytes::from_static(b"before the handshake is complete")).unwrap();
+    puppet.collect();
+    assert!(!puppet.seen[2].is_empty(), "the server sends before it has heard the client's Finished");
+    puppet.now += Duration::from_millis(40);
+    puppet.acknowledge(Level::OneRtt);
+    puppet.now += Duration::from_millis(500);
+    puppet.flush(&[Level::Handshake]);
+    puppet.collect();
+    let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
+    assert!(connection.is_connected());
+    assert_eq!(connection.metrics().min_rtt, Duration::from_millis(40));
+}

@@ -106,6 +106,7 @@ impl Connection {
         let Ok(then) = TransportParameters::decode(Side::Server, raw) else { return Ok(()) };
         // RFC 9000 §7.4.1 MUST NOT-1, MUST-3, MUST-5: of the remembered values only those that limit what is sent
         // hold for early data; exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
+        // RFC 9000 §9.6.2 MUST NOT-1: a preferred address is for the connection on which it came, and no other.
         self.early.state = EarlyData::Offered;
         self.early.remembered = Some(Remembered::of(&then));
         self.streams.begin_early();

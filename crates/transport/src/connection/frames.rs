@@ -17,8 +17,17 @@ use crate::{
 
 /// Payload that is handed up once the whole batch has been opened, as ranges of its buffer.
 pub(super) enum Deferred {
-    Stream { id: StreamId, offset: u64, range: Range<usize>, fin: bool },
-    Datagram { range: Range<usize> },
+    Stream {
+        id: StreamId,
+        offset: u64,
+        range: Range<usize>,
+        fin: bool,
+    },
+    /// `frame_size`: bytes of the frame, with its type and, where it has one, its length.
+    Datagram {
+        range: Range<usize>,
+        frame_size: usize,
+    },
 }
 
 impl Deferred {
@@ -26,7 +35,7 @@ impl Deferred {
     #[inline]
     pub(super) fn range(&self) -> &Range<usize> {
         match self {
-            Self::Stream { range, .. } | Self::Datagram { range } => range,
+            Self::Stream { range, .. } | Self::Datagram { range, .. } => range,
         }
     }
 }
@@ -56,7 +65,10 @@ impl Connection {
         }
         let mut ack_eliciting = false;
         let mut probing = true;
-        for frame in Frames::new(payload) {
+        let mut frames = Frames::new(payload);
+        loop {
+            let start = frames.position();
+            let Some(frame) = frames.next() else { break };
             let frame = frame.map_err(|error| {
                 // RFC 9000 §12.4 MUST-4: an unknown type is a FRAME_ENCODING_ERROR as well.
                 let what = match error.kind {
@@ -80,13 +92,14 @@ impl Connection {
                     self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
                 }
                 Frame::Datagram { data } => {
-                    self.deferred.push(Deferred::Datagram { range: within(data) });
+                    let frame_size = frames.position() - start;
+                    self.deferred.push(Deferred::Datagram { range: within(data), frame_size });
                 }
                 Frame::Ack(ack) => {
                     if ack.has_receive_times() {
                         self.on_receive_times(now, seen, &ack)?;
                     }
-                    self.on_ack(now, seen.space, &ack, seen.old_keys)?;
+                    self.on_ack(now, seen, &ack)?;
                 }
                 frame => {
                     let ty = frame.ty();
@@ -154,6 +167,9 @@ impl Connection {
                 self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
                 // The ID in use may be another, of another length.
                 self.fit_datagrams();
+                if self.preferred_due && self.handshake.is_confirmed() {
+                    self.consider_preferred_address(now);
+                }
                 Ok(())
             }
             Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),

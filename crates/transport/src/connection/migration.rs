@@ -9,7 +9,7 @@ use wire::{PreferredAddress, Side};
 
 use super::Connection;
 use crate::{
-    events::Event,
+    events::{CloseReason, Event},
     observe::{DropReason, Migration},
     path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
     recovery::Recovery,
@@ -33,7 +33,7 @@ pub(super) struct Newcomer {
 }
 
 /// Why a connection does not move to another address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
     /// Only clients migrate (RFC 9000 §9).
@@ -163,6 +163,15 @@ impl Connection {
             self.last_validated = self.active;
         }
         let old = self.last_validated;
+        // RFC 9000 §9.6.2 MUST-2: the server sends from its first address until it has heard the client at the preferred
+        // one and validated that path.
+        if self.is_preferred_here(self.paths[place].local) && !self.paths[place].proven {
+            self.paths[place].destined = true;
+            if !self.paths[place].challenge.is_running() {
+                self.challenge(now, place);
+            }
+            return;
+        }
         self.use_path(now, place);
         // RFC 9000 §9 MUST-1, MUST-2, RFC 9000 §9.3 MUST-1, MUST-2, MUST-3: the new address is validated, unless it
         // was before.
@@ -175,6 +184,14 @@ impl Connection {
         if old != place && !self.paths[old].challenge.is_running() {
             self.challenge(now, old);
         }
+    }
+
+    /// Whether this is the address at which this server would rather be reached, and the client began at another.
+    pub(super) fn is_preferred_here(&self, local: Option<IpAddr>) -> bool {
+        let (Some(local), Some(preferred)) = (local, &self.preferred_address) else { return false };
+        let ipv4 = preferred.ipv4.map(|address| IpAddr::V4(*address.ip()));
+        let ipv6 = preferred.ipv6.map(|address| IpAddr::V6(*address.ip()));
+        self.side == Side::Server && [ipv4, ipv6].contains(&Some(local))
     }
 
     /// Sends on another path from here on.
@@ -197,10 +214,19 @@ impl Connection {
     /// server, or before the handshake is confirmed.
     ///
     /// The path is validated while data flows. `local` is the new address, if it is to be named in
-    /// [`Transmit::local`](crate::Transmit::local).
+    /// [`Transmit::local`](crate::Transmit::local). A connection that may not go on from there, because the server forbids it
+    /// or has left no connection ID for it, is over without a word: [`CloseReason::Stranded`].
     // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
         if self.side == Side::Server || !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
+            return;
+        }
+        self.preferred_due |= self.abandon_moves(now);
+        // Not even a goodbye may leave from the new address.
+        if let Err(why) = self.may_leave() {
+            if self.lifecycle.drain() {
+                self.end(now, CloseReason::Stranded(why));
+            }
             return;
         }
         let remote = self.paths[self.active].remote;
@@ -210,6 +236,38 @@ impl Connection {
         self.last_validated = place;
         self.challenge(now, place);
         self.control.ping = true;
+        self.consider_preferred_address(now);
+    }
+
+    /// Whether this client may send from another address.
+    fn may_leave(&self) -> Result<(), MigrateError> {
+        // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
+        // handshake, not for the one it prefers.
+        if self.peer.disable_active_migration && self.paths[self.active].remote == self.handshake_remote {
+            return Err(MigrateError::Disabled);
+        }
+        // RFC 9000 §9.5 MUST NOT-1: an ID of the peer is used from one local address only
+        // RFC 9000 §9.5 SHOULD NOT-1: who sends to an empty ID does not migrate
+        if !self.remote_ids.has_spare() {
+            return Err(MigrateError::NoConnectionId);
+        }
+        Ok(())
+    }
+
+    /// Gives up all paths that this client was to move to. Returns whether one of them leads to the address that the server
+    /// prefers.
+    fn abandon_moves(&mut self, now: Instant) -> bool {
+        let mut preferred = false;
+        for place in 0..self.paths.0.len() {
+            let path = &mut self.paths[place];
+            if !std::mem::take(&mut path.destined) {
+                continue;
+            }
+            path.challenge.abandon();
+            preferred |= path.remote != self.handshake_remote;
+            self.release_id(now, place);
+        }
+        preferred
     }
 
     /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
@@ -225,18 +283,19 @@ impl Connection {
         if !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
-        // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
-        // handshake, not for the one it prefers.
-        if self.peer.disable_active_migration && self.paths[self.active].remote == self.handshake_remote {
-            return Err(MigrateError::Disabled);
-        }
+        self.may_leave()?;
         let remote = self.paths[self.active].remote;
-        self.head_for(now, remote, Some(local))
+        self.preferred_due |= self.abandon_moves(now);
+        self.head_for(now, remote, Some(local))?;
+        // RFC 9000 §9.6.3 SHOULD-1: a client that moves before it has gone to the preferred address validates both
+        // addresses of the server from its new one.
+        self.consider_preferred_address(now);
+        Ok(())
     }
 
     /// Begins to validate a path that this client wants to move to.
     fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
-        // RFC 9000 §9.5 MUST NOT-1: one ID from two addresses.
+        // RFC 9000 §9.5 MUST NOT-1, MUST NOT-2: one ID for two addresses.
         if !self.remote_ids.has_spare() {
             return Err(MigrateError::NoConnectionId);
         }
@@ -246,17 +305,22 @@ impl Connection {
         Ok(())
     }
 
-    /// The server would rather be reached elsewhere.
+    /// The server would rather be reached elsewhere, and the client has not tried yet from where it is.
     // RFC 9000 §9.6.1 SHOULD-1, SHOULD-2, MUST-1, RFC 9000 §9.6.2 MUST-1, RFC 9000 §21.5.3 MUST NOT-1: once the
     // handshake is confirmed the client validates a path there, and moves if it works.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
-        let Some(PreferredAddress { ipv4, ipv6, .. }) = self.preferred_address.take() else { return };
-        let (remote, local) = (self.paths[self.active].remote, self.paths[self.active].local);
+        let Some(PreferredAddress { ipv4, ipv6, .. }) = self.preferred_address.filter(|_| self.preferred_due) else {
+            return;
+        };
+        let remote = self.paths[self.active].remote;
         let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
-        if let Some(preferred) = preferred.filter(|&preferred| preferred != remote) {
-            // Without a connection ID for it the client stays.
-            let _ = self.head_for(now, preferred, local);
-        }
+        // From where the client is going, if it is.
+        let from = self.paths.0.iter().find(|path| path.destined).unwrap_or(&self.paths[self.active]).local;
+        self.preferred_due = match preferred.filter(|&preferred| preferred != remote) {
+            // Without a connection ID for it the client waits for one.
+            Some(preferred) => self.head_for(now, preferred, from).is_err(),
+            None => false,
+        };
     }
 
     fn observe_migration(&mut self, now: Instant, state: Migration, place: usize) {
@@ -311,12 +375,17 @@ impl Connection {
             self.challenge(now, place);
         }
         if destined {
+            // RFC 9000 §9.6.3 MUST-1: if the preferred address answers, it is taken, and the validation of the other is
+            // given up.
+            if self.side == Side::Client && self.paths[place].remote != self.handshake_remote {
+                self.abandon_moves(now);
+            }
             self.last_validated = place;
             self.use_path(now, place);
             // RFC 9000 §9.2: anything but a probing frame tells the server.
             self.control.ping = true;
         }
-        let news = if self.side == Side::Server { address_is_news } else { path_is_news };
+        let news = if self.side == Side::Server && !destined { address_is_news } else { path_is_news };
         if news && place == self.active {
             self.arrived(now, place);
         }
@@ -380,7 +449,9 @@ impl Connection {
             self.fit_datagrams();
         } else if std::mem::take(&mut self.paths[place].destined) {
             self.observe_migration(now, Migration::Abandoned, place);
-            self.push(Event::MigrationFailed);
+            if self.side == Side::Client {
+                self.push(Event::MigrationFailed);
+            }
         }
     }
 }

@@ -136,10 +136,12 @@ pub struct Connection {
     active: usize,
     /// Where the handshake found the server.
     handshake_remote: SocketAddr,
-    /// Where the server would rather be reached.
+    /// Where the server would rather be reached, unless the client came there anyway.
     preferred_address: Option<PreferredAddress>,
     /// A client that goes there.
     follows: bool,
+    /// It has yet to try.
+    preferred_due: bool,
     /// The path to fall back to when the one in use turns out not to lead to the peer.
     last_validated: usize,
     newcomer: Option<migration::Newcomer>,
@@ -254,6 +256,7 @@ impl Connection {
         let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters, upgrade });
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid, profile.key_limits);
         let path = new_path(now, &profile, &setup, origin.validated);
+        let local = setup.local;
         let mut connection = Self::assemble(
             now,
             Side::Server,
@@ -268,6 +271,10 @@ impl Connection {
         );
         if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
             connection.local_ids.issue_in_parameters(cid, reset_token);
+        }
+        connection.preferred_address = preferred;
+        if connection.is_preferred_here(local) {
+            connection.preferred_address = None;
         }
         connection.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
         connection.expected.initial_source = Some(origin.peer);
@@ -316,6 +323,7 @@ impl Connection {
             handshake_remote: path.remote,
             preferred_address: None,
             follows: false,
+            preferred_due: false,
             paths: PathList(vec![path]),
             active: 0,
             last_validated: 0,

@@ -24,7 +24,6 @@ impl Connection {
             return None;
         }
         let full = MIN_INITIAL_DATAGRAM.min(path.mtu.into());
-        let response = path.challenge.take_response();
         let challenge = path.challenge.take_challenge(room >= full);
         let (remote, local) = (path.remote, path.local);
         let space = self.spaces.get_mut(SpaceId::DATA)?;
@@ -33,8 +32,16 @@ impl Connection {
         let dcid = if place == self.active { *self.remote_ids.current() } else { *self.remote_ids.on_path(place) };
         let mut w = Writer::new(&mut buffer[..room - TAG_LEN]);
         let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
-        for frame in [response.map(Frame::PathResponse), challenge.map(Frame::PathChallenge)].into_iter().flatten() {
-            frame.encode(&mut w);
+        let challenge = challenge.map(Frame::PathChallenge);
+        let reserved = challenge.as_ref().map_or(0, Frame::encoded_len);
+        // All in one datagram, so that many challenges in one datagram cost no more than one.
+        while w.remaining() >= reserved + Frame::PathResponse([0; 8]).encoded_len()
+            && let Some(data) = self.paths[place].challenge.take_response()
+        {
+            Frame::PathResponse(data).encode(&mut w);
+        }
+        if let Some(challenge) = challenge {
+            challenge.encode(&mut w);
         }
         // RFC 9000 §8.2.1 MUST-2, RFC 9000 §8.2.2 MUST-3, MUST NOT-3: both fill a datagram of 1,200 bytes, unless the
         // amplification limit forbids.

@@ -63,13 +63,16 @@ impl Connection {
         if let Some(preferred) = peer.preferred_address {
             // RFC 9000 §5.1.1: its ID has the sequence number 1.
             self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
-            self.preferred_address = self.follows.then_some(preferred);
+            self.preferred_address = Some(preferred);
+            self.preferred_due = self.follows;
         }
         self.random_bits.grease = self.profile.grease && peer.grease_quic_bit;
         self.check_remembered(&peer)?;
         self.stop_early(now);
         self.streams.set_peer_parameters(&peer)?;
         self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        // RFC 9000 §7.4.1 MUST-2: of what a client must not remember, what the server says in this handshake counts, and
+        // what it does not say has its default.
         self.peer = PeerPromises {
             ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
                 .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,

@@ -151,10 +151,10 @@ impl Connection {
                     let parts = rest[..count].iter().map(|item| payload.slice(item.range().clone()));
                     self.streams.on_stream_run(id, offset, run.len, parts, run.fin)
                 }
-                Deferred::Datagram { range } => {
+                Deferred::Datagram { range, frame_size } => {
                     count = 1;
                     self.stats.datagram_frames_received += 1;
-                    self.datagrams.on_datagram(payload.slice(range.clone()))
+                    self.datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
                 }
             };
             if let Err(error) = result {

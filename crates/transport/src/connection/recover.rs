@@ -39,6 +39,7 @@ impl Connection {
                 || confirmed
                 || self.handshake_acked && !self.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit: self.datagram_room() == 0,
+            waited_for_keys: Duration::ZERO,
         }
     }
 
@@ -100,20 +101,19 @@ impl Connection {
 
     /// An ACK frame.
     #[inline]
-    pub(super) fn on_ack(
-        &mut self,
-        now: Instant,
-        id: SpaceId,
-        ack: &Ack<'_>,
-        old_keys: bool,
-    ) -> Result<(), TransportError> {
+    pub(super) fn on_ack(&mut self, now: Instant, seen: &PacketSeen<'_>, ack: &Ack<'_>) -> Result<(), TransportError> {
+        let id = seen.space;
         self.stats.ack_frames_received += 1;
         // RFC 9000 §19.3: the delay counts in units that the peer chose.
         let delay = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
-        let progress = self.recovery_progress();
+        let mut progress = self.recovery_progress();
+        // What waited arrived before the handshake was confirmed.
+        if seen.arrival.waited {
+            progress.waited_for_keys = now.saturating_since(seen.arrival.received_at);
+        }
         if let SpaceId::Data(path) = id {
             self.check_refused(ack)?;
-            self.keys.on_acked(path, ack.largest, now, old_keys)?;
+            self.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
         }
         let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return Ok(()) };
         let mut carriers = Carriers {

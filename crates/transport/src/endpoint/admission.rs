@@ -76,7 +76,8 @@ impl Endpoint {
         }
         let scid = self.ids.generate();
         let mut setup = self.setup(now, scid, datagram.remote, datagram.local);
-        if !server.preferred_address.is_empty() {
+        // RFC 9000 §18.2 MUST NOT-3, MUST NOT-4: no preferred address without an ID for it
+        if !server.preferred_address.is_empty() && !self.ids.is_empty() {
             let id = self.ids.generate();
             setup.preferred = Some((id, self.tokens.reset_token(now, &id)));
         }

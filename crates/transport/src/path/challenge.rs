@@ -1,9 +1,14 @@
 //! Path validation (RFC 9000 §8.2): a random number goes out and has to come back.
 
+use std::collections::VecDeque;
+
 use units::{Duration, Instant};
 
 /// How often a challenge is repeated before the path is given up by its timer; each repeat has fresh data.
 const OUTSTANDING_LIMIT: usize = 4;
+/// Challenges of the peer on one path that wait for their answers. A peer needs one; beyond this the oldest is forgotten, so
+/// that a flood costs its sender the answers and not us memory.
+const RESPONSES_LIMIT: usize = 4;
 
 /// What became of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +32,7 @@ pub(crate) struct Challenge {
     deadline: Option<Instant>,
     /// When the challenge is sent again.
     repeat: Option<(Instant, Duration)>,
-    response: Option<[u8; 8]>,
+    responses: VecDeque<[u8; 8]>,
 }
 
 impl Challenge {
@@ -46,9 +51,12 @@ impl Challenge {
         self.deadline.is_some()
     }
 
-    /// The peer challenges us on this path. Only the latest is answered: a flood costs it the answers, not us memory.
+    /// The peer challenges us on this path.
     pub(crate) fn on_challenge(&mut self, data: [u8; 8]) {
-        self.response = Some(data);
+        if self.responses.len() == RESPONSES_LIMIT {
+            self.responses.pop_front();
+        }
+        self.responses.push_back(data);
     }
 
     /// An answer arrived (on whichever path).
@@ -62,17 +70,17 @@ impl Challenge {
 
     /// Gives the validation up.
     pub(crate) fn abandon(&mut self) {
-        *self = Self { response: self.response, ..Self::default() };
+        *self = Self { responses: std::mem::take(&mut self.responses), ..Self::default() };
     }
 
     #[inline]
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.to_send.is_some() || self.response.is_some()
+        self.to_send.is_some() || !self.responses.is_empty()
     }
 
     pub(crate) fn take_response(&mut self) -> Option<[u8; 8]> {
         // RFC 9000 §8.2.2 MUST NOT-4: one answer per challenge
-        self.response.take()
+        self.responses.pop_front()
     }
 
     /// The data for a PATH_CHALLENGE frame, if one is due; `full_size` says whether its datagram has 1,200 bytes.
@@ -139,14 +147,16 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_challenges_is_answered_once_and_keeps_nothing() {
+    fn a_flood_of_challenges_gets_few_answers_and_keeps_nothing() {
         let mut challenge = Challenge::default();
         for n in 0..10_000_u64 {
             challenge.on_challenge(n.to_be_bytes());
             challenge.start(n.to_be_bytes(), Instant::ZERO, Duration::from_millis(1));
             challenge.take_challenge(n % 2 == 0);
         }
-        assert_eq!(challenge.take_response(), Some(9_999_u64.to_be_bytes()));
+        for n in 9_996..10_000_u64 {
+            assert_eq!(challenge.take_response(), Some(n.to_be_bytes()));
+        }
         assert_eq!(challenge.take_response(), None);
         assert!(challenge.outstanding.len() <= OUTSTANDING_LIMIT);
     }

@@ -104,6 +104,9 @@ impl<'a> ConnectionClosed<'a> {
             CloseReason::HandshakeTimeout => {
                 (Self { trigger: "aborted", reason: Some("handshake timeout".into()), ..local }, "closed")
             }
+            CloseReason::Stranded(_) => {
+                (Self { trigger: "aborted", reason: Some("no way to follow the client".into()), ..local }, "closed")
+            }
             CloseReason::VersionMismatch { .. } => (Self { trigger: "version_mismatch", ..local }, "closed"),
         }
     }

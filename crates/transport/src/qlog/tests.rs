@@ -220,6 +220,11 @@ fn every_end_of_a_connection_has_its_words() {
             "closed",
         ),
         (
+            CloseReason::Stranded(crate::MigrateError::Disabled),
+            json!({"initiator": "local", "reason": "no way to follow the client", "trigger": "aborted"}),
+            "closed",
+        ),
+        (
             CloseReason::VersionMismatch { offered: vec![2] },
             json!({"initiator": "local", "trigger": "version_mismatch"}),
             "closed",

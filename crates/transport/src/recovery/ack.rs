@@ -136,7 +136,8 @@ impl Recovery {
             _ if progress.confirmed => ack_delay.min(self.max_ack_delay),
             _ => ack_delay,
         };
-        let latest = now - sent_at;
+        // RFC 9002 §5.3 SHOULD-3: the time that an acknowledgement waited for our own keys is taken off a sample
+        let latest = (now - sent_at).saturating_sub(progress.waited_for_keys);
         self.rtt.sample(now, latest, delay);
         self.batch.rtt = Some(latest);
     }

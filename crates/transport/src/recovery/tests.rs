@@ -269,6 +269,7 @@ fn client_keeps_the_server_from_a_deadlock() {
         confirmed: false,
         peer_validated_us: false,
         at_amplification_limit: false,
+        ..Progress::CONFIRMED
     };
     path.send(0);
     path.recovery.on_probe_timeout(at(999));
@@ -517,6 +518,7 @@ fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
         confirmed: false,
         peer_validated_us: false,
         at_amplification_limit: false,
+        ..Progress::CONFIRMED
     };
     path.send(7);
     assert_eq!(path.deadline(), Some((at(7 + 999), Reason::AntiDeadlock)));

@@ -19,12 +19,19 @@ pub struct Progress {
     pub peer_validated_us: bool,
     /// We are a server that has used up what the address may be sent before it is validated.
     pub at_amplification_limit: bool,
+    /// How long the acknowledgement at hand waited here for its keys.
+    pub waited_for_keys: Duration,
 }
 
 impl Progress {
     /// Everything is done.
-    pub const CONFIRMED: Self =
-        Self { has_handshake_keys: true, confirmed: true, peer_validated_us: true, at_amplification_limit: false };
+    pub const CONFIRMED: Self = Self {
+        has_handshake_keys: true,
+        confirmed: true,
+        peer_validated_us: true,
+        at_amplification_limit: false,
+        waited_for_keys: Duration::ZERO,
+    };
 }
 
 /// Why a path has to be looked at.

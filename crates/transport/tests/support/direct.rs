@@ -1,6 +1,6 @@
 //! Endpoints without a network: datagrams are carried by hand.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::BytesMut;
 use transport::{Datagram, Endpoint, Event, Handle, Transmit};
@@ -10,6 +10,8 @@ use units::Instant;
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub to: SocketAddr,
+    /// The address that it is to leave from, where the endpoint names one.
+    pub from: Option<IpAddr>,
     pub payload: Vec<u8>,
 }
 
@@ -17,8 +19,9 @@ pub struct Sent {
 pub fn sent(endpoint: &mut Endpoint, now: Instant) -> Vec<Sent> {
     let mut buffer = vec![0; 64 * 1500];
     let mut all = Vec::new();
-    while let Some(Transmit { remote, len, segment_size, .. }) = endpoint.poll_transmit(now, &mut buffer) {
-        all.extend(buffer[..len].chunks(segment_size).map(|payload| Sent { to: remote, payload: payload.to_vec() }));
+    while let Some(Transmit { remote, local, len, segment_size, .. }) = endpoint.poll_transmit(now, &mut buffer) {
+        let payloads = buffer[..len].chunks(segment_size);
+        all.extend(payloads.map(|payload| Sent { to: remote, from: local, payload: payload.to_vec() }));
         assert!(all.len() < 100_000, "the endpoint sends without end");
     }
     all
@@ -26,12 +29,14 @@ pub fn sent(endpoint: &mut Endpoint, now: Instant) -> Vec<Sent> {
 
 /// Gives a payload from `from` to `endpoint`.
 pub fn give(endpoint: &mut Endpoint, now: Instant, from: SocketAddr, payload: &[u8]) {
+    give_at(endpoint, now, from, None, payload);
+}
+
+/// The same; the endpoint learns at which of its addresses the payload arrived.
+pub fn give_at(endpoint: &mut Endpoint, now: Instant, from: SocketAddr, local: Option<IpAddr>, payload: &[u8]) {
     let segment_size = payload.len();
     let payload = BytesMut::from(payload);
-    endpoint.handle_datagram(
-        now,
-        Datagram { remote: from, local: None, ecn: None, received_at: now, segment_size, payload },
-    );
+    endpoint.handle_datagram(now, Datagram { remote: from, local, ecn: None, received_at: now, segment_size, payload });
 }
 
 /// All events that wait.

@@ -2,7 +2,11 @@
 //!
 //! The handshake is the toy of `transport::tls::testing`, so that a test can stop it anywhere.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use sim::{client_address, server_address};
 use transport::{
@@ -88,6 +92,8 @@ pub struct Puppet {
     pub events: Vec<Event>,
     /// Where the puppet sends from.
     pub address: SocketAddr,
+    /// Where the victim says that it is reached.
+    pub local: Option<IpAddr>,
     session: Box<dyn Session>,
     crypto: [CryptoStream; 3],
 }
@@ -160,6 +166,7 @@ impl Puppet {
             received: Vec::new(),
             events: Vec::new(),
             address: if side == Side::Client { client_address(0) } else { server_address(0) },
+            local: None,
             session,
             crypto: Default::default(),
         };
@@ -236,7 +243,7 @@ impl Puppet {
     }
 
     pub fn give(&mut self, datagram: &[u8]) {
-        direct::give(&mut self.victim, self.now, self.address, datagram);
+        direct::give_at(&mut self.victim, self.now, self.address, self.local, datagram);
     }
 
     /// Acknowledges everything that the victim has sent at a level.

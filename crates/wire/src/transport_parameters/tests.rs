@@ -59,6 +59,7 @@ fn parameters_of_rfc_9001_a_2() {
     assert_eq!(TransportParameters::decode(Side::Client, sent), Ok(expected));
 }
 
+// RFC 9000 §18.2 MUST-1: what the transport makes of any parameter that cannot be read is tested there.
 #[test]
 fn preferred_address_on_the_wire() {
     let mut value = vec![192, 0, 2, 1, 0x01, 0xbb];

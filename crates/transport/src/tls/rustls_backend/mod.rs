@@ -8,6 +8,7 @@ mod settled;
 mod store;
 #[cfg(test)]
 mod tests;
+mod ticket_check;
 mod tickets;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
 use settled::Settled;
+use ticket_check::{TicketCheck, WRONG_EARLY_SIZE};
 pub use tickets::{TicketStats, Tickets};
 use wire::Side;
 
@@ -57,6 +59,8 @@ struct RustlsSession {
     /// Server: what the ClientHello has to pass.
     gate: Option<Gate>,
     complete: bool,
+    /// A client's, for what follows the handshake.
+    ticket_check: TicketCheck,
     failed: bool,
 }
 
@@ -78,6 +82,7 @@ impl RustlsSession {
             parameters: Vec::new(),
             gate: None,
             complete: false,
+            ticket_check: TicketCheck::default(),
             failed: false,
         };
         session.collect();
@@ -117,6 +122,10 @@ impl RustlsSession {
     }
 
     fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        if self.complete && self.side == Side::Client && !self.ticket_check.read(bytes) {
+            self.failed = true;
+            return Err(TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason: WRONG_EARLY_SIZE.into() });
+        }
         let Self { connection, secrets, .. } = self;
         // RFC 9001 §5.3 MUST NOT-2: an unknown cipher suite in a ClientHello is no reason to reject it
         // RFC 9001 §6 MUST-1: a KeyUpdate message of TLS is unexpected_message

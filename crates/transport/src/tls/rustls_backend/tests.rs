@@ -564,3 +564,37 @@ fn data_beyond_the_end_of_a_level_is_refused() {
     let error = server.read(Level::Initial, &[&hello[..], &[1, 0]].concat()).unwrap_err();
     assert_eq!(error.code, Code::PROTOCOL_VIOLATION, "{error}");
 }
+
+// RFC 9001 §4.6.1 MUST-1
+#[test]
+fn tickets_limit_early_data_by_nothing() {
+    let authority = Authority::new();
+    let ticket = |size: Option<u32>| {
+        let mut extensions = Vec::new();
+        if let Some(size) = size {
+            extensions.extend([0, 42, 0, 4]);
+            extensions.extend(size.to_be_bytes());
+        }
+        let mut body = vec![0, 0, 14, 16, 1, 2, 3, 4, 1, 7, 0, 3, 9, 9, 9, 0, extensions.len() as u8];
+        body.extend(extensions);
+        [&[4, 0, 0, body.len() as u8][..], &body].concat()
+    };
+    let refused = Some(Code::PROTOCOL_VIOLATION);
+    for (size, expected) in
+        [(None, None), (Some(u32::MAX), None), (Some(0), refused), (Some(1), refused), (Some(u32::MAX - 1), refused)]
+    {
+        // Whole, byte by byte, and behind another one.
+        let cuts: [Vec<Vec<u8>>; 3] = [
+            vec![ticket(size)],
+            ticket(size).into_iter().map(|byte| vec![byte]).collect(),
+            vec![[ticket(None), ticket(size)].concat()],
+        ];
+        for pieces in cuts {
+            let (mut client, mut server) =
+                start(&client(&authority).build().unwrap(), &server(&authority).build().unwrap());
+            converse(&mut *client, &mut *server).unwrap();
+            let error = pieces.iter().find_map(|piece| client.read(Level::OneRtt, piece).err());
+            assert_eq!(error.map(|e| e.code), expected, "{size:?}");
+        }
+    }
+}
