@@ -47,8 +47,8 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let connection = self.0.as_ref().expect("not polled after it was ready");
-        let mut state = connection.shared.lock();
-        let waiters = state.connections.get_mut(&connection.handle).expect("kept while there are handles");
+        let mut state = connection.held.shared.lock();
+        let waiters = state.connections.get_mut(&connection.held.handle).expect("kept while there are handles");
         if let Some(reason) = &waiters.closed {
             return Poll::Ready(Err(reason.clone().into()));
         }
@@ -62,15 +62,28 @@ impl Future for Connecting {
 }
 
 /// A connection. Clones refer to the same one; with the last handle, streams included, it is closed.
+#[derive(Clone)]
 pub struct Connection {
+    pub(crate) held: Arc<Held>,
+}
+
+/// What all handles of a connection and of its streams share: gone with the last of them. Counting them here, and not under
+/// the lock of the endpoint, keeps a stream's two halves from taking it four times.
+pub(crate) struct Held {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Handle,
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.lock().let_go(self.handle, self.shared.clock.now());
+    }
+}
+
 impl Connection {
-    /// Takes over a handle that was counted already.
+    /// The first handle of a connection that is marked as [held](State::hold).
     pub(crate) fn new(shared: Arc<Shared>, handle: Handle) -> Self {
-        Self { shared, handle }
+        Self { held: Arc::new(Held { shared, handle }) }
     }
 
     /// Opens a bidirectional stream, as soon as the peer's limit allows. The peer hears of it with the first data.
@@ -114,8 +127,8 @@ impl Connection {
 
     /// What became of early data.
     pub fn early_data(&self) -> EarlyData {
-        let state = self.shared.lock();
-        state.endpoint.connection(self.handle).map_or(EarlyData::None, transport::Connection::early_data)
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).map_or(EarlyData::None, transport::Connection::early_data)
     }
 
     /// Waits until the handshake is complete: from then on the peer is known to be there, and not a copy of its packets.
@@ -124,8 +137,8 @@ impl Connection {
     /// When the connection is over.
     pub async fn established(&self) -> Result<(), CloseReason> {
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+            let mut state = self.held.shared.lock();
+            let waiters = state.connections.get_mut(&self.held.handle).expect("kept while there are handles");
             if let Some(reason) = &waiters.closed {
                 return Poll::Ready(Err(reason.clone()));
             }
@@ -241,7 +254,7 @@ impl Connection {
     /// # Errors
     /// When the peer takes none, or none of this size, or the connection is over.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
-        let mut state = self.shared.lock();
+        let mut state = self.held.shared.lock();
         let sent = self.act(&mut state, |_, connection| connection.send_datagram(data))?;
         state.wake_driver();
         Ok(sent?)
@@ -253,7 +266,7 @@ impl Connection {
     /// As [`send_datagram`](Self::send_datagram).
     pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
+            let mut state = self.held.shared.lock();
             let sent = self.act(&mut state, |waiters, connection| {
                 if connection.has_datagram_room(data.len()) {
                     return Some(connection.send_datagram(data.clone()));
@@ -288,14 +301,14 @@ impl Connection {
 
     /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
     pub fn max_datagram_size(&self) -> Option<usize> {
-        self.shared.lock().endpoint.connection(self.handle)?.max_datagram_size()
+        self.held.shared.lock().endpoint.connection(self.held.handle)?.max_datagram_size()
     }
 
     /// Closes the connection at once. Streams that are not yet delivered are lost.
     pub fn close(&self, code: u64, reason: &[u8]) {
-        let mut state = self.shared.lock();
-        if let Some(connection) = state.endpoint.connection_mut(self.handle) {
-            connection.close(self.shared.clock.now(), code, reason);
+        let mut state = self.held.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
+            connection.close(self.held.shared.clock.now(), code, reason);
             state.wake_driver();
         }
     }
@@ -303,8 +316,8 @@ impl Connection {
     /// Waits until the connection is over, and says why.
     pub async fn closed(&self) -> CloseReason {
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+            let mut state = self.held.shared.lock();
+            let waiters = state.connections.get_mut(&self.held.handle).expect("kept while there are handles");
             if let Some(reason) = &waiters.closed {
                 return Poll::Ready(reason.clone());
             }
@@ -316,13 +329,13 @@ impl Connection {
 
     /// Why the connection is over, if it is.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.shared.lock().connections.get(&self.handle)?.closed.clone()
+        self.held.shared.lock().connections.get(&self.held.handle)?.closed.clone()
     }
 
     /// Replaces the keys of both directions as soon as that is allowed.
     pub fn update_keys(&self) {
-        let mut state = self.shared.lock();
-        if let Some(connection) = state.endpoint.connection_mut(self.handle) {
+        let mut state = self.held.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
             connection.update_keys();
             state.wake_driver();
         }
@@ -335,9 +348,9 @@ impl Connection {
     /// # Errors
     /// See [`MigrateError`]; [`MigrateError::NotEstablished`] also when the connection is over.
     pub fn migrate(&self, local: IpAddr) -> Result<(), MigrateError> {
-        let mut state = self.shared.lock();
-        let now = self.shared.clock.now();
-        let connection = state.endpoint.connection_mut(self.handle).ok_or(MigrateError::NotEstablished)?;
+        let mut state = self.held.shared.lock();
+        let now = self.held.shared.clock.now();
+        let connection = state.endpoint.connection_mut(self.held.handle).ok_or(MigrateError::NotEstablished)?;
         connection.migrate(now, local)?;
         state.wake_driver();
         Ok(())
@@ -345,27 +358,27 @@ impl Connection {
 
     /// All figures at this moment; `None` once the connection is forgotten.
     pub fn stats(&self) -> Option<Stats> {
-        Some(self.shared.lock().endpoint.connection(self.handle)?.stats())
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())
     }
 
     /// Smoothed RTT; zero once the connection is forgotten.
     pub fn rtt(&self) -> Duration {
-        self.shared.lock().endpoint.connection(self.handle).map_or(Duration::ZERO, transport::Connection::rtt)
+        self.held.shared.lock().endpoint.connection(self.held.handle).map_or(Duration::ZERO, transport::Connection::rtt)
     }
 
     /// The address of the peer; `None` once the connection is forgotten.
     pub fn remote_addr(&self) -> Option<SocketAddr> {
-        Some(self.shared.lock().endpoint.connection(self.handle)?.remote())
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.remote())
     }
 
     /// The number of the shard that drives the connection, counted from 0.
     pub fn shard(&self) -> usize {
-        self.shared.shard.into()
+        self.held.shared.shard.into()
     }
 
     /// The application protocol that was agreed.
     pub fn alpn(&self) -> Option<Vec<u8>> {
-        Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.alpn()?.to_vec())
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.alpn()?.to_vec())
     }
 
     /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over;
@@ -399,18 +412,18 @@ impl Connection {
 
     /// The name that the client asked for (SNI), if it gave one.
     pub fn server_name(&self) -> Option<String> {
-        Some(self.shared.lock().endpoint.connection(self.handle)?.tls()?.server_name()?.to_owned())
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())
     }
 
     /// Whether the handshake is complete. Until then everything that a client says may be a copy that somebody else sends.
     pub fn is_established(&self) -> bool {
-        self.shared.lock().connections.get(&self.handle).is_some_and(|waiters| waiters.connected)
+        self.held.shared.lock().connections.get(&self.held.handle).is_some_and(|waiters| waiters.connected)
     }
 
     /// Watches the connection from here on, beside those who do so already. To see it from its first packet on, name the
     /// observer in the configuration of the client or the server: [`ClientConfig::observe`](transport::ClientConfig).
     pub fn set_observer(&self, observer: Box<dyn transport::observe::Observer>) {
-        if let Some(connection) = self.shared.lock().endpoint.connection_mut(self.handle) {
+        if let Some(connection) = self.held.shared.lock().endpoint.connection_mut(self.held.handle) {
             connection.set_observer(observer);
         }
     }
@@ -420,7 +433,7 @@ impl Connection {
         &self,
         act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
     ) -> Result<T, CloseReason> {
-        self.act(&mut self.shared.lock(), act)
+        self.act(&mut self.held.shared.lock(), act)
     }
 
     /// Acts on the connection and its waiters while it is open.
@@ -429,30 +442,17 @@ impl Connection {
         state: &mut State,
         act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
     ) -> Result<T, CloseReason> {
-        let waiters = state.connections.get_mut(&self.handle).expect("kept while there are handles");
+        let waiters = state.connections.get_mut(&self.held.handle).expect("kept while there are handles");
         if let Some(reason) = &waiters.closed {
             return Err(reason.clone());
         }
-        let connection = state.endpoint.connection_mut(self.handle).expect("open until its end is reported");
+        let connection = state.endpoint.connection_mut(self.held.handle).expect("open until its end is reported");
         Ok(act(waiters, connection))
-    }
-}
-
-impl Clone for Connection {
-    fn clone(&self) -> Self {
-        self.shared.lock().add_handle(self.handle);
-        Self { shared: self.shared.clone(), handle: self.handle }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.shared.lock().drop_handle(self.handle, self.shared.clock.now());
     }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connection({:?})", self.handle)
+        write!(f, "Connection({:?})", self.held.handle)
     }
 }

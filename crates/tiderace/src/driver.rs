@@ -1,7 +1,9 @@
 //! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
 //!
-//! One pass: everything that the socket has (within a bound), the deadlines that have passed, everything that wants to
-//! leave, TLS steps for the pool; then events are handed out and the task sleeps until the socket, a deadline or a handle wakes it.
+//! One pass: everything that the socket has (within a bound), the deadlines that have passed, events to whoever waits for
+//! them, everything that wants to leave, TLS steps for the pool; then the task sleeps until the socket, a deadline or a
+//! handle wakes it. When somebody was woken, what wants to leave waits for their turn: an acknowledgement then travels with
+//! the answer, and answers to many requests in one batch.
 
 use std::{
     future::Future,
@@ -45,6 +47,8 @@ pub(crate) struct Driver {
     /// The shards beside this one.
     shards: Option<ShardLink>,
     wake: Vec<Waker>,
+    /// What wants to leave waits for the tasks that were woken.
+    deferred: bool,
 }
 
 impl Driver {
@@ -62,6 +66,7 @@ impl Driver {
             tls,
             shards,
             wake: Vec::new(),
+            deferred: false,
         }
     }
 
@@ -169,11 +174,18 @@ impl Future for Driver {
             this.socket.stats = stats;
             state.endpoint.rebind(shared.clock.now(), local);
         }
+        let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);
         this.receive_tls(cx, &mut state);
-        let mut again = this.receive(cx, &mut state);
+        again |= this.receive(cx, &mut state);
         again |= this.exchange_strays(cx, &mut state);
         state.endpoint.handle_timeout(shared.clock.now());
-        again |= this.transmit(cx, &mut state);
+        state.collect_events(&mut this.wake);
+        if this.wake.is_empty() {
+            again |= this.transmit(cx, &mut state);
+        } else {
+            this.deferred = true;
+            again = true;
+        }
         if let Some(tls) = &mut this.tls {
             tls.submit(shared.clock.now(), &mut state.endpoint);
         }

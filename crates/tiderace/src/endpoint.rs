@@ -189,7 +189,7 @@ impl Endpoint {
         }
         let handle = state.endpoint.connect(shared.clock.now(), config, remote, server_name)?;
         state.connections.entry(handle).or_default();
-        state.add_handle(handle);
+        state.hold(handle);
         state.wake_driver();
         drop(state);
         Ok(Connecting::new(Connection::new(shared.clone(), handle)))
@@ -214,7 +214,7 @@ impl Endpoint {
                 let shared = &self.shards[(first + at) % self.shards.len()];
                 let mut state = shared.lock();
                 if let Some(handle) = next(&mut state) {
-                    state.add_handle(handle);
+                    state.hold(handle);
                     return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
                 }
                 if state.closed {

@@ -57,8 +57,8 @@ pub(crate) enum End {
 pub(crate) struct Waiters {
     pub(crate) connected: bool,
     pub(crate) closed: Option<CloseReason>,
-    /// Handles of the connection and of its streams.
-    pub(crate) handles: usize,
+    /// There are handles of the connection or of its streams.
+    pub(crate) held: bool,
     state: Vec<Waker>,
     accept: [Vec<Waker>; 2],
     open: [Vec<Waker>; 2],
@@ -220,7 +220,7 @@ impl State {
         }
         while let Some((handle, event)) = self.endpoint.poll_event() {
             let Some(waiters) = self.connections.get_mut(&handle) else { continue };
-            let waits = waiters.handles == 0;
+            let waits = !waiters.held;
             let arrived = waits && matches!(event, Event::Connected);
             let early = waits && matches!(event, Event::EarlyData { accepted: true });
             waiters.on_event(event, wake);
@@ -231,7 +231,7 @@ impl State {
                 self.incoming_early.retain(|other| *other != handle);
                 self.incoming.push_back(handle);
                 wake.append(&mut self.incoming_waiters);
-            } else if waiters.closed.is_some() && waiters.handles == 0 {
+            } else if waiters.closed.is_some() && !waiters.held {
                 self.connections.remove(&handle);
                 self.incoming_early.retain(|other| *other != handle);
             }
@@ -261,20 +261,15 @@ impl State {
         }
     }
 
-    /// Another handle refers to the connection.
-    pub(crate) fn add_handle(&mut self, handle: Handle) {
+    /// From here on a handle refers to the connection.
+    pub(crate) fn hold(&mut self, handle: Handle) {
         if let Some(waiters) = self.connections.get_mut(&handle) {
-            waiters.handles += 1;
+            waiters.held = true;
         }
     }
 
-    /// A handle is gone; with the last one the connection closes.
-    pub(crate) fn drop_handle(&mut self, handle: Handle, now: units::Instant) {
-        let Some(waiters) = self.connections.get_mut(&handle) else { return };
-        waiters.handles -= 1;
-        if waiters.handles > 0 {
-            return;
-        }
+    /// The last handle is gone: the connection closes.
+    pub(crate) fn let_go(&mut self, handle: Handle, now: units::Instant) {
         self.connections.remove(&handle);
         if let Some(connection) = self.endpoint.connection_mut(handle) {
             connection.close(now, 0, b"");

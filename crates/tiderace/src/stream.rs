@@ -78,7 +78,7 @@ impl SendStream {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut state = self.connection.shared.lock();
+        let mut state = self.connection.held.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| match connection.write(self.id, data) {
             Err(streams::WriteError::Blocked) => {
                 waiters.wait_write(self.id, cx.waker());
@@ -96,7 +96,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn finish(&mut self) -> Result<(), WriteError> {
-        let mut state = self.connection.shared.lock();
+        let mut state = self.connection.held.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| {
             waiters.follow_end(self.id);
             connection.finish(self.id)
@@ -112,9 +112,10 @@ impl SendStream {
     /// When the stream was not finished, the peer asked to stop, or the connection is over before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
-            let mut state = self.connection.shared.lock();
+            let mut state = self.connection.held.shared.lock();
             // Delivery counts even if the connection has ended since.
-            let waiters = state.connections.get_mut(&self.connection.handle).expect("kept while there are handles");
+            let waiters =
+                state.connections.get_mut(&self.connection.held.handle).expect("kept while there are handles");
             let closed = waiters.closed.clone();
             match (waiters.end_of(self.id), closed) {
                 (None, _) => Poll::Ready(Err(WriteError::StreamClosed)),
@@ -135,7 +136,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
-        let mut state = self.connection.shared.lock();
+        let mut state = self.connection.held.shared.lock();
         self.ended = true;
         let result = self.connection.act(&mut state, |_, connection| connection.reset(self.id, code))?;
         state.wake_driver();
@@ -147,7 +148,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
-        let mut state = self.connection.shared.lock();
+        let mut state = self.connection.held.shared.lock();
         self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
     }
 }
@@ -165,8 +166,8 @@ impl Drop for SendStream {
             // The stream may be over already; then there is nothing to give up.
             let _ = self.reset(0);
         }
-        let mut state = self.connection.shared.lock();
-        if let Some(waiters) = state.connections.get_mut(&self.connection.handle) {
+        let mut state = self.connection.held.shared.lock();
+        if let Some(waiters) = state.connections.get_mut(&self.connection.held.handle) {
             waiters.forget_end(self.id);
         }
     }
@@ -288,7 +289,7 @@ impl RecvStream {
     /// Takes what has arrived; ready when that is something, or the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, .. } = self;
-        let mut state = connection.shared.lock();
+        let mut state = connection.held.shared.lock();
         let (outcome, credit) = connection.act(&mut state, |waiters, connection| {
             let outcome = match connection.read_many(*id, FETCH, order, |chunk| fetched.push_back(chunk)) {
                 Ok(streams::Then::Blocked) if fetched.is_empty() => {
@@ -320,7 +321,7 @@ impl RecvStream {
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
         self.ended = true;
         self.fetched.clear();
-        let mut state = self.connection.shared.lock();
+        let mut state = self.connection.held.shared.lock();
         let result = self.connection.act(&mut state, |_, connection| connection.stop_sending(self.id, code))?;
         state.wake_driver();
         result.map_err(|_| ReadError::StreamClosed)

@@ -112,6 +112,8 @@ pub struct Datagrams {
     outgoing: VecDeque<(u64, Bytes)>,
     outgoing_cost: u64,
     next_number: u64,
+    /// Bytes of the datagram that was last put into a packet.
+    last_len: usize,
     incoming: VecDeque<Bytes>,
     incoming_cost: u64,
     /// Largest frame the peer takes; 0 when none.
@@ -148,6 +150,7 @@ impl Datagrams {
             outgoing: VecDeque::new(),
             outgoing_cost: 0,
             next_number: 0,
+            last_len: 0,
             incoming: VecDeque::new(),
             incoming_cost: 0,
             peer_max_frame: 0,
@@ -241,6 +244,12 @@ impl Datagrams {
         !self.outgoing.is_empty()
     }
 
+    /// Whether the next datagram is as long as the last one sent: then a packet of the same size holds it.
+    #[inline]
+    pub fn next_is_alike(&self) -> bool {
+        self.outgoing.front().is_some_and(|(_, data)| data.len() == self.last_len)
+    }
+
     /// Puts as many datagrams into the packet as fit, in order, and records each.
     ///
     /// The writer ends where the packet's payload ends. A frame that reaches there has no length, so nothing may be put behind
@@ -263,6 +272,7 @@ impl Datagrams {
             record(SentFrame::Datagram(*number));
             self.figures.sent += 1;
             self.figures.sent_bytes += len as u64;
+            self.last_len = len;
             self.outgoing_cost -= cost(data);
             self.outgoing.pop_front();
         }

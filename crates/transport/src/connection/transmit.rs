@@ -27,6 +27,9 @@ pub(super) const MIN_INITIAL_DATAGRAM: usize = 1200;
 const ACK_DELAY_EXPONENT: u8 = 3;
 /// Room below which another packet is not worth starting.
 pub(super) const MIN_PACKET_ROOM: usize = 64;
+/// Room that is padded when streams leave it free and have more to send: a piece of a frame there is not worth its header, and
+/// a shorter datagram would end the batch.
+const FILL: usize = 96;
 /// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
 const PING_AFTER_ACKS: u32 = 64;
 
@@ -137,8 +140,9 @@ impl Connection {
         let mut allowance = self.allowance(now);
         let ecn = self.ecn_mark();
         let (mut len, mut segments) = (0, 0);
-        while segments < MAX_SEGMENTS && len + mtu <= buffer.len() {
-            let room = self.datagram_room().min(mtu);
+        let mut segment_size = mtu;
+        while segments < MAX_SEGMENTS && len + segment_size <= buffer.len() {
+            let room = self.datagram_room().min(segment_size);
             if room == 0 {
                 break;
             }
@@ -154,20 +158,30 @@ impl Connection {
             allowance = allowance.saturating_sub(size as u64);
             len += size;
             segments += 1;
-            // Only the last datagram of a buffer may be shorter than the others.
-            if size < mtu {
-                break;
+            // Only the last datagram of a buffer may be shorter than the others: the first gives their size.
+            if size < segment_size {
+                if segments > 1 || !self.next_is_alike() {
+                    break;
+                }
+                segment_size = size;
             }
         }
         if len == 0 {
             return None;
         }
-        self.note_full_datagrams(now, mtu, len);
+        self.note_full_datagrams(now, segment_size, len);
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
-        let segment_size = mtu.min(len);
+        let segment_size = segment_size.min(len);
         self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
         Some(Transmit { remote, local, ecn, len, segment_size })
+    }
+
+    /// Whether the next packet will have the size of the last although that did not fill a datagram: a flow of DATAGRAM
+    /// frames of equal length, with nothing beside them that would fill the rest.
+    #[inline]
+    fn next_is_alike(&self) -> bool {
+        self.datagrams.next_is_alike() && !self.streams.wants_to_send() && self.handshake.is_confirmed()
     }
 
     /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
@@ -215,8 +229,22 @@ impl Connection {
         }
         // Nearly always only one space is left, and a datagram is a packet.
         let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
-        let Some(packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        let Some(mut packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        let limit = out.len() - TAG_LEN;
+        if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
+            out[packet.end..limit].fill(0);
+            packet.end = limit;
+        }
         self.close_packet(now, &packet, out, ecn)
+    }
+
+    /// Whether the end of a packet is to be padded so that the next one, which follows at once, can travel with it.
+    fn leaves_gap(&self, gap: usize, packet: &OpenPacket, allowance: u64, datagram: usize) -> bool {
+        gap <= FILL
+            && packet.ack_eliciting
+            && packet.long.is_none()
+            && allowance >= 2 * datagram as u64
+            && self.streams.wants_to_send_data()
     }
 
     /// Builds a datagram of a packet in each space that has something to say.
