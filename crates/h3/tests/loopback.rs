@@ -379,7 +379,7 @@ async fn a_frame_without_end_closes_the_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fields_that_never_come_end_the_stream() {
-    let options = Options { fields_timeout: Duration::from_millis(200), ..Options::default() };
+    let options = Options { fields_timeout: Duration::from_millis(1500), ..Options::default() };
     let mut pair = pair(options, |_| async { Response::new(full("ok")) }).await;
     let error = raw(&pair.quic, &[0x01, 0x20, 0x00], false).await.unwrap_err();
     assert!(error.contains("reset"), "{error}");

@@ -269,13 +269,25 @@ impl AckState {
     /// Writes an ACK frame; returns the largest packet number it acknowledges, to be recorded as
     /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
     pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
+        let room = w.remaining();
+        self.write_within(w, now, ack_delay_exponent, room)
+    }
+
+    /// As [`write`](Self::write), in at most `room` bytes: something else has to fit behind it.
+    pub fn write_within(
+        &mut self,
+        w: &mut Writer<'_>,
+        now: Instant,
+        ack_delay_exponent: u8,
+        room: usize,
+    ) -> Option<u64> {
         let largest = self.largest()?;
         // RFC 9000 §13.2.5 MUST NOT-1: ACK Delay holds our own delay only
         let delay = (now - self.largest_received_at).as_micros() >> ack_delay_exponent;
         let delay = u64::try_from(delay).unwrap_or(wire::varint::MAX).min(wire::varint::MAX);
         // RFC 9000 §13.4.2: counts are reported as soon as any mark arrived.
         let ecn = (self.ecn != EcnCounts::default()).then_some(self.ecn);
-        let (ranges, count, room) = (self.received.descending(), self.received.range_count(), w.remaining());
+        let (ranges, count) = (self.received.descending(), self.received.range_count());
         // RFC 9000 §13.2.3 SHOULD-1: acknowledgements name the newest packets
         // RFC 9000 §13.2.3 SHOULD-3: each ACK frame has the largest number received
         let written = match self.times.as_mut().filter(|times| !times.is_empty()) {

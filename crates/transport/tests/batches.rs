@@ -28,6 +28,9 @@ fn connected() -> (Endpoint, Handle, Endpoint) {
     let handle = client.connect(NOW, &client_config(&profile), address(2), "server.test").unwrap();
     converse(NOW, (&mut client, address(1)), (&mut server, address(2)));
     events(&mut client);
+    // Acknowledgements that wait leave with this.
+    client.connection_mut(handle).unwrap().send_datagram(Bytes::new()).unwrap();
+    converse(NOW, (&mut client, address(1)), (&mut server, address(2)));
     (client, handle, server)
 }
 

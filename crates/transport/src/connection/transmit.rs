@@ -30,6 +30,8 @@ pub(super) const MIN_PACKET_ROOM: usize = 64;
 /// Room that is padded when streams leave it free and have more to send: a piece of a frame there is not worth its header, and
 /// a shorter datagram would end the batch.
 const FILL: usize = 96;
+/// Bytes of an acknowledgement in front of a close, at most.
+const LAST_ACK: usize = 256;
 /// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
 const PING_AFTER_ACKS: u32 = 64;
 
@@ -669,7 +671,7 @@ impl Connection {
             if !self.keys.can_seal(id.level()) || out.len() < at + MIN_PACKET_ROOM {
                 continue;
             }
-            if let Some(packet) = self.open_close_packet(id, out, at, &frame) {
+            if let Some(packet) = self.open_close_packet(now, id, out, at, &frame) {
                 at = packet.end + TAG_LEN;
                 packets.push(packet);
             }
@@ -704,6 +706,7 @@ impl Connection {
 
     fn open_close_packet(
         &mut self,
+        now: Instant,
         id: SpaceId,
         out: &mut [u8],
         start: usize,
@@ -737,6 +740,13 @@ impl Connection {
         };
         match close {
             CloseFrame::Application { code, reason } if data => {
+                // What arrived before the application closed is acknowledged: the peer learns that it was delivered.
+                if space.acks.has_news()
+                    && w.remaining() > 2 * LAST_ACK
+                    && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
+                {
+                    self.stats.ack_frames_sent += 1;
+                }
                 let len = cut(reason, w.remaining());
                 Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
             }

@@ -421,6 +421,7 @@ impl Endpoint {
             return Some(transmit);
         }
         while let Some(&index) = self.dirty.front() {
+            self.issue_ids(now, index);
             let connection = self.slots[index as usize].connection.as_mut();
             if let Some(transmit) = connection.and_then(|c| c.poll_transmit(now, buffer)) {
                 // The others get their turn before this one fills another buffer.
@@ -428,13 +429,20 @@ impl Endpoint {
                 return Some(transmit);
             }
             self.dirty.pop_front();
-            self.settle(now, index);
+            self.settle(index);
         }
         None
     }
 
-    /// The next thing an application may want to know, and of which connection.
+    /// The next thing an application may want to know, and of which connection. To be polled before
+    /// [`poll_transmit`](Self::poll_transmit) too, if the application can act on it at once: what it says then leaves together with
+    /// what the connection has to say.
     pub fn poll_event(&mut self) -> Option<(Handle, Event)> {
+        if self.events.is_empty() {
+            for at in 0..self.dirty.len() {
+                self.hear(self.dirty[at]);
+            }
+        }
         self.events.pop_front()
     }
 
@@ -481,10 +489,9 @@ impl Endpoint {
         }
     }
 
-    /// A connection has nothing more to send: collects what it has to say to the endpoint.
-    fn settle(&mut self, now: Instant, index: u32) {
+    /// Collects what a connection has to say to the application.
+    fn hear(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        slot.dirty = false;
         let handle = Handle { index, generation: slot.generation };
         let Some(connection) = &mut slot.connection else { return };
         while let Some(event) = connection.poll_event() {
@@ -493,14 +500,28 @@ impl Endpoint {
             }
             self.events.push_back((handle, event));
         }
-        let step = connection.new_tls_step();
-        let mut issued = false;
+    }
+
+    /// Gives a connection the IDs that its peer may use, before it fills datagrams: they travel with its first ones.
+    #[inline]
+    fn issue_ids(&mut self, now: Instant, index: u32) {
+        let Some(connection) = &mut self.slots[index as usize].connection else { return };
         while connection.ids_wanted() > 0 {
             let id = self.ids.generate();
             self.routes.insert(id, index);
             connection.issue_id(id, self.tokens.reset_token(now, &id));
-            issued = true;
         }
+    }
+
+    /// A connection has nothing more to send: collects what it has to say to the endpoint.
+    fn settle(&mut self, index: u32) {
+        self.hear(index);
+        let slot = &mut self.slots[index as usize];
+        slot.dirty = false;
+        let handle = Handle { index, generation: slot.generation };
+        let Some(connection) = &mut slot.connection else { return };
+        let step = connection.new_tls_step();
+        let wants_ids = connection.ids_wanted() > 0;
         while let Some(id) = connection.poll_retired_id() {
             self.routes.remove(&id, index);
         }
@@ -528,7 +549,7 @@ impl Endpoint {
         if let Some(begun) = step {
             self.queue_step(handle, begun);
         }
-        if issued {
+        if wants_ids {
             self.mark_dirty(index);
         }
     }

@@ -112,15 +112,10 @@ impl Slab {
             cached.1 = NONE;
         }
         self.free.push(slot);
-        // A connection that once had many streams does not keep their memory when it has none.
-        if self.by_id.is_empty() && self.slots.capacity() > 16 {
-            self.slots = Vec::new();
-            self.free = Vec::new();
-            self.by_id = HashMap::default();
-        }
     }
 
-    /// Returns memory that is not in use. Slots keep their numbers.
+    /// Returns memory that is not in use. Slots keep their numbers. Not done when the last stream goes: where requests come and
+    /// go, that happens all the time.
     pub(super) fn shrink(&mut self) {
         while self.slots.pop_if(|slot| slot.is_none()).is_some() {}
         let len = self.slots.len();
