@@ -1,6 +1,7 @@
 //! The command line of tiderace: a table of contents. Each subcommand has a file.
 
 mod address;
+mod edge;
 mod failure;
 mod interrupt;
 mod lab;
@@ -23,6 +24,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
+    Edge(edge::Args),
     /// Compare transports on modelled network paths.
     Lab(lab::Args),
     /// Measure connections over real UDP sockets.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let result = match cli.command {
+        Command::Edge(args) => edge::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Relay(args) => relay::run(&args),

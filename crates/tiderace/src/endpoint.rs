@@ -50,6 +50,9 @@ pub struct EndpointOptions {
     pub handshakes: Handshakes,
     /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
     pub shards: Shards,
+    /// The runtimes that drive the shards, in place of threads of the endpoint's own: the first drives the first shard, and so
+    /// on. Whoever serves the connections of a shard ([`Endpoint::accept_at`]) on the same runtime wakes no other thread.
+    pub runtimes: Vec<tokio::runtime::Handle>,
 }
 
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -72,7 +75,7 @@ impl Endpoint {
         }
         let config = config_of(options.config, options.ring)?;
         let sockets = shards::sockets(address, options.shards, &config)?;
-        Self::assemble(sockets, config, options.server, options.handshakes)
+        Self::assemble(sockets, config, options.server, options.handshakes, &options.runtimes)
     }
 
     /// A client on any port, of the family of `remote`.
@@ -106,7 +109,7 @@ impl Endpoint {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let config = config_of(options.config, options.ring)?;
-        Self::assemble(vec![socket], config, options.server, options.handshakes)
+        Self::assemble(vec![socket], config, options.server, options.handshakes, &options.runtimes)
     }
 
     fn assemble(
@@ -114,6 +117,7 @@ impl Endpoint {
         config: EndpointConfig,
         server: Option<ServerConfig>,
         handshakes: Handshakes,
+        runtimes: &[tokio::runtime::Handle],
     ) -> io::Result<Self> {
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
@@ -134,11 +138,15 @@ impl Endpoint {
             let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
             let shared = Shared::new(shard, clock, endpoint);
             this.shards.push(shared.clone());
-            match links.next() {
-                None => {
+            match (links.next(), runtimes.get(usize::from(shard))) {
+                (link, Some(runtime)) => {
+                    let _inside = runtime.enter();
+                    runtime.spawn(Driver::new(shared, Socket::new(socket)?, tls, link));
+                }
+                (None, None) => {
                     tokio::spawn(Driver::new(shared, Socket::new(socket)?, tls, None));
                 }
-                Some(link) => on_thread(shared, socket, tls, link)?,
+                (Some(link), None) => on_thread(shared, socket, tls, link)?,
             }
         }
         Ok(this)
@@ -205,6 +213,28 @@ impl Endpoint {
     /// that somebody else has sent: only for what may happen twice. Answers go out at once.
     pub async fn accept_early(&self) -> Option<Connection> {
         self.accept_by(|state| state.next_early().or_else(|| state.next_incoming())).await
+    }
+
+    /// As [`accept`](Self::accept), of one shard only, and with `early` as [`accept_early`](Self::accept_early).
+    ///
+    /// # Panics
+    /// When there is no shard of this number.
+    pub async fn accept_at(&self, shard: usize, early: bool) -> Option<Connection> {
+        let shared = &self.shards[shard];
+        poll_fn(|cx| {
+            let mut state = shared.lock();
+            let next = if early { state.next_early() } else { None }.or_else(|| state.next_incoming());
+            if let Some(handle) = next {
+                state.add_handle(handle);
+                return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
+            }
+            if state.closed {
+                return Poll::Ready(None);
+            }
+            state.wait_incoming(cx.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     async fn accept_by(&self, next: impl Fn(&mut State) -> Option<Handle>) -> Option<Connection> {

@@ -7,7 +7,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{KeyLog, NoKeyLog};
 use wire::Side;
@@ -316,6 +316,7 @@ impl ClientTls for RustlsClient {
 pub struct ServerBuilder {
     common: Common,
     identity: Option<Identity>,
+    certificates: Option<Arc<dyn ResolvesServerCert>>,
     client_roots: Option<Vec<CertificateDer<'static>>>,
     client_required: bool,
     tickets: usize,
@@ -329,6 +330,14 @@ impl ServerBuilder {
     #[must_use]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// Chooses the certificate by what the client says, such as the name it asks for, in place of
+    /// [`identity`](Self::identity).
+    #[must_use]
+    pub fn certificates(mut self, certificates: Arc<dyn ResolvesServerCert>) -> Self {
+        self.certificates = Some(certificates);
         self
     }
 
@@ -396,7 +405,6 @@ impl ServerBuilder {
     pub fn build(self) -> Result<RustlsServer, ConfigError> {
         self.common.check()?;
         let provider = self.common.provider()?;
-        let identity = self.identity.ok_or(ConfigError::NoIdentity)?;
         let versions =
             rustls::ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&self.common.clock));
         // RFC 9001 §4.2 MUST-1: no TLS before 1.3 is accepted
@@ -414,7 +422,11 @@ impl ServerBuilder {
                 verifiers.with_client_cert_verifier(verifier.build().map_err(refused)?)
             }
         };
-        let mut config = identities.with_single_cert(identity.chain, identity.key).map_err(refused)?;
+        let mut config = match (self.certificates, self.identity) {
+            (Some(certificates), _) => identities.with_cert_resolver(certificates),
+            (None, Some(identity)) => identities.with_single_cert(identity.chain, identity.key).map_err(refused)?,
+            (None, None) => return Err(ConfigError::NoIdentity),
+        };
         config.alpn_protocols = self.common.alpn;
         config.send_tls13_tickets = self.tickets;
         // RFC 9001 §4.6.1 MUST NOT-1: the only value besides 0 that QUIC knows.
@@ -443,6 +455,7 @@ impl RustlsServer {
         ServerBuilder {
             common: Common::default(),
             identity: None,
+            certificates: None,
             client_roots: None,
             client_required: false,
             tickets: 2,

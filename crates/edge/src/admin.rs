@@ -1,0 +1,93 @@
+//! How an operator talks to a gateway that runs: a Unix socket that takes a word on a line and answers with a line of JSON.
+//!
+//! Only the user that the gateway runs as, and root, are heard: the socket's mode says so, and the kernel is asked who is there.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream as StdStream},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::process::Process;
+
+/// A request has to come within this time, and an answer with it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Opens the socket, in place of one that a gateway left behind that is gone.
+pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
+    if StdStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another gateway answers there"));
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Answers until the task ends.
+pub(crate) async fn serve(listener: UnixListener, process: Arc<Process>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let process = process.clone();
+                tokio::spawn(async move {
+                    let answered = tokio::time::timeout(PATIENCE, answer(stream, &process)).await;
+                    if let Ok(Err(error)) = answered {
+                        tracing::debug!("the admin socket: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("the admin socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, process: &Arc<Process>) -> io::Result<()> {
+    let user = stream.peer_cred()?.uid();
+    // SAFETY: the call has no arguments and cannot fail.
+    #[expect(unsafe_code, reason = "libc has no safe form")]
+    let own = unsafe { libc::geteuid() };
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    tokio::io::BufReader::new(read.take(1_024)).read_line(&mut line).await?;
+    let answer = if user != own && user != 0 {
+        json!({"error": "only the user of the gateway, and root, are heard"})
+    } else {
+        match line.trim() {
+            "status" => process.status(),
+            "reload" => match process.reload().await {
+                Ok(generation) => json!({"generation": generation}),
+                Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
+            },
+            other => json!({"error": format!("there is no command `{other}`"), "hint": "there are status and reload"}),
+        }
+    };
+    write.write_all(format!("{answer}\n").as_bytes()).await
+}
+
+/// Sends a command to a gateway that runs, and gives its answer. Blocks.
+///
+/// # Errors
+/// When nobody answers there.
+pub fn ask(socket: &Path, command: &str) -> io::Result<Value> {
+    let mut stream = StdStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    writeln!(stream, "{command}")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(io::Error::other)
+}

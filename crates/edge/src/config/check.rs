@@ -1,0 +1,291 @@
+//! What is wrong with a configuration that only shows in combination.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use http::Uri;
+
+use super::{
+    Config, Many, Protocol, Route, Stream,
+    read::{
+        Fault,
+        Step::{Key, Number},
+        nearest,
+    },
+};
+
+const CONGESTION: [&str; 8] = ["newreno", "cubic", "bbr1", "bbr2", "bbr3", "bbr", "auto", "reno"];
+
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    if config.listen.0.is_empty() {
+        return Err(Fault::new(&[Key("listen")], "expected an address with a port, found none"));
+    }
+    for text in &config.listen.0 {
+        address(text).map_err(|message| {
+            Fault::new(&[Key("listen")], message).hint("`[::]:443` is every address of this machine, IPv4 included")
+        })?;
+    }
+    if config.certificate.is_empty() != config.key.is_empty() {
+        let (missing, given) = if config.key.is_empty() { ("key", "certificate") } else { ("certificate", "key") };
+        return Err(Fault::new(&[Key(given)], format!("expected `{missing}` beside it")));
+    }
+    if config.certificate.is_empty() && config.certificates.is_empty() {
+        return Err(Fault::new(&[Key("listen")], "expected `certificate` and `key`: nothing is served without TLS")
+            .hint("certificate = \"cert.pem\" and key = \"key.pem\", before the first [section]"));
+    }
+    for (number, certificate) in config.certificates.iter().enumerate() {
+        let at = [Key("certificate-for"), Number(number)];
+        let empty = [("name", certificate.name.0.is_empty()), ("certificate", certificate.certificate.is_empty())];
+        let missing = empty.iter().find(|(_, empty)| *empty).map(|(name, _)| *name);
+        let missing = missing.or_else(|| certificate.key.is_empty().then_some("key"));
+        if let Some(missing) = missing {
+            return Err(Fault::new(&at, format!("expected `{missing}`")));
+        }
+        names(&certificate.name, &[Key("certificate-for"), Number(number), Key("name")])?;
+    }
+    let congestion = config.transport.congestion.as_str();
+    if !CONGESTION.contains(&congestion) {
+        let fault = Fault::new(
+            &[Key("transport"), Key("congestion")],
+            format!("there is no congestion control `{congestion}`; expected one of {}", CONGESTION[..7].join(", ")),
+        );
+        return Err(match nearest(congestion, CONGESTION) {
+            Some(name) => fault.hint(format!("did you mean `{name}`?")),
+            None => fault,
+        });
+    }
+    if !config.metrics.listen.is_empty() {
+        address(&config.metrics.listen).map_err(|message| Fault::new(&[Key("metrics"), Key("listen")], message))?;
+    }
+    if config.limits.connections == 0 || config.limits.requests_per_connection == 0 {
+        return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
+    }
+    if config.routes.is_empty() && config.streams.is_empty() {
+        return Err(Fault::new(
+            &[Key("listen")],
+            "expected at least one [[route]] or [[stream]]: nothing would be served",
+        )
+        .hint("[[route]]\n      to = \"http://127.0.0.1:8080\""));
+    }
+    for (number, route) in config.routes.iter().enumerate() {
+        check_route(number, route)?;
+        let earlier = config.routes[..number].iter().position(|other| {
+            other.path == route.path && (other.host == route.host || overlap(&other.host, &route.host))
+        });
+        if let Some(earlier) = earlier {
+            let message = format!("route {} has the same host and path", earlier + 1);
+            return Err(Fault::new(&[Key("route"), Number(number), Key("path")], message));
+        }
+    }
+    for (number, stream) in config.streams.iter().enumerate() {
+        check_stream(number, stream)?;
+    }
+    Ok(())
+}
+
+fn overlap(a: &Many, b: &Many) -> bool {
+    a.0.iter().any(|name| b.0.contains(name))
+}
+
+fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key(key)];
+    names(&route.host, &at("host"))?;
+    if !route.path.starts_with('/') || route.path.contains(['?', '#']) {
+        return Err(Fault::new(&at("path"), format!("expected a path that begins with `/`, found `{}`", route.path)));
+    }
+    match (route.to.0.is_empty(), route.files.is_empty()) {
+        (true, true) => {
+            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to` or `files`").hint(
+                "to = \"http://127.0.0.1:8080\" sends requests to a back end, files = \"/var/www\" serves a directory",
+            ));
+        }
+        (false, false) => return Err(Fault::new(&at("files"), "expected either `to` or `files`, found both")),
+        _ => {}
+    }
+    for to in &route.to.0 {
+        back_end(to).map_err(|message| {
+            Fault::new(&at("to"), message).hint("http://127.0.0.1:8080, or h2c://127.0.0.1:8080 for HTTP/2")
+        })?;
+    }
+    if route.health.is_some() && route.to.0.is_empty() {
+        return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
+    }
+    Ok(())
+}
+
+fn check_stream(number: usize, stream: &Stream) -> Result<(), Fault> {
+    let at = |key| [Key("stream"), Number(number), Key(key)];
+    if stream.alpn.0.is_empty() {
+        return Err(Fault::new(&[Key("stream"), Number(number)], "expected `alpn`"));
+    }
+    for alpn in &stream.alpn.0 {
+        if alpn.is_empty() || alpn.len() > 255 {
+            return Err(Fault::new(&at("alpn"), "expected a name of 1 to 255 bytes"));
+        }
+        if ["h3", "h2", "http/1.1"].contains(&alpn.as_str()) {
+            return Err(Fault::new(&at("alpn"), format!("`{alpn}` is HTTP")).hint("HTTP goes to a [[route]]"));
+        }
+    }
+    names(&stream.sni, &at("sni"))?;
+    if stream.to.is_empty() && stream.datagrams_to.is_empty() {
+        return Err(Fault::new(&[Key("stream"), Number(number)], "expected `to` or `datagrams-to`"));
+    }
+    if !stream.to.is_empty() && !stream.to.starts_with("unix:/") && host_port(&stream.to, "tcp://").is_none() {
+        return Err(Fault::new(
+            &at("to"),
+            format!("expected `tcp://host:port` or `unix:/path`, found `{}`", stream.to),
+        ));
+    }
+    if !stream.datagrams_to.is_empty() && host_port(&stream.datagrams_to, "udp://").is_none() {
+        let message = format!("expected `udp://host:port`, found `{}`", stream.datagrams_to);
+        return Err(Fault::new(&at("datagrams-to"), message));
+    }
+    Ok(())
+}
+
+/// `host:port` behind a scheme.
+pub(crate) fn host_port<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
+    let rest = text.strip_prefix(scheme)?;
+    let (host, port) = rest.rsplit_once(':')?;
+    (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(rest)
+}
+
+/// A back end's protocol and authority.
+pub(crate) fn back_end(text: &str) -> Result<(Protocol, http::uri::Authority), String> {
+    let wrong = || format!("expected `http://host:port` or `h2c://host:port`, found `{text}`");
+    let uri: Uri = text.parse().map_err(|_| wrong())?;
+    let protocol = match uri.scheme_str() {
+        Some("http") => Protocol::Http1,
+        Some("h2c") => Protocol::Http2,
+        _ => return Err(wrong()),
+    };
+    if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+        return Err(format!("a back end has no path, found `{text}`"));
+    }
+    Ok((protocol, uri.authority().cloned().ok_or_else(wrong)?))
+}
+
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("expected an address with a port, as in `192.0.2.1:443`, found `{text}`"))
+}
+
+fn names(names: &Many, at: &[super::read::Step]) -> Result<(), Fault> {
+    for name in &names.0 {
+        let plain = name.strip_prefix("*.").unwrap_or(name);
+        let good = !plain.is_empty()
+            && plain.split('.').all(|label| {
+                !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            });
+        if !good {
+            let message = format!("expected a name as in `example.org` or `*.example.org`, found `{name}`");
+            let fault = Fault::new(at, message);
+            return Err(if name.contains(':') { fault.hint("a name has no scheme and no port") } else { fault });
+        }
+    }
+    Ok(())
+}
+
+impl Config {
+    /// Makes paths in the file relative to its directory.
+    pub(super) fn resolve(&mut self, directory: &Path) {
+        let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
+        let paths = [&mut self.certificate, &mut self.key, &mut self.admin.socket].into_iter().chain(certificates);
+        let files = self.routes.iter_mut().map(|route| &mut route.files);
+        for path in paths.chain(files).filter(|path| !path.is_empty()) {
+            *path = directory.join(&*path).to_string_lossy().into_owned();
+        }
+        if !["-", "off"].contains(&self.log.access.as_str()) {
+            self.log.access = directory.join(&self.log.access).to_string_lossy().into_owned();
+        }
+    }
+
+    /// Certificates and keys that belong together and can be read, directories that exist.
+    pub(super) fn check_files(&self) -> Result<(), Fault> {
+        let with_path = |path: &[super::read::Step], chain: &str, key: &str| {
+            crate::tls::read(Path::new(chain), Path::new(key)).map(drop).map_err(|error| {
+                let mut path = path.to_vec();
+                path.push(Key(if error.is_key() { "key" } else { "certificate" }));
+                Fault { path, message: error.to_string(), hint: error.hint() }
+            })
+        };
+        if !self.certificate.is_empty() {
+            with_path(&[], &self.certificate, &self.key)?;
+        }
+        for (number, certificate) in self.certificates.iter().enumerate() {
+            let at = [Key("certificate-for"), Number(number)];
+            with_path(&at, &certificate.certificate, &certificate.key)?;
+        }
+        for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
+            if !PathBuf::from(&route.files).is_dir() {
+                let message = format!("expected a directory, found none at {}", route.files);
+                return Err(Fault::new(&[Key("route"), Number(number), Key("files")], message));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ConfigError, parse};
+
+    const GOOD: &str = r#"listen = "[::]:443"
+certificate = "cert.pem"
+key = "key.pem"
+
+[[route]]
+to = "http://127.0.0.1:8080"
+
+[[route]]
+host = ["example.org", "*.example.org"]
+path = "/files"
+files = "/var/www"
+
+[[stream]]
+alpn = "redis"
+to = "tcp://127.0.0.1:6379"
+"#;
+
+    fn error(from: &str, to: &str) -> ConfigError {
+        assert!(GOOD.contains(from), "{from}");
+        parse(&GOOD.replacen(from, to, 1), "edge.toml").unwrap_err()
+    }
+
+    #[test]
+    fn five_lines_are_enough() {
+        parse(GOOD, "edge.toml").unwrap();
+        let five: String = GOOD.lines().take(6).map(|line| format!("{line}\n")).collect();
+        let config = parse(&five, "edge.toml").unwrap();
+        assert!(config.http3.enabled && config.routes.len() == 1);
+    }
+
+    #[test]
+    fn errors_name_file_line_field_and_what_to_do() {
+        for (from, to, line, field, hint) in [
+            ("listen =", "lissen =", 1, "lissen", "did you mean `listen`?"),
+            ("\"[::]:443\"", "\"localhost\"", 1, "listen", "every address"),
+            ("\"[::]:443\"", "443", 1, "listen", ""),
+            ("key = \"key.pem\"\n", "", 2, "certificate", ""),
+            ("to = \"http", "too = \"http", 6, "route.too", "did you mean `to`?"),
+            ("http://127", "https//127", 6, "route[1].to", "http://127.0.0.1:8080"),
+            ("to = \"http://127.0.0.1:8080\"\n", "", 5, "route[1]", "to = "),
+            ("\"/files\"", "\"files\"", 10, "route[2].path", ""),
+            ("path = \"/files\"", "timeout = \"5\"", 10, "route.timeout", ""),
+            ("*.example.org", "https://example.org", 9, "route[2].host", "no scheme"),
+            ("files = \"/var/www\"", "files = \"/x\"\nto = \"http://a:1\"", 11, "route[2].files", ""),
+            ("\"redis\"", "\"h3\"", 14, "stream[1].alpn", "[[route]]"),
+            ("tcp://", "http://", 15, "stream[1].to", ""),
+            ("\n[[route]]", "\n[transport]\ncongestion = \"cubik\"\n[[route]]", 6, "transport.congestion", "`cubic`"),
+        ] {
+            let error = error(from, to);
+            assert_eq!((error.line, error.field.as_deref()), (Some(line), Some(field)), "{error}");
+            assert!(error.to_string().starts_with(&format!("edge.toml:{line}: {field}: ")), "{error}");
+            assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
+        }
+        let twice = parse(&format!("{GOOD}\n[[route]]\nto = \"http://a:1\"\n"), "x").unwrap_err();
+        assert_eq!(twice.field.as_deref(), Some("route[3].path"), "{twice}");
+        assert!(parse("listen = ", "x").is_err() && parse("", "x").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! Values as people write them: `30 s`, `64 kB`, one thing where a list may stand.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A time with its unit: `250 ms`, `30 s`, `5 min`, `2 h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// Seconds.
+    pub const fn secs(secs: u64) -> Self {
+        Self(Duration::from_secs(secs))
+    }
+}
+
+/// Splits a number from its unit.
+fn parts(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+impl std::str::FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no time; expected a number with a unit, as in `250 ms`, `30 s`, `5 min`");
+        let (number, unit) = parts(text).ok_or_else(wrong)?;
+        let seconds = match unit {
+            "ms" => number / 1e3,
+            "s" => number,
+            "min" => number * 60.0,
+            "h" => number * 3_600.0,
+            "d" => number * 86_400.0,
+            _ => return Err(wrong()),
+        };
+        Duration::try_from_secs_f64(seconds).map(Self).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            _ if !ms.is_multiple_of(1_000) => write!(f, "{ms} ms"),
+            _ if ms >= 3_600_000 && ms.is_multiple_of(3_600_000) => write!(f, "{} h", ms / 3_600_000),
+            _ if ms >= 60_000 && ms.is_multiple_of(60_000) => write!(f, "{} min", ms / 60_000),
+            _ => write!(f, "{} s", ms / 1_000),
+        }
+    }
+}
+
+/// A number of bytes: `64 kB`, `1 MiB`, `1500 B`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no size; expected a number with a unit, as in `64 kB`, `1 MiB`");
+        let (number, unit) = parts(text).ok_or_else(wrong)?;
+        let factor = match unit {
+            "B" => 1.0,
+            "kB" => 1e3,
+            "KiB" => 1024.0,
+            "MB" => 1e6,
+            "MiB" => 1_048_576.0,
+            "GB" => 1e9,
+            "GiB" => 1_073_741_824.0,
+            _ => return Err(wrong()),
+        };
+        Ok(Self((number * factor) as u64))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n > 0 && n % 1_048_576 == 0 => write!(f, "{} MiB", n / 1_048_576),
+            n if n > 0 && n % 1_024 == 0 => write!(f, "{} KiB", n / 1_024),
+            n => write!(f, "{n} B"),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+as_text!(Span);
+as_text!(Size);
+
+/// One or many: `"a"` or `["a", "b"]`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Many(pub Vec<String>);
+
+impl Serialize for Many {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [one] => one.serialize(serializer),
+            all => all.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Many {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Many;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Many, E> {
+                Ok(Many(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Many, A::Error> {
+                let mut all = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    all.push(text);
+                }
+                Ok(Many(all))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_come_back_as_they_were_written() {
+        for text in ["250 ms", "30 s", "5 min", "2 h", "1500 ms"] {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+        assert_eq!("1.5 s".parse::<Span>().unwrap().0, Duration::from_millis(1_500));
+        for text in ["64 KiB", "1 MiB", "1500 B"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        for bad in ["", "5", "s", "-1 s", "5 years", "1e99 h"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+        assert!("5".parse::<Size>().is_err());
+    }
+}

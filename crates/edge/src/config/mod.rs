@@ -1,0 +1,221 @@
+//! The configuration file: what may stand in it, and what is wrong with it.
+//!
+//! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
+//! only shows in combination, `reference` prints the page of documentation.
+
+mod check;
+mod human;
+mod read;
+pub mod reference;
+mod section;
+
+use serde::{Deserialize, Serialize};
+
+use self::section::section;
+pub use self::{
+    human::{Many, Size, Span},
+    read::{ConfigError, load, parse},
+};
+pub(crate) use check::{address, back_end, host_port};
+
+section! {
+    /// The whole file. Five lines are a working site: `listen`, `certificate`, `key`, and a `[[route]]` with `to`.
+    pub struct Config {
+        /// Addresses and ports; each serves HTTP/3 on UDP, and HTTP/2 and HTTP/1.1 over TLS on TCP. One or a list.
+        listen: Many = Many(vec!["[::]:443".to_owned()]),
+        /// The certificate chain (PEM), for clients that no `[[certificate-for]]` fits. Read again when it changes.
+        certificate: String = String::new(),
+        /// The private key of `certificate` (PEM).
+        key: String = String::new(),
+        /// Threads that serve. 0: one for each processor.
+        workers: u8 = 0,
+        /// How long a stop waits for what is under way.
+        drain: Span = Span::secs(30),
+        /// Certificates by server name.
+        #[serde(rename = "certificate-for")]
+        certificates: Vec<Certificate> = Vec::new(),
+        /// HTTP/3.
+        http3: Http3 = Http3::default(),
+        /// Settings of QUIC.
+        transport: Transport = Transport::default(),
+        /// Limits.
+        limits: Limits = Limits::default(),
+        /// The access log.
+        log: Log = Log::default(),
+        /// The socket for `tiderace edge reload` and `tiderace edge status`.
+        admin: Admin = Admin::default(),
+        /// Figures for Prometheus.
+        metrics: Metrics = Metrics::default(),
+        /// Where requests go: the longest `path` of the best `host` wins.
+        #[serde(rename = "route")]
+        routes: Vec<Route> = Vec::new(),
+        /// Where streams of other protocols than HTTP go.
+        #[serde(rename = "stream")]
+        streams: Vec<Stream> = Vec::new(),
+    }
+}
+
+section! {
+    /// `[[certificate-for]]`: a certificate for some server names.
+    pub struct Certificate {
+        /// The names, as in `example.org` or `*.example.org`. One or a list.
+        name: Many = Many::default(),
+        /// The certificate chain (PEM). Read again when it changes.
+        certificate: String = String::new(),
+        /// Its private key (PEM).
+        key: String = String::new(),
+    }
+}
+
+section! {
+    /// `[http3]`.
+    pub struct Http3 {
+        /// Serve HTTP/3, and say so in `alt-svc`.
+        enabled: bool = true,
+        /// How long clients may remember that HTTP/3 is there.
+        alt_svc_max_age: Span = Span::secs(86_400),
+        /// Refuse new QUIC connections so that clients fall to TCP within one round trip.
+        shed: bool = false,
+    }
+}
+
+section! {
+    /// `[transport]`: settings of QUIC.
+    pub struct Transport {
+        /// Congestion control: `newreno`, `cubic`, `bbr1`, `bbr2`, `bbr3` or `auto`.
+        congestion: String = "cubic".to_owned(),
+        /// A connection ends when nothing is heard for this long.
+        idle_timeout: Span = Span::secs(30),
+        /// Early data (0-RTT): requests of clients that come back leave with their first packet.
+        early_data: bool = false,
+        /// While more handshakes than this are incomplete, clients prove their address first (Retry).
+        retry_above: usize = 1_000,
+    }
+}
+
+section! {
+    /// `[limits]`: what a client may use up.
+    pub struct Limits {
+        /// Connections at a time, TCP and QUIC together.
+        connections: usize = 100_000,
+        /// Connections at a time of one address (IPv4), or of one /64 (IPv6).
+        connections_per_address: usize = 1_000,
+        /// Requests at a time on one connection of HTTP/2 or HTTP/3.
+        requests_per_connection: u32 = 100,
+        /// Bytes of the fields of a request.
+        fields: Size = Size(64 * 1024),
+        /// A request's fields have to come within this time; an idle connection of HTTP/1.1 ends after it.
+        fields_timeout: Span = Span::secs(30),
+        /// The next part of a request's content has to come within this time.
+        content_timeout: Span = Span::secs(60),
+        /// TLS has to be done within this time.
+        handshake_timeout: Span = Span::secs(10),
+    }
+}
+
+section! {
+    /// `[log]`: one line of JSON for each request.
+    pub struct Log {
+        /// A file, `-` for the standard output, or `off`.
+        access: String = "off".to_owned(),
+    }
+}
+
+section! {
+    /// `[admin]`.
+    pub struct Admin {
+        /// Path of a Unix socket that only its owner may use; empty for none.
+        socket: String = String::new(),
+    }
+}
+
+section! {
+    /// `[metrics]`.
+    pub struct Metrics {
+        /// Address and port that serve `/metrics` over plain HTTP; empty for none.
+        listen: String = String::new(),
+    }
+}
+
+section! {
+    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to` and `files`.
+    pub struct Route {
+        /// Names as in `example.org` or `*.example.org`; none for every name. One or a list.
+        host: Many = Many::default(),
+        /// The beginning of the path, whole segments: `/api` is for `/api` and `/api/x`, not for `/apis`.
+        path: String = "/".to_owned(),
+        /// Back ends: `http://host:port` for HTTP/1.1, `h2c://host:port` for HTTP/2 without TLS. One or a list.
+        to: Many = Many::default(),
+        /// A directory whose files are served.
+        files: String = String::new(),
+        /// Leave `path` out of what the back end is asked for.
+        strip: bool = false,
+        /// A connection to a back end has to be there within this time.
+        connect_timeout: Span = Span::secs(5),
+        /// The fields of a response have to come within this time.
+        timeout: Span = Span::secs(60),
+        /// How often a request is tried again, with another back end if there is one: when none got it, or when it is
+        /// idempotent, has no content and failed before its answer began.
+        retries: u8 = 1,
+        /// Requests may be served from early data, which somebody else may have sent again. Safe methods only.
+        early_data: bool = false,
+        /// Asks back ends how they are.
+        health: Option<Health> = None,
+    }
+}
+
+section! {
+    /// `[route.health]`: a back end that fails the check gets no requests while others are well.
+    pub struct Health {
+        /// What is asked for; an answer below 400 is good.
+        path: String = "/".to_owned(),
+        /// How often.
+        interval: Span = Span::secs(5),
+        /// The answer has to come within this time.
+        timeout: Span = Span::secs(2),
+        /// Failures in a row until it is out.
+        down_after: u32 = 2,
+        /// Successes in a row until it is in again.
+        up_after: u32 = 2,
+    }
+}
+
+section! {
+    /// `[[stream]]`: another protocol than HTTP, by ALPN. Each bidirectional stream becomes a connection to the back end.
+    pub struct Stream {
+        /// Application protocols (ALPN). One or a list.
+        alpn: Many = Many::default(),
+        /// Server names; none for every name. One or a list.
+        sni: Many = Many::default(),
+        /// The back end of streams: `tcp://host:port` or `unix:/path`.
+        to: String = String::new(),
+        /// The back end of datagrams: `udp://host:port`; each connection has a socket of its own.
+        datagrams_to: String = String::new(),
+        /// Begin each connection with the client's address (PROXY protocol version 2).
+        proxy_protocol: bool = false,
+        /// A connection to the back end has to be there within this time.
+        connect_timeout: Span = Span::secs(5),
+    }
+}
+
+/// A protocol with which a back end is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+}
+
+/// The admin socket that a configuration names, as it is written, whatever else is wrong with the text.
+pub fn admin_socket(text: &str) -> Option<String> {
+    if let Ok(table) = text.parse::<toml::Table>() {
+        return Some(table.get("admin")?.get("socket")?.as_str()?.to_owned());
+    }
+    // A text that is no TOML may still be read line by line.
+    let section = text.lines().map(str::trim).skip_while(|line| *line != "[admin]").skip(1);
+    section.take_while(|line| !line.starts_with('[')).find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == "socket").then(|| value.trim().trim_matches('"').to_owned())
+    })
+}

@@ -1,0 +1,214 @@
+//! From text to a configuration, with errors that name the file, the line, what was expected, and what to do.
+
+use std::{ops::Range, path::Path};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{Config, check};
+
+/// A configuration that cannot be used. Prints as one line; [`ConfigError::hint`] belongs on the next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", self.place())]
+pub struct ConfigError {
+    /// The file.
+    pub file: String,
+    /// Line in the file, from 1.
+    pub line: Option<usize>,
+    /// The field, as in `route[2].to`; routes count from 1.
+    pub field: Option<String>,
+    /// What is wrong, and what was expected.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+impl ConfigError {
+    fn place(&self) -> String {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let field = self.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
+        format!("{}{line}: {field}", self.file)
+    }
+}
+
+/// Something wrong with a field, before its line is known. Its path has the numbers of tables in lists, from 0.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) path: Vec<Step>,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+/// A step on the way to a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Key(&'static str),
+    Number(usize),
+}
+
+impl Fault {
+    pub(crate) fn new(path: &[Step], message: impl Into<String>) -> Self {
+        Self { path: path.to_vec(), message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Reads and checks a file. Paths in it are relative to its directory.
+///
+/// # Errors
+/// When it cannot be read, or says something that cannot be.
+pub fn load(file: &Path) -> Result<Config, ConfigError> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
+        file: name.clone(),
+        line: None,
+        field: None,
+        message: format!("cannot read the file: {error}"),
+        hint: Some("give the configuration's path with --config".to_owned()),
+    })?;
+    let mut config = parse(&text, &name)?;
+    let directory = file.parent().unwrap_or_else(|| Path::new("."));
+    config.resolve(directory);
+    config.check_files().map_err(|fault| locate(&text, &name, fault))?;
+    Ok(config)
+}
+
+/// Reads a configuration from `text` and checks everything that needs no file.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
+    let config: Config = toml::from_str(text).map_err(|error| explain(text, file, &error))?;
+    check::check(&config).map_err(|fault| locate(text, file, fault))?;
+    Ok(config)
+}
+
+fn locate(text: &str, file: &str, fault: Fault) -> ConfigError {
+    let line = position(text, &fault.path).map(|start| line_of(text, start));
+    ConfigError {
+        file: file.to_owned(),
+        line,
+        field: Some(display(&fault.path)),
+        message: fault.message,
+        hint: fault.hint,
+    }
+}
+
+fn display(path: &[Step]) -> String {
+    let mut text = String::new();
+    for step in path {
+        match step {
+            Step::Key(key) if text.is_empty() => text.push_str(key),
+            Step::Key(key) => {
+                text.push('.');
+                text.push_str(key);
+            }
+            Step::Number(number) => text.push_str(&format!("[{}]", number + 1)),
+        }
+    }
+    text
+}
+
+/// Says where in the text the reader stumbled, and over what.
+fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
+    let message = error.message().trim().replace('\n', ", ");
+    let line = error.span().map(|span| line_of(text, span.start));
+    let field = error.span().and_then(|span| key_at(text, &span));
+    let hint = suggestion(&message);
+    ConfigError { file: file.to_owned(), line, field, message, hint }
+}
+
+/// The name that was probably meant, from serde's "unknown field `x`, expected one of `a`, `b`".
+fn suggestion(message: &str) -> Option<String> {
+    if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
+        return None;
+    }
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let written = quoted.next()?;
+    nearest(written, quoted).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// The candidate closest to `name`, if one is close enough to be a slip of the fingers.
+pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = candidates.into_iter().map(|candidate| (distance(name, candidate), candidate)).min()?;
+    (near.0 <= (near.1.len().max(name.len()) / 3).max(1)).then_some(near.1)
+}
+
+/// Letters to insert, remove or replace until `a` becomes `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, other) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+}
+
+/// The name of the key at whose place, or in whose value, `span` begins.
+fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
+    fn search(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+        table.iter().find_map(|(key, value)| {
+            let here = |range: Range<usize>| range.contains(&span.start);
+            let name = key.get_ref().to_string();
+            if here(key.span()) {
+                return Some(name);
+            }
+            let inner = match value.get_ref() {
+                DeValue::Table(inner) => search(inner, span),
+                DeValue::Array(list) => list.iter().find_map(|item| match item.get_ref() {
+                    DeValue::Table(inner) => search(inner, span),
+                    _ => None,
+                }),
+                _ => None,
+            };
+            match inner {
+                Some(inner) => Some(format!("{name}.{inner}")),
+                None => here(value.span()).then_some(name),
+            }
+        })
+    }
+    search(DeTable::parse(text).ok()?.get_ref(), span)
+}
+
+/// Where the field, or else the closest thing around it, stands in the text.
+fn position(text: &str, path: &[Step]) -> Option<usize> {
+    let root = DeTable::parse(text).ok()?;
+    let mut start = None;
+    let mut table = root.get_ref();
+    let mut list: Option<&[Spanned<DeValue<'_>>]> = None;
+    for step in path {
+        let value = match step {
+            Step::Key(name) => {
+                let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref().as_ref() == *name) else { break };
+                start = Some(key.span().start);
+                value
+            }
+            Step::Number(number) => {
+                let Some(value) = list.and_then(|list| list.get(*number)) else { break };
+                start = Some(value.span().start);
+                value
+            }
+        };
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            DeValue::Array(inner) => list = Some(inner),
+            _ => {}
+        }
+    }
+    start
+}

@@ -1,0 +1,67 @@
+//! The page of documentation about the configuration, made from the declarations.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::{
+    Admin, Certificate, Config, Health, Http3, Limits, Log, Metrics, Route, Stream, Transport, section::Section,
+};
+
+/// The page, as Markdown.
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Configuration of the edge\n\n\
+         Made from the code by `tiderace edge reference`; a test keeps this file and the code equal. The file is TOML. Paths in it are\n\
+         relative to its directory. `tiderace edge check --config FILE` says what is wrong with it.\n",
+    );
+    section::<Config>(&mut page, "The file");
+    section::<Certificate>(&mut page, "[[certificate-for]]");
+    section::<Http3>(&mut page, "[http3]");
+    section::<Transport>(&mut page, "[transport]");
+    section::<Limits>(&mut page, "[limits]");
+    section::<Log>(&mut page, "[log]");
+    section::<Admin>(&mut page, "[admin]");
+    section::<Metrics>(&mut page, "[metrics]");
+    section::<Route>(&mut page, "[[route]]");
+    section::<Health>(&mut page, "[route.health]");
+    section::<Stream>(&mut page, "[[stream]]");
+    page
+}
+
+fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
+    let defaults = toml::Value::try_from(S::default()).expect("defaults can be written");
+    let about: Vec<&str> = S::ABOUT.iter().map(|line| line.trim()).collect();
+    let _ = write!(page, "\n## {title}\n\n{}\n\n| name | default | meaning |\n|---|---|---|\n", about.join(" "));
+    for (field, doc) in S::FIELDS {
+        let doc: Vec<&str> = doc.iter().map(|line| line.trim()).collect();
+        // Three fields have another name in the file than in the code: lists of tables are written in the singular.
+        let name = match *field {
+            "certificates" => "certificate-for".to_owned(),
+            "routes" => "route".to_owned(),
+            "streams" => "stream".to_owned(),
+            other => other.replace('_', "-"),
+        };
+        let default = match defaults.get(&name) {
+            Some(toml::Value::Table(_)) => "see below".to_owned(),
+            None => "none".to_owned(),
+            Some(toml::Value::Array(list)) if list.is_empty() => "none".to_owned(),
+            Some(toml::Value::String(text)) if text.is_empty() => "none".to_owned(),
+            Some(value) => format!("`{value}`"),
+        };
+        let _ = writeln!(page, "| `{name}` | {default} | {} |", doc.join(" ").replace('|', "\\|"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_in_docs_is_what_the_code_says() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/edge-config.md");
+        let written = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            written == super::markdown(),
+            "docs/edge-config.md is out of date\nhint: cargo run -- edge reference > docs/edge-config.md"
+        );
+    }
+}

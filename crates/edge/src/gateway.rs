@@ -1,0 +1,217 @@
+//! The life of a request: checked, routed, answered, written down. The same for all versions of HTTP.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+
+use crate::{
+    body::{AnyBody, settle},
+    files::plain,
+    generation::{Answers, Generation, Shared, Target},
+    observe::{self, Story},
+    upstream::{fields, switch},
+};
+
+/// Who asks, over what.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) remote: SocketAddr,
+    pub(crate) protocol: &'static str,
+    /// `alt-svc` for those that came over TCP.
+    pub(crate) alt_svc: Option<HeaderValue>,
+    /// When the request came in early data: the connection whose handshake is not complete.
+    pub(crate) early: Option<tiderace::Connection>,
+}
+
+/// Answers a request.
+pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer: Peer) -> Response<AnyBody> {
+    let begun = Instant::now();
+    let generation = shared.current();
+    let mut story = Story {
+        begun,
+        peer: peer.remote,
+        protocol: peer.protocol,
+        method: request.method().to_string(),
+        host: String::new(),
+        path: request.uri().path_and_query().map_or_else(String::new, |path| path.as_str().to_owned()),
+        route: "none".to_owned(),
+        back_end: None,
+        tries: 0,
+        early: peer.early.is_some(),
+        error: None,
+    };
+    let alt_svc = peer.alt_svc.clone();
+    let mut response = match find(&generation, &request, &mut story) {
+        Ok(target) => respond(&target, request, peer, &mut story).await,
+        Err(status) => plain(status),
+    };
+    if let Some(alt_svc) = alt_svc {
+        response.headers_mut().insert(header::ALT_SVC, alt_svc);
+    }
+    observe::observe(response, story, &generation.log, &shared.metrics)
+}
+
+/// Who answers; or why nobody does.
+fn find(generation: &Generation, request: &Request<AnyBody>, story: &mut Story) -> Result<Arc<Target>, StatusCode> {
+    let host = host(request).ok_or(StatusCode::BAD_REQUEST)?;
+    story.host.clone_from(&host);
+    let is_websocket = switch::asked(request) == Some(switch::Asked::Connect);
+    // A gateway is no tunnel, and says nothing about the way here (RFC 9110 §9.3.8).
+    if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && !is_websocket {
+        return Err(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let name = name.map_or(host.as_str(), |(name, _)| name).trim_end_matches('.').to_ascii_lowercase();
+    let target = generation.routes.find(&name, request.uri().path()).cloned().ok_or(StatusCode::NOT_FOUND)?;
+    story.route.clone_from(&target.name);
+    Ok(target)
+}
+
+/// The host that a request is for, with its port as it was written; `None` when it does not say, or says two things.
+fn host(request: &Request<AnyBody>) -> Option<String> {
+    let mut given = request.headers().get_all(header::HOST).iter();
+    let field = match (given.next(), given.next()) {
+        (None, _) => None,
+        (Some(host), None) => Some(host.to_str().ok()?),
+        // RFC 9112 §3.2: more than one is an error.
+        (Some(_), Some(_)) => return None,
+    };
+    let host = match (request.uri().authority(), field) {
+        // RFC 9114 §4.3.1, RFC 9113 §8.3.1: they may not contradict each other. In HTTP/1.1 the target wins (RFC 9112 §3.2.2).
+        (Some(authority), Some(field)) if request.version() >= Version::HTTP_2 && authority.as_str() != field => {
+            return None;
+        }
+        (Some(authority), _) => authority.as_str(),
+        (None, Some(field)) => field,
+        (None, None) => return None,
+    };
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']');
+    (!host.is_empty() && host.len() <= 261 && host.bytes().all(sane)).then(|| host.to_owned())
+}
+
+async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, story: &mut Story) -> Response<AnyBody> {
+    if let Some(connection) = &peer.early {
+        // RFC 8470 §3: what may not happen twice waits until the handshake has shown who asks.
+        let may_happen_twice = request.method().is_safe() && target.route.early_data;
+        if !may_happen_twice {
+            story.early = false;
+            if connection.established().await.is_err() {
+                return plain(StatusCode::TOO_EARLY);
+            }
+        }
+    }
+    let upstream = match &target.answers {
+        Answers::Files(files) => return files.answer(&request),
+        Answers::Upstream(upstream) => upstream,
+    };
+    // In HTTP/3 the end of a request without content may come in a packet of its own.
+    let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
+    if says_nothing
+        && request.version() == Version::HTTP_3
+        && (request.method().is_safe() || *request.method() == Method::DELETE)
+    {
+        let (head, body) = request.into_parts();
+        request = Request::from_parts(head, settle(body).await);
+    }
+    let asked = switch::asked(&request);
+    let client = asked.map(|_| hyper::upgrade::on(&mut request));
+    let headers = request.headers_mut();
+    fields::strip(headers);
+    fields::introduce(headers, peer.remote.ip(), &story.host, story.early);
+    if let Some(asked) = asked {
+        switch::ask(&mut request, asked);
+    }
+    if target.route.strip {
+        strip_path(&mut request, &target.route.path);
+    }
+    let answer = match upstream.send(request).await {
+        Ok(answer) => answer,
+        Err(failure) => {
+            tracing::debug!("{}", failure.reason);
+            story.error = Some(failure.reason);
+            return plain(failure.status);
+        }
+    };
+    story.back_end = Some(answer.back_end);
+    story.tries = answer.tries;
+    let mut response = answer.response;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let (Some(asked), Some(client)) = (asked, client) else {
+            // It agrees to what nobody has asked for.
+            story.error = Some("the back end switched protocols unasked".to_owned());
+            return plain(StatusCode::BAD_GATEWAY);
+        };
+        let back_end = hyper::upgrade::on(&mut response);
+        fields::strip(response.headers_mut());
+        switch::answer(&mut response, asked);
+        tokio::spawn(switch::carry(client, back_end));
+        return response.map(|_| crate::body::full(""));
+    }
+    fields::strip(response.headers_mut());
+    // A back end's own services are at its own address.
+    response.headers_mut().remove(header::ALT_SVC);
+    response.map(|body| body.map_err(Into::into).boxed_unsync())
+}
+
+/// Leaves the route's path out of the request's.
+fn strip_path(request: &mut Request<AnyBody>, prefix: &str) {
+    let uri = request.uri();
+    let Some(rest) = uri.path().strip_prefix(prefix.trim_end_matches('/')) else { return };
+    let path = format!("/{}{}", rest.trim_start_matches('/'), uri.query().map_or(String::new(), |q| format!("?{q}")));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = path.parse().ok();
+    if let Ok(uri) = http::Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::full;
+
+    fn request(version: Version, uri: &str, hosts: &[&str]) -> Request<AnyBody> {
+        let mut builder = Request::builder().uri(uri).version(version);
+        for host in hosts {
+            builder = builder.header("host", *host);
+        }
+        builder.body(full("")).unwrap()
+    }
+
+    #[test]
+    fn one_host_and_no_contradiction() {
+        let v1 = Version::HTTP_11;
+        for (version, uri, hosts, expected) in [
+            (v1, "/x", &["example.org:8443"][..], Some("example.org:8443")),
+            (v1, "/x", &[], None),
+            (v1, "/x", &["a", "b"], None),
+            (v1, "http://a/x", &["b"], Some("a")),
+            (v1, "/x", &["a/b"], None),
+            (v1, "/x", &[""], None),
+            (v1, "/x", &["[::1]:1"], Some("[::1]:1")),
+            (v1, "/x", &["a b"], None),
+            (Version::HTTP_2, "https://a/x", &[], Some("a")),
+            (Version::HTTP_2, "https://a/x", &["a"], Some("a")),
+            (Version::HTTP_2, "https://a/x", &["b"], None),
+            (Version::HTTP_3, "https://user@a/x", &[], None),
+        ] {
+            assert_eq!(host(&request(version, uri, hosts)).as_deref(), expected, "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn the_path_of_a_route_can_be_left_out() {
+        for (path, prefix, expected) in [
+            ("/api/x?y=1", "/api", "/x?y=1"),
+            ("/api", "/api/", "/"),
+            ("/api//evil", "/api", "/evil"),
+            ("/x", "/", "/x"),
+        ] {
+            let mut request = request(Version::HTTP_11, path, &["a"]);
+            strip_path(&mut request, prefix);
+            assert_eq!(request.uri().to_string(), expected);
+        }
+    }
+}

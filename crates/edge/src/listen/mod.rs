@@ -1,0 +1,112 @@
+//! An address that is served: TCP with TLS for HTTP/1.1 and HTTP/2, UDP with QUIC for HTTP/3 and private protocols.
+//!
+//! Each worker has sockets of its own for both, so that a connection never leaves its thread.
+
+mod quic;
+mod tcp;
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use http::HeaderValue;
+use tiderace::Endpoint;
+use tokio::sync::watch;
+
+use crate::{
+    config::Config,
+    generation::{Generation, Shared},
+    worker::Workers,
+};
+
+/// An address at work. Dropped, it takes no connection more and lets those that exist end.
+pub(crate) struct Listener {
+    local: SocketAddr,
+    endpoint: Arc<Endpoint>,
+    draining: watch::Sender<bool>,
+    closed: watch::Sender<bool>,
+}
+
+/// What a connection has to know about where it came in.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) local: SocketAddr,
+    /// True when connections shall end.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Entrance {
+    /// Waits until connections shall end.
+    pub(crate) fn drain(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut draining = self.draining.clone();
+        async move {
+            // An error says that the listener is gone, which means the same.
+            let _ = draining.wait_for(|draining| *draining).await;
+        }
+    }
+
+    /// What clients over TCP are told about HTTP/3.
+    pub(crate) fn alt_svc(&self, config: &Config) -> Option<HeaderValue> {
+        let http3 = config.http3.enabled && !config.http3.shed;
+        let age = config.http3.alt_svc_max_age.0.as_secs();
+        let text = format!("h3=\":{}\"; ma={age}", self.local.port());
+        http3.then(|| HeaderValue::from_str(&text).expect("numbers"))
+    }
+}
+
+impl Listener {
+    /// Opens an address on all workers. With port 0 TCP and UDP get the same free port.
+    pub(crate) fn open(
+        address: SocketAddr,
+        first: &Generation,
+        shared: &Arc<Shared>,
+        workers: &Workers,
+    ) -> io::Result<Self> {
+        let mut last = io::Error::other("no port is free for both TCP and UDP");
+        // Only when any port will do, another may be tried.
+        for _ in 0..if address.port() == 0 { 16 } else { 1 } {
+            match Self::try_open(address, first, shared, workers) {
+                Ok(this) => return Ok(this),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn try_open(address: SocketAddr, first: &Generation, shared: &Arc<Shared>, workers: &Workers) -> io::Result<Self> {
+        let sockets = tcp::sockets(address, workers.count())?;
+        let local = sockets[0].local_addr()?;
+        let endpoint = Arc::new(quic::open(local, first, shared, workers)?);
+        let (draining, drain) = watch::channel(false);
+        let (closed, close) = watch::channel(false);
+        let entrance = Entrance { shared: shared.clone(), local, draining: drain };
+        for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
+            let _inside = worker.enter();
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            worker.spawn(tcp::accept(socket, entrance.clone(), close.clone()));
+            worker.spawn(quic::accept(endpoint.clone(), number, entrance.clone(), close.clone()));
+        }
+        Ok(Self { local, endpoint, draining, closed })
+    }
+
+    /// The address, with the port that it has got.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// From here on, handshakes are made as `generation` wants.
+    pub(crate) fn adopt(&self, generation: &Generation) {
+        self.endpoint.set_server_config(Some(quic::server_config(generation)));
+    }
+
+    /// Takes no connection more, and asks those that exist to end.
+    pub(crate) fn drain(&self, generation: &Generation) {
+        self.closed.send_replace(true);
+        let shed = tiderace::ServerConfig { versions: Vec::new(), ..quic::server_config(generation) };
+        self.endpoint.set_server_config(Some(shed));
+        self.draining.send_replace(true);
+    }
+}

@@ -1,0 +1,185 @@
+//! QUIC: HTTP/3, or another protocol by ALPN and server name.
+
+use std::{io, net::SocketAddr, num::NonZeroU8, sync::Arc};
+
+use http::Request;
+use tiderace::{
+    Connection, Endpoint, Profile, RetryPolicy, ServerConfig, Shards, Stats,
+    transport::{EndpointConfig, streams::StreamsConfig},
+};
+use tokio::sync::watch;
+
+use super::Entrance;
+use crate::{
+    admission::Refusal,
+    body::incoming,
+    config::Config,
+    gateway::{self, Peer},
+    generation::{Generation, Shared},
+    metrics::{DirectionLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels},
+    stream,
+    worker::Workers,
+};
+
+/// RFC 9114 §8.1: H3_EXCESSIVE_LOAD.
+const EXCESSIVE_LOAD: u64 = 0x107;
+
+fn profile(config: &Config) -> Profile {
+    Profile {
+        name: "edge".to_owned(),
+        congestion: config.transport.congestion.parse().expect("the configuration was checked"),
+        idle_timeout: config.transport.idle_timeout.0,
+        handshake_timeout: config.limits.handshake_timeout.0,
+        streams: StreamsConfig {
+            max_streams_bidi: config.limits.requests_per_connection.into(),
+            ..StreamsConfig::default()
+        },
+        ..Profile::default()
+    }
+}
+
+/// How a generation wants connections to be accepted.
+pub(super) fn server_config(generation: &Generation) -> ServerConfig {
+    let config = &generation.config;
+    let server = ServerConfig {
+        retry: RetryPolicy::Above(config.transport.retry_above),
+        max_connections: config.limits.connections,
+        ..ServerConfig::new(Arc::new(generation.tls.quic.clone()), Arc::new(profile(config)))
+    };
+    let speaks = !config.streams.is_empty() || config.http3.enabled;
+    if config.http3.shed || !speaks {
+        // Every first packet is answered with a version negotiation that offers nothing: clients are on TCP one round trip later.
+        return ServerConfig { versions: Vec::new(), ..server };
+    }
+    server
+}
+
+/// Opens the UDP sockets at `local`, each driven by a worker.
+pub(super) fn open(
+    local: SocketAddr,
+    first: &Generation,
+    shared: &Arc<Shared>,
+    workers: &Workers,
+) -> io::Result<Endpoint> {
+    let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
+    let options = tiderace::EndpointOptions {
+        server: Some(server_config(first)),
+        ring: Some(shared.keeping.ring.clone()),
+        shards: Shards::new(count),
+        runtimes: workers.handles().to_vec(),
+        config: None::<EndpointConfig>,
+        ..tiderace::EndpointOptions::default()
+    };
+    Endpoint::open(local, options)
+}
+
+/// Serves the connections of one worker until the listener is gone.
+pub(super) async fn accept(
+    endpoint: Arc<Endpoint>,
+    worker: usize,
+    entrance: Entrance,
+    mut close: watch::Receiver<bool>,
+) {
+    loop {
+        let early = entrance.shared.current().config.transport.early_data;
+        let connection = tokio::select! {
+            connection = endpoint.accept_at(worker, early) => connection,
+            // Handshakes that were under way are let in as long as somebody holds the listener.
+            closed = close.changed() => match closed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        let Some(connection) = connection else { return };
+        tokio::spawn(serve(connection, entrance.clone()));
+    }
+}
+
+async fn serve(connection: Connection, entrance: Entrance) {
+    let Some(remote) = connection.remote_addr() else { return };
+    let shared = entrance.shared.clone();
+    let generation = shared.current();
+    let limits = &generation.config.limits;
+    let place = shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+    let _place = match place {
+        Ok(place) => place,
+        Err(refusal) => {
+            let reason = if refusal == Refusal::Total { "total" } else { "address" };
+            shared.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
+            connection.close(EXCESSIVE_LOAD, b"too many connections");
+            return;
+        }
+    };
+    let alpn = connection.alpn().unwrap_or_default();
+    let is_h3 = alpn == h3_quic::ALPN;
+    let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };
+    shared.metrics.connections.get_or_create(&label).inc();
+    shared.metrics.connections_total.get_or_create(&label).inc();
+    if is_h3 {
+        serve_h3(&connection, remote, &entrance, &generation).await;
+    } else {
+        let name = connection.server_name();
+        let target = generation.streams.iter().find(|target| target.fits(&alpn, name.as_deref()));
+        match target {
+            Some(target) => stream::serve(&connection, target, &entrance).await,
+            None => connection.close(stream::NOBODY, b"nobody answers for this name"),
+        }
+    }
+    if let Some(stats) = connection.stats() {
+        write_down(&shared.metrics, &stats);
+    }
+    shared.metrics.connections.get_or_create(&label).dec();
+}
+
+async fn serve_h3(connection: &Connection, remote: SocketAddr, entrance: &Entrance, generation: &Generation) {
+    let limits = &generation.config.limits;
+    let options = h3_quic::server::Options {
+        max_fields: limits.fields.0,
+        fields_timeout: limits.fields_timeout.0,
+        drain: generation.config.drain.0,
+    };
+    let (shared, quic) = (entrance.shared.clone(), connection.clone());
+    let service = move |request: Request<h3_quic::RequestBody>| {
+        let (shared, quic) = (shared.clone(), quic.clone());
+        async move {
+            let patience = shared.current().config.limits.content_timeout.0;
+            // The client may have moved since.
+            let remote = quic.remote_addr().unwrap_or(remote);
+            let early = (!quic.is_established()).then_some(quic);
+            let peer = Peer { remote, protocol: "h3", alt_svc: None, early };
+            gateway::answer(&shared, request.map(|body| incoming(body, patience)), peer).await
+        }
+    };
+    let served = h3_quic::server::serve(connection.clone(), options, entrance.drain(), service).await;
+    if let Err(error) = served {
+        tracing::debug!("a connection of {remote} ended by an error: {error}");
+        let result = match error {
+            h3_quic::Error::Protocol { code: h3_quic::Code::EXCESSIVE_LOAD, .. } => "excessive-load",
+            h3_quic::Error::Protocol { .. } => "malformed",
+            _ => "broken",
+        };
+        entrance.shared.metrics.connection_errors.get_or_create(&ResultLabels { protocol: "h3", result }).inc();
+    }
+}
+
+/// What a connection leaves in the figures.
+fn write_down(metrics: &Metrics, stats: &Stats) {
+    if stats.smoothed_rtt > 0 {
+        metrics.quic_rtt_seconds.observe(stats.smoothed_rtt as f64 / 1e9);
+    }
+    // A ratio of few says nothing.
+    if stats.packets_sent >= 100 {
+        metrics.quic_loss_ratio.observe(stats.packets_lost as f64 / stats.packets_sent as f64);
+    }
+    let early = match (stats.early_data_accepted, stats.early_data_refused) {
+        (1.., _) => "accepted",
+        (_, 1..) => "refused",
+        _ => "none",
+    };
+    metrics.quic_early_data.get_or_create(&ReasonLabel { reason: early }).inc();
+    metrics.quic_path_changes.inc_by(stats.path_changes);
+    let counts = [("sent", stats.packets_sent), ("received", stats.packets_received), ("lost", stats.packets_lost)];
+    for (direction, count) in counts {
+        metrics.quic_packets.get_or_create(&DirectionLabels { protocol: "quic", direction }).inc_by(count);
+    }
+}

@@ -1,0 +1,198 @@
+//! TCP: TLS, then HTTP/2 or HTTP/1.1 by what the client has chosen.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    pin::pin,
+    time::Duration,
+};
+
+use http::Request;
+use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{net::TcpListener, net::TcpStream, sync::watch};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::Entrance;
+use crate::{
+    admission::Refusal,
+    body::incoming,
+    gateway::{self, Peer},
+    generation::Generation,
+    metrics::{ProtocolLabel, ReasonLabel, ResultLabels},
+};
+
+/// Connections that wait to be accepted, for each worker.
+const BACKLOG: i32 = 1024;
+/// A silent HTTP/2 connection is asked whether it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// One listening socket for each worker; the kernel spreads connections over them.
+pub(super) fn sockets(address: SocketAddr, count: usize) -> io::Result<Vec<StdListener>> {
+    let mut address = address;
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        if count > 1 {
+            socket.set_reuse_port(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let socket = StdListener::from(socket);
+        address = socket.local_addr()?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+/// Accepts connections until the listener closes.
+pub(super) async fn accept(listener: TcpListener, entrance: Entrance, mut close: watch::Receiver<bool>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = close.wait_for(|closed| *closed) => return,
+        };
+        match accepted {
+            Ok((stream, remote)) => {
+                tokio::spawn(connection(stream, remote, entrance.clone()));
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: others have to end first.
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
+    let generation = entrance.shared.current();
+    let limits = &generation.config.limits;
+    let metrics = &entrance.shared.metrics;
+    let place = entrance.shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+    let _place = match place {
+        Ok(place) => place,
+        Err(refusal) => {
+            let reason = if refusal == Refusal::Total { "total" } else { "address" };
+            metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
+            return;
+        }
+    };
+    // A failure costs some latency and nothing else.
+    let _ = stream.set_nodelay(true);
+    let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
+    let stream = match tokio::time::timeout(limits.handshake_timeout.0, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        failed => {
+            let result = if failed.is_ok() { "failed" } else { "timeout" };
+            metrics.handshakes.get_or_create(&ResultLabels { protocol: "tcp", result }).inc();
+            return;
+        }
+    };
+    metrics.handshakes.get_or_create(&ResultLabels { protocol: "tcp", result: "completed" }).inc();
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let protocol = if is_h2 { "h2" } else { "http/1.1" };
+    let label = ProtocolLabel { protocol };
+    metrics.connections.get_or_create(&label).inc();
+    metrics.connections_total.get_or_create(&label).inc();
+    let served = if is_h2 {
+        serve_h2(stream, remote, &entrance, &generation).await
+    } else {
+        serve_h1(stream, remote, &entrance, &generation).await
+    };
+    if let Err(error) = served {
+        tracing::debug!("a connection of {remote} ended by an error: {error}");
+        let result = kind(&error);
+        metrics.connection_errors.get_or_create(&ResultLabels { protocol, result }).inc();
+    }
+    metrics.connections.get_or_create(&label).dec();
+}
+
+/// An error in one word.
+fn kind(error: &hyper::Error) -> &'static str {
+    match () {
+        () if error.is_timeout() => "timeout",
+        () if error.is_parse_too_large() => "fields-too-large",
+        () if error.is_parse() => "malformed",
+        () if error.is_incomplete_message() => "incomplete",
+        () => "broken",
+    }
+}
+
+type Io = TokioIo<TlsStream<TcpStream>>;
+
+async fn serve_h1(
+    stream: TlsStream<TcpStream>,
+    remote: SocketAddr,
+    entrance: &Entrance,
+    generation: &Generation,
+) -> hyper::Result<()> {
+    let limits = &generation.config.limits;
+    let io: Io = TokioIo::new(stream);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.fields_timeout.0);
+    // The buffer holds the fields, and hyper wants 8 KiB at least.
+    builder.max_buf_size(usize::try_from(limits.fields.0).unwrap_or(usize::MAX).max(8 * 1024));
+    let service = service_fn(|request| answer(request, remote, "http/1.1", entrance));
+    let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
+    let mut drain = pin!(entrance.drain());
+    tokio::select! {
+        result = connection.as_mut() => return result,
+        () = &mut drain => connection.as_mut().graceful_shutdown(),
+    }
+    let drain = entrance.shared.current().config.drain.0;
+    tokio::time::timeout(drain, connection).await.unwrap_or(Ok(()))
+}
+
+async fn serve_h2(
+    stream: TlsStream<TcpStream>,
+    remote: SocketAddr,
+    entrance: &Entrance,
+    generation: &Generation,
+) -> hyper::Result<()> {
+    let limits = &generation.config.limits;
+    let io: Io = TokioIo::new(stream);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.requests_per_connection)
+        .max_header_list_size(u32::try_from(limits.fields.0).unwrap_or(u32::MAX))
+        .keep_alive_interval(KEEP_ALIVE)
+        .initial_stream_window_size(256 * 1024)
+        .initial_connection_window_size(1024 * 1024)
+        .enable_connect_protocol();
+    // Requests of HTTP/2 run on tasks of their own: what they hold has to outlive the connection.
+    let owned = entrance.clone();
+    let service = service_fn(move |request| {
+        let entrance = owned.clone();
+        async move { answer(request, remote, "h2", &entrance).await }
+    });
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut drain = pin!(entrance.drain());
+    tokio::select! {
+        result = connection.as_mut() => return result,
+        () = &mut drain => connection.as_mut().graceful_shutdown(),
+    }
+    let drain = entrance.shared.current().config.drain.0;
+    tokio::time::timeout(drain, connection).await.unwrap_or(Ok(()))
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    remote: SocketAddr,
+    protocol: &'static str,
+    entrance: &Entrance,
+) -> Result<http::Response<crate::body::AnyBody>, Infallible> {
+    let generation = entrance.shared.current();
+    let patience = generation.config.limits.content_timeout.0;
+    let alt_svc = entrance.alt_svc(&generation.config);
+    let peer = Peer { remote, protocol, alt_svc, early: None };
+    Ok(gateway::answer(&entrance.shared, request.map(|body| incoming(body, patience)), peer).await)
+}

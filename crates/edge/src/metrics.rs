@@ -1,0 +1,184 @@
+//! Figures for Prometheus.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// A request's protocol, route and status class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RequestLabels {
+    pub(crate) protocol: &'static str,
+    pub(crate) route: String,
+    pub(crate) status: &'static str,
+}
+
+/// A protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ProtocolLabel {
+    pub(crate) protocol: &'static str,
+}
+
+/// A protocol and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ResultLabels {
+    pub(crate) protocol: &'static str,
+    pub(crate) result: &'static str,
+}
+
+/// A reason.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ReasonLabel {
+    pub(crate) reason: &'static str,
+}
+
+/// A back end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackEndLabel {
+    pub(crate) back_end: String,
+}
+
+/// A back end and what came of a request to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackEndResult {
+    pub(crate) back_end: String,
+    pub(crate) result: &'static str,
+}
+
+/// A direction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DirectionLabels {
+    pub(crate) protocol: &'static str,
+    pub(crate) direction: &'static str,
+}
+
+type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
+
+/// All figures of the process. They outlive reloads.
+pub struct Metrics {
+    registry: Registry,
+    pub(crate) requests: Family<RequestLabels, Counter>,
+    pub(crate) request_seconds: ByProtocol<Histogram>,
+    pub(crate) first_byte_seconds: ByProtocol<Histogram>,
+    pub(crate) requests_in_flight: Family<ProtocolLabel, Gauge>,
+    pub(crate) content_bytes: Family<DirectionLabels, Counter>,
+    pub(crate) connections: Family<ProtocolLabel, Gauge>,
+    pub(crate) connections_total: Family<ProtocolLabel, Counter>,
+    pub(crate) connections_refused: Family<ReasonLabel, Counter>,
+    pub(crate) handshakes: Family<ResultLabels, Counter>,
+    pub(crate) connection_errors: Family<ResultLabels, Counter>,
+    pub(crate) back_end_requests: Family<BackEndResult, Counter>,
+    pub(crate) back_end_up: Family<BackEndLabel, Gauge>,
+    pub(crate) retries: Counter,
+    pub(crate) quic_rtt_seconds: Histogram,
+    pub(crate) quic_loss_ratio: Histogram,
+    pub(crate) quic_early_data: Family<ReasonLabel, Counter>,
+    pub(crate) quic_path_changes: Counter,
+    pub(crate) quic_packets: Family<DirectionLabels, Counter>,
+    pub(crate) quic_endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) streams: Family<ResultLabels, Counter>,
+    pub(crate) reloads: Family<ReasonLabel, Counter>,
+    pub(crate) generation: Gauge,
+    pub(crate) log_lines_dropped: Counter,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("tiderace_edge");
+        macro_rules! figure {
+            ($name:literal, $help:literal, $figure:expr) => {{
+                let figure = $figure;
+                registry.register($name, $help, figure.clone());
+                figure
+            }};
+        }
+        let by_protocol = || ByProtocol::<Histogram>::new_with_constructor(seconds);
+        Self {
+            requests: figure!(
+                "requests",
+                "Requests answered, by protocol, route and class of status",
+                Family::default()
+            ),
+            request_seconds: figure!(
+                "request_seconds",
+                "Seconds from a request's fields to the end of its answer",
+                by_protocol()
+            ),
+            first_byte_seconds: figure!(
+                "first_byte_seconds",
+                "Seconds from a request's fields to the fields of its answer",
+                by_protocol()
+            ),
+            requests_in_flight: figure!(
+                "requests_in_flight",
+                "Requests whose answer is not complete",
+                Family::default()
+            ),
+            content_bytes: figure!(
+                "content_bytes",
+                "Bytes of content of requests (in) and answers (out)",
+                Family::default()
+            ),
+            connections: figure!("connections", "Connections of clients at the moment", Family::default()),
+            connections_total: figure!(
+                "connections_accepted",
+                "Connections of clients since the start",
+                Family::default()
+            ),
+            connections_refused: figure!("connections_refused", "Connections refused, by the limit", Family::default()),
+            handshakes: figure!("tls_handshakes", "TLS handshakes on TCP, by result", Family::default()),
+            connection_errors: figure!(
+                "connection_errors",
+                "Connections that ended by an error, by what was wrong",
+                Family::default()
+            ),
+            back_end_requests: figure!("back_end_requests", "Requests to back ends, by result", Family::default()),
+            back_end_up: figure!("back_end_up", "1 while the back end is well", Family::default()),
+            retries: figure!("retries", "Requests tried again", Counter::default()),
+            quic_rtt_seconds: figure!("quic_rtt_seconds", "Smoothed RTT of QUIC connections at their end", seconds()),
+            quic_loss_ratio: figure!(
+                "quic_loss_ratio",
+                "Lost packets of QUIC connections that sent 100 or more, as a part of those sent",
+                Histogram::new([0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
+            ),
+            quic_early_data: figure!(
+                "quic_early_data",
+                "QUIC connections by what became of early data",
+                Family::default()
+            ),
+            quic_path_changes: figure!("quic_path_changes", "Clients of QUIC that changed address", Counter::default()),
+            quic_packets: figure!("quic_packets", "Packets of QUIC connections that have ended", Family::default()),
+            quic_endpoint: figure!(
+                "quic_endpoint",
+                "What the QUIC endpoints have done that no connection reports, since the start",
+                Family::default()
+            ),
+            streams: figure!("streams", "Streams of other protocols, by result", Family::default()),
+            reloads: figure!("reloads", "Reloads, by result", Family::default()),
+            generation: figure!("generation", "The number of the configuration that is in use", Gauge::default()),
+            log_lines_dropped: figure!(
+                "log_lines_dropped",
+                "Lines of the access log that found no room",
+                Counter::default()
+            ),
+            registry,
+        }
+    }
+}
+
+impl Metrics {
+    /// All figures in Prometheus' text format.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,346 @@
+//! The gateway as a whole: starts, reloads, drains.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{
+    admin,
+    config::{self, Config, ConfigError, address},
+    generation::{Generation, Shared},
+    listen::Listener,
+    metrics::{Metrics, ReasonLabel},
+    tls::{self, Keeping},
+    worker::Workers,
+};
+
+/// How often certificates are looked at for changes.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The gateway cannot start, or cannot take a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// The configuration says something that cannot be.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// An address cannot be served.
+    #[error("cannot listen at {address}: {why}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// Something else that the configuration asks for does not work.
+    #[error("{0}")]
+    Setup(String),
+}
+
+impl ProcessError {
+    /// What to do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.hint.clone(),
+            Self::Listen { why, .. } => match why.kind() {
+                io::ErrorKind::PermissionDenied => Some(
+                    "ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd"
+                        .to_owned(),
+                ),
+                io::ErrorKind::AddrInUse => Some("another program serves there".to_owned()),
+                _ => None,
+            },
+            Self::Setup(_) => None,
+        }
+    }
+}
+
+/// A gateway that runs.
+pub struct Process {
+    file: PathBuf,
+    shared: Arc<Shared>,
+    listeners: Mutex<HashMap<SocketAddr, Listener>>,
+    reloading: tokio::sync::Mutex<()>,
+    started: Instant,
+    /// The last to go: everything above has tasks on them.
+    workers: Workers,
+}
+
+impl Process {
+    /// Starts what `file` says. Must be called within a tokio runtime, which then serves the admin socket and the figures.
+    ///
+    /// # Errors
+    /// When the configuration is wrong, or something that it asks for does not work.
+    pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
+        let config = config::load(file)?;
+        let setup = |error: io::Error| ProcessError::Setup(error.to_string());
+        let workers = Workers::start(config.workers).map_err(setup)?;
+        let metrics = Arc::new(Metrics::default());
+        let keeping = Keeping::new().map_err(|error| ProcessError::Setup(error.to_string()))?;
+        let first = Generation::build(config, 1, None, &keeping, &workers, &metrics).map_err(ProcessError::Setup)?;
+        let config = first.config.clone();
+        let shared = Arc::new(Shared::new(first, metrics, keeping));
+        let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
+        let this = Arc::new(Self {
+            file: file.to_owned(),
+            shared,
+            listeners: Mutex::new(listeners),
+            reloading: tokio::sync::Mutex::new(()),
+            started: Instant::now(),
+            workers,
+        });
+        if !config.admin.socket.is_empty() {
+            let path = Path::new(&config.admin.socket);
+            let listener = admin::open(path).map_err(|error| {
+                ProcessError::Setup(format!("cannot open the admin socket {}: {error}", path.display()))
+            })?;
+            tokio::spawn(admin::serve(listener, this.clone()));
+        }
+        if !config.metrics.listen.is_empty() {
+            let at = address(&config.metrics.listen).map_err(ProcessError::Setup)?;
+            let listener = std::net::TcpListener::bind(at)
+                .and_then(|listener| {
+                    listener.set_nonblocking(true)?;
+                    TcpListener::from_std(listener)
+                })
+                .map_err(|why| ProcessError::Listen { address: at.to_string(), why })?;
+            tokio::spawn(serve_metrics(listener, this.clone()));
+        }
+        Ok(this)
+    }
+
+    /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
+    /// wrong, everything stays as it was.
+    ///
+    /// The number of workers, the admin socket and the address of the figures stay what they were at the start.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn reload(&self) -> Result<u64, ProcessError> {
+        let result = self.try_reload().await;
+        let reason = if result.is_ok() { "completed" } else { "refused" };
+        self.shared.metrics.reloads.get_or_create(&ReasonLabel { reason }).inc();
+        result
+    }
+
+    async fn try_reload(&self) -> Result<u64, ProcessError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let file = self.file.clone();
+        let config = tokio::task::spawn_blocking(move || config::load(&file))
+            .await
+            .map_err(|error| ProcessError::Setup(error.to_string()))??;
+        self.apply(config)
+    }
+
+    fn apply(&self, config: Config) -> Result<u64, ProcessError> {
+        let before = self.shared.current();
+        let keeping = &self.shared.keeping;
+        let next =
+            Generation::build(config, before.number + 1, Some(&before), keeping, &self.workers, &self.shared.metrics)
+                .map_err(ProcessError::Setup)?;
+        // What can fail comes first: addresses are opened before anything is changed.
+        let mut listeners = self.listeners();
+        let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)?;
+        let next = self.shared.replace(next);
+        listeners.extend(opened);
+        let wanted: Vec<SocketAddr> = addresses(&next.config);
+        listeners.retain(|address, listener| {
+            let keep = wanted.contains(address);
+            if keep {
+                listener.adopt(&next);
+            } else {
+                listener.drain(&next);
+            }
+            keep
+        });
+        tracing::info!("configuration {} is in use", next.number);
+        Ok(next.number)
+    }
+
+    /// The addresses that are served, with the ports that they have got.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let mut all: Vec<SocketAddr> = self.listeners().values().map(Listener::local).collect();
+        all.sort();
+        all
+    }
+
+    /// The records to publish in DNS so that clients come over HTTP/3 at once (RFC 9460), for the names in the routes.
+    pub fn https_records(&self) -> Vec<String> {
+        let generation = self.shared.current();
+        let port = self.addresses().first().map_or(443, SocketAddr::port);
+        https_records(&generation.config, port)
+    }
+
+    /// What goes on, as JSON.
+    pub fn status(&self) -> Value {
+        let generation = self.shared.current();
+        let back_ends: Vec<Value> = generation
+            .back_ends
+            .iter()
+            .map(|back_end| json!({"to": back_end.name(), "well": back_end.is_well(), "http2": back_end.protocol() == config::Protocol::Http2}))
+            .collect();
+        json!({
+            "generation": generation.number,
+            "config": self.file.display().to_string(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "workers": self.workers.count(),
+            "connections": self.shared.admission.total(),
+            "back_ends": back_ends,
+        })
+    }
+
+    /// The figures, in Prometheus' text format.
+    pub fn figures(&self) -> String {
+        let metrics = &self.shared.metrics;
+        let mut sum = tiderace::transport::EndpointStats::default();
+        for listener in self.listeners().values() {
+            sum += listener.endpoint().stats();
+        }
+        let counts = [
+            ("dropped", sum.dropped),
+            ("version_negotiations", sum.version_negotiations),
+            ("retries", sum.retries),
+            ("resets", sum.resets),
+            ("refused", sum.refused),
+            ("overloaded", sum.overloaded),
+            ("forwarded", sum.forwarded),
+            ("connections", sum.connections),
+            ("tokens_invalid", sum.tokens_invalid),
+        ];
+        for (reason, count) in counts {
+            metrics.quic_endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
+        }
+        metrics.render()
+    }
+
+    /// Looks after certificates until `stop` is ready; then lets what is under way end, for as long as the configuration says.
+    pub async fn run(&self, stop: impl Future<Output = ()>) {
+        let watching = async {
+            let mut seen = tls::changed(&self.shared.current().config);
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let now = tls::changed(&self.shared.current().config);
+                if now != seen {
+                    seen = now;
+                    self.reload_certificates().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = watching => {}
+            () = stop => {}
+        }
+        self.drain().await;
+    }
+
+    /// As a reload, of certificates only: the configuration is the one in use, whatever the file says by now.
+    async fn reload_certificates(&self) {
+        let _one_at_a_time = self.reloading.lock().await;
+        let config = self.shared.current().config.clone();
+        match self.apply(config) {
+            Ok(_) => tracing::info!("certificates have changed, and the new ones are in use"),
+            Err(error) => tracing::warn!("certificates have changed, and the old ones stay in use: {error}"),
+        }
+    }
+
+    /// Takes no connection more, and waits until those that exist have ended.
+    pub async fn drain(&self) {
+        let generation = self.shared.current();
+        for listener in self.listeners().values() {
+            listener.drain(&generation);
+        }
+        let all_gone = async {
+            while self.shared.admission.total() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let patience = generation.config.drain.0 + Duration::from_secs(3);
+        if tokio::time::timeout(patience, all_gone).await.is_err() {
+            tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
+        }
+        if !generation.config.admin.socket.is_empty() {
+            let _ = std::fs::remove_file(&generation.config.admin.socket);
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The records of `config` for a service at `port`.
+pub fn https_records(config: &Config, port: u16) -> Vec<String> {
+    let exact = |name: &&String| !name.starts_with('*');
+    let mut names: Vec<&String> = config.routes.iter().flat_map(|route| &route.host.0).filter(exact).collect();
+    names.sort();
+    names.dedup();
+    let alpn = if config.http3.enabled { "h3,h2" } else { "h2" };
+    let record = |name: &str| match port {
+        443 => format!("{name}. 3600 IN HTTPS 1 . alpn=\"{alpn}\""),
+        _ => format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"{alpn}\" port={port}"),
+    };
+    names.into_iter().map(|name| record(name)).collect()
+}
+
+fn addresses(config: &Config) -> Vec<SocketAddr> {
+    config.listen.0.iter().filter_map(|text| address(text).ok()).collect()
+}
+
+/// Opens the addresses of `config` that are not open yet.
+fn open(
+    config: &Config,
+    known: &HashMap<SocketAddr, Listener>,
+    generation: &Generation,
+    shared: &Arc<Shared>,
+    workers: &Workers,
+) -> Result<HashMap<SocketAddr, Listener>, ProcessError> {
+    let mut opened = HashMap::new();
+    for address in addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
+        let listener = Listener::open(address, generation, shared, workers)
+            .map_err(|why| ProcessError::Listen { address: address.to_string(), why })?;
+        opened.insert(address, listener);
+    }
+    Ok(opened)
+}
+
+async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let process = process.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let process = process.clone();
+                async move {
+                    let (status, text) = match request.uri().path() {
+                        "/metrics" => (200, process.figures()),
+                        _ => (404, "the figures are at /metrics\n".to_owned()),
+                    };
+                    let response = Response::builder()
+                        .status(status)
+                        .header("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
+                    Ok::<_, Infallible>(response.body(Full::new(bytes::Bytes::from(text))).expect("all parts are good"))
+                }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}

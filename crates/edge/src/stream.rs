@@ -1,0 +1,320 @@
+//! Protocols that are not HTTP: each bidirectional stream becomes a connection to a back end, datagrams a UDP socket.
+//!
+//! The end of a stream is the end of the connection in that direction, both ways. What breaks off in one place breaks off in
+//! the other: a reset by the client resets the back end's connection, and the back end's fault resets the stream, with
+//! [`BROKEN`]. A back end that cannot be reached is [`UNREACHABLE`].
+
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UdpSocket, UnixStream},
+};
+
+use crate::{
+    config::{self, host_port},
+    listen::Entrance,
+    metrics::ResultLabels,
+};
+
+/// Code of a connection or stream that nobody answers for.
+pub(crate) const NOBODY: u64 = 1;
+/// Code of a stream whose back end cannot be reached.
+pub(crate) const UNREACHABLE: u64 = 2;
+/// Code of a stream whose back end has broken off.
+pub(crate) const BROKEN: u64 = 3;
+/// Code with which a connection is closed when its time is over.
+const DRAINED: u64 = 0;
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Who answers for a protocol.
+pub(crate) struct Target {
+    stream: config::Stream,
+}
+
+/// How the copying of a stream ended before its time.
+enum Broken {
+    /// By the client's reset, or with its connection.
+    Client,
+    /// By the back end.
+    BackEnd(io::Error),
+}
+
+impl Target {
+    pub(crate) fn new(stream: &config::Stream) -> Self {
+        Self { stream: stream.clone() }
+    }
+
+    /// Whether it answers for this protocol at this name.
+    pub(crate) fn fits(&self, alpn: &[u8], name: Option<&str>) -> bool {
+        let named = |pattern: &String| match (name, pattern.strip_prefix('*')) {
+            (None, _) => false,
+            (Some(name), None) => name.eq_ignore_ascii_case(pattern),
+            (Some(name), Some(suffix)) => {
+                let name = name.to_ascii_lowercase();
+                name.strip_suffix(&suffix.to_ascii_lowercase())
+                    .is_some_and(|label| !label.is_empty() && !label.contains('.'))
+            }
+        };
+        let spoken = self.stream.alpn.0.iter().any(|own| own.as_bytes() == alpn);
+        spoken && (self.stream.sni.0.is_empty() || self.stream.sni.0.iter().any(named))
+    }
+}
+
+/// Serves a connection until it is over. A drain lets its streams end, and takes no more.
+pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Target>, entrance: &Entrance) {
+    if !target.stream.datagrams_to.is_empty() {
+        let (connection, target) = (connection.clone(), target.clone());
+        tokio::spawn(async move {
+            if let Err(error) = datagrams(&connection, &target).await {
+                tracing::debug!("datagrams to {}: {error}", target.stream.datagrams_to);
+            }
+        });
+    }
+    let mut drain = std::pin::pin!(entrance.drain());
+    let mut streams = tokio::task::JoinSet::new();
+    loop {
+        let halves = tokio::select! {
+            accepted = connection.accept_bi() => accepted,
+            () = &mut drain => break,
+            Some(_) = streams.join_next() => continue,
+        };
+        // The connection is over, and its streams notice by themselves.
+        let Ok((send, recv)) = halves else { return };
+        let (connection, target, entrance) = (connection.clone(), target.clone(), entrance.clone());
+        streams.spawn(async move {
+            let result = stream(send, recv, &connection, &target, &entrance).await;
+            let labels = ResultLabels { protocol: "stream", result };
+            entrance.shared.metrics.streams.get_or_create(&labels).inc();
+        });
+    }
+    let patience = entrance.shared.current().config.drain.0;
+    let rest = async {
+        while streams.join_next().await.is_some() {}
+        while connection.close_reason().is_none() && connection.unacknowledged() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = tokio::time::timeout(patience, rest).await;
+    connection.close(DRAINED, b"");
+}
+
+/// Carries one stream; says what became of it.
+async fn stream(
+    mut send: SendStream,
+    mut recv: RecvStream,
+    connection: &Connection,
+    target: &Target,
+    entrance: &Entrance,
+) -> &'static str {
+    let to = &target.stream.to;
+    let give_up = |send: &mut SendStream, recv: &mut RecvStream, code| {
+        // What is over needs no goodbye.
+        let _ = send.reset(code);
+        let _ = recv.stop(code);
+    };
+    if to.is_empty() {
+        give_up(&mut send, &mut recv, NOBODY);
+        return "refused";
+    }
+    let patience = target.stream.connect_timeout.0;
+    let introduction = target.stream.proxy_protocol.then(|| introduction(connection, entrance.local));
+    let copied = if let Some(path) = to.strip_prefix("unix:") {
+        match tokio::time::timeout(patience, UnixStream::connect(path)).await {
+            Ok(Ok(mut back_end)) => {
+                let (from, to) = back_end.split();
+                Some(copy(&mut send, &mut recv, from, to, introduction).await)
+            }
+            _ => None,
+        }
+    } else {
+        let address = host_port(to, "tcp://").unwrap_or_default();
+        match tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            Ok(Ok(mut back_end)) => {
+                let _ = back_end.set_nodelay(true);
+                let (from, to) = back_end.split();
+                let copied = copy(&mut send, &mut recv, from, to, introduction).await;
+                if matches!(copied, Err(Broken::Client)) {
+                    // What the client gave up must not look complete: the connection is reset.
+                    let _ = socket2::SockRef::from(&back_end).set_linger(Some(Duration::ZERO));
+                }
+                Some(copied)
+            }
+            _ => None,
+        }
+    };
+    match copied {
+        None => {
+            give_up(&mut send, &mut recv, UNREACHABLE);
+            "unreachable"
+        }
+        Some(Ok(())) => "completed",
+        Some(Err(Broken::Client)) => {
+            give_up(&mut send, &mut recv, BROKEN);
+            "reset"
+        }
+        Some(Err(Broken::BackEnd(error))) => {
+            tracing::debug!("{to}: {error}");
+            give_up(&mut send, &mut recv, BROKEN);
+            "broken"
+        }
+    }
+}
+
+/// Copies both directions until both have ended.
+async fn copy(
+    send: &mut SendStream,
+    recv: &mut RecvStream,
+    from: impl AsyncRead + Unpin,
+    to: impl AsyncWrite + Unpin,
+    introduction: Option<Vec<u8>>,
+) -> Result<(), Broken> {
+    tokio::try_join!(up(recv, to, introduction), down(send, from)).map(drop)
+}
+
+async fn up(
+    recv: &mut RecvStream,
+    mut to: impl AsyncWrite + Unpin,
+    introduction: Option<Vec<u8>>,
+) -> Result<(), Broken> {
+    if let Some(introduction) = introduction {
+        to.write_all(&introduction).await.map_err(Broken::BackEnd)?;
+    }
+    loop {
+        match recv.read_chunk(CHUNK).await {
+            Ok(Some(data)) => to.write_all(&data).await.map_err(Broken::BackEnd)?,
+            Ok(None) => return to.shutdown().await.map_err(Broken::BackEnd),
+            Err(ReadError::StreamClosed) => return Ok(()),
+            Err(_) => return Err(Broken::Client),
+        }
+    }
+}
+
+async fn down(send: &mut SendStream, mut from: impl AsyncRead + Unpin) -> Result<(), Broken> {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(CHUNK);
+        match from.read_buf(&mut buffer).await {
+            Ok(0) => {
+                // Only a stream that is over cannot be ended.
+                let _ = send.finish();
+                return Ok(());
+            }
+            Ok(_) => match send.write_chunk(buffer.split().freeze()).await {
+                Ok(()) => {}
+                // The client wants no more of this direction; the other may go on.
+                Err(WriteError::Stopped(_) | WriteError::StreamClosed) => return Ok(()),
+                Err(_) => return Err(Broken::Client),
+            },
+            Err(error) => return Err(Broken::BackEnd(error)),
+        }
+    }
+}
+
+/// Carries datagrams both ways until the connection is over.
+async fn datagrams(connection: &Connection, target: &Target) -> io::Result<()> {
+    let address = host_port(&target.stream.datagrams_to, "udp://").unwrap_or_default();
+    let address = tokio::net::lookup_host(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
+    let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(address).await?;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        tokio::select! {
+            data = connection.read_datagram() => match data {
+                // A datagram that finds no way is lost, as datagrams are.
+                Ok(data) => drop(socket.send(&data).await),
+                Err(_) => return Ok(()),
+            },
+            received = socket.recv(&mut buffer) => {
+                if let Ok(length) = received {
+                    let _ = connection.send_datagram(bytes::Bytes::copy_from_slice(&buffer[..length]));
+                }
+            }
+        }
+    }
+}
+
+/// The header of PROXY protocol version 2: the client's address, this end's, the application protocol and the name.
+fn introduction(connection: &Connection, local: SocketAddr) -> Vec<u8> {
+    let remote = connection.remote_addr().unwrap_or(local);
+    let alpn = connection.alpn().unwrap_or_default();
+    proxy_header(remote, local, &alpn, connection.server_name().as_deref())
+}
+
+fn proxy_header(remote: SocketAddr, local: SocketAddr, alpn: &[u8], name: Option<&str>) -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
+    // Version 2, on behalf of a client.
+    header.push(0x21);
+    let mut rest = Vec::new();
+    match (remote.ip().to_canonical(), local.ip().to_canonical()) {
+        (IpAddr::V4(from), to) => {
+            // A stream over IPv4.
+            header.push(0x11);
+            rest.extend(from.octets());
+            rest.extend(match to {
+                IpAddr::V4(to) => to.octets(),
+                IpAddr::V6(_) => [0; 4],
+            });
+        }
+        (IpAddr::V6(from), to) => {
+            header.push(0x21);
+            rest.extend(from.octets());
+            rest.extend(match to {
+                IpAddr::V6(to) => to.octets(),
+                IpAddr::V4(to) => to.to_ipv6_mapped().octets(),
+            });
+        }
+    }
+    rest.extend(remote.port().to_be_bytes());
+    rest.extend(local.port().to_be_bytes());
+    // PP2_TYPE_ALPN and PP2_TYPE_AUTHORITY.
+    for (kind, value) in [(1, Some(alpn)), (2, name.map(str::as_bytes))] {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            rest.push(kind);
+            rest.extend(u16::try_from(value.len()).unwrap_or(0).to_be_bytes());
+            rest.extend(&value[..value.len().min(65_535)]);
+        }
+    }
+    header.extend(u16::try_from(rest.len()).unwrap_or(0).to_be_bytes());
+    header.extend(rest);
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Many, Stream};
+
+    #[test]
+    fn proxy_headers() {
+        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let header = proxy_header(address("192.0.2.1:1000"), address("192.0.2.2:443"), b"redis", None);
+        assert_eq!(&header[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x14");
+        assert_eq!(&header[16..28], [192, 0, 2, 1, 192, 0, 2, 2, 0x03, 0xe8, 0x01, 0xbb]);
+        assert_eq!(&header[28..], b"\x01\x00\x05redis");
+        let header = proxy_header(address("[2001:db8::1]:1"), address("[::]:443"), b"", Some("a.b"));
+        assert_eq!((header[13], header.len()), (0x21, 16 + 36 + 6));
+    }
+
+    #[test]
+    fn who_answers_for_a_protocol() {
+        let many = |list: &[&str]| Many(list.iter().map(|text| (*text).to_owned()).collect());
+        let any = Target::new(&Stream { alpn: many(&["redis", "x"]), ..Stream::default() });
+        assert!(any.fits(b"redis", None) && any.fits(b"x", Some("a")) && !any.fits(b"h3", None));
+        let named = Target::new(&Stream { alpn: many(&["x"]), sni: many(&["A.b", "*.c.d"]), ..Stream::default() });
+        for (name, fits) in
+            [(Some("a.B"), true), (Some("z.C.d"), true), (Some("c.d"), false), (Some("y.z.c.d"), false), (None, false)]
+        {
+            assert_eq!(named.fits(b"x", name), fits, "{name:?}");
+        }
+    }
+}

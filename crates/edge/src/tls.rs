@@ -1,0 +1,223 @@
+//! Certificates from files, chosen by server name, and the two TLS configurations that show them.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
+
+use rustls::{
+    ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert, StoresServerSessions},
+    sign::CertifiedKey,
+};
+use tiderace::{KeyRing, RustlsServer};
+
+use crate::config::Config;
+
+/// Certificates cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error("cannot read {}: {why}", path.display())]
+    Unreadable { path: PathBuf, why: String, key: bool },
+    #[error("expected certificates in PEM in {}, found none", .0.display())]
+    NoCertificate(PathBuf),
+    #[error("expected a private key in PEM in {}, found none", .0.display())]
+    NoKey(PathBuf),
+    #[error("the key in {} does not belong to the certificate: {why}", path.display())]
+    Mismatch { path: PathBuf, why: String },
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl TlsError {
+    /// The key is to blame, and not the certificate.
+    pub(crate) fn is_key(&self) -> bool {
+        matches!(self, Self::Unreadable { key: true, .. } | Self::NoKey(_) | Self::Mismatch { .. })
+    }
+
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unreadable { .. } => Some("paths are relative to the configuration's directory".to_owned()),
+            Self::NoCertificate(_) => Some("the file has to have `-----BEGIN CERTIFICATE-----`".to_owned()),
+            Self::NoKey(_) => Some("the file has to have `-----BEGIN PRIVATE KEY-----`".to_owned()),
+            Self::Mismatch { .. } | Self::Refused(_) => None,
+        }
+    }
+}
+
+fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
+}
+
+/// Reads a chain and its key, and sees that they belong together.
+pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
+    let bytes = |path: &Path, key: bool| {
+        std::fs::read(path).map_err(|error| TlsError::Unreadable { path: path.to_owned(), why: error.to_string(), key })
+    };
+    let pem = bytes(chain, false)?;
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|why| TlsError::Unreadable { path: chain.to_owned(), why: why.to_string(), key: false })?;
+    if certificates.is_empty() {
+        return Err(TlsError::NoCertificate(chain.to_owned()));
+    }
+    let private = PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| TlsError::NoKey(key.to_owned()))?;
+    CertifiedKey::from_der(certificates, private, provider())
+        .map_err(|why| TlsError::Mismatch { path: key.to_owned(), why: why.to_string() })
+}
+
+/// Which certificate for which name.
+#[derive(Debug, Default)]
+struct Names {
+    exact: HashMap<String, Arc<CertifiedKey>>,
+    /// Names of `*.` certificates without these two letters.
+    wild: HashMap<String, Arc<CertifiedKey>>,
+    otherwise: Option<Arc<CertifiedKey>>,
+}
+
+impl Names {
+    fn find(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        let exact = name.and_then(|name| {
+            // A wildcard is for one label (RFC 9525 §6.3).
+            let wild = || name.split_once('.').and_then(|(_, parent)| self.wild.get(parent));
+            self.exact.get(name).or_else(wild)
+        });
+        exact.or(self.otherwise.as_ref()).cloned()
+    }
+}
+
+impl ResolvesServerCert for Names {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.find(hello.server_name())
+    }
+}
+
+/// What outlives a reload: clients that come back resume their sessions whatever was reloaded since.
+#[derive(Clone)]
+pub(crate) struct Keeping {
+    pub(crate) ring: KeyRing,
+    tickets: Arc<dyn rustls::server::ProducesTickets>,
+    strikes: Arc<dyn tiderace::transport::ring::StrikeRegister>,
+}
+
+impl Keeping {
+    pub(crate) fn new() -> Result<Self, TlsError> {
+        let mut secret = [0; 32];
+        ::aws_lc_rs::rand::fill(&mut secret)
+            .map_err(|_| TlsError::Refused("the system has no random numbers".to_owned()))?;
+        let tickets = aws_lc_rs::Ticketer::new().map_err(|error| TlsError::Refused(error.to_string()))?;
+        let strikes = Arc::new(tiderace::transport::ring::MemoryRegister::default());
+        Ok(Self { ring: KeyRing::single(secret), tickets, strikes })
+    }
+}
+
+/// Both configurations of a generation.
+pub(crate) struct Tls {
+    pub(crate) tcp: Arc<ServerConfig>,
+    pub(crate) quic: RustlsServer,
+}
+
+/// No session is kept: tickets have it all.
+#[derive(Debug)]
+struct Nothing;
+
+impl StoresServerSessions for Nothing {
+    fn put(&self, _: Vec<u8>, _: Vec<u8>) -> bool {
+        false
+    }
+    fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+    fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+    fn can_cache(&self) -> bool {
+        false
+    }
+}
+
+impl Tls {
+    /// Reads all certificates of a configuration.
+    pub(crate) fn load(config: &Config, keeping: &Keeping) -> Result<Self, TlsError> {
+        let mut names = Names::default();
+        if !config.certificate.is_empty() {
+            names.otherwise = Some(Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?));
+        }
+        for certificate in &config.certificates {
+            let key = Arc::new(read(Path::new(&certificate.certificate), Path::new(&certificate.key))?);
+            for name in &certificate.name.0 {
+                match name.strip_prefix("*.") {
+                    Some(parent) => names.wild.insert(parent.to_ascii_lowercase(), key.clone()),
+                    None => names.exact.insert(name.to_ascii_lowercase(), key.clone()),
+                };
+            }
+        }
+        let names = Arc::new(names);
+        let refused = |error: rustls::Error| TlsError::Refused(error.to_string());
+        let mut tcp = ServerConfig::builder_with_provider(provider().clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(refused)?
+            .with_no_client_auth()
+            .with_cert_resolver(names.clone());
+        tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        tcp.ticketer = keeping.tickets.clone();
+        tcp.session_storage = Arc::new(Nothing);
+        let mut quic = RustlsServer::builder()
+            .certificates(names)
+            .ring(keeping.ring.clone())
+            .strike_register(keeping.strikes.clone())
+            .early_data(config.transport.early_data);
+        // TLS of QUIC needs a protocol, even where every connection is turned away before.
+        if config.http3.enabled && !config.routes.is_empty() || config.streams.is_empty() {
+            quic = quic.alpn(h3_quic::ALPN);
+        }
+        for alpn in config.streams.iter().flat_map(|stream| &stream.alpn.0) {
+            quic = quic.alpn(alpn.as_bytes());
+        }
+        let quic = quic.build().map_err(|error| TlsError::Refused(error.to_string()))?;
+        Ok(Self { tcp: Arc::new(tcp), quic })
+    }
+}
+
+/// When the files of a configuration last changed, to notice that they have changed again.
+pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
+    let own = [config.certificate.as_str(), config.key.as_str()];
+    let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);
+    let time = |path: &str| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certified(name: &str) -> Arc<CertifiedKey> {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        Arc::new(CertifiedKey::from_der(vec![made.cert.der().clone()], key, provider()).unwrap())
+    }
+
+    #[test]
+    fn the_closest_name_wins() {
+        let [exact, wild, otherwise] = ["www.example.org", "*.example.org", "other"].map(certified);
+        let names = Names {
+            exact: [("www.example.org".to_owned(), exact.clone())].into(),
+            wild: [("example.org".to_owned(), wild.clone())].into(),
+            otherwise: Some(otherwise.clone()),
+        };
+        for (name, expected) in [
+            (Some("www.example.org"), &exact),
+            (Some("api.example.org"), &wild),
+            (Some("a.b.example.org"), &otherwise),
+            (Some("example.org"), &otherwise),
+            (None, &otherwise),
+        ] {
+            assert!(Arc::ptr_eq(&names.find(name).unwrap(), expected), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One back end: its pools of connections, and whether it is well.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{Request, Uri, uri::Authority};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::task::AbortHandle;
+
+use super::health;
+use crate::{
+    body::AnyBody,
+    config::{Health, Protocol, Route, back_end},
+    metrics::{BackEndLabel, Metrics},
+    worker::{self, Workers},
+};
+
+/// How long a back end that could not be reached is passed over, when nobody asks how it is.
+const PASSED_OVER: Duration = Duration::from_secs(2);
+/// Unused connections to a back end are kept for this long.
+const KEPT: Duration = Duration::from_secs(60);
+/// Unused connections to a back end that a worker keeps.
+const KEPT_COUNT: usize = 128;
+
+/// A client with its pool.
+pub(crate) type Pool = Client<HttpConnector, AnyBody>;
+
+/// One back end.
+pub(crate) struct BackEnd {
+    to: String,
+    authority: Authority,
+    protocol: Protocol,
+    connect_timeout: Duration,
+    health: Option<Health>,
+    /// One for each worker, so that an answer wakes the thread that waits for it.
+    pools: Vec<Pool>,
+    /// What those say who ask how it is.
+    well: AtomicBool,
+    passed_over_until: Mutex<Option<Instant>>,
+    asking: Mutex<Option<AbortHandle>>,
+    metrics: Arc<Metrics>,
+}
+
+impl BackEnd {
+    pub(super) fn new(to: &str, route: &Route, workers: &Workers, metrics: &Arc<Metrics>) -> Arc<Self> {
+        let (protocol, authority) = back_end(to).expect("the configuration was checked");
+        let pool = |_| {
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(route.connect_timeout.0));
+            let mut builder = Client::builder(TokioExecutor::new());
+            builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
+            builder.http2_only(protocol == Protocol::Http2).set_host(false);
+            builder.build(connector)
+        };
+        let this = Arc::new(Self {
+            to: to.to_owned(),
+            authority,
+            protocol,
+            connect_timeout: route.connect_timeout.0,
+            health: route.health.clone(),
+            pools: (0..workers.count()).map(pool).collect(),
+            well: AtomicBool::new(true),
+            passed_over_until: Mutex::new(None),
+            asking: Mutex::new(None),
+            metrics: metrics.clone(),
+        });
+        this.show();
+        if let Some(health) = &this.health {
+            let task = workers.handles()[0].spawn(health::ask(Arc::downgrade(&this), health.clone()));
+            *this.asking.lock().expect("nothing panics under the lock") = Some(task.abort_handle());
+        }
+        this
+    }
+
+    /// Whether this is what `route` means by `to`.
+    pub(super) fn is_for(&self, to: &str, route: &Route) -> bool {
+        self.to == to && self.connect_timeout == route.connect_timeout.0 && self.health == route.health
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.to
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    pub(crate) fn is_well(&self) -> bool {
+        let passed_over = *self.passed_over_until.lock().expect("nothing panics under the lock");
+        self.well.load(Ordering::Relaxed) && passed_over.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// The pool of this worker.
+    pub(super) fn client(&self) -> &Pool {
+        &self.pools[worker::current().min(self.pools.len() - 1)]
+    }
+
+    /// Directs a request to this back end.
+    pub(super) fn address(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
+        let path = request.uri().path_and_query().cloned();
+        let uri = Uri::builder().scheme("http").authority(self.authority.clone());
+        let uri = uri.path_and_query(path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")));
+        *request.uri_mut() = uri.build().expect("all three parts are there");
+        if self.protocol == Protocol::Http2 {
+            // `:authority` is the back end's; another name beside it would contradict it.
+            request.headers_mut().remove(http::header::HOST);
+            *request.version_mut() = http::Version::HTTP_2;
+        } else {
+            *request.version_mut() = http::Version::HTTP_11;
+            // Only HTTP/2 knows what this asks for without `connection`.
+            request.headers_mut().remove(http::header::TE);
+        }
+        request
+    }
+
+    /// It has answered.
+    pub(super) fn succeeded(&self) {
+        let mut until = self.passed_over_until.lock().expect("nothing panics under the lock");
+        if until.take().is_some() {
+            drop(until);
+            self.show();
+        }
+    }
+
+    /// It could not be reached.
+    pub(super) fn failed(&self) {
+        if self.health.is_none() {
+            *self.passed_over_until.lock().expect("nothing panics under the lock") = Some(Instant::now() + PASSED_OVER);
+            self.show();
+        }
+    }
+
+    /// Those who ask have changed their mind about it.
+    pub(super) fn set_well(&self, well: bool) {
+        if self.well.swap(well, Ordering::Relaxed) != well {
+            let now = if well { "is well again" } else { "does not answer as it should" };
+            tracing::warn!("the back end {} {now}", self.to);
+            self.show();
+        }
+    }
+
+    fn show(&self) {
+        let label = BackEndLabel { back_end: self.to.clone() };
+        self.metrics.back_end_up.get_or_create(&label).set(self.is_well().into());
+    }
+}
+
+impl Drop for BackEnd {
+    fn drop(&mut self) {
+        if let Some(asking) = self.asking.lock().expect("nothing panics under the lock").take() {
+            asking.abort();
+        }
+        self.metrics.back_end_up.remove(&BackEndLabel { back_end: self.to.clone() });
+    }
+}

@@ -1,0 +1,154 @@
+//! Back ends: which one gets a request, whether it is well, and what happens when it fails.
+//!
+//! `back_end` is one of them with its pools of connections; `health` asks how they are; `fields` is what of a message stays
+//! between two connections; `switch` carries what is not HTTP any more.
+
+mod back_end;
+pub(crate) mod fields;
+mod health;
+pub(crate) mod switch;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+pub(crate) use self::back_end::BackEnd;
+use crate::{
+    body::{AnyBody, full},
+    config::Route,
+    metrics::{BackEndResult, Metrics},
+    worker::Workers,
+};
+
+/// The back ends of a route.
+pub(crate) struct Upstream {
+    back_ends: Vec<Arc<BackEnd>>,
+    next: AtomicUsize,
+    timeout: Duration,
+    retries: u32,
+    metrics: Arc<Metrics>,
+}
+
+/// Why a route has no answer.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    pub(crate) reason: String,
+}
+
+/// An answer, and how it was come by.
+pub(crate) struct Answer {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) back_end: String,
+    pub(crate) tries: u32,
+}
+
+impl Upstream {
+    /// The back ends of `route`; those of `known` that are asked for in the same way are taken over with their connections and
+    /// what is known of their health.
+    pub(crate) fn new(route: &Route, known: &mut Vec<Arc<BackEnd>>, workers: &Workers, metrics: &Arc<Metrics>) -> Self {
+        let back_ends = route.to.0.iter().map(|to| {
+            let same = |back_end: &&Arc<BackEnd>| back_end.is_for(to, route);
+            if let Some(back_end) = known.iter().find(same) {
+                return back_end.clone();
+            }
+            let back_end = BackEnd::new(to, route, workers, metrics);
+            known.push(back_end.clone());
+            back_end
+        });
+        Self {
+            back_ends: back_ends.collect(),
+            next: AtomicUsize::new(0),
+            timeout: route.timeout.0,
+            retries: route.retries.into(),
+            metrics: metrics.clone(),
+        }
+    }
+
+    pub(crate) fn back_ends(&self) -> &[Arc<BackEnd>] {
+        &self.back_ends
+    }
+
+    /// The next back end that is well, or the next at all when none is. Not `failed`, if there is another.
+    fn choose(&self, failed: Option<&Arc<BackEnd>>) -> &Arc<BackEnd> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.back_ends.len();
+        let in_turn = || (0..count).map(|at| &self.back_ends[(first + at) % count]);
+        let other = |back_end: &&Arc<BackEnd>| failed.is_none_or(|failed| !Arc::ptr_eq(failed, back_end));
+        in_turn()
+            .find(|back_end| back_end.is_well() && other(back_end))
+            .or_else(|| in_turn().find(other))
+            .unwrap_or(&self.back_ends[first % count])
+    }
+
+    /// Sends a request, whose fields are ready for the way, to a back end.
+    pub(crate) async fn send(&self, request: Request<AnyBody>) -> Result<Answer, Failure> {
+        let (head, body) = request.into_parts();
+        let no_content = body.is_end_stream();
+        let idempotent = matches!(
+            head.method,
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE
+        );
+        let mut body = Some(body);
+        let mut failed: Option<Arc<BackEnd>> = None;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let back_end = self.choose(failed.as_ref()).clone();
+            let body = body.take().unwrap_or_else(|| full(""));
+            let request = back_end.address(Request::from_parts(head.clone(), body));
+            let (result, failure) = match tokio::time::timeout(self.timeout, back_end.client().request(request)).await {
+                Ok(Ok(response)) => {
+                    back_end.succeeded();
+                    self.count(&back_end, "answered");
+                    return Ok(Answer { response, back_end: back_end.name().to_owned(), tries });
+                }
+                Ok(Err(error)) => {
+                    let connect = error.is_connect();
+                    if connect {
+                        back_end.failed();
+                    }
+                    let reason = format!("{}: {}", back_end.name(), chain(&error));
+                    let result = if connect { "unreachable" } else { "broken" };
+                    (result, Failure { status: StatusCode::BAD_GATEWAY, reason })
+                }
+                Err(_) => {
+                    let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
+                    ("timeout", Failure { status: StatusCode::GATEWAY_TIMEOUT, reason })
+                }
+            };
+            self.count(&back_end, result);
+            let unseen = result == "unreachable";
+            if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
+                return Err(failure);
+            }
+            self.metrics.retries.inc();
+            failed = Some(back_end);
+        }
+    }
+
+    fn count(&self, back_end: &BackEnd, result: &'static str) {
+        let labels = BackEndResult { back_end: back_end.name().to_owned(), result };
+        self.metrics.back_end_requests.get_or_create(&labels).inc();
+    }
+}
+
+/// An error with everything that led to it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

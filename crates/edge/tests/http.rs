@@ -1,0 +1,306 @@
+//! Requests through the gateway, over each version of HTTP.
+
+mod site;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use site::{BackEnd, Site, full, get, get1, mirror, pattern, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn route(to: &str) -> String {
+    format!("[[route]]\nto = \"{to}\"\n")
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_versions_reach_the_back_end() {
+    let back_end = BackEnd::start(mirror).await;
+    let log = "[log]\naccess = \"access.log\"\n";
+    let site = Site::start("versions", &format!("{log}{}", route(&back_end.url())));
+    let mut request = get1("/a/b?c=d");
+    request.headers_mut().insert("x-forwarded-for", "10.9.8.7".parse().unwrap());
+    request.headers_mut().insert("connection", "x-private".parse().unwrap());
+    request.headers_mut().insert("x-private", "1".parse().unwrap());
+    let response = site.h1().await.send_request(request).await.unwrap();
+    let alt_svc = response.headers()["alt-svc"].to_str().unwrap().to_owned();
+    assert_eq!(alt_svc, format!("h3=\":{}\"; ma=86400", site.address.port()));
+    let said = json(&text(response).await);
+    assert_eq!((said["method"].as_str(), said["uri"].as_str()), (Some("GET"), Some("/a/b?c=d")));
+    assert_eq!(said["fields"]["x-forwarded-for"], "127.0.0.1");
+    assert_eq!(said["fields"]["x-forwarded-proto"], "https");
+    assert_eq!(said["fields"]["host"], "localhost");
+    assert!(said["fields"]["x-private"].is_null());
+
+    let mut h2 = site.h2().await;
+    let response = h2.send_request(get("https://localhost/h2")).await.unwrap();
+    assert_eq!(response.headers()["alt-svc"], alt_svc.as_str());
+    let said = json(&text(response).await);
+    assert_eq!((said["uri"].as_str(), said["fields"]["host"].as_str()), (Some("/h2"), Some("localhost")));
+
+    let (_endpoint, mut h3) = site.h3().await;
+    let response = h3.send(get("https://localhost/h3")).await.unwrap();
+    assert!(!response.headers().contains_key("alt-svc"));
+    let said = json(&text(response).await);
+    assert_eq!((said["uri"].as_str(), said["version"].as_str()), (Some("/h3"), Some("HTTP/1.1")));
+
+    let path = site.directory.0.join("access.log");
+    for _ in 0..100 {
+        if site::read(&path).lines().count() == 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let log = site::read(&path);
+    let lines: Vec<Value> = log.lines().map(json).collect();
+    let of =
+        |name: &str| lines.iter().map(|line| line[name].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    assert_eq!(of("protocol"), ["http/1.1", "h2", "h3"], "{log}");
+    assert_eq!(of("path"), ["/a/b?c=d", "/h2", "/h3"]);
+    assert!(
+        lines.iter().all(|line| line["status"] == 200 && line["complete"] == true && line["ms"].as_f64() > Some(0.0))
+    );
+    for protocol in ["http/1.1", "h2", "h3"] {
+        let line = format!("tiderace_edge_requests_total{{protocol=\"{protocol}\",route=\"*/\",status=\"2xx\"}}");
+        assert_eq!(site.figure(&line), 1.0, "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_streams_both_ways_and_back_ends_of_http2() {
+    let echo = |request: Request<hyper::body::Incoming>| async {
+        Response::new(request.into_body().map_err(Into::into).boxed_unsync())
+    };
+    let back_end = BackEnd::start_at("127.0.0.1:0".parse().unwrap(), true, echo).await;
+    let site = Site::start("echo", &route(&format!("h2c://{}", back_end.address)));
+    let data = pattern(8_000_000);
+    let post = || Request::post("https://localhost/").body(full(data.clone())).unwrap();
+    let (_endpoint, mut h3) = site.h3().await;
+    let mut h2 = site.h2().await;
+    let (over_h3, over_h2) =
+        tokio::join!(async { h3.send(post()).await.unwrap().into_body().collect().await.unwrap().to_bytes() }, async {
+            h2.send_request(post()).await.unwrap().into_body().collect().await.unwrap().to_bytes()
+        },);
+    assert!(over_h3 == data && over_h2 == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_and_paths_choose_and_nobody_else_answers() {
+    let [a, b] = [BackEnd::start(|_| async { Response::new(full("a")) }).await, BackEnd::start(mirror).await];
+    let config = format!(
+        "[[route]]\nhost = \"localhost\"\npath = \"/a\"\nto = \"{}\"\n[[route]]\nhost = \"localhost\"\npath = \"/b/\"\nstrip = true\nto = \"{}\"\n",
+        a.url(),
+        b.url()
+    );
+    let site = Site::start("routes", &config);
+    let (_endpoint, mut h3) = site.h3().await;
+    assert_eq!(text(h3.send(get("https://localhost/a/x")).await.unwrap()).await, "a");
+    assert_eq!(json(&text(h3.send(get("https://localhost/b/x?y")).await.unwrap()).await)["uri"], "/x?y");
+    for nowhere in ["https://localhost/", "https://localhost/ab", "https://elsewhere/a"] {
+        assert_eq!(h3.send(get(nowhere)).await.unwrap().status(), 404, "{nowhere}");
+    }
+    let mut h1 = site.h1().await;
+    let trace = Request::builder().method("TRACE").uri("/a").header("host", "localhost").body(full("")).unwrap();
+    assert_eq!(h1.send_request(trace).await.unwrap().status(), 405);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_with_ranges_and_conditions() {
+    let site_directory = site::Directory::new("www");
+    site_directory.write("index.html", "<p>hello</p>");
+    site_directory.write("sub/index.html", "sub");
+    site_directory.write("big.bin", pattern(1_000_000));
+    site_directory.write(".secret", "no");
+    let site = Site::start("files", &format!("[[route]]\nfiles = \"{}\"\n", site_directory.0.display()));
+    let (_endpoint, mut h3) = site.h3().await;
+    let response = h3.send(get("https://localhost/")).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/html; charset=utf-8");
+    let tag = response.headers()["etag"].clone();
+    assert_eq!(text(response).await, "<p>hello</p>");
+    let mut conditional = get("https://localhost/index.html");
+    conditional.headers_mut().insert("if-none-match", tag);
+    assert_eq!(h3.send(conditional).await.unwrap().status(), 304);
+    let big = h3.send(get("https://localhost/big.bin")).await.unwrap();
+    assert_eq!(big.headers()["content-length"], "1000000");
+    assert!(big.into_body().collect().await.unwrap().to_bytes() == pattern(1_000_000));
+    let mut part = get("https://localhost/big.bin");
+    part.headers_mut().insert("range", "bytes=300000-700000".parse().unwrap());
+    let response = h3.send(part).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["content-range"]),
+        (206, &"bytes 300000-700000/1000000".parse().unwrap())
+    );
+    assert!(response.into_body().collect().await.unwrap().to_bytes() == pattern(1_000_000).slice(300_000..700_001));
+    let moved = h3.send(get("https://localhost/sub")).await.unwrap();
+    assert_eq!((moved.status().as_u16(), &moved.headers()["location"]), (308, &"/sub/".parse().unwrap()));
+    for hidden in ["/.secret", "/%2e%2e/etc/passwd", "/nothing", "/index.html/"] {
+        assert_eq!(h3.send(get(&format!("https://localhost{hidden}"))).await.unwrap().status(), 404, "{hidden}");
+    }
+    let post = Request::post("https://localhost/").body(full("x")).unwrap();
+    assert_eq!(h3.send(post).await.unwrap().status(), 405);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_end_that_is_gone_costs_no_request() {
+    let gone = BackEnd::start(mirror).await;
+    let there = BackEnd::start(|_| async { Response::new(full("there")) }).await;
+    let url = gone.url();
+    drop(gone);
+    let site = Site::start("gone", &format!("[[route]]\nto = [\"{url}\", \"{}\"]\n", there.url()));
+    let (_endpoint, mut h3) = site.h3().await;
+    for _ in 0..20 {
+        assert_eq!(text(h3.send(get("https://localhost/")).await.unwrap()).await, "there");
+    }
+    assert!(site.figure("tiderace_edge_retries_total") >= 1.0);
+    assert_eq!(site.figure(&format!("tiderace_edge_back_end_up{{back_end=\"{url}\"}}")), 0.0);
+    let site = Site::start("all-gone", &format!("[[route]]\nto = \"{url}\"\n"));
+    assert_eq!(site.h1().await.send_request(get1("/")).await.unwrap().status(), 502);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_may_happen_twice_is_tried_again() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = count.clone();
+    // It takes a request and breaks off.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = [0; 10_000];
+            let _ = stream.read(&mut buffer).await;
+            counting.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let site = Site::start("twice", &format!("[[route]]\nretries = 3\nto = \"http://{address}\"\n"));
+    let (_endpoint, mut h3) = site.h3().await;
+    assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 502);
+    assert_eq!(count.swap(0, Ordering::Relaxed), 4);
+    for content in ["", "content"] {
+        let post = Request::post("https://localhost/").body(full(content)).unwrap();
+        assert_eq!(h3.send(post).await.unwrap().status(), 502);
+        assert_eq!(count.swap(0, Ordering::Relaxed), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_end_that_says_it_is_ill_gets_nothing() {
+    let ill = Arc::new(AtomicUsize::new(0));
+    let reached = Arc::new(AtomicUsize::new(0));
+    let (state, count) = (ill.clone(), reached.clone());
+    let first = BackEnd::start(move |request| {
+        let (state, count) = (state.clone(), count.clone());
+        async move {
+            let mut response = Response::new(full("first"));
+            if request.uri().path() == "/health" {
+                if state.load(Ordering::Relaxed) == 1 {
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                }
+            } else {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            response
+        }
+    })
+    .await;
+    let second = BackEnd::start(|_| async { Response::new(full("second")) }).await;
+    let health = "[route.health]\npath = \"/health\"\ninterval = \"50 ms\"\n";
+    let site = Site::start("health", &format!("[[route]]\nto = [\"{}\", \"{}\"]\n{health}", first.url(), second.url()));
+    let (_endpoint, mut h3) = site.h3().await;
+    let up = format!("tiderace_edge_back_end_up{{back_end=\"{}\"}}", first.url());
+    let wait = async |value: f64| {
+        for _ in 0..200 {
+            if site.figure(&up) == value {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the back end's state does not become {value}");
+    };
+    wait(1.0).await;
+    ill.store(1, Ordering::Relaxed);
+    wait(0.0).await;
+    reached.store(0, Ordering::Relaxed);
+    for _ in 0..10 {
+        assert_eq!(text(h3.send(get("https://localhost/")).await.unwrap()).await, "second");
+    }
+    assert_eq!(reached.load(Ordering::Relaxed), 0);
+    ill.store(0, Ordering::Relaxed);
+    wait(1.0).await;
+    for _ in 0..4 {
+        h3.send(get("https://localhost/")).await.unwrap();
+    }
+    assert!(reached.load(Ordering::Relaxed) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_back_end_is_a_timeout() {
+    let slow = BackEnd::start(|_| async { std::future::pending::<Response<site::Body>>().await }).await;
+    let site = Site::start("slow", &format!("[[route]]\ntimeout = \"200 ms\"\nto = \"{}\"\n", slow.url()));
+    let (_endpoint, mut h3) = site.h3().await;
+    assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 504);
+}
+
+/// Agrees to WebSocket and sends back what comes.
+async fn switching(mut request: Request<hyper::body::Incoming>) -> Response<site::Body> {
+    assert!(request.headers().contains_key("sec-websocket-key"));
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let mut stream = TokioIo::new(upgrade.await.unwrap());
+        let mut buffer = [0; 4_096];
+        while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+            stream.write_all(&buffer[..length]).await.unwrap();
+        }
+        stream.shutdown().await.unwrap();
+    });
+    let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
+    response.header("sec-websocket-accept", "x").body(full("")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn websocket_over_http1_and_http2() {
+    let back_end = BackEnd::start(switching).await;
+    let site = Site::start("websocket", &route(&back_end.url()));
+    let upgrade =
+        Request::get("/ws").header("host", "localhost").header("connection", "Upgrade").header("upgrade", "websocket");
+    let upgrade = upgrade.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==").body(full("")).unwrap();
+    let mut h1 = site.h1().await;
+    let mut response = h1.send_request(upgrade).await.unwrap();
+    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"websocket".parse().unwrap()));
+    exchange(TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap())).await;
+
+    let mut h2 = site.h2().await;
+    // The server's settings have to have come before an extended CONNECT may be sent.
+    h2.send_request(get("https://localhost/nowhere-to-upgrade")).await.ok();
+    let connect = Request::connect("https://localhost/ws").extension(hyper::ext::Protocol::from_static("websocket"));
+    let mut response = h2.send_request(connect.body(full("")).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    exchange(TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap())).await;
+}
+
+async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
+    for size in [10, 100_000] {
+        let data: Bytes = pattern(size);
+        stream.write_all(&data[..size.min(4_000)]).await.unwrap();
+        let mut back = vec![0; size.min(4_000)];
+        stream.read_exact(&mut back).await.unwrap();
+        assert!(back == data[..size.min(4_000)]);
+    }
+    stream.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty());
+}

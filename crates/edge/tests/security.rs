@@ -1,0 +1,211 @@
+//! Clients of ill will: what they can reach, and what they can use up.
+
+mod site;
+
+use std::{os::unix::fs::PermissionsExt, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering, time::Duration};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use site::{BackEnd, Site, full, get, get1, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A back end that counts requests and says how many it has got in one connection's bytes.
+async fn counting() -> (BackEnd, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = count.clone();
+    let back_end = BackEnd::start(move |request: Request<hyper::body::Incoming>| {
+        let counting = counting.clone();
+        async move {
+            if request.into_body().collect().await.is_ok() {
+                counting.fetch_add(1, Ordering::Relaxed);
+            }
+            Response::new(full("ok"))
+        }
+    })
+    .await;
+    (back_end, count)
+}
+
+fn route(back_end: &BackEnd) -> String {
+    format!("[[route]]\nto = \"{}\"\n", back_end.url())
+}
+
+/// Writes `bytes` over TLS as HTTP/1.1 and reads until the end.
+async fn raw(site: &Site, bytes: &[u8]) -> String {
+    let mut stream = site.tls(&[b"http/1.1"]).await;
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    // What keeps the connection open has nothing more to say.
+    let _ = tokio::time::timeout(Duration::from_millis(700), reading).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_second_request_hides_in_a_first_one() {
+    let (back_end, count) = counting().await;
+    let site = Site::start("smuggling", &route(&back_end));
+    let hidden = "GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (head, at_most) in [
+        // Two lengths, one of them chunked: refused, or the chunks count and the connection ends.
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 1),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde", 0),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nabcde", 0),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 0),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 0),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 0),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n", 0),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n", 0),
+        ("GET / HTTP/1.1\r\n\r\n", 0),
+    ] {
+        count.store(0, Ordering::Relaxed);
+        let answer = raw(&site, format!("{head}{hidden}").as_bytes()).await;
+        let after = answer.matches("HTTP/1.1 ").count();
+        let reached = count.load(Ordering::Relaxed);
+        // What comes after a message whose end is in doubt must not be taken for a request of the same client: the hidden
+        // one may be answered only where the first one was refused by the gateway itself and was read to its end.
+        let refused = answer.contains("HTTP/1.1 400") || answer.contains("HTTP/1.1 411") || after == 0;
+        assert!(reached <= at_most || refused && reached <= at_most + 1, "{head:?}: {reached} reached, {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_that_lies_reaches_no_back_end_as_a_whole() {
+    let (back_end, count) = counting().await;
+    let site = Site::start("lengths", &route(&back_end));
+    let mut h2 = site.h2().await;
+    let lie = || Request::post("https://localhost/").header("content-length", "10").body(full("12345")).unwrap();
+    assert!(h2.send_request(lie()).await.map_or(true, |response| response.status().as_u16() >= 400));
+    let (_endpoint, mut h3) = site.h3().await;
+    assert!(h3.send(lie()).await.map_or(true, |response| response.status().as_u16() >= 400));
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    assert_eq!(text(h3.send(get("https://localhost/")).await.unwrap()).await, "ok");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_beyond_the_limit_are_refused_everywhere() {
+    let (back_end, count) = counting().await;
+    let site = Site::start("fields", &format!("[limits]\nfields = \"16 KiB\"\n{}", route(&back_end)));
+    let large = "x".repeat(30_000);
+    let mut request = get1("/");
+    request.headers_mut().insert("x-large", large.parse().unwrap());
+    let refused = site.h1().await.send_request(request).await;
+    assert!(refused.map_or(true, |response| response.status() == 431));
+    let oversized = || {
+        let mut request = get("https://localhost/");
+        request.headers_mut().insert("x-large", large.parse().unwrap());
+        request
+    };
+    let refused = site.h2().await.send_request(oversized()).await;
+    assert!(refused.map_or(true, |response| response.status() == 431));
+    let (_endpoint, mut h3) = site.h3().await;
+    assert!(h3.send(oversized()).await.map_or(true, |response| response.status() == 431));
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_clients_are_let_go() {
+    let (back_end, _) = counting().await;
+    let limits =
+        "[limits]\nfields-timeout = \"300 ms\"\ncontent-timeout = \"300 ms\"\nhandshake-timeout = \"300 ms\"\n";
+    let site = Site::start("slow-clients", &format!("{limits}{}", route(&back_end)));
+    let over = async |mut stream: Box<dyn tokio::io::AsyncRead + Unpin>| {
+        let mut rest = Vec::new();
+        let reading = stream.read_to_end(&mut rest);
+        tokio::time::timeout(Duration::from_secs(4), reading).await.expect("the connection ends")
+    };
+    // Nothing at all on TCP; half of a request's fields; half of its content.
+    let silent = tokio::net::TcpStream::connect(site.address).await.unwrap();
+    let mut half = site.tls(&[b"http/1.1"]).await;
+    half.write_all(b"GET / HTTP/1.1\r\nHost: loc").await.unwrap();
+    let mut content = site.tls(&[b"http/1.1"]).await;
+    content.write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc").await.unwrap();
+    let _ = tokio::join!(over(Box::new(silent)), over(Box::new(half)), over(Box::new(content)));
+    let (_endpoint, quic) = site.quic(b"h3").await;
+    let (mut send, mut recv) = quic.open_bi().await.unwrap();
+    send.write_all(&[0x01, 0x20, 0, 0]).await.unwrap();
+    let reset = tokio::time::timeout(Duration::from_secs(4), recv.read_chunk(100)).await.expect("the stream ends");
+    assert!(reset.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_meet_limits_and_others_are_served() {
+    let (back_end, _) = counting().await;
+    let limits = "[limits]\nconnections-per-address = 6\n";
+    let site = Site::start("floods", &format!("{limits}{}", route(&back_end)));
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        held.push(site.h1().await);
+    }
+    for sender in &mut held {
+        assert_eq!(sender.send_request(get1("/")).await.unwrap().status(), 200);
+    }
+    assert!(site::connect_tls(site.address, &site.certificate, &[b"h2"]).await.is_err());
+    let (_endpoint, quic) = site.quic(b"h3").await;
+    let reason = tokio::time::timeout(Duration::from_secs(4), quic.closed()).await.unwrap();
+    assert!(matches!(reason, tiderace::CloseReason::PeerApplication { code: 0x107, .. }), "{reason}");
+    assert_eq!(site.figure("tiderace_edge_connections_refused_total{reason=\"address\"}"), 2.0);
+    drop(held);
+    for _ in 0..100 {
+        if site.process.status()["connections"] == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (_endpoint, mut h3) = site.h3().await;
+    assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_given_up_at_once_leave_nothing_behind() {
+    let back_end = BackEnd::start(|_| async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        Response::new(full("late"))
+    })
+    .await;
+    let site = Site::start("rapid-reset", &route(&back_end));
+    let (_endpoint, h3) = site.h3().await;
+    for _ in 0..2_000 {
+        let mut sender = h3.clone();
+        let waiting = tokio::spawn(async move { sender.send(get("https://localhost/")).await.map(drop) });
+        tokio::task::yield_now().await;
+        waiting.abort();
+    }
+    let in_flight = "tiderace_edge_requests_in_flight{protocol=\"h3\"}";
+    for _ in 0..200 {
+        if site.figure(in_flight) == 0.0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(site.figure(in_flight), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_socket_is_for_its_owner() {
+    let (back_end, _) = counting().await;
+    let site = Site::start("admin", &format!("[admin]\nsocket = \"edge.sock\"\n{}", route(&back_end)));
+    let socket = site.directory.0.join("edge.sock");
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let ask = |command: &'static str| {
+        let socket = socket.clone();
+        tokio::task::spawn_blocking(move || tiderace_edge::admin::ask(&socket, command).unwrap())
+    };
+    let status = ask("status").await.unwrap();
+    assert_eq!((&status["generation"], &status["workers"]), (&1.into(), &2.into()));
+    assert_eq!(ask("reload").await.unwrap()["generation"], 2);
+    site.configure("nonsense");
+    assert!(ask("reload").await.unwrap()["error"].as_str().unwrap().contains("edge.toml:6"));
+    assert!(ask("delete").await.unwrap()["error"].as_str().unwrap().contains("no command"));
+    // A second gateway does not take the socket away from the first.
+    assert!(
+        tiderace_edge::Process::start(
+            &site
+                .directory
+                .write("other.toml", format!("{}[admin]\nsocket = \"edge.sock\"\n{}", site::TOP, route(&back_end)))
+        )
+        .is_err()
+    );
+}
