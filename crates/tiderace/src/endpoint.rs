@@ -225,7 +225,7 @@ impl Endpoint {
             let mut state = shared.lock();
             let next = if early { state.next_early() } else { None }.or_else(|| state.next_incoming());
             if let Some(handle) = next {
-                state.add_handle(handle);
+                state.hold(handle);
                 return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
             }
             if state.closed {
