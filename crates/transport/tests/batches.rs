@@ -1,4 +1,4 @@
-//! How much leaves with one send: datagrams of one size share a buffer, whatever filled them.
+//! What leaves, and when: datagrams of one size share a buffer, whatever filled them; keys change when both ends can follow.
 
 mod support;
 
@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use support::{
     client_config, client_endpoint,
-    direct::{converse, events},
+    direct::{converse, events, give, sent},
     server_config, server_endpoint,
 };
-use transport::{Endpoint, Handle, Profile, Transmit};
+use transport::{Endpoint, Event, Handle, Profile, Transmit};
 use units::Instant;
 use wire::Dir;
 
@@ -81,4 +81,33 @@ fn requests_on_many_streams_leave_with_one_send() {
     assert_eq!(size, 1452, "padded to the end where a request does not fit");
     assert_eq!(len.div_ceil(size), 5);
     converse(NOW, (&mut client, address(1)), (&mut server, address(2)));
+}
+
+/// A server that updates its keys the moment it is connected: HANDSHAKE_DONE still travels under the first keys.
+#[test]
+fn the_first_key_update_waits_for_an_acknowledgement() {
+    let mut server = server_endpoint(1, server_config(&Profile::default()));
+    let mut client = client_endpoint(2);
+    client.connect(NOW, &client_config(&Profile::default()), address(2), "server.test").unwrap();
+    let mut accepted = None;
+    for _ in 0..8 {
+        for d in sent(&mut client, NOW) {
+            give(&mut server, NOW, address(1), &d.payload);
+        }
+        for (handle, event) in events(&mut server) {
+            if event == Event::Connected {
+                let connection = server.connection_mut(handle).unwrap();
+                connection.update_keys();
+                accepted = Some(handle);
+            }
+        }
+        let flight = sent(&mut server, NOW);
+        if let Some(handle) = accepted {
+            assert!(!flight.is_empty());
+            assert_eq!(server.connection(handle).unwrap().stats().key_updates, 0);
+            return;
+        }
+        flight.iter().for_each(|d| give(&mut client, NOW, address(2), &d.payload));
+    }
+    panic!("the handshake did not complete");
 }

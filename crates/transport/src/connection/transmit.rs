@@ -217,7 +217,10 @@ impl Connection {
     }
 
     fn try_update_keys(&mut self, now: Instant) {
-        if self.keys.update(now, self.pto() * 3) {
+        // The first update waits for an acknowledgement as every later one has to (RFC 9001 §6.1): a client that does not know yet
+        // that the handshake is confirmed may not follow it, and some peers take a first packet under new keys for an error.
+        let heard = self.spaces.get(SpaceId::DATA).is_some_and(|space| space.ledger.largest_acked().is_some());
+        if heard && self.keys.update(now, self.pto() * 3) {
             self.key_update_wanted = false;
             self.note_key_updates(now, Initiator::Local);
         }
