@@ -162,6 +162,26 @@ fn a_start_that_does_not_arrive_costs_a_timeout_and_not_the_connection() {
     }
 }
 
+/// A handshake that was late for another reason: the size that was configured is asked for before there is traffic to fill it, and
+/// used again.
+#[test]
+fn a_start_that_was_doubted_for_nothing_comes_back() {
+    let profile = Profile { initial_mtu: 1350, max_mtu: 1350, ..Profile::default() };
+    for seed in 0..5 {
+        // The smaller one is over before the probe is answered.
+        for (answer, mtu) in [(2_000, 1200), (40_000, 1350)] {
+            let mut sim = download(seed, None, 0.0, &profile, answer);
+            black_hole(&mut sim, at(0), 0);
+            black_hole(&mut sim, at(300), 65_535);
+            let outcome = sim.run_until(at(5_000)).unwrap();
+            assert!(outcome.is_finished(), "{seed}: {outcome}");
+            let stats = server_stats(&sim);
+            assert!(stats.probe_timeouts > 0, "{seed}: {stats:?}");
+            assert_eq!((stats.mtu_probes_sent, stats.mtu), (1, mtu), "{seed}");
+        }
+    }
+}
+
 // RFC 9000 §18.2: the peer says how much it takes.
 #[test]
 fn the_peer_is_sent_no_more_than_it_takes() {

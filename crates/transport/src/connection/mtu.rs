@@ -36,7 +36,8 @@ impl Connection {
             path.set_mtu(now, mtu);
             return None;
         }
-        if !path.amplification.is_validated() || !self.keys.can_seal(Level::OneRtt) {
+        // Not before the handshake is confirmed: until then the address may be anybody's.
+        if !path.amplification.is_validated() || !self.handshake.is_confirmed() || !self.keys.can_seal(Level::OneRtt) {
             return None;
         }
         // Room for a datagram of the size in use is enough: where data takes all room that an acknowledgement makes, there

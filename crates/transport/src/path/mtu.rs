@@ -65,7 +65,13 @@ impl MtuDiscovery {
     }
 
     /// The size that was trusted may be what does not arrive. Returns the size in use from here on.
+    ///
+    /// A probe asks for it whatever the traffic: an application whose datagrams fit what was configured has none to show
+    /// while they do not fit.
     pub(crate) fn distrust(&mut self) -> u16 {
+        if self.current > BASE {
+            self.try_size(self.current);
+        }
         self.current = BASE;
         self.current
     }
@@ -75,7 +81,9 @@ impl MtuDiscovery {
         self.max = self.max.min(max.max(BASE));
         self.high = self.high.min(self.max);
         self.current = self.current.min(self.max);
-        if let Phase::Searching { in_flight: false, .. } = self.phase {
+        if let Phase::Searching { in_flight: false, size, .. } = self.phase
+            && size > self.high
+        {
             self.phase = Phase::Waiting;
         }
         self.current
@@ -232,6 +240,28 @@ mod tests {
         let mut fixed = MtuDiscovery::new(1452, 1200, INTERVAL);
         fixed.on_full_datagrams(NOW, 1000);
         assert_eq!((fixed.due(), fixed.current()), (None, 1452));
+    }
+
+    #[test]
+    fn a_trusted_size_that_was_doubted_is_asked_for_without_traffic() {
+        for (max, carries, best) in [(1452, 1452, 1452), (1452, 1200, 1200), (1500, 1500, 1500)] {
+            let mut discovery = MtuDiscovery::new(1452, max, INTERVAL);
+            assert_eq!((discovery.distrust(), discovery.due()), (BASE, Some(1452)));
+            assert_eq!((discovery.distrust(), discovery.due()), (BASE, Some(1452)), "a second timeout");
+            let mut probes = 0;
+            while let Some(size) = discovery.due() {
+                probes += 1;
+                discovery.on_probe_sent();
+                if size <= carries {
+                    discovery.on_probe_acked(NOW, size);
+                } else {
+                    discovery.on_probe_lost(NOW, size);
+                }
+            }
+            assert!(best - discovery.current() < GRANULARITY && probes <= 40, "{max} {carries}: {discovery:?}");
+        }
+        let mut base = MtuDiscovery::new(1200, 1452, INTERVAL);
+        assert_eq!((base.distrust(), base.due()), (BASE, None));
     }
 
     #[test]
