@@ -49,8 +49,6 @@ pub trait Stack: Sized + Send + Sync + 'static {
     type Connection: Connection;
     /// Whether its asymmetric operations go through [`identity`](crate::identity), which counts them.
     const COUNTS_OPERATIONS: bool;
-    /// Whether it can resume sessions; where it cannot, every handshake is a full one.
-    const RESUMES: bool = true;
 
     /// Opens a server at `listen`. Called within a tokio runtime.
     fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self>;
@@ -96,6 +94,12 @@ pub trait Connection: Clone + Send + Sync + 'static {
 
     /// The next datagram.
     fn read_datagram(&self) -> impl Future<Output = Result<Bytes>> + Send;
+
+    /// Whether its session was resumed, where that is not told by the count of asymmetric operations; known when the
+    /// handshake is complete.
+    fn is_resumed(&self) -> Option<bool> {
+        None
+    }
 
     /// Closes the connection at once, without an error.
     fn close(&self);

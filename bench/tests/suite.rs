@@ -88,6 +88,46 @@ fn every_mode_works_with_every_contender_that_can() {
     }
 }
 
+/// The contenders that this build was asked for.
+const ASKED_FOR: &[&str] = &[
+    #[cfg(feature = "noq")]
+    "noq",
+    #[cfg(feature = "quiche")]
+    "quiche",
+    #[cfg(feature = "s2n")]
+    "s2n-quic",
+];
+
+#[test]
+fn every_mode_works_with_the_contenders_that_were_asked_for() {
+    let Some(cpus) = cpus() else { return eprintln!("skipped: needs two CPUs") };
+    if ASKED_FOR.is_empty() {
+        return eprintln!("skipped: needs --features noq,quiche,s2n");
+    }
+    let peers = ASKED_FOR.join(",");
+    let (document, errors) =
+        measure(&["all", "--no-write", "--size", "4MiB", "--scale", "0.01", "--peers", &peers], &cpus);
+    let runs = document["runs"].as_array().expect("runs");
+    for mode in ["bulk", "bulk-streams", "bulk-connections", "hs", "hsr", "rr", "dgram", "idle"] {
+        let ran = |peer: &str| runs.iter().find(|run| run["mode"] == mode && run["peer"] == peer);
+        for &peer in ASKED_FOR {
+            let can = (mode, peer) != ("hsr", "s2n-quic");
+            let Some(run) = ran(peer) else {
+                assert!(!can, "{mode} with {peer} did not run: {errors}");
+                continue;
+            };
+            assert!(can, "{run}");
+            let (client, server) = (&run["client"], &run["server"]);
+            match mode {
+                "hs" => assert!(server["signatures"] == 10 || client["resumed"] == 0, "{run}"),
+                "hsr" => assert_eq!(client["early"], 10, "early data is accepted: {run}"),
+                "idle" => assert!(server["memory_growth"].as_u64().is_some_and(|bytes| bytes > 0), "{run}"),
+                _ => assert!(server["content_samples"].as_u64().is_some_and(|places| places > 0), "{run}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_wrong_setting_is_one_clear_message() {
     for (arguments, says) in [

@@ -14,6 +14,8 @@ mod floor;
 #[cfg(feature = "noq")]
 mod noq;
 mod quic_go;
+#[cfg(feature = "quiche")]
+mod quiche;
 mod quinn;
 #[cfg(feature = "s2n")]
 mod s2n;
@@ -55,6 +57,8 @@ pub enum Peer {
     Noq,
     /// s2n-quic 1.91 on tokio's current-thread runtime (`--features s2n`)
     S2nQuic,
+    /// quiche 0.30 with a driver of ours on tokio's current-thread runtime (`--features quiche`)
+    Quiche,
     /// quic-go 0.65, built when it is asked for; needs Go
     QuicGo,
 }
@@ -72,6 +76,7 @@ impl Peer {
             Self::Quinn => "quinn",
             Self::Noq => "noq",
             Self::S2nQuic => "s2n-quic",
+            Self::Quiche => "quiche",
             Self::QuicGo => "quic-go",
         }
     }
@@ -83,6 +88,8 @@ impl Peer {
             Peer::Noq,
             #[cfg(not(feature = "s2n"))]
             Peer::S2nQuic,
+            #[cfg(not(feature = "quiche"))]
+            Peer::Quiche,
         ];
         !ABSENT.contains(&self)
     }
@@ -110,7 +117,7 @@ impl Peer {
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
             Self::S2nQuic => mode != Mode::Resumed,
-            Self::Tiderace | Self::Quinn | Self::Noq | Self::QuicGo => true,
+            Self::Tiderace | Self::Quinn | Self::Noq | Self::Quiche | Self::QuicGo => true,
         }
     }
 }
@@ -199,6 +206,8 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
         (Peer::Noq, _) => workload::serve::<noq::Noq>(job, listen, announce),
         #[cfg(feature = "s2n")]
         (Peer::S2nQuic, _) => workload::serve::<s2n::S2n>(job, listen, announce),
+        #[cfg(feature = "quiche")]
+        (Peer::Quiche, _) => workload::serve::<quiche::Quiche>(job, listen, announce),
         #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
         _ => bail!("this build has no {}", peer.name()),
     }
@@ -218,6 +227,8 @@ fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport>
         (Peer::Noq, _) => workload::run::<noq::Noq>(job, to, trust),
         #[cfg(feature = "s2n")]
         (Peer::S2nQuic, _) => workload::run::<s2n::S2n>(job, to, trust),
+        #[cfg(feature = "quiche")]
+        (Peer::Quiche, _) => workload::run::<quiche::Quiche>(job, to, trust),
         #[allow(unreachable_patterns, reason = "reached where a contender is not built")]
         _ => bail!("this build has no {}", peer.name()),
     }

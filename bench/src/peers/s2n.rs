@@ -1,5 +1,5 @@
-//! s2n-quic on tokio's current-thread runtime, with its own UDP sockets, GSO and GRO, its default TLS (s2n-tls on aws-lc), its
-//! default cipher suites and congestion control.
+//! s2n-quic on tokio's current-thread runtime, with its own UDP sockets, GSO and GRO, its default TLS (s2n-tls on aws-lc) and its
+//! default congestion control.
 //!
 //! Its interface has no resumption that is declared stable, so the resumed mode does not exist. It counts neither datagrams nor
 //! asymmetric operations in a way that is open to applications.
@@ -26,6 +26,7 @@ use s2n_quic::{
     },
     stream::{ReceiveStream, SendStream as S2nSendStream},
 };
+use s2n_tls::security::Policy;
 use tokio::sync::Mutex;
 
 use crate::{
@@ -79,6 +80,12 @@ fn datagrams() -> Result<DatagramEndpoint> {
     Ok(builder.build()?)
 }
 
+/// Of what s2n-tls has, the one that puts TLS_AES_128_GCM_SHA256 and X25519 first, so that both sides agree on them; its default puts
+/// P-256 first.
+fn policy() -> Result<Policy> {
+    Ok(Policy::from_version("AWS-CRT-SDK-TLSv1.3")?)
+}
+
 fn pem(label: &str, der: &[u8]) -> String {
     pem::encode(&pem::Pem::new(label, der))
 }
@@ -93,12 +100,13 @@ impl From<s2n_quic::Connection> for S2nConnection {
 impl Stack for S2n {
     type Connection = S2nConnection;
     const COUNTS_OPERATIONS: bool = false;
-    const RESUMES: bool = false;
 
     fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self> {
         let certificate = pem("CERTIFICATE", &identity.leaf);
         let key = pem("PRIVATE KEY", identity.key.secret_der());
-        let tls = tls::Server::builder()
+        let mut tls = tls::Server::builder();
+        tls.config_mut().set_security_policy(&policy()?)?;
+        let tls = tls
             .with_certificate(certificate.as_str(), key.as_str())
             .and_then(|builder| builder.with_application_protocols([ALPN].iter()))
             .and_then(tls::server::Builder::build)
@@ -114,7 +122,9 @@ impl Stack for S2n {
     }
 
     fn client(trust: &[u8], settings: Settings) -> Result<Self> {
-        let tls = tls::Client::builder()
+        let mut tls = tls::Client::builder();
+        tls.config_mut().set_security_policy(&policy()?)?;
+        let tls = tls
             .with_certificate(pem("CERTIFICATE", trust).as_str())
             .and_then(|builder| builder.with_application_protocols([ALPN].iter()))
             .and_then(tls::client::Builder::build)
@@ -201,6 +211,11 @@ impl Connection for S2nConnection {
             }
         })
         .await
+    }
+
+    fn is_resumed(&self) -> Option<bool> {
+        // No session is kept.
+        Some(false)
     }
 
     fn close(&self) {

@@ -59,11 +59,13 @@ pub async fn connect<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let mut before = Operations::read();
     let mut early = 0;
     let mut offers = false;
+    let mut resumed = None;
     for number in 0..HANDSHAKES_BEFORE + job.amount {
         if number == HANDSHAKES_BEFORE {
             meter = Meter::start();
             before = Operations::read();
             early = 0;
+            resumed = None;
         }
         let (connection, verdict) = stack.connect(to).await?;
         let answered = ask(&connection, Bytes::from_static(REQUEST)).await?;
@@ -72,12 +74,14 @@ pub async fn connect<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
             offers = true;
             early += u64::from(verdict.await);
         }
+        if let Some(is_resumed) = connection.is_resumed() {
+            *resumed.get_or_insert(0) += u64::from(is_resumed);
+        }
         connection.close();
     }
     meter.stop();
     let operations = Operations::read().since(before);
     let report = counted(meter.report(Role::Client, job.amount), operations, S::COUNTS_OPERATIONS);
     // A client signs nothing.
-    let resumed = (!S::RESUMES).then_some(0);
     Ok(SideReport { signatures: None, resumed, early: offers.then_some(early), ..report })
 }
