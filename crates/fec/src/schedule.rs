@@ -94,6 +94,12 @@ impl Schedule {
         !self.due.is_empty()
     }
 
+    /// Number of repair symbols that are due.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.due.len()
+    }
+
     /// Number of symbols that no repair covers so far.
     #[inline]
     pub fn uncovered(&self) -> u64 {

@@ -48,8 +48,9 @@ impl Scheme {
         let (Self::Block { sources, repairs, .. } | Self::Window { repairs, sources, .. }) = *self;
         let nothing = sources == 0 || repairs == 0 || self.span() == 0;
         let twice = matches!(self, Self::Block { .. }) && repairs > ROWS;
+        // A window of one is a copy of a packet now and then; any other covers every packet.
         let thin =
-            matches!(*self, Self::Window { window, .. } if u64::from(window) * u64::from(repairs) < sources.into());
+            matches!(*self, Self::Window { window: 2.., .. }) && self.span() * u64::from(repairs) < sources.into();
         !nothing && !twice && !thin && repairs <= sources && self.span() <= MAX_SPAN
     }
 }
@@ -63,7 +64,7 @@ impl fmt::Display for ParseSchemeError {
         write!(
             f,
             "`{}` is no code: expected xor:10, rs:10+2, rs:20+4/6 (six blocks interleaved) or rlc:1/5:40 (one repair for \
-             five packets over the latest 40), with no more repair than data and a reach of at most {MAX_SPAN}",
+             five packets over the latest 40), dup:5 (a copy of every fifth packet), with no more repair than data and a reach of at most {MAX_SPAN}",
             self.0
         )
     }
@@ -88,6 +89,7 @@ fn parse(text: &str) -> Option<Scheme> {
             let (sources, repairs) = if name == "xor" { (block, "1") } else { block.split_once('+')? };
             Scheme::Block { sources: number(sources)?, repairs: number(repairs)?, depth: number(depth)? }
         }
+        "dup" => Scheme::Window { repairs: 1, sources: number(rest)?, window: 1 },
         "rlc" => {
             let (rate, window) = rest.split_once(':')?;
             let (repairs, sources) = rate.split_once('/')?;
@@ -107,6 +109,7 @@ impl fmt::Display for Scheme {
                 }
                 if depth > 1 { write!(f, "/{depth}") } else { Ok(()) }
             }
+            Self::Window { repairs: 1, sources, window: 1 } => write!(f, "dup:{sources}"),
             Self::Window { repairs, sources, window } => write!(f, "rlc:{repairs}/{sources}:{window}"),
         }
     }
@@ -118,7 +121,7 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        for name in ["xor:10", "rs:10+2", "rs:20+4/6", "rlc:1/5:40", "rlc:3/20:120", "xor:4/3"] {
+        for name in ["xor:10", "rs:10+2", "rs:20+4/6", "rlc:1/5:40", "rlc:3/20:120", "xor:4/3", "dup:5"] {
             assert_eq!(name.parse::<Scheme>().map(|scheme| scheme.to_string()).as_deref(), Ok(name));
         }
         assert_eq!("rs:10+1".parse::<Scheme>().unwrap(), "xor:10".parse().unwrap());

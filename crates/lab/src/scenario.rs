@@ -131,13 +131,13 @@ pub struct Traffic {
     /// `requests`, `flows`: bytes of each response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_size: Option<DataSize>,
-    /// `datagrams`: payload rate of each connection.
+    /// `datagrams`, `messages`: payload rate of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_rate: Option<Bitrate>,
-    /// `datagrams`: datagrams per second of all connections together, in place of `datagram-rate`.
+    /// `datagrams`, `messages`: how many per second of all connections together, in place of `datagram-rate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_rate: Option<u32>,
-    /// `datagrams`: payload of each datagram, 16 to 1150 bytes. By default 1000 B.
+    /// `datagrams`, `messages`: payload of each, 16 to 1150 bytes (messages: to 60 kB). By default 1000 B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_size: Option<DataSize>,
 }
@@ -152,6 +152,8 @@ pub enum Workload {
     Requests,
     /// Unreliable datagrams at a constant rate (RFC 9221).
     Datagrams,
+    /// As `datagrams`, but one after the other on one stream: each waits for those before it, and none is missed in the end.
+    Messages,
     /// Short flows: each connection fetches one response and is done. What counts is the time from the first packet of its
     /// handshake to the last byte.
     Flows,

@@ -245,7 +245,7 @@ fn measured<S: Stack>(
         Direction::Download => (server, client),
         Direction::Upload => (client, server),
     };
-    let datagrams = (workload == Workload::Datagrams).then(|| DatagramsMeasured {
+    let datagrams = matches!(workload, Workload::Datagrams | Workload::Messages).then(|| DatagramsMeasured {
         due: sender.app.tally().due,
         arrived: receiver.app.tally().delays.len() as u64,
         delays: receiver.app.tally().delays.clone(),

@@ -15,6 +15,7 @@ use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
     ack_frequency::AckFrequency,
     congestion::Algorithm,
+    fec::FecPolicy,
     observe::{Both, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
     streams::{Order, ReadError, StreamEvent, WriteError},
@@ -159,6 +160,9 @@ impl StackBuilder for Tiderace {
         if self.profile.ack_frequency != AckFrequency::Off {
             factors.push(factor("ack", self.profile.ack_frequency.to_string()));
         }
+        if self.profile.fec.protects() {
+            factors.push(factor("fec", self.profile.fec.to_string()));
+        }
         factors
     }
 
@@ -194,6 +198,9 @@ struct Last {
     acknowledged: u64,
     ack_frequency: AckFrequency,
     ack_requests_acked: u64,
+    fec: FecPolicy,
+    /// Repair symbols; with `auto` the times that it was weighed whether they are worth it.
+    fec_at_work: u64,
 }
 
 /// What watches the connection from its first packet on.
@@ -256,6 +263,8 @@ impl End {
             acknowledged: stats.packets_acked,
             ack_frequency: connection.ack_frequency(),
             ack_requests_acked: stats.ack_requests_acked,
+            fec: connection.fec(),
+            fec_at_work: if connection.fec() == FecPolicy::Auto { stats.fec_reviews } else { stats.fec_repairs_sent },
         }
     }
 }
@@ -352,6 +361,12 @@ impl Stack for End {
                 last.ack_frequency.to_string(),
                 "requests for another rhythm that the peer acknowledged",
                 last.ack_requests_acked,
+            ),
+            evidence(
+                "fec",
+                last.fec.to_string(),
+                if last.fec == FecPolicy::Auto { "times that repair was weighed" } else { "repair symbols sent" },
+                last.fec_at_work,
             ),
         ]
     }

@@ -84,7 +84,7 @@ impl App {
             Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams, spec.throttle.cloned())),
             Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic, None)),
             Workload::Flows => Kind::Requests(requests::Requests::new(end, end != sender, traffic, Some(1))),
-            Workload::Datagrams => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
+            Workload::Datagrams | Workload::Messages => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
         };
         let window = Window { from: spec.measure_from, to: spec.end };
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }

@@ -293,7 +293,7 @@ mod tests {
 
     fn trace(loss: &Loss, packets: usize) -> Vec<bool> {
         let mut process = LossProcess::new(loss, &Seed::from_number(11)).unwrap();
-        (0..packets).map(|_| process.next(&PacketMeta::default())).collect()
+        (0..packets).map(|_| process.next(units::Instant::ZERO, &PacketMeta::default())).collect()
     }
 
     fn share(value: f64) -> Probability {

@@ -128,7 +128,7 @@ impl Link {
     pub fn offer(&mut self, now: Instant, packet: &PacketMeta) -> Transit {
         self.counters.offered.add(packet.size);
         let forced = self.script.as_mut().and_then(|script| script.decide(now, packet));
-        let lot = self.draw(packet);
+        let lot = self.draw(now, packet);
         let mtu = if self.mtus.is_empty() { self.mtu } else { self.mtu_at(now) };
         if packet.size > mtu {
             return self.drop(packet, DropReason::Mtu, Duration::ZERO, now);
@@ -244,8 +244,8 @@ impl Link {
 
     /// The draws behind loss and corruption, the same number for every packet.
     #[inline]
-    fn draw(&mut self, packet: &PacketMeta) -> Lot {
-        let lost = self.loss.next(packet);
+    fn draw(&mut self, now: Instant, packet: &PacketMeta) -> Lot {
+        let lost = self.loss.next(now, packet);
         let corrupt = self.corruption.as_mut().and_then(|(chance, draws)| {
             let (decision, places) = (draws.next_u64(), draws.next_u64());
             chance.decides(decision).then_some(places)

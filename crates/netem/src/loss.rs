@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rand_core::RngCore;
-use units::{Probability, RandomStream, Seed};
+use units::{Instant, Probability, RandomStream, Seed};
 
 use crate::{
     ConfigError, PacketMeta,
@@ -17,7 +17,7 @@ pub(crate) enum LossProcess {
     None,
     Iid { lost: Chance, draws: RandomStream },
     Chain { bad: bool, to_bad: Chance, to_good: Chance, lost_in_good: Chance, lost_in_bad: Chance, draws: RandomStream },
-    Group { size: u32, drop: u32, min_bytes: u32, seed: Seed, flows: Vec<Group> },
+    Group { size: u32, drop: u32, min_bytes: u32, from: Instant, seed: Seed, flows: Vec<Group> },
     Trace { lost: Arc<Vec<bool>>, next: usize },
 }
 
@@ -35,8 +35,9 @@ impl LossProcess {
         let draws = seed.stream("loss");
         config.check()?;
         Ok(match *config {
-            Loss::Group { size, drop, min_bytes } => {
-                Self::Group { size, drop, min_bytes, seed: seed.child("loss group", 0), flows: Vec::new() }
+            Loss::Group { size, drop, min_bytes, after } => {
+                let (from, seed) = (Instant::ZERO + after, seed.child("loss group", 0));
+                Self::Group { size, drop, min_bytes, from, seed, flows: Vec::new() }
             }
             Loss::Trace(ref trace) => {
                 let last = trace.lost.len() as u64 - 1;
@@ -65,9 +66,9 @@ impl LossProcess {
 
     /// Whether this packet, the next one, is lost.
     #[inline]
-    pub(crate) fn next(&mut self, packet: &PacketMeta) -> bool {
+    pub(crate) fn next(&mut self, now: Instant, packet: &PacketMeta) -> bool {
         match self {
-            Self::Group { .. } => self.next_of_group(packet),
+            Self::Group { .. } => self.next_of_group(now, packet),
             Self::Trace { lost, next } => {
                 let fate = lost[*next];
                 *next = if *next + 1 == lost.len() { 0 } else { *next + 1 };
@@ -91,9 +92,9 @@ impl LossProcess {
 
     /// Chooses exactly so many of each group, each choice of places as likely as any other: a packet is taken with the
     /// probability (still to lose) / (still to come).
-    fn next_of_group(&mut self, packet: &PacketMeta) -> bool {
-        let Self::Group { size, drop, min_bytes, seed, flows } = self else { return false };
-        if packet.size < *min_bytes {
+    fn next_of_group(&mut self, now: Instant, packet: &PacketMeta) -> bool {
+        let Self::Group { size, drop, min_bytes, from, seed, flows } = self else { return false };
+        if packet.size < *min_bytes || now < *from {
             return false;
         }
         let flow = usize::try_from(packet.flow).unwrap_or(usize::MAX);
@@ -122,7 +123,7 @@ mod tests {
 
     fn lost(config: &Loss, seed: u64, packets: usize) -> Vec<bool> {
         let mut process = LossProcess::new(config, &Seed::from_number(seed)).unwrap();
-        (0..packets).map(|_| process.next(&PacketMeta { size: 1500, ..PacketMeta::default() })).collect()
+        (0..packets).map(|_| process.next(Instant::ZERO, &PacketMeta { size: 1500, ..PacketMeta::default() })).collect()
     }
 
     #[test]
@@ -136,16 +137,19 @@ mod tests {
 
     #[test]
     fn exactly_so_many_of_each_group() {
-        let mut process =
-            LossProcess::new(&Loss::Group { size: 11, drop: 2, min_bytes: 600 }, &Seed::from_number(1)).unwrap();
+        let mut process = LossProcess::new(
+            &Loss::Group { size: 11, drop: 2, min_bytes: 600, after: units::Duration::ZERO },
+            &Seed::from_number(1),
+        )
+        .unwrap();
         let mut places = [0; 11];
         for group in 0..1_000 {
             let mut lost = 0;
             for place in &mut places {
                 // Small packets and another flow in between change nothing.
-                assert!(!process.next(&PacketMeta { size: 60, ..PacketMeta::default() }));
-                process.next(&PacketMeta { size: 1500, flow: 3, ..PacketMeta::default() });
-                let this = process.next(&PacketMeta { size: 1500, ..PacketMeta::default() });
+                assert!(!process.next(Instant::ZERO, &PacketMeta { size: 60, ..PacketMeta::default() }));
+                process.next(Instant::ZERO, &PacketMeta { size: 1500, flow: 3, ..PacketMeta::default() });
+                let this = process.next(Instant::ZERO, &PacketMeta { size: 1500, ..PacketMeta::default() });
                 *place += u32::from(this);
                 lost += u32::from(this);
             }

@@ -237,7 +237,7 @@ mod tests {
             rate: Some(Bitrate::from_mbps(20)),
             queue: Queue::FqCodel(FqCodel { codel, quantum: 1514 }),
             jitter: Duration::from_millis(10),
-            loss: Loss::Group { size: 11, drop: 1, min_bytes: 600 },
+            loss: Loss::Group { size: 11, drop: 1, min_bytes: 600, after: units::Duration::ZERO },
             ..LinkConfig::default()
         };
         let made = commands(&link, "a", "b");

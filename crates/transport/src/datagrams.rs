@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use units::Instant;
 use wire::{
     Writer,
     frame::{datagram_header_len, encode_datagram_header},
@@ -254,7 +255,7 @@ impl Datagrams {
     ///
     /// The writer ends where the packet's payload ends. A frame that reaches there has no length, so nothing may be put behind
     /// it. What no packet on this path could hold is dropped.
-    pub fn write(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+    pub fn write(&mut self, _now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
         while let Some((number, data)) = self.outgoing.front() {
             let len = data.len();
             let room = w.remaining();
@@ -374,7 +375,7 @@ mod tests {
         let mut buf = vec![0; size];
         let mut w = Writer::new(&mut buf);
         let mut numbers = Vec::new();
-        datagrams.write(&mut w, &mut |frame| match frame {
+        datagrams.write(Instant::ZERO, &mut w, &mut |frame| match frame {
             SentFrame::Datagram(number) => numbers.push(number),
             other => panic!("{other:?}"),
         });

@@ -5,7 +5,7 @@
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
 //! `handshake`, [`keys`], [`acks`] and [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`]; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
+//! [`datagrams`], and [`fec`] over what they send; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
 //! [`observe`] what they report, [`qlog`] the file
 //! that is written from it.
 
@@ -20,6 +20,7 @@ pub mod datagrams;
 mod endpoint;
 pub mod error;
 mod events;
+pub mod fec;
 mod handshake;
 pub mod keys;
 pub mod observe;

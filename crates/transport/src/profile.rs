@@ -9,6 +9,7 @@ use crate::{
     congestion::{Algorithm, AutoRules},
     connection::KeyUpdatePolicy,
     datagrams::DatagramsConfig,
+    fec::FecPolicy,
     keys::KeyLimits,
     path::MtuDiscovery,
     recovery::{self, LossTolerance},
@@ -32,6 +33,8 @@ pub struct Profile {
     /// Receive times that the peer is asked to report in an acknowledgement at most (draft-ietf-quic-receive-ts-02), from
     /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
     pub receive_timestamps: u16,
+    /// Forward error correction: `off`, `receive`, a code such as `rlc:1/5:40`, or `auto` (docs/fec.md).
+    pub fec: FecPolicy,
     /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
     /// which is off, to 15 %. Obeyed by CUBIC.
     pub random_loss_tolerance: LossTolerance,
@@ -150,6 +153,7 @@ impl Default for Profile {
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             receive_timestamps: 0,
+            fec: FecPolicy::Off,
             random_loss_tolerance: LossTolerance::OFF,
             streams: StreamsConfig::default(),
             datagram_queue: 1024 * 1024,

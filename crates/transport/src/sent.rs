@@ -72,8 +72,35 @@ pub enum SentFrame {
     Datagram(u64),
     /// The peer was asked to acknowledge in another rhythm, in the request with this number.
     AckFrequency(u64),
+    /// All frames of the packet that may be sent twice are the source symbol with this ID (docs/fec.md).
+    Symbol(u64),
+    /// A report of recovered symbols whose largest was this.
+    SymbolAck {
+        /// The largest symbol ID in it.
+        largest: u64,
+    },
     /// A PING that has to be sent again when lost (keep-alive, liveness); others are not recorded.
     Ping,
+}
+
+impl SentFrame {
+    /// Whether the frame is among those that a source symbol consists of, if its packet has one.
+    pub(crate) const fn is_in_symbol(&self) -> bool {
+        matches!(
+            self,
+            Self::Stream { .. }
+                | Self::Datagram(_)
+                | Self::MaxData
+                | Self::MaxStreamData(_)
+                | Self::MaxStreams(_)
+                | Self::DataBlocked(_)
+                | Self::StreamDataBlocked(_)
+                | Self::StreamsBlocked(_)
+                | Self::ResetStream(_)
+                | Self::StopSending(_)
+                | Self::Symbol(_)
+        )
+    }
 }
 
 /// Which of a connection's paths carried a packet, by its place in the list of paths; below 64.

@@ -11,6 +11,8 @@ pub enum Timer {
     AckDelay,
     /// The pacer releases the next burst.
     Pacing,
+    /// The end of a message is covered by repair symbols (docs/fec.md).
+    Repair,
     /// Nothing was heard for too long (RFC 9000 §10.1).
     Idle,
     /// A PING keeps the connection and the bindings on the path alive.
@@ -32,6 +34,7 @@ impl Timer {
             Self::LossDetection => "loss detection",
             Self::AckDelay => "acknowledgement delay",
             Self::Pacing => "pacing",
+            Self::Repair => "repair",
             Self::Idle => "idle timeout",
             Self::KeepAlive => "keep-alive",
             Self::Rest => "rest",
@@ -41,10 +44,11 @@ impl Timer {
         }
     }
 
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::LossDetection,
         Self::AckDelay,
         Self::Pacing,
+        Self::Repair,
         Self::Idle,
         Self::KeepAlive,
         Self::Rest,

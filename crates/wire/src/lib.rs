@@ -21,7 +21,8 @@ pub mod version;
 pub use buffer::{Reader, Truncated, Writer};
 pub use connection_id::ConnectionId;
 pub use frame::{
-    Ack, AckRanges, EcnCounts, Frame, FrameError, FrameErrorKind, Frames, PacketKind, StreamFrame, frame_type,
+    Ack, AckRanges, EcnCounts, Frame, FrameError, FrameErrorKind, Frames, PacketKind, RepairFrame, StreamFrame,
+    SymbolAck, frame_type, source_symbol_len,
 };
 pub use header::{
     Header, HeaderError, HeaderPos, LongHeader, LongType, bits, decode_packet_number, encode_retry, encode_short,

@@ -282,10 +282,11 @@ fn traffic(scenario: &Scenario) -> String {
         Workload::Flows => {
             format!("one flow each, {} answered with {}", traffic.request_size(), traffic.response_size())
         }
-        Workload::Datagrams => {
+        Workload::Datagrams | Workload::Messages => {
             let all = || traffic.packet_rate.map(|rate| format!("{rate} per second in all"));
             let rate = traffic.datagram_rate.map(|rate| format!("{rate} each")).or_else(all).unwrap_or_default();
-            format!("{direction} of datagrams of {} at {rate}", traffic.datagram_size())
+            let what = if traffic.workload == Workload::Messages { "messages in order" } else { "datagrams" };
+            format!("{direction} of {what} of {} at {rate}", traffic.datagram_size())
         }
     };
     let spread = match traffic.start_spread {

@@ -113,7 +113,8 @@ impl Traffic {
             }
         }
         let belongs = |field: &str, present: bool, to: Workload, word: &str| {
-            let shared = to == Workload::Requests && self.workload == Workload::Flows;
+            let shared = to == Workload::Requests && self.workload == Workload::Flows
+                || to == Workload::Datagrams && self.workload == Workload::Messages;
             if present && self.workload != to && !shared {
                 return Err(fault(field, format!("only `workload = \"{word}\"` has this field")));
             }
@@ -137,7 +138,7 @@ impl Traffic {
                 range("traffic.request-size", self.request_size(), 1, 1 << 30)?;
                 range("traffic.response-size", self.response_size(), 1, 1 << 30)
             }
-            Workload::Datagrams => {
+            Workload::Datagrams | Workload::Messages => {
                 if let Some(rate) = self.packet_rate
                     && (self.datagram_rate.is_some() || rate == 0 || rate > 1_000_000)
                 {
@@ -156,7 +157,8 @@ impl Traffic {
                     }
                     Some(_) => {}
                 }
-                range("traffic.datagram-size", self.datagram_size(), 16, 1_150)
+                let most = if self.workload == Workload::Messages { 60_000 } else { 1_150 };
+                range("traffic.datagram-size", self.datagram_size(), 16, most)
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Unreliable datagrams at a constant rate (RFC 9221). Each carries its number and the time at which it was handed to
-//! the stack, so the receiver knows what it misses and how long each took.
+//! Unreliable datagrams at a constant rate (RFC 9221), or as many messages in order on a stream. Each carries its number and the
+//! time at which it was handed to the stack, so the receiver knows what it misses and how long each took.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use units::{DataSize, Duration, Instant};
@@ -7,7 +7,8 @@ use units::{DataSize, Duration, Instant};
 use super::{Scope, mismatches, pattern};
 use crate::{
     contender::RunSpec,
-    host::{Host, HostEvent},
+    host::{Host, HostEvent, Stream, Written},
+    scenario::Workload,
 };
 
 /// Bytes of number and time at the front of each datagram.
@@ -27,6 +28,11 @@ pub(super) struct Datagrams {
     end: Instant,
     /// Which numbers have arrived, one bit each.
     seen: Vec<u64>,
+    /// On a stream, when these are messages.
+    in_order: bool,
+    stream: Option<Stream>,
+    /// What the stream's buffer has no room for yet, or what has come of a message so far.
+    rest: BytesMut,
 }
 
 impl Datagrams {
@@ -50,12 +56,26 @@ impl Datagrams {
             due_until: spec.end.saturating_sub(slowest),
             end: spec.end,
             seen: Vec::new(),
+            in_order: spec.scenario.traffic.workload == Workload::Messages,
+            stream: None,
+            rest: BytesMut::new(),
         }
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
         match event {
-            HostEvent::Established if self.sends => self.next = Some(scope.now),
+            HostEvent::Established if self.sends => {
+                self.next = Some(scope.now);
+                if self.in_order {
+                    self.stream = host.open();
+                }
+            }
+            HostEvent::Opened if self.in_order => {
+                self.stream = host.accept();
+                self.read(host, scope);
+            }
+            HostEvent::Readable(_) if self.in_order && !self.sends => self.read(host, scope),
+            HostEvent::Writable(_) if self.in_order && self.sends => self.write(host),
             HostEvent::Datagram => {
                 while let Some(data) = host.receive_datagram() {
                     self.receive(&data, scope);
@@ -75,11 +95,44 @@ impl Datagrams {
             data.extend_from_slice(&Self::filling(self.number, self.size - HEAD));
             self.number += 1;
             scope.tally.due += u64::from(self.is_due(at, scope));
-            // A datagram that the stack refuses was due all the same: the application misses it.
-            host.send_datagram(data.freeze());
+            if self.in_order {
+                self.rest.extend_from_slice(&data);
+            } else {
+                // A datagram that the stack refuses was due all the same: the application misses it.
+                host.send_datagram(data.freeze());
+            }
             self.next = Some(at + self.interval).filter(|&next| next < self.end);
         }
+        if self.number > before && self.in_order {
+            self.write(host);
+        }
         self.number > before
+    }
+
+    /// Gives the stream what it has room for.
+    fn write(&mut self, host: &mut impl Host) {
+        let Some(stream) = self.stream else { return };
+        while !self.rest.is_empty() {
+            let mut data = self.rest.split().freeze();
+            match host.write(stream, &mut data) {
+                Written::Bytes(_) => self.rest = BytesMut::from(data),
+                Written::Blocked | Written::Closed => {
+                    self.rest = BytesMut::from(data);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes messages from the stream.
+    fn read(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) {
+        let Some(stream) = self.stream else { return };
+        let rest = &mut self.rest;
+        host.read(stream, &mut |data| rest.extend_from_slice(data));
+        while self.rest.len() >= self.size {
+            let message = self.rest.split_to(self.size);
+            self.receive(&message, scope);
+        }
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use units::Probability;
+use units::{Duration, Probability};
 
 use super::{
     ConfigError,
@@ -50,6 +50,10 @@ pub enum Loss {
         drop: u32,
         /// Packets with fewer bytes (acknowledgements, say) belong to no group and are never lost.
         min_bytes: u32,
+        /// The first group begins with the first packet that comes this long after the start of the run or later, so that
+        /// groups can be those of a code; what comes earlier is not lost.
+        #[serde(with = "units::duration_text", skip_serializing_if = "Duration::is_zero")]
+        after: Duration,
     },
     /// What was seen on a real path, over and over. Each seed starts at another place of it.
     Trace(LossTrace),
@@ -231,6 +235,8 @@ pub(crate) enum LossTable {
         drop: u32,
         #[serde(default = "full_size")]
         min_bytes: u32,
+        #[serde(with = "units::duration_text", default)]
+        after: Duration,
     },
     Trace(LossTrace),
 }
@@ -256,7 +262,7 @@ impl From<LossTable> for Loss {
             LossTable::GilbertElliott { p, r, loss_good, loss_bad } => {
                 Self::GilbertElliott { p, r, loss_good, loss_bad }
             }
-            LossTable::Group { size, drop, min_bytes } => Self::Group { size, drop, min_bytes },
+            LossTable::Group { size, drop, min_bytes, after } => Self::Group { size, drop, min_bytes, after },
             LossTable::Trace(trace) => Self::Trace(trace),
         }
     }

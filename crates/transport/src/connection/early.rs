@@ -177,6 +177,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
             observer: None,
             arrived: None,
         };

@@ -12,6 +12,7 @@ use crate::{
     acks::{AckPolicy, AckState},
     error::{Code, TransportError},
     events::{CloseReason, Event},
+    fec,
     tls::Level,
 };
 
@@ -65,6 +66,8 @@ impl Connection {
         }
         let mut ack_eliciting = false;
         let mut probing = true;
+        let mut symbol = None;
+        let mut symbol_acks = 0;
         let mut frames = Frames::new(payload);
         loop {
             let start = frames.position();
@@ -87,6 +90,9 @@ impl Connection {
             }
             ack_eliciting |= frame.is_ack_eliciting();
             probing &= frame.is_probing();
+            if symbol.is_some() && !fec::may_be_in_symbol(&frame) {
+                return Err(fec::violation("the frame is not permitted in a symbol", frame.ty()));
+            }
             match frame {
                 Frame::Stream(StreamFrame { id, offset, fin, data }) => {
                     self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
@@ -101,12 +107,31 @@ impl Connection {
                     }
                     self.on_ack(now, seen, &ack)?;
                 }
+                Frame::SourceSymbol { id } => {
+                    let start = frames.position();
+                    symbol = Some((id, start));
+                    if self.open_source_symbol(seen, id).map_err(|e| e.in_frame(frame.ty()))? {
+                        // Its frames were obeyed when it was rebuilt.
+                        break;
+                    }
+                }
+                Frame::SymbolAck(ack) => {
+                    symbol_acks += 1;
+                    // Each may name all symbols that are remembered.
+                    if symbol_acks > 1 {
+                        return Err(fec::violation("more than one SYMBOL_ACK in a packet", frame.ty()));
+                    }
+                    self.on_symbol_ack(now, &ack).map_err(|e| e.in_frame(frame.ty()))?;
+                }
                 frame => {
                     let ty = frame.ty();
                     self.handle_rare_frame(now, seen, frame)
                         .map_err(|e| if e.frame_type == 0 { e.in_frame(ty) } else { e })?;
                 }
             }
+        }
+        if let Some((id, start)) = symbol {
+            self.on_source_symbol(now, seen, id, &payload[start..])?;
         }
         self.note_packet(now, seen, ack_eliciting, probing);
         Ok(())
@@ -130,7 +155,7 @@ impl Connection {
     }
 
     /// Everything but STREAM, DATAGRAM and ACK.
-    fn handle_rare_frame(
+    pub(super) fn handle_rare_frame(
         &mut self,
         now: Instant,
         seen: &PacketSeen<'_>,
@@ -212,7 +237,12 @@ impl Connection {
                 self.stats.immediate_acks_received += 1;
                 Ok(())
             }
-            Frame::Stream(_) | Frame::Datagram { .. } | Frame::Ack(_) => {
+            Frame::Repair(repair) => self.on_repair(now, seen, &repair),
+            Frame::Stream(_)
+            | Frame::Datagram { .. }
+            | Frame::Ack(_)
+            | Frame::SourceSymbol { .. }
+            | Frame::SymbolAck(_) => {
                 unreachable!("read where packets of data are read")
             }
         }

@@ -8,6 +8,7 @@
 mod commands;
 mod control;
 mod early;
+mod fec;
 mod frames;
 mod header_bits;
 mod idle;
@@ -62,6 +63,7 @@ use crate::{
     endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     error::TransportError,
     events::{CloseReason, Event},
+    fec::Fec,
     handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
     path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
@@ -149,6 +151,7 @@ pub struct Connection {
     datagrams: Datagrams,
     control: Control,
     ack_requests: AckRequests,
+    fec: Fec,
     lifecycle: Lifecycle,
     timers: Timers,
     /// Packets whose keys are not there yet.
@@ -334,6 +337,7 @@ impl Connection {
             datagrams: Datagrams::new(&profile.datagrams_config()),
             control: Control::default(),
             ack_requests: AckRequests::new(profile.ack_frequency),
+            fec: Fec::default(),
             lifecycle: Lifecycle::new(),
             timers,
             unopened: Vec::new(),
@@ -527,6 +531,7 @@ fn local_parameters(
         active_connection_id_limit: crate::cid::ACTIVE_LIMIT,
         max_datagram_frame_size: profile.datagrams_config().max_frame_size,
         grease_quic_bit: profile.grease,
+        fec_window: profile.fec.is_on().then_some(crate::fec::WINDOW),
         ..TransportParameters::default()
     };
     Streams::new(side, &profile.streams).local_parameters(&mut parameters);

@@ -70,6 +70,7 @@ impl Connection {
             in_flight: true,
             probe: false,
             mtu_probe: true,
+            symbol: 0,
         };
         let len = self.close_packet(now, &packet, buffer, ecn);
         if let Some(error) = self.seal_failed.take() {

@@ -60,6 +60,7 @@ impl Connection {
             in_flight: true,
             probe: false,
             mtu_probe: false,
+            symbol: 0,
         };
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);

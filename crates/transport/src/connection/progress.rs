@@ -89,6 +89,9 @@ impl Connection {
             let basis = now.saturating_sub(Duration::from_secs(10));
             space.acks.report_times(ArrivalTimes::new(basis, peer.receive_timestamps_exponent, most));
         }
+        if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
+            self.fec.start(self.profile.fec, window);
+        }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
         for path in &mut self.paths.0 {
             path.limit_mtu(now, self.peer.max_udp_payload_size);
@@ -134,7 +137,11 @@ impl Connection {
     /// Tells the datagrams what fits into a packet of the path in use.
     pub(super) fn fit_datagrams(&mut self) {
         // First byte, ID, the longest packet number, tag.
-        let overhead = 1 + self.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
+        let mut overhead = 1 + self.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
+        if self.fec.sender.is_some() {
+            // The frame in front of a repair symbol with the longest ID that is ever reached, and the length in it.
+            overhead += wire::RepairFrame::header_len(1 << 30) + 2;
+        }
         self.datagrams.set_packet_room(usize::from(self.paths[self.active].mtu) - overhead);
     }
 

@@ -13,8 +13,9 @@ use crate::{
     ack_frequency::View,
     acks::MAX_TIMES,
     error::{Code, TransportError},
+    path::PathList,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason, Way},
-    sent::{SentFrame, Verdict},
+    sent::{Ledger, SentFrame, Verdict},
     tls::Level,
 };
 
@@ -126,6 +127,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
             observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
             arrived: None,
         };
@@ -146,8 +148,32 @@ impl Connection {
         Ok(())
     }
 
+    /// The parts that hear of verdicts, beside the ledger of a space and the paths.
+    pub(super) fn carriers(
+        &mut self,
+        id: SpaceId,
+        observed_at: Option<Instant>,
+    ) -> Option<(Carriers<'_>, &mut Ledger, &mut PathList)> {
+        let Space { ledger, acks, .. } = self.spaces.get_mut(id)?;
+        let carriers = Carriers {
+            space: id,
+            acks,
+            streams: &mut self.streams,
+            datagrams: &mut self.datagrams,
+            handshake: &mut self.handshake,
+            local_ids: &mut self.local_ids,
+            remote_ids: &mut self.remote_ids,
+            control: &mut self.control,
+            ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
+            observer: observed_at.zip(self.observer.as_deref_mut()),
+            arrived: None,
+        };
+        Some((carriers, ledger, &mut self.paths))
+    }
+
     /// Counts what an acknowledgement or a timeout brought.
-    fn on_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
+    pub(super) fn on_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
         self.stats.packets_acked += outcome.acked_packets;
         self.stats.packets_lost += outcome.lost_packets;
         self.stats.bytes_lost += outcome.lost_bytes;
@@ -155,6 +181,9 @@ impl Connection {
         self.stats.packets_lost_randomly += outcome.random_packets;
         self.stats.packets_lost_spuriously += outcome.spurious_packets;
         self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
+        if self.fec.sender.is_some() {
+            self.review_fec(now, outcome);
+        }
         if self.ack_requests.is_on() && outcome.acked_packets > 0 {
             self.review_acks(now);
         }
@@ -237,6 +266,7 @@ impl Connection {
                     remote_ids: &mut self.remote_ids,
                     control: &mut self.control,
                     ack_requests: &mut self.ack_requests,
+                    fec: &mut self.fec,
                     observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
                     arrived: None,
                 };
@@ -267,7 +297,9 @@ impl Connection {
             space.probes = if anti_deadlock { 1 } else { PROBES };
         }
         if id == SpaceId::DATA {
-            if !new_data {
+            // Repair of all that is missing does more than a copy of a part of it.
+            let repaired = !new_data && self.fec.sender.as_mut().is_some_and(|sender| sender.probe(PROBES));
+            if !new_data && !repaired {
                 self.repeat_oldest(id, REPEATED);
             }
             return;
@@ -301,6 +333,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
             observer: None,
             arrived: None,
         };
@@ -320,6 +353,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
             observer: None,
             arrived: None,
         };
@@ -338,6 +372,7 @@ impl Connection {
             remote_ids: &mut self.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
+            fec: &mut self.fec,
             observer: None,
             arrived: None,
         };

@@ -7,8 +7,8 @@ use wire::{ConnectionId, Side};
 
 use super::{Connection, spaces::SpaceId};
 use crate::{
-    ack_frequency::AckFrequency, congestion::PathModel, observe::RecoveryMetrics, recovery::Way, stats::Stats,
-    tls::Session,
+    ack_frequency::AckFrequency, congestion::PathModel, fec::FecPolicy, observe::RecoveryMetrics, recovery::Way,
+    stats::Stats, tls::Session,
 };
 
 /// Getters.
@@ -63,6 +63,15 @@ impl Connection {
         self.ack_requests.policy()
     }
 
+    /// The forward error correction in force; off also when the peer does not understand it.
+    pub fn fec(&self) -> FecPolicy {
+        match (&self.fec.sender, &self.fec.receiver) {
+            (Some(_), _) => self.profile.fec,
+            (None, Some(_)) => FecPolicy::Receive,
+            (None, None) => FecPolicy::Off,
+        }
+    }
+
     /// Smoothed RTT of the path in use.
     pub fn rtt(&self) -> Duration {
         self.paths[self.active].recovery.rtt().smoothed()
@@ -97,6 +106,29 @@ impl Connection {
             stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
             stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
         }
+        if let Some(sender) = &self.fec.sender {
+            let figures = sender.figures;
+            stats.fec_symbols_sent = figures.symbols;
+            stats.fec_repairs_sent = figures.repairs;
+            stats.fec_repair_bytes_sent = figures.repair_bytes;
+            stats.fec_repairs_dropped = figures.dropped;
+            stats.fec_packets_recovered = figures.recovered;
+            stats.fec_packets_recovered_late = figures.recovered_late;
+            stats.fec_reviews = figures.reviews;
+            let repair = if sender.is_on() { sender.scheme().overhead() } else { 0.0 };
+            stats.fec_repair_rate = (repair * 1000.0).round() as u64;
+        }
+        if let Some(receiver) = &self.fec.receiver {
+            let figures = receiver.figures();
+            stats.fec_symbols_received = figures.sources;
+            stats.fec_repairs_received = figures.repairs;
+            stats.fec_symbols_recovered = figures.recovered;
+            stats.fec_symbols_unrecovered = figures.unrecovered;
+            stats.fec_symbols_recovered_needlessly = figures.recovered_needlessly;
+            stats.fec_repairs_spare = figures.spare;
+            stats.fec_repairs_late = figures.late;
+            stats.fec_recovery_delay = nanos(receiver.recovery_delay());
+        }
         let streams = self.streams.figures();
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
         stats.stream_bytes_retransmitted = streams.resent_bytes;
@@ -111,7 +143,7 @@ impl Connection {
     /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
     pub fn records_memory(&self) -> usize {
         let spaces = self.spaces.ids().filter_map(|id| self.spaces.get(id));
-        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum()
+        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum::<usize>() + self.fec.memory()
     }
 
     /// The state of recovery and congestion control of the path in use.

@@ -15,7 +15,7 @@ impl Connection {
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
                 // These only mean that something can be sent.
-                Timer::AckDelay | Timer::Pacing => {}
+                Timer::AckDelay | Timer::Pacing | Timer::Repair => {}
                 Timer::Idle => {
                     let reason = if self.connected { CloseReason::IdleTimeout } else { CloseReason::HandshakeTimeout };
                     // RFC 9000 §10.1: the connection ends silently.
@@ -65,6 +65,9 @@ impl Connection {
             None
         };
         self.timers.set(Timer::Pacing, paced_until);
+        // While data waits, repair follows from it.
+        let repair = self.fec.deadline().filter(|_| !self.has_data());
+        self.timers.set(Timer::Repair, repair);
         let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);
         let validation = self.paths.0.iter().filter_map(|p| p.challenge.next_timeout()).min();

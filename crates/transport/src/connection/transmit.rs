@@ -52,6 +52,8 @@ pub(super) struct OpenPacket {
     pub(super) probe: bool,
     /// It tries out a larger datagram size.
     pub(super) mtu_probe: bool,
+    /// Where its source symbol starts; 0 when it has none.
+    pub(super) symbol: usize,
 }
 
 impl OpenPacket {
@@ -116,6 +118,13 @@ impl Connection {
             return Some(transmit);
         }
         if self.lifecycle.is_open()
+            && let Some(transmit) = self.transmit_batch(now, buffer)
+        {
+            return Some(transmit);
+        }
+        if self.fec.sender.is_some()
+            && self.lifecycle.is_open()
+            && self.flush_symbols(now)
             && let Some(transmit) = self.transmit_batch(now, buffer)
         {
             return Some(transmit);
@@ -232,6 +241,12 @@ impl Connection {
         if !self.handshake.is_confirmed() {
             return self.build_coalesced(now, out, allowance, ecn);
         }
+        if self.fec.wants_to_send() {
+            let size = self.build_repair(now, out, allowance, ecn);
+            if size > 0 {
+                return size;
+            }
+        }
         // Nearly always only one space is left, and a datagram is a packet.
         let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
         let Some(mut packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
@@ -329,6 +344,7 @@ impl Connection {
                 && (self.datagrams.wants_to_send()
                     || self.control.wants_to_send()
                     || self.ack_requests.wants_to_send()
+                    || self.fec.wants_to_send()
                     || self.local_ids.wants_to_send()
                     || self.remote_ids.next_retirement().is_some())
     }
@@ -383,13 +399,17 @@ impl Connection {
         // acknowledgement.
         if !early {
             self.write_ack(now, id, &mut w);
+            if self.fec.receiver.is_some() && matches!(id, SpaceId::Data(_)) {
+                self.write_symbol_ack(&mut w);
+            }
         }
         let after_ack = w.position();
+        let mut symbol = None;
         if permit.data {
             if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
                 self.write_immediate_ack(&mut w);
             }
-            self.write_frames(now, id, &mut w);
+            symbol = self.write_frames(now, id, frames_start, pn_len, &mut w);
         }
         let space = self.spaces.get_mut(id)?;
         let mut ack_eliciting = w.position() > after_ack;
@@ -432,6 +452,7 @@ impl Connection {
             in_flight,
             probe: permit.probe,
             mtu_probe: false,
+            symbol: symbol.map_or(0, |at| start + at),
         })
     }
 
@@ -453,10 +474,17 @@ impl Connection {
         }
     }
 
-    /// The frames of a packet, most urgent first.
+    /// The frames of a packet, most urgent first. Returns where its source symbol starts, if it has one.
     #[inline]
-    fn write_frames(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
-        let Some(space) = self.spaces.get_mut(id) else { return };
+    fn write_frames(
+        &mut self,
+        now: Instant,
+        id: SpaceId,
+        frames_start: usize,
+        pn_len: usize,
+        w: &mut Writer<'_>,
+    ) -> Option<usize> {
+        let space = self.spaces.get_mut(id)?;
         let ledger = &mut space.ledger;
         if let Some(crypto) = self.handshake.crypto(id.level())
             && crypto.wants_to_send()
@@ -469,7 +497,7 @@ impl Connection {
         // RFC 9221 §5 MUST-1: datagrams travel in 0-RTT and 1-RTT packets only
         // RFC 9221 §6 MUST-1: datagrams are protected as stream data is
         if !matches!(id, SpaceId::Data(_)) {
-            return;
+            return None;
         }
         if self.control.wants_to_send()
             || self.ack_requests.wants_to_send()
@@ -478,15 +506,22 @@ impl Connection {
         {
             self.write_control(now, w);
         }
-        let Some(space) = self.spaces.get_mut(id) else { return };
+        let capacity = w.position() + w.remaining() - frames_start;
+        if self.fec.sender.is_some()
+            && let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len)
+        {
+            return self.write_symbol(now, room, w);
+        }
+        let space = self.spaces.get_mut(id)?;
         let ledger = &mut space.ledger;
         // RFC 9221 §5 SHOULD-1: a datagram leaves as soon as it may
         if self.datagrams.wants_to_send() {
-            self.datagrams.write(w, &mut |f| ledger.record(f));
+            self.datagrams.write(now, w, &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
             self.streams.write_frames(w, &mut |f| ledger.record(f));
         }
+        None
     }
 
     /// Whether the peer should acknowledge the next packet at once, whatever it was asked for.
@@ -600,6 +635,11 @@ impl Connection {
                 out_of_turn: packet.probe,
             };
             observer.packet_sent(now, &event);
+        }
+        if packet.symbol > 0
+            && let Some(sender) = &mut self.fec.sender
+        {
+            sender.on_sent(now, packet.pn, &out[packet.symbol..packet.end]);
         }
         let bytes = &mut out[packet.start..end];
         let sealed = match packet.space {
@@ -782,6 +822,7 @@ impl Connection {
             in_flight: false,
             probe: false,
             mtu_probe: false,
+            symbol: 0,
         })
     }
 

@@ -9,6 +9,7 @@ use crate::{
     acks::AckState,
     cid::{LocalIds, RemoteIds},
     datagrams::Datagrams,
+    fec::Fec,
     handshake::Handshake,
     observe::{LossEvent, Observer},
     recovery::{Fates, LossTrigger},
@@ -27,6 +28,7 @@ pub(super) struct Carriers<'a> {
     pub(super) remote_ids: &'a mut RemoteIds,
     pub(super) control: &'a mut Control,
     pub(super) ack_requests: &'a mut AckRequests,
+    pub(super) fec: &'a mut Fec,
     /// Where losses are told.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
     /// Stream data that arrived and is not told yet.
@@ -66,6 +68,9 @@ impl Fates for Carriers<'_> {
     }
 
     fn packet_lost(&mut self, pn: u64, size: u16, mtu_probe: bool, trigger: LossTrigger) {
+        if !mtu_probe {
+            self.fec.on_packet_lost(pn);
+        }
         if let Some((now, observer)) = &mut self.observer {
             let space = self.space.observed();
             observer.packet_lost(*now, &LossEvent { space, pn, size, mtu_probe, trigger });
@@ -76,7 +81,12 @@ impl Fates for Carriers<'_> {
 impl Carriers<'_> {
     #[inline]
     pub(super) fn tell(&mut self, verdict: Verdict, frame: &SentFrame) {
-        let arrived = matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered);
+        // What stood beside the symbol in a packet that was rebuilt is lost.
+        let arrived = match verdict {
+            Verdict::Acked | Verdict::AckedLate => true,
+            Verdict::Recovered => frame.is_in_symbol(),
+            Verdict::Lost | Verdict::Discarded => false,
+        };
         if let (false, Some((now, observer))) = (arrived, &mut self.observer) {
             observer.frame_lost(*now, frame);
         }
@@ -89,6 +99,7 @@ impl Carriers<'_> {
                 }
             }
             SentFrame::Ack { .. } => self.tell_rare(arrived, frame),
+            SentFrame::Symbol(id) => self.fec.on_symbol(verdict, id),
             _ => {
                 // What concerns a stream is told in the order in which it happened.
                 self.settle();
@@ -111,6 +122,8 @@ impl Carriers<'_> {
         match frame {
             SentFrame::Datagram(_)
             | SentFrame::Ack { .. }
+            | SentFrame::Symbol(_)
+            | SentFrame::SymbolAck { .. }
             | SentFrame::RetireConnectionId(_)
             | SentFrame::AckFrequency(_) => {}
             frame => self.tell(Verdict::Lost, frame),
@@ -186,6 +199,8 @@ impl Carriers<'_> {
             // RFC 9000 §13.3 MUST-1: HANDSHAKE_DONE is repeated until it has arrived
             SentFrame::HandshakeDone => self.control.handshake_done |= !arrived,
             SentFrame::Ping => self.control.ping |= !arrived,
+            SentFrame::SymbolAck { largest } => self.fec.on_report(arrived, largest),
+            SentFrame::Symbol(_) => unreachable!("told above"),
         }
     }
 }

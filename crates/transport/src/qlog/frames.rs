@@ -257,6 +257,10 @@ impl<'a> QuicFrame<'a> {
                 }
             }
             Frame::ImmediateAck => Self::ImmediateAck {},
+            // The schema has no names for these; type and length are told, and the figures of fec are counters.
+            Frame::SourceSymbol { .. } | Frame::Repair(_) | Frame::SymbolAck(_) => {
+                Self::Unknown { frame_type_bytes: frame.ty(), raw: Raw::of(frame.encoded_len()) }
+            }
         }
     }
 
@@ -295,6 +299,8 @@ impl<'a> QuicFrame<'a> {
             | SentFrame::NewConnectionId(_)
             | SentFrame::NewToken
             | SentFrame::AckFrequency(_)
+            | SentFrame::Symbol(_)
+            | SentFrame::SymbolAck { .. }
             | SentFrame::Datagram(_) => return None,
         })
     }

@@ -301,7 +301,13 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
             Timer::Idle if matches!(self.state, Some("attempted" | "handshake_started")) => "handshake_timeout",
             Timer::Idle => "idle_timeout",
             // The draft has no names for these, and those of them that matter show in what follows.
-            Timer::AckDelay | Timer::Pacing | Timer::KeepAlive | Timer::Rest | Timer::DiscardKeys | Timer::Close => {
+            Timer::AckDelay
+            | Timer::Pacing
+            | Timer::Repair
+            | Timer::KeepAlive
+            | Timer::Rest
+            | Timer::DiscardKeys
+            | Timer::Close => {
                 return;
             }
         };

@@ -201,7 +201,7 @@ pub fn on_loss_timer<P: Paths + ?Sized>(
 }
 
 /// The peer has rebuilt a lost packet from repair symbols: its frames are delivered, and the network has lost it all the
-/// same. False when the packet already has another verdict.
+/// same. `None` when the packet already has another verdict; where it counts as lost, its content need not be sent again.
 pub fn on_recovered<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
@@ -209,14 +209,22 @@ pub fn on_recovered<P: Paths + ?Sized>(
     pn: u64,
     now: Instant,
     out: &mut impl Fates,
-) -> bool {
-    let Some(entry) = ledger.declare_recovered(pn, |frame| out.frame(Verdict::Recovered, frame)) else { return false };
+) -> Option<AckOutcome> {
+    let Some(entry) = ledger.declare_recovered(pn, now, |frame| out.frame(Verdict::Recovered, frame)) else {
+        ledger.recover_late(pn, |frame| {
+            if frame.is_in_symbol() {
+                out.frame(Verdict::Recovered, frame);
+            }
+        });
+        return None;
+    };
+    let mut outcome = AckOutcome::default();
     begin(paths);
     if let Some(recovery) = paths.recovery(entry.path).filter(|_| entry.is_in_flight()) {
         recovery.on_packet_lost(space, pn, &entry, now);
     }
-    end(ledger, paths, now, &mut AckOutcome::default());
-    true
+    end(ledger, paths, now, &mut outcome);
+    Some(outcome)
 }
 
 /// Declares lost what is outstanding on a path that is given up together with its recovery.

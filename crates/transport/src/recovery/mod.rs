@@ -422,6 +422,11 @@ impl Recovery {
         self.pacer.rate()
     }
 
+    /// What repair symbols take to arrive, in packets and time: losses are declared no sooner.
+    pub(crate) fn set_patience(&mut self, packets: u64, time: Duration) {
+        self.reordering.set_patience(packets, time);
+    }
+
     /// The thresholds of reordering.
     pub fn reordering(&self) -> &Reordering {
         &self.reordering

@@ -21,11 +21,18 @@ pub struct Reordering {
     packet_threshold: u64,
     time_threshold_eighths: u32,
     quiet_episodes: u32,
+    /// What repair takes to arrive, in packets and time.
+    patience: (u64, Duration),
 }
 
 impl Default for Reordering {
     fn default() -> Self {
-        Self { packet_threshold: PACKET_THRESHOLD, time_threshold_eighths: TIME_THRESHOLD_EIGHTHS, quiet_episodes: 0 }
+        Self {
+            packet_threshold: PACKET_THRESHOLD,
+            time_threshold_eighths: TIME_THRESHOLD_EIGHTHS,
+            quiet_episodes: 0,
+            patience: (0, Duration::ZERO),
+        }
     }
 }
 
@@ -33,7 +40,13 @@ impl Reordering {
     /// Packets after which an unacknowledged one counts as lost.
     #[inline]
     pub fn packet_threshold(&self) -> u64 {
-        self.packet_threshold
+        self.packet_threshold.max(self.patience.0)
+    }
+
+    /// Repair symbols take so many packets and so much time until they have arrived: before that a packet does not count as
+    /// lost, or copies would always be sent in vain.
+    pub(super) fn set_patience(&mut self, packets: u64, time: Duration) {
+        self.patience = (packets.min(MAX_PACKET_THRESHOLD), time);
     }
 
     /// Time after which it does.
@@ -41,6 +54,7 @@ impl Reordering {
     pub fn time_threshold(&self, rtt: &Rtt) -> Duration {
         // RFC 9002 §6.1.2 MUST-1: no packet is lost by time sooner than the granularity of timers
         Duration::from_nanos(rtt.conservative_nanos() / 8 * u64::from(self.time_threshold_eighths)).max(GRANULARITY)
+            + self.patience.1
     }
 
     /// A packet counted as lost and arrived: `distance` packets after it had been acknowledged by then, and `age` had
@@ -58,7 +72,7 @@ impl Reordering {
     pub fn on_episode(&mut self) {
         self.quiet_episodes += 1;
         if self.quiet_episodes >= QUIET_EPISODES {
-            *self = Self::default();
+            *self = Self { patience: self.patience, ..Self::default() };
         }
     }
 }

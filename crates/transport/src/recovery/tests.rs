@@ -426,8 +426,9 @@ fn recovered_packets_count_as_lost_for_the_controller_only() {
     path.send_many(0, 3);
     let verdicts = &mut path.verdicts;
     let mut out = |verdict: Verdict, frame: SentFrame| verdicts.push((verdict, number(frame)));
-    assert!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(40), &mut out));
-    assert!(!on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(41), &mut out));
+    let outcome = on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(40), &mut out);
+    assert_eq!(outcome.map(|outcome| outcome.lost_packets), Some(1));
+    assert_eq!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(41), &mut out), None);
     assert_eq!(path.verdicts, [(Verdict::Recovered, 1)]);
     assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (2400, 6000));
     path.ack(50, &[0, 2]);

@@ -25,6 +25,8 @@ pub(crate) struct LatePacket {
     pub(crate) path: PathIndex,
     /// It has been acknowledged after all.
     resolved: bool,
+    /// The peer has what it carried, as far as that can be rebuilt.
+    recovered: bool,
 }
 
 /// Owns the memory of recent losses of one ledger, ascending by packet number.
@@ -51,7 +53,14 @@ impl LateLosses {
     }
 
     /// Remembers a loss. One out of order (its path declares losses later than another) is not remembered.
-    pub(super) fn push(&mut self, pn: u64, entry: &Entry, lost_at: Instant, frames: vec_deque::Iter<'_, SentFrame>) {
+    pub(super) fn push(
+        &mut self,
+        pn: u64,
+        entry: &Entry,
+        lost_at: Instant,
+        frames: vec_deque::Iter<'_, SentFrame>,
+        recovered: bool,
+    ) {
         if self.packets.back().is_some_and(|last| last.pn >= pn) {
             return;
         }
@@ -67,8 +76,17 @@ impl LateLosses {
             size: entry.size,
             path: entry.path,
             resolved: false,
+            recovered,
         });
         self.frames.extend(frames);
+    }
+
+    /// The peer has rebuilt a packet: its frames, when that is news, and while it is remembered.
+    pub(super) fn recover(&mut self, pn: u64) -> Option<vec_deque::Iter<'_, SentFrame>> {
+        let place = self.packets.binary_search_by_key(&pn, |packet| packet.pn).ok()?;
+        let packet = self.packets.get_mut(place).filter(|packet| !packet.resolved && !packet.recovered)?;
+        packet.recovered = true;
+        Some(frames_of(&self.frames, self.frames_start, packet.frames_start, packet.frames))
     }
 
     /// Shows the packets from `first` to `last` that have not been acknowledged so far. `upper` packets are not above an

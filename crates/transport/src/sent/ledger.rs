@@ -338,13 +338,19 @@ impl Ledger {
         let frames = frames_of(&self.frames, self.frames_start, entry.frames_start, entry.frames);
         frames.clone().copied().for_each(&mut out);
         if let Some(lost_at) = remember {
-            self.late.push(pn, &entry, lost_at, frames);
+            self.late.push(pn, &entry, lost_at, frames, false);
         }
         entry
     }
 
-    /// Marks an outstanding packet as rebuilt by the peer from repair symbols, and shows its frames.
-    pub(crate) fn declare_recovered(&mut self, pn: u64, mut out: impl FnMut(SentFrame)) -> Option<Entry> {
+    /// Marks an outstanding packet as rebuilt by the peer from repair symbols, and shows its frames. Like any loss it may turn
+    /// out to be none, when the packet was only late.
+    pub(crate) fn declare_recovered(
+        &mut self,
+        pn: u64,
+        lost_at: Instant,
+        mut out: impl FnMut(SentFrame),
+    ) -> Option<Entry> {
         if !self.outstanding.contains(pn) {
             return None;
         }
@@ -352,8 +358,17 @@ impl Ledger {
         self.entries[index].state = State::Recovered;
         let entry = self.entries[index];
         self.outstanding.remove_range(pn, pn);
-        frames_of(&self.frames, self.frames_start, entry.frames_start, entry.frames).copied().for_each(&mut out);
+        let frames = frames_of(&self.frames, self.frames_start, entry.frames_start, entry.frames);
+        frames.clone().copied().for_each(&mut out);
+        if entry.is_in_flight() {
+            self.late.push(pn, &entry, lost_at, frames, true);
+        }
         Some(entry)
+    }
+
+    /// Shows the frames of a packet that was declared lost, is remembered, and was rebuilt by the peer; once.
+    pub(crate) fn recover_late(&mut self, pn: u64, out: impl FnMut(SentFrame)) {
+        self.late.recover(pn).into_iter().flatten().copied().for_each(out);
     }
 
     /// Empties the ledger, showing every outstanding packet and its frames. Packet numbers go on.

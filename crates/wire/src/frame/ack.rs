@@ -256,7 +256,7 @@ const UNDERFLOW: FrameErrorKind = FrameErrorKind::Malformed("an ACK range goes b
 /// Reads a gap and a length: the smallest and largest number of the range below `smallest`. None when it would go below
 /// zero.
 #[inline]
-fn next_range(r: &mut Reader<'_>, smallest: u64) -> Result<Option<(u64, u64)>, Truncated> {
+pub(super) fn next_range(r: &mut Reader<'_>, smallest: u64) -> Result<Option<(u64, u64)>, Truncated> {
     let gap = r.varint()?;
     let length = r.varint()?;
     // Neither sum can wrap: both operands are below 2^62.

@@ -1,7 +1,7 @@
 //! Writing whole frames.
 
 use super::data::{crypto_header_len, datagram_header_len, encode_crypto_header, encode_datagram_header};
-use super::{Frame, StreamFrame, frame_type as t};
+use super::{Frame, RepairFrame, StreamFrame, frame_type as t, source_symbol_len};
 use crate::{Writer, varint};
 
 impl Frame<'_> {
@@ -28,6 +28,9 @@ impl Frame<'_> {
                 w.bytes(data);
             }
             Self::Ping | Self::HandshakeDone | Self::ImmediateAck => w.varint(self.ty()),
+            Self::SourceSymbol { id } => self.varints(w, [id]),
+            Self::Repair(repair) => repair.encode(w),
+            Self::SymbolAck(ack) => ack.encode_again(w),
             Self::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
                 self.varints(w, [sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold]);
             }
@@ -82,6 +85,9 @@ impl Frame<'_> {
             }
             Self::Datagram { data } => datagram_header_len(Some(data.len())) + data.len(),
             Self::Ping | Self::HandshakeDone | Self::ImmediateAck => len([t::PING]),
+            Self::SourceSymbol { id } => source_symbol_len(id),
+            Self::Repair(RepairFrame { first, data, .. }) => RepairFrame::header_len(first) + data.len(),
+            Self::SymbolAck(ack) => ack.encoded_len(),
             Self::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
                 len([self.ty(), sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold])
             }

@@ -1,5 +1,5 @@
 //! The types of frames: RFC 9000 §12.4, RFC 9221 §4, draft-ietf-quic-ack-frequency-14 §10.2 and
-//! draft-ietf-quic-receive-ts-02 §9. Those of the RFCs take one byte.
+//! draft-ietf-quic-receive-ts-02 §9, and docs/fec.md. Those of the RFCs take one byte.
 
 /// PADDING.
 pub const PADDING: u64 = 0x00;
@@ -65,6 +65,12 @@ pub const ACK_FREQUENCY: u64 = 0xaf;
 pub const ACK_RECEIVE_TIMESTAMPS: u64 = 0x0317_8307;
 /// ACK_RECEIVE_TIMESTAMPS with counts of ECN marks.
 pub const ACK_RECEIVE_TIMESTAMPS_ECN: u64 = 0x0317_8308;
+/// SOURCE_SYMBOL: the rest of the packet is a source symbol (docs/fec.md).
+pub const SOURCE_SYMBOL: u64 = 0x3fe0;
+/// REPAIR: a repair symbol (docs/fec.md).
+pub const REPAIR: u64 = 0x3fe1;
+/// SYMBOL_ACK: source symbols that were recovered (docs/fec.md).
+pub const SYMBOL_ACK: u64 = 0x3fe2;
 /// DATAGRAM without the bit that follows.
 pub const DATAGRAM: u64 = 0x30;
 /// Bit of a DATAGRAM type: the frame has a length; without it, it reaches to the end of the packet.

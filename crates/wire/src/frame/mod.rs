@@ -1,5 +1,6 @@
 //! Frames, the content of packets: RFC 9000 §19, DATAGRAM of RFC 9221, ACK_FREQUENCY and IMMEDIATE_ACK of
-//! draft-ietf-quic-ack-frequency-14, and ACK_RECEIVE_TIMESTAMPS of draft-ietf-quic-receive-ts-02.
+//! draft-ietf-quic-ack-frequency-14, ACK_RECEIVE_TIMESTAMPS of draft-ietf-quic-receive-ts-02, and those of forward error
+//! correction (docs/fec.md).
 
 use crate::{ConnectionId, Dir, ResetToken, StreamId};
 
@@ -8,6 +9,7 @@ mod data;
 mod encode;
 pub mod frame_type;
 mod parse;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod timestamps;
@@ -15,6 +17,7 @@ mod timestamps;
 pub use ack::{Ack, AckRanges, EcnCounts};
 pub use data::{StreamFrame, crypto_header_len, datagram_header_len, encode_crypto_header, encode_datagram_header};
 pub use parse::{FrameError, FrameErrorKind, Frames};
+pub use symbols::{RepairFrame, SymbolAck, source_symbol_len};
 pub use timestamps::Times;
 
 /// One frame. It borrows from the packet it was read from.
@@ -147,6 +150,15 @@ pub enum Frame<'a> {
     },
     /// Asks for an acknowledgement at once (draft-ietf-quic-ack-frequency-14 §5).
     ImmediateAck,
+    /// What follows in the packet, up to its end, is a source symbol (docs/fec.md).
+    SourceSymbol {
+        /// Its symbol ID.
+        id: u64,
+    },
+    /// A repair symbol (docs/fec.md).
+    Repair(RepairFrame<'a>),
+    /// Says which source symbols were rebuilt from repair symbols (docs/fec.md).
+    SymbolAck(SymbolAck<'a>),
 }
 
 /// The packets that carry frames, as far as they differ in which frames they may carry.
@@ -193,6 +205,9 @@ impl Frame<'_> {
             Self::Datagram { .. } => t::DATAGRAM | t::DATAGRAM_LEN,
             Self::AckFrequency { .. } => t::ACK_FREQUENCY,
             Self::ImmediateAck => t::IMMEDIATE_ACK,
+            Self::SourceSymbol { .. } => t::SOURCE_SYMBOL,
+            Self::Repair(_) => t::REPAIR,
+            Self::SymbolAck(_) => t::SYMBOL_ACK,
         }
     }
 
@@ -201,7 +216,11 @@ impl Frame<'_> {
     pub fn is_ack_eliciting(&self) -> bool {
         !matches!(
             self,
-            Self::Padding { .. } | Self::Ack(_) | Self::ConnectionClose { .. } | Self::ApplicationClose { .. }
+            Self::Padding { .. }
+                | Self::Ack(_)
+                | Self::ConnectionClose { .. }
+                | Self::ApplicationClose { .. }
+                | Self::SymbolAck(_)
         )
     }
 
@@ -237,6 +256,10 @@ impl Frame<'_> {
                     // draft-ietf-quic-ack-frequency-14 §3: what permits them is not remembered for early data.
                     | Self::AckFrequency { .. }
                     | Self::ImmediateAck
+                    // docs/fec.md: the same holds for forward error correction.
+                    | Self::SourceSymbol { .. }
+                    | Self::Repair(_)
+                    | Self::SymbolAck(_)
             ),
         }
     }

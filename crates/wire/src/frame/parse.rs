@@ -2,7 +2,7 @@
 
 use std::iter::FusedIterator;
 
-use super::{Ack, Frame, StreamFrame, frame_type as t};
+use super::{Ack, Frame, RepairFrame, StreamFrame, SymbolAck, frame_type as t};
 use crate::{ConnectionId, Dir, Reader, ResetToken, StreamId, Truncated, varint};
 
 /// What is wrong with the frame, see [`FrameError`].
@@ -169,6 +169,9 @@ fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
             reordering_threshold: r.varint()?,
         },
         t::IMMEDIATE_ACK => Frame::ImmediateAck,
+        t::SOURCE_SYMBOL => Frame::SourceSymbol { id: r.varint()? },
+        t::REPAIR => Frame::Repair(RepairFrame::parse(r)?),
+        t::SYMBOL_ACK => Frame::SymbolAck(SymbolAck::parse(r)?),
         t::ACK_RECEIVE_TIMESTAMPS => Frame::Ack(Ack::parse_with_times(r, false)?),
         t::ACK_RECEIVE_TIMESTAMPS_ECN => Frame::Ack(Ack::parse_with_times(r, true)?),
         _ => return Err(FrameErrorKind::Unknown),

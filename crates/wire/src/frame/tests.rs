@@ -51,6 +51,11 @@ fn examples() -> Vec<(Frame<'static>, Vec<u8>)> {
         (Frame::HandshakeDone, vec![0x1e]),
         (Frame::Datagram { data: b"hi" }, vec![0x31, 2, b'h', b'i']),
         (Frame::ImmediateAck, vec![0x1f]),
+        (Frame::SourceSymbol { id: 64 }, vec![0x7f, 0xe0, 0x40, 0x40]),
+        (
+            Frame::Repair(RepairFrame { first: 5, count: 40, stride: 1, row: 3, data: b"xy" }),
+            vec![0x7f, 0xe1, 5, 40, 1, 3, b'x', b'y'],
+        ),
         (
             Frame::AckFrequency {
                 sequence: 3,
@@ -195,6 +200,8 @@ fn where_frames_may_be() {
             | Frame::PathResponse(_)
             | Frame::AckFrequency { .. }
             | Frame::ImmediateAck
+            | Frame::SourceSymbol { .. }
+            | Frame::Repair(_)
             | Frame::HandshakeDone => last,
             _ => data,
         };
@@ -295,6 +302,7 @@ impl Parts {
                 reordering_threshold: a >> 3,
             },
             22 => Frame::ImmediateAck,
+            23 => Frame::SourceSymbol { id: a },
             _ => Frame::Datagram { data },
         }
     }

@@ -99,6 +99,8 @@ impl TransportParameters {
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
             id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),
             id::RECEIVE_TIMESTAMPS_EXPONENT => self.receive_timestamps_exponent = number(value)?,
+            // docs/fec.md §2: fewer are not worth a repair symbol.
+            id::FEC_WINDOW => self.fec_window = Some(checked(value, |v| v >= 16, "is below 16")?),
             // RFC 9000 §7.4.2 MUST-1: unknown transport parameters are ignored
             _ => {}
         }

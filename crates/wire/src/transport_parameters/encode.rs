@@ -43,6 +43,9 @@ impl TransportParameters {
                 number(out, id::RECEIVE_TIMESTAMPS_EXPONENT, self.receive_timestamps_exponent);
             }
         }
+        if let Some(symbols) = self.fec_window {
+            number(out, id::FEC_WINDOW, symbols);
+        }
         if self.disable_active_migration {
             parameter(out, id::DISABLE_ACTIVE_MIGRATION, &[]);
         }

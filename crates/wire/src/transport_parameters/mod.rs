@@ -1,6 +1,6 @@
 //! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221
 //! (DATAGRAM), RFC 9287 (grease of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`) and
-//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements).
+//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements), and docs/fec.md (forward error correction).
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -57,6 +57,8 @@ pub mod id {
     pub const GREASE_QUIC_BIT: u64 = 0x2ab2;
     /// Shortest time an acknowledgement can be asked for, microseconds (draft-ietf-quic-ack-frequency §3).
     pub const MIN_ACK_DELAY: u64 = 0xff04_de1b;
+    /// Source symbols that are remembered to recover others (docs/fec.md).
+    pub const FEC_WINDOW: u64 = 0x3fe0;
     /// Receive times wanted in an acknowledgement at most (draft-ietf-quic-receive-ts §5).
     pub const MAX_RECEIVE_TIMESTAMPS_PER_ACK: u64 = 0x4_ac07;
     /// Power of two that scales these times (draft-ietf-quic-receive-ts §5).
@@ -137,6 +139,9 @@ pub struct TransportParameters {
     /// The receive times that the sender gets shall count 2 to this power microseconds; at most 20, and 0 where no receive
     /// times are wanted.
     pub receive_timestamps_exponent: u64,
+    /// How many source symbols the sender remembers to recover others, at least 16; its presence says that the sender
+    /// understands forward error correction.
+    pub fec_window: Option<u64>,
 }
 
 impl Default for TransportParameters {
@@ -165,6 +170,7 @@ impl Default for TransportParameters {
             version_information: None,
             max_receive_timestamps_per_ack: None,
             receive_timestamps_exponent: 0,
+            fec_window: None,
         }
     }
 }

@@ -254,6 +254,7 @@ prop_compose! {
             min_ack_delay_us: min_ack_delay.map(|v| v % (max_ack_delay_ms * 1000 + 1)),
             max_receive_timestamps_per_ack: max_receive_timestamps,
             receive_timestamps_exponent: max_receive_timestamps.map_or(0, |_| receive_timestamps_exponent),
+            fec_window: min_ack_delay.map(|v| (v % 1000) + 16),
         }
     }
 }

@@ -33,8 +33,14 @@ pub(crate) fn frames(payload: &[u8]) {
 }
 
 /// Types beyond those of RFC 9000 that can be read.
-const EXTENSIONS: [u64; 3] =
-    [frame_type::ACK_FREQUENCY, frame_type::ACK_RECEIVE_TIMESTAMPS, frame_type::ACK_RECEIVE_TIMESTAMPS_ECN];
+const EXTENSIONS: [u64; 6] = [
+    frame_type::ACK_FREQUENCY,
+    frame_type::ACK_RECEIVE_TIMESTAMPS,
+    frame_type::ACK_RECEIVE_TIMESTAMPS_ECN,
+    frame_type::SOURCE_SYMBOL,
+    frame_type::REPAIR,
+    frame_type::SYMBOL_ACK,
+];
 
 fn one_frame(frame: &Frame<'_>) {
     if let Frame::Ack(ack) = frame {

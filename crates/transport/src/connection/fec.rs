@@ -1,0 +1,272 @@
+//! Forward error correction where packets are built and read (docs/fec.md).
+
+use bytes::Bytes;
+use units::Instant;
+use wire::{Frame, Frames, RepairFrame, SymbolAck, Writer, frame_type, packet_number_len};
+
+use super::{Connection, receive::PacketSeen, spaces::SpaceId, transmit::OpenPacket};
+use crate::{
+    acks::Ecn,
+    crypto::TAG_LEN,
+    error::{Code, TransportError},
+    fec::{SymbolRoom, View, may_be_in_symbol, violation},
+    recovery::{self, AckOutcome, Allowance},
+    sent::SentFrame,
+};
+
+/// A packet with a repair symbol gets the size of its neighbours when no more than this is missing, so that all can leave in one
+/// batch.
+const FILL_UP: usize = 64;
+
+/// Reading.
+impl Connection {
+    /// The receiver of symbols, when forward error correction was agreed on.
+    fn fec_receiver(&mut self) -> Result<&mut crate::fec::Receiver, TransportError> {
+        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
+        let unknown = || TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
+        self.fec.receiver.as_deref_mut().ok_or_else(unknown)
+    }
+
+    /// The rest of the packet is symbol `id`: whether its frames are known already.
+    pub(super) fn open_source_symbol(&mut self, seen: &PacketSeen<'_>, id: u64) -> Result<bool, TransportError> {
+        self.fec_receiver()?.is_known(id, seen.pn)
+    }
+
+    /// The frames of a symbol have been read: it helps to rebuild others.
+    pub(super) fn on_source_symbol(
+        &mut self,
+        now: Instant,
+        seen: &PacketSeen<'_>,
+        id: u64,
+        content: &[u8],
+    ) -> Result<(), TransportError> {
+        if content.is_empty() {
+            return Err(violation("a symbol without frames", frame_type::SOURCE_SYMBOL));
+        }
+        self.fec_receiver()?.on_source(now, id, content)?;
+        self.deliver_recovered(now, seen)
+    }
+
+    /// A REPAIR frame.
+    pub(super) fn on_repair(
+        &mut self,
+        now: Instant,
+        seen: &PacketSeen<'_>,
+        repair: &RepairFrame<'_>,
+    ) -> Result<(), TransportError> {
+        self.fec_receiver()?.on_repair(now, seen.pn, repair)?;
+        self.deliver_recovered(now, seen)
+    }
+
+    /// Frames of packets that were lost and rebuilt are obeyed at once. The packets themselves are not acknowledged: the network
+    /// has lost them.
+    // RFC 9265 §4: recovery does not hide the loss.
+    fn deliver_recovered(&mut self, now: Instant, seen: &PacketSeen<'_>) -> Result<(), TransportError> {
+        let mut any = false;
+        while let Some(content) = self.fec_receiver()?.next_recovered(now).map(Bytes::copy_from_slice) {
+            any = true;
+            self.streams.next_buffer();
+            for frame in Frames::new(&content) {
+                let frame = frame.map_err(|error| {
+                    TransportError::new(Code::FRAME_ENCODING_ERROR, "a frame in a recovered symbol cannot be read")
+                        .in_frame(error.frame_type)
+                })?;
+                if !may_be_in_symbol(&frame) {
+                    return Err(violation("the frame is not permitted in a symbol", frame.ty()));
+                }
+                match frame {
+                    Frame::Stream(stream) => {
+                        let len = stream.data.len() as u64;
+                        self.stats.stream_bytes_received += len;
+                        let part = std::iter::once(content.slice_ref(stream.data));
+                        self.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
+                    }
+                    Frame::Datagram { data } => {
+                        self.stats.datagram_frames_received += 1;
+                        self.datagrams.on_datagram(content.slice_ref(data))?;
+                    }
+                    frame => self.handle_rare_frame(now, seen, frame)?,
+                }
+            }
+        }
+        if any && let Some(space) = self.spaces.get_mut(SpaceId::DATA) {
+            // The sender is to hear of it before it sends a copy.
+            space.acks.on_immediate();
+        }
+        Ok(())
+    }
+
+    /// A SYMBOL_ACK frame: packets that were lost and need not be sent again.
+    pub(super) fn on_symbol_ack(&mut self, now: Instant, ack: &SymbolAck<'_>) -> Result<(), TransportError> {
+        self.fec_receiver()?;
+        let Some(sender) = &self.fec.sender else {
+            return Err(violation("symbols recovered of which none was sent", frame_type::SYMBOL_ACK));
+        };
+        let mut recovered = Vec::new();
+        for range in ack.ranges() {
+            sender
+                .on_recovered(range, |id, pn| recovered.push((id, pn)))
+                .map_err(|()| violation("symbols recovered that were never sent", frame_type::SYMBOL_ACK))?;
+        }
+        // The largest ranges came first; packets are judged in the order in which they left.
+        recovered.reverse();
+        recovered.sort_unstable_by_key(|(_, pn)| *pn);
+        for (id, pn) in recovered {
+            let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, Some(now)) else { return Ok(()) };
+            let outcome = recovery::on_recovered(ledger, paths, recovery::SpaceId::Data, pn, now, &mut carriers);
+            carriers.settle();
+            if let Some(sender) = &mut self.fec.sender {
+                sender.on_verdict(crate::sent::Verdict::Recovered, id);
+                match outcome {
+                    Some(_) => {
+                        sender.figures.recovered += 1;
+                        sender.on_packet_lost(pn);
+                    }
+                    None => sender.figures.recovered_late += 1,
+                }
+            }
+            if let Some(outcome) = outcome {
+                self.on_outcome(now, &outcome);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writing.
+impl Connection {
+    /// Where a symbol begins in the packet that is being built, when what follows in it is to be one.
+    #[inline]
+    pub(super) fn symbol_room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
+        let sender = self.fec.sender.as_ref().filter(|sender| sender.is_on())?;
+        if !self.handshake.is_confirmed() {
+            return None;
+        }
+        sender.room(capacity, remaining, pn_len)
+    }
+
+    /// Datagrams and stream data of a packet, as a source symbol; where it starts, when there is any.
+    pub(super) fn write_symbol(&mut self, now: Instant, room: SymbolRoom, w: &mut Writer<'_>) -> Option<usize> {
+        let start = w.position();
+        w.reserve(room.padding).fill(0);
+        Frame::SourceSymbol { id: room.id }.encode(w);
+        let content = w.position();
+        let mut inner = Writer::new(w.reserve(room.bytes));
+        let space = self.spaces.get_mut(SpaceId::DATA)?;
+        let ledger = &mut space.ledger;
+        let mut ends = false;
+        if self.datagrams.wants_to_send() {
+            self.datagrams.write(now, &mut inner, &mut |f| ledger.record(f));
+        }
+        if self.streams.wants_to_send() {
+            self.streams.write_frames(&mut inner, &mut |f| {
+                ends |= matches!(f, SentFrame::Stream { fin: true, .. });
+                ledger.record(f);
+            });
+        }
+        let len = inner.position();
+        if len == 0 {
+            w.rewind(start);
+            return None;
+        }
+        ledger.record(SentFrame::Symbol(room.id));
+        w.rewind(content + len);
+        if ends && let Some(sender) = &mut self.fec.sender {
+            sender.on_message_end();
+        }
+        if len == room.bytes {
+            return Some(content);
+        }
+        // A packet that is not full need not be as long as others.
+        w.written_mut().copy_within(start + room.padding.., start);
+        w.rewind(content + len - room.padding);
+        Some(content - room.padding)
+    }
+
+    /// Writes a report of recovered symbols beside an acknowledgement.
+    #[inline]
+    pub(super) fn write_symbol_ack(&mut self, w: &mut Writer<'_>) {
+        let Some(receiver) = self.fec.receiver.as_mut().filter(|receiver| receiver.has_report()) else { return };
+        if let Some(largest) = receiver.write_report(w)
+            && let Some(space) = self.spaces.get_mut(SpaceId::DATA)
+        {
+            space.ledger.record(SentFrame::SymbolAck { largest });
+        }
+    }
+
+    /// A datagram with a repair symbol; its size, 0 when none may leave or none is worth it.
+    pub(super) fn build_repair(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+        let id = SpaceId::DATA;
+        let Some(space) = self.spaces.get_mut(id) else { return 0 };
+        let probe = space.probes > 0 && self.fec.sender.as_ref().is_some_and(|sender| sender.has_probe());
+        if !probe && allowance < out.len() as u64 {
+            return 0;
+        }
+        let pn = space.ledger.next_pn();
+        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let dcid = *self.remote_ids.current();
+        let limit = out.len() - TAG_LEN;
+        let mut w = Writer::new(&mut out[..limit]);
+        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
+        let left = w.remaining();
+        let Some(sender) = &mut self.fec.sender else { return 0 };
+        let room = |first| left.saturating_sub(RepairFrame::header_len(first));
+        let Some((repair, data)) = sender.next_repair(room) else { return 0 };
+        let frame =
+            RepairFrame { first: repair.first, count: repair.count, stride: repair.stride, row: repair.row, data };
+        let frame = Frame::Repair(frame);
+        let spare = left - frame.encoded_len();
+        if spare <= FILL_UP {
+            w.reserve(spare).fill(0);
+        }
+        frame.encode(&mut w);
+        let end = w.position();
+        if probe {
+            space.probes -= 1;
+        }
+        let packet = OpenPacket {
+            space: id,
+            start: 0,
+            pn_offset,
+            pn,
+            pn_len,
+            long: None,
+            end,
+            ack_eliciting: true,
+            in_flight: true,
+            probe,
+            mtu_probe: false,
+            symbol: 0,
+        };
+        let size = self.close_packet(now, &packet, out, ecn);
+        if let Some(sender) = &mut self.fec.sender {
+            sender.figures.repair_bytes += size as u64;
+        }
+        size
+    }
+
+    /// Nothing is left to send: whether the end of what was sent is to be covered.
+    pub(super) fn flush_symbols(&mut self, now: Instant) -> bool {
+        if self.has_data() {
+            return false;
+        }
+        self.fec.sender.as_mut().is_some_and(|sender| sender.flush(now))
+    }
+
+    /// Acknowledgements and losses may change what is worth protecting.
+    pub(super) fn review_fec(&mut self, now: Instant, outcome: &AckOutcome) {
+        let wants = self.has_data();
+        let Some(sender) = &mut self.fec.sender else { return };
+        let path = &mut self.paths[self.active];
+        let rtt = path.recovery.rtt();
+        let Some(min_rtt) = rtt.min() else { return };
+        let smoothed_rtt = rtt.smoothed();
+        let marked = matches!(outcome.ecn, recovery::EcnFeedback::Valid { newly_ce: 1.. });
+        let bulk = wants && !matches!(path.recovery.allowance(now, u64::MAX), Allowance::Bytes(_));
+        let view =
+            View { smoothed_rtt, min_rtt, acked: outcome.acked_packets, lost: outcome.lost_packets, bulk, marked };
+        sender.review(now, &view);
+        let patience = if sender.is_on() { (sender.patience(), sender.patience_time()) } else { Default::default() };
+        path.recovery.set_patience(patience.0, patience.1);
+    }
+}

@@ -1,0 +1,229 @@
+//! How much repair is worth its bytes: `auto`.
+//!
+//! Estimates the share of packets lost and the mean length of bursts, asks the table ([`super::table`], computed by running the
+//! codes over simulated paths) for the least repair that leaves no more than the target, and protects nothing where a copy is as
+//! quick, where hardly anything is lost, or where repair would take the place of data.
+
+use fec::Scheme;
+use units::{Duration, Instant};
+
+use super::table;
+
+/// Below this RTT a copy is quick enough.
+const LEAST_RTT: Duration = Duration::from_micros(22_500);
+/// Below this share of packets lost there is nothing to repair.
+const LEAST_LOSS: f64 = 0.001;
+/// Above it nothing that is permitted helps.
+const MOST_LOSS: f64 = 0.25;
+/// Packets over which the share is averaged.
+const SPAN: f64 = 1024.0;
+/// A queue is growing when packets wait for this share of the smallest RTT.
+const QUEUE_SHARE: f64 = 0.25;
+/// What may remain lost …
+const TARGET: f64 = 0.001;
+/// … or at least this, where nothing that is permitted leaves less.
+const LOOSE_TARGET: f64 = 0.01;
+/// Repair has to arrive before a copy would: within this share of the RTT.
+const IN_TIME: f64 = 0.75;
+/// The window held data back within this many round trips.
+const BULK_ROUNDS: u32 = 2;
+
+/// What is known of the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pub(crate) smoothed_rtt: Duration,
+    pub(crate) min_rtt: Duration,
+    /// Packets newly acknowledged and lost.
+    pub(crate) acked: u64,
+    pub(crate) lost: u64,
+    /// Window or pacing hold data back.
+    pub(crate) bulk: bool,
+    /// Packets were marked.
+    pub(crate) marked: bool,
+}
+
+/// What a choice depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Conditions {
+    /// Share of packets lost, 0 to 1.
+    pub loss: f64,
+    /// Mean number of packets that are lost in a row.
+    pub burst: f64,
+    /// Packets per second.
+    pub rate: f64,
+    /// The time in which repair has to arrive.
+    pub deadline: Duration,
+    /// Share of packets that may remain lost.
+    pub target: f64,
+}
+
+/// The code with the least repair that leaves no more than the target, in time; `None` when none does.
+pub fn choose(conditions: &Conditions) -> Option<Scheme> {
+    let Conditions { loss, burst, rate, deadline, target } = *conditions;
+    let slots = rate * deadline.as_secs_f64();
+    // Everything is rounded to where it is harder.
+    let target = table::TARGETS.iter().rposition(|at| *at <= target)?;
+    let slots = table::SLOTS.iter().rposition(|at| *at <= slots)?;
+    let burst = table::BURSTS.iter().position(|at| burst <= *at * 1.15)?;
+    let loss = table::LOSSES.iter().position(|at| loss <= *at)?;
+    let choice = table::CHOICES[target][slots][burst][loss];
+    table::CODES.get(usize::from(choice)).copied()
+}
+
+/// Owns the estimates.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    loss: f64,
+    burst: f64,
+    /// Packets seen, as far as they count for the estimates.
+    seen: f64,
+    last_lost: Option<u64>,
+    run: f64,
+    bulk_until: Option<Instant>,
+    marked_until: Option<Instant>,
+    choice: Option<(Scheme, u8)>,
+}
+
+impl Default for Controller {
+    fn default() -> Self {
+        Self {
+            loss: 0.0,
+            burst: 1.0,
+            seen: 0.0,
+            last_lost: None,
+            run: 0.0,
+            bulk_until: None,
+            marked_until: None,
+            choice: None,
+        }
+    }
+}
+
+impl Controller {
+    /// The lightest code, to begin with.
+    pub(crate) const LEAST: Scheme = Scheme::Window { repairs: 1, sources: 20, window: 40 };
+
+    /// A packet was lost.
+    pub(crate) fn on_lost(&mut self, pn: u64) {
+        let follows = self.last_lost.is_some_and(|last| pn == last + 1);
+        if !follows && self.run > 0.0 {
+            self.burst += (self.run - self.burst) / 16.0;
+            self.run = 0.0;
+        }
+        self.run += 1.0;
+        self.last_lost = Some(pn);
+    }
+
+    /// The code to use from here on, and how many repair symbols end a message; `None` for none.
+    pub(crate) fn review(&mut self, now: Instant, view: &View, rate: f64) -> Option<(Scheme, u8)> {
+        let packets = (view.acked + view.lost) as f64;
+        if packets > 0.0 {
+            // The first packets count as much as there are of them.
+            self.seen = (self.seen + packets).min(SPAN);
+            self.loss += (view.lost as f64 / packets - self.loss) * (packets / self.seen.max(packets));
+        }
+        let rounds = |count: u32| now + view.smoothed_rtt * count;
+        if view.bulk {
+            self.bulk_until = Some(rounds(BULK_ROUNDS));
+        }
+        if view.marked {
+            self.marked_until = Some(rounds(4));
+        }
+        let pending = |until: Option<Instant>| until.is_some_and(|until| now < until);
+        let waiting = view.smoothed_rtt.saturating_sub(view.min_rtt);
+        let queue = waiting.as_secs_f64() > QUEUE_SHARE * view.min_rtt.as_secs_f64();
+        let off = view.min_rtt < LEAST_RTT
+            || self.loss < LEAST_LOSS
+            || self.loss > MOST_LOSS
+            || pending(self.bulk_until)
+            || pending(self.marked_until);
+        if off {
+            self.choice = None;
+            return None;
+        }
+        // Loss that comes with a queue is ours: more repair would make it worse.
+        if queue && self.choice.is_some() {
+            return self.choice;
+        }
+        let deadline = view.min_rtt.mul_f64(IN_TIME);
+        let burst = self.burst.max(1.0);
+        let chosen =
+            |loss: f64, target: f64| choose(&Conditions { loss, burst, rate: rate.min(1e6), deadline, target });
+        // An estimate from few packets may be too low.
+        let margin = 1.0 + 1.0 / (self.loss * self.seen).max(1.0).sqrt();
+        let scheme = chosen(self.loss * margin, TARGET)
+            .or_else(|| chosen(self.loss, TARGET))
+            .or_else(|| chosen(self.loss, LOOSE_TARGET));
+        // A choice is kept while it does: codes that change with every estimate protect less.
+        if let (Some((held, _)), Some(wanted)) = (self.choice, scheme)
+            && held.overhead() >= wanted.overhead()
+            && held.overhead() < 1.5 * wanted.overhead()
+        {
+            return self.choice;
+        }
+        let tail = if self.loss > 0.02 { 2 } else { 1 };
+        self.choice = scheme.map(|scheme| (scheme, tail));
+        self.choice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(loss: f64, burst: f64, rate: f64, rtt: u32) -> Option<Scheme> {
+        choose(&Conditions { loss, burst, rate, deadline: MS * rtt * 3 / 4, target: TARGET })
+    }
+
+    #[test]
+    fn more_loss_takes_more_repair() {
+        let overhead = |loss| at(loss, 1.0, 2000.0, 100).map(|scheme| scheme.overhead());
+        let steps = [0.002, 0.01, 0.03, 0.05, 0.08].map(overhead);
+        assert!(steps.iter().all(Option::is_some), "{steps:?}");
+        assert!(steps.windows(2).all(|pair| pair[0] <= pair[1]), "{steps:?}");
+        assert!(steps[0] < steps[4], "{steps:?}");
+    }
+
+    #[test]
+    fn long_bursts_at_low_rates_are_left_to_copies() {
+        assert_eq!(at(0.05, 6.0, 500.0, 100), None);
+        assert_eq!(at(0.05, 6.0, 500.0, 50), None);
+    }
+
+    fn view(acked: u64, lost: u64) -> View {
+        View { smoothed_rtt: 100 * MS, min_rtt: 100 * MS, acked, lost, bulk: false, marked: false }
+    }
+
+    fn after(loss_per_cent: u64, change: impl Fn(&mut View)) -> Option<(Scheme, u8)> {
+        let mut controller = Controller::default();
+        let mut last = None;
+        let mut pn = 0;
+        for round in 0..200 {
+            let mut view = view(100 - loss_per_cent, loss_per_cent);
+            change(&mut view);
+            for i in 0..loss_per_cent {
+                controller.on_lost(pn + i * 100 / loss_per_cent);
+            }
+            pn += 100;
+            last = controller.review(Instant::from_millis(100 * round), &view, 1000.0);
+        }
+        last
+    }
+
+    #[test]
+    fn off_where_it_does_not_pay() {
+        assert!(after(5, |_| {}).is_some());
+        assert_eq!(after(0, |_| {}), None, "nothing is lost");
+        assert_eq!(after(5, |view| view.bulk = true), None, "repair would take the place of data");
+        assert_eq!(after(5, |view| (view.min_rtt, view.smoothed_rtt) = (20 * MS, 20 * MS)), None, "a copy is quick");
+        assert_eq!(after(5, |view| view.marked = true), None, "a queue is marked");
+        assert_eq!(after(50, |_| {}), None, "nothing that is permitted helps");
+    }
+
+    #[test]
+    fn never_more_than_a_third() {
+        assert!(table::CODES.iter().all(|code| code.overhead() <= 1.0 / 3.0 + 1e-9));
+    }
+}

@@ -1,0 +1,105 @@
+//! Forward error correction of what 1-RTT packets carry (docs/fec.md).
+//!
+//! A source symbol is the part of a packet's payload behind its SOURCE_SYMBOL frame: STREAM and DATAGRAM frames, and what belongs
+//! to streams. [`sender`] keeps the latest of them and makes repair symbols at the rate of a code, which is fixed or what
+//! [`controller`] finds worth its bytes; [`receiver`] rebuilds what was lost and says so. Codes and arithmetic are in the crate
+//! `fec`; where packets are built and read is the connection's business.
+
+mod controller;
+mod policy;
+mod receiver;
+mod sender;
+mod table;
+
+pub(crate) use controller::View;
+pub use controller::{Conditions, choose};
+pub use policy::{FecPolicy, ParseFecError};
+pub(crate) use receiver::Receiver;
+pub(crate) use sender::{Sender, SymbolRoom};
+
+use units::Instant;
+use wire::Frame;
+
+use crate::{error::TransportError, sent::Verdict};
+
+/// Source symbols that this end remembers of its peer: what it announces in `fec_window`. Wider than a repair symbol can reach,
+/// so that reordering does not make one useless.
+pub(crate) const WINDOW: u64 = 256;
+
+/// Owns forward error correction of a connection, in both directions. Off, it is two null pointers.
+#[derive(Default)]
+pub(crate) struct Fec {
+    pub(crate) sender: Option<Box<Sender>>,
+    pub(crate) receiver: Option<Box<Receiver>>,
+}
+
+impl Fec {
+    /// Both ends understand it: `window` is what the peer remembers.
+    pub(crate) fn start(&mut self, policy: FecPolicy, window: u64) {
+        self.receiver = Some(Box::default());
+        self.sender = Sender::new(policy, window).map(Box::new);
+    }
+
+    /// Whether a repair symbol waits to be sent.
+    #[inline]
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.is_due())
+    }
+
+    /// What became of the packet with a source symbol.
+    pub(crate) fn on_symbol(&mut self, verdict: Verdict, id: u64) {
+        if let Some(sender) = &mut self.sender {
+            sender.on_verdict(verdict, id);
+        }
+    }
+
+    /// What became of a report of recovered symbols.
+    pub(crate) fn on_report(&mut self, arrived: bool, largest: u64) {
+        if let Some(receiver) = &mut self.receiver {
+            receiver.on_report(arrived, largest);
+        }
+    }
+
+    /// A packet was lost that says something about the path.
+    pub(crate) fn on_packet_lost(&mut self, pn: u64) {
+        if let Some(sender) = &mut self.sender {
+            sender.on_packet_lost(pn);
+        }
+    }
+
+    /// When the end of a message has to be covered, if nothing follows it.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.sender.as_ref()?.tail_deadline()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> usize {
+        self.sender.as_ref().map_or(0, |sender| sender.memory())
+            + self.receiver.as_ref().map_or(0, |receiver| receiver.memory())
+    }
+}
+
+/// Whether a frame may be part of a source symbol: it means the same when it is read twice, and does not depend on the packet
+/// that it came in.
+pub(crate) fn may_be_in_symbol(frame: &Frame<'_>) -> bool {
+    matches!(
+        frame,
+        Frame::Padding { .. }
+            | Frame::Ping
+            | Frame::Stream(_)
+            | Frame::Datagram { .. }
+            | Frame::ResetStream { .. }
+            | Frame::StopSending { .. }
+            | Frame::MaxData(_)
+            | Frame::MaxStreamData { .. }
+            | Frame::MaxStreams { .. }
+            | Frame::DataBlocked(_)
+            | Frame::StreamDataBlocked { .. }
+            | Frame::StreamsBlocked { .. }
+    )
+}
+
+/// Symbols that contradict each other or the rules: the peer's fault.
+pub(crate) fn violation(what: &'static str, frame_type: u64) -> TransportError {
+    TransportError::new(crate::error::Code::PROTOCOL_VIOLATION, what).in_frame(frame_type)
+}

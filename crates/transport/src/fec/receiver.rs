@@ -1,0 +1,163 @@
+//! The receiving side: what arrived goes to the decoder, and what it rebuilds is reported to the sender.
+
+use std::collections::VecDeque;
+
+use fec::{Decoder, DecoderFigures, Kernel, Repair};
+use units::{Duration, Instant};
+use wire::{RepairFrame, SymbolAck, Writer, frame_type};
+
+use super::{WINDOW, violation};
+use crate::{
+    error::{Code, TransportError},
+    range_set::RangeSet,
+};
+
+/// A report is repeated with so many acknowledgements, in case one of them is lost.
+const REPEATS: u8 = 3;
+/// Ranges of recovered symbols in a report at most.
+const MAX_RANGES: usize = 16;
+
+/// Owns the decoder and the reports.
+pub(crate) struct Receiver {
+    decoder: Decoder,
+    /// Recovered symbols that the sender may not have heard of.
+    recovered: RangeSet,
+    repeats: u8,
+    /// When symbols were first missed, ascending; for the figures.
+    missed: VecDeque<(u64, Instant)>,
+    recovery_delay: Duration,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            decoder: Decoder::new(Kernel::best(), WINDOW),
+            recovered: RangeSet::new(),
+            repeats: 0,
+            missed: VecDeque::new(),
+            recovery_delay: Duration::ZERO,
+        }
+    }
+}
+
+impl Receiver {
+    /// Whether the symbol of a packet that has just arrived was rebuilt before: then its frames are known.
+    ///
+    /// # Errors
+    /// When no packet up to this one can have had so many symbols before it.
+    pub(crate) fn is_known(&self, id: u64, pn: u64) -> Result<bool, TransportError> {
+        if id > pn {
+            return Err(violation("more symbols than packets", frame_type::SOURCE_SYMBOL));
+        }
+        Ok(self.decoder.was_recovered(id))
+    }
+
+    /// A source symbol arrived in a packet.
+    ///
+    /// # Errors
+    /// When it contradicts what came before.
+    pub(crate) fn on_source(&mut self, now: Instant, id: u64, content: &[u8]) -> Result<(), TransportError> {
+        let next = self.decoder.next_id();
+        let arrived = self.decoder.on_source(id, content);
+        arrived.map_err(|error| violation(error.0, frame_type::SOURCE_SYMBOL))?;
+        self.note_missed(now, next, id);
+        Ok(())
+    }
+
+    /// A REPAIR frame arrived in packet `pn`.
+    ///
+    /// # Errors
+    /// When it is impossible, or contradicts what came before.
+    pub(crate) fn on_repair(&mut self, now: Instant, pn: u64, frame: &RepairFrame<'_>) -> Result<(), TransportError> {
+        let repair = Repair { first: frame.first, count: frame.count, stride: frame.stride, row: frame.row };
+        let malformed = |what| TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(frame_type::REPAIR);
+        repair.check().map_err(|error| malformed(error.as_str()))?;
+        if frame.data.is_empty() {
+            return Err(malformed("a repair symbol without bytes"));
+        }
+        if repair.last() > pn {
+            return Err(violation("more symbols than packets", frame_type::REPAIR));
+        }
+        let next = self.decoder.next_id();
+        let used = self.decoder.on_repair(&repair, frame.data);
+        used.map_err(|error| violation(error.0, frame_type::REPAIR))?;
+        self.note_missed(now, next, repair.last() + 1);
+        Ok(())
+    }
+
+    /// The next symbol that was rebuilt; it will be reported.
+    pub(crate) fn next_recovered(&mut self, now: Instant) -> Option<&[u8]> {
+        let (id, content) = self.decoder.next_recovered()?;
+        self.recovered.insert(id);
+        while self.recovered.range_count() > MAX_RANGES {
+            self.recovered.pop_lowest();
+        }
+        self.repeats = REPEATS;
+        if let Ok(place) = self.missed.binary_search_by_key(&id, |missed| missed.0)
+            && let Some((_, at)) = self.missed.remove(place)
+        {
+            self.recovery_delay += now - at;
+        }
+        Some(content)
+    }
+
+    /// Whether a report goes with the next acknowledgement.
+    #[inline]
+    pub(crate) fn has_report(&self) -> bool {
+        self.repeats > 0
+    }
+
+    /// Writes a report; the largest symbol in it, when there was room.
+    pub(crate) fn write_report(&mut self, w: &mut Writer<'_>) -> Option<u64> {
+        let largest = self.recovered.max()?;
+        let written = SymbolAck::encode(w, self.recovered.descending(), self.recovered.range_count());
+        if !written {
+            return None;
+        }
+        self.repeats -= 1;
+        Some(largest)
+    }
+
+    /// A report with symbols up to `largest` arrived, or was lost.
+    pub(crate) fn on_report(&mut self, arrived: bool, largest: u64) {
+        if arrived {
+            self.recovered.remove_below(largest + 1);
+        }
+        if self.recovered.is_empty() {
+            self.repeats = 0;
+        } else if !arrived {
+            self.repeats = self.repeats.max(1);
+        }
+    }
+
+    /// Counts since the beginning.
+    pub(crate) fn figures(&self) -> DecoderFigures {
+        self.decoder.figures()
+    }
+
+    /// From the moment a symbol was missed to its recovery, of all recovered symbols together.
+    pub(crate) fn recovery_delay(&self) -> Duration {
+        self.recovery_delay
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>() + self.decoder.memory() + self.missed.capacity() * size_of::<(u64, Instant)>()
+    }
+
+    /// Symbols from `next` up to `id`, itself not included, were sent before something that has arrived.
+    fn note_missed(&mut self, now: Instant, next: u64, id: u64) {
+        if next >= id {
+            return;
+        }
+        for missed in next.max(id.saturating_sub(WINDOW))..id {
+            if self.missed.len() as u64 >= WINDOW {
+                self.missed.pop_front();
+            }
+            self.missed.push_back((missed, now));
+        }
+        let oldest = id.saturating_sub(WINDOW);
+        while self.missed.front().is_some_and(|missed| missed.0 < oldest) {
+            self.missed.pop_front();
+        }
+    }
+}
