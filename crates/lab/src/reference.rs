@@ -3,11 +3,12 @@
 //! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
 //! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
 //! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path. [`speed`] measures what simulating costs. Tests and `cargo xtask shows` run the same
+//! differ on one path; [`mod@fec`] holds codes against theory. [`speed`] measures what simulating costs. Tests and `cargo xtask shows` run the same
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
 pub mod ack_frequency;
 pub mod bbr;
+pub mod fec;
 pub mod flows;
 pub mod full_queue;
 pub mod loss_response;

@@ -12,6 +12,7 @@ mod compliance;
 mod congestion;
 mod cost;
 mod early_data;
+mod fec;
 mod flood;
 mod interop;
 mod laboratory;
@@ -51,6 +52,9 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// Everything that forward error correction promises, most of it in virtual time
+    #[command(after_help = after_help("fec", &fec::cases()))]
+    Fec(Options),
     /// What bytes, handshakes, requests and connections cost beside other stacks, measured by bench/
     #[command(after_help = after_help("speed", &speed::cases()))]
     Speed(SpeedOptions),
@@ -170,6 +174,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let (part, options, cases, from) = match &args.part {
         Part::Transport(options) => ("transport", options, transport().to_vec(), None),
         Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
+        Part::Fec(options) => ("fec", options, fec::cases(), None),
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Standards(options) => ("standards", options, standards(), None),

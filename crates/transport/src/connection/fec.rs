@@ -66,7 +66,10 @@ impl Connection {
         while let Some(content) = self.fec_receiver()?.next_recovered(now).map(Bytes::copy_from_slice) {
             any = true;
             self.streams.next_buffer();
-            for frame in Frames::new(&content) {
+            let mut frames = Frames::new(&content);
+            loop {
+                let start = frames.position();
+                let Some(frame) = frames.next() else { break };
                 let frame = frame.map_err(|error| {
                     TransportError::new(Code::FRAME_ENCODING_ERROR, "a frame in a recovered symbol cannot be read")
                         .in_frame(error.frame_type)
@@ -83,7 +86,7 @@ impl Connection {
                     }
                     Frame::Datagram { data } => {
                         self.stats.datagram_frames_received += 1;
-                        self.datagrams.on_datagram(content.slice_ref(data))?;
+                        self.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
                     }
                     frame => self.handle_rare_frame(now, seen, frame)?,
                 }

@@ -141,7 +141,9 @@ impl Connection {
         let path = &self.paths[self.active];
         let (remote, local) = (path.remote, path.local);
         // Larger ones may be what is lost: probes after a timeout have the size that every path carries.
-        let mtu = usize::from(if self.spaces.wants_probes() { path.mtu.min(BASE_MTU) } else { path.mtu });
+        // A repair symbol has the size of what it repairs, though; with the second timeout the size is in doubt.
+        let small = self.spaces.wants_probes() && !(self.fec.has_probe() && path.recovery.pto_count() < 2);
+        let mtu = usize::from(if small { path.mtu.min(BASE_MTU) } else { path.mtu });
         if self.rekey.is_due(&self.stats) {
             self.key_update_wanted = true;
         }
@@ -154,7 +156,8 @@ impl Connection {
         let mut segment_size = mtu;
         while segments < MAX_SEGMENTS && len + segment_size <= buffer.len() {
             let room = self.datagram_room().min(segment_size);
-            if room == 0 {
+            // A repair symbol is longer than the packets that it repairs.
+            if room == 0 || segment_size < mtu && self.fec.wants_to_send() {
                 break;
             }
             let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);

@@ -46,6 +46,12 @@ impl Fec {
         self.sender.as_ref().is_some_and(|sender| sender.is_due())
     }
 
+    /// Whether repair symbols wait that stand in for copies after a probe timeout.
+    #[inline]
+    pub(crate) fn has_probe(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.has_probe())
+    }
+
     /// What became of the packet with a source symbol.
     pub(crate) fn on_symbol(&mut self, verdict: Verdict, id: u64) {
         if let Some(sender) = &mut self.sender {
