@@ -3,6 +3,7 @@
 mod address;
 mod edge;
 mod failure;
+mod get;
 mod interrupt;
 mod lab;
 mod perf;
@@ -26,6 +27,8 @@ struct Cli {
 enum Command {
     /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
     Edge(edge::Args),
+    /// Ask for a URL over QUIC, raced against TCP.
+    Get(get::Args),
     /// Compare transports on modelled network paths.
     Lab(lab::Args),
     /// Measure connections over real UDP sockets.
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let result = match cli.command {
         Command::Edge(args) => edge::run(args),
+        Command::Get(args) => get::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Relay(args) => relay::run(&args),

@@ -1,0 +1,67 @@
+//! What servers say about HTTP/3 in `alt-svc` (RFC 7838).
+
+use std::time::Duration;
+
+/// HTTP/3 at another port, or host, of the same origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// The host; `None` for the origin's own.
+    pub host: Option<String>,
+    /// The UDP port.
+    pub port: u16,
+    /// How long it may be remembered.
+    pub max_age: Duration,
+}
+
+/// RFC 7838 §3.1: one day, when nothing is said.
+const MAX_AGE: Duration = Duration::from_secs(86_400);
+
+/// The first offer of HTTP/3 in a field's value. `None` when there is none; what cannot be read is passed over.
+pub fn http3(value: &str) -> Option<Alternative> {
+    split(value, ',').find_map(|offer| {
+        let mut parts = split(offer, ';');
+        let (protocol, authority) = parts.next()?.split_once('=')?;
+        if protocol.trim() != "h3" {
+            return None;
+        }
+        let authority = authority.trim().strip_prefix('"')?.strip_suffix('"')?;
+        let (host, port) = authority.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        let age = parts.find_map(|part| part.trim().strip_prefix("ma=")?.trim_matches('"').parse().ok());
+        let host = (!host.is_empty()).then(|| host.to_owned());
+        Some(Alternative { host, port, max_age: age.map_or(MAX_AGE, Duration::from_secs) })
+    })
+}
+
+/// Parts between separators that are not quoted.
+fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    text.split(move |letter| {
+        quoted ^= letter == '"';
+        letter == separator && !quoted
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers() {
+        let at = |host: Option<&str>, port, seconds| {
+            Some(Alternative { host: host.map(str::to_owned), port, max_age: Duration::from_secs(seconds) })
+        };
+        for (value, expected) in [
+            (r#"h3=":443"; ma=3600"#, at(None, 443, 3_600)),
+            (r#"h2="a:1,2", h3=":8443""#, at(None, 8_443, 86_400)),
+            (r#"h3-29=":443", h3="b.example:444"; persist=1; ma=5"#, at(Some("b.example"), 444, 5)),
+            ("clear", None),
+            (r#"h3=":0""#, None),
+            (r#"h3=:443"#, None),
+            (r#"h3=":99999", h3=":1""#, at(None, 1, 86_400)),
+            ("", None),
+        ] {
+            assert_eq!(http3(value), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What is known of networks and origins, and how the next race is run because of it.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use units::{Duration, Instant};
+
+use crate::race::{Avoided, Plan, Verdict};
+
+/// Origins, and networks, that are remembered at most; the oldest go first.
+const REMEMBERED: usize = 1_000;
+/// After the first bad verdict QUIC rests for this long, then for twice as long, …
+const REST: Duration = Duration::from_secs(60);
+/// … up to this.
+const REST_MAX: Duration = Duration::from_secs(3_600);
+/// A head start is this much longer than QUIC took before, in which half of its handshakes would be late otherwise.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// A network, by the address that this host has in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network(pub IpAddr);
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Instant,
+    times: u32,
+    why: Avoided,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    rest: Option<Rest>,
+    handshake: Option<Duration>,
+    slower: bool,
+    seen: Instant,
+}
+
+/// Remembers verdicts by network and origin.
+#[derive(Debug, Default)]
+pub struct Memory {
+    known: HashMap<(Network, String), Known>,
+}
+
+impl Memory {
+    /// How to run the next race.
+    pub fn plan(&self, now: Instant, network: Network, origin: &str) -> Plan {
+        let mut plan = Plan::default();
+        if let Some(known) = self.known.get(&(network, origin.to_owned())) {
+            if let Some(rest) = known.rest.filter(|rest| rest.until > now) {
+                plan.quic = Err(rest.why);
+            }
+            if known.slower {
+                plan.head_start = Duration::ZERO;
+            } else if let Some(handshake) = known.handshake {
+                plan.head_start = (handshake + handshake / 2 + MARGIN).min(plan.head_start + MARGIN);
+            }
+        }
+        // A network in which several servers were out of reach over UDP is one that blocks it.
+        let blocked =
+            |known: &Known| known.rest.is_some_and(|rest| rest.why == Avoided::BlockedBefore && rest.until > now);
+        let elsewhere = self.known.iter().filter(|((of, _), known)| *of == network && blocked(known)).count();
+        let works = self.known.iter().any(|((of, _), known)| *of == network && known.rest.is_none());
+        if elsewhere >= 2 && !works {
+            plan.quic = plan.quic.and(Err(Avoided::BlockedBefore));
+        }
+        plan
+    }
+
+    /// Takes a verdict in. `handshake` is how long QUIC took, when it came to its end.
+    pub fn learn(
+        &mut self,
+        now: Instant,
+        network: Network,
+        origin: &str,
+        verdict: Verdict,
+        handshake: Option<Duration>,
+    ) {
+        if self.known.len() >= REMEMBERED
+            && let Some(oldest) = self.known.iter().min_by_key(|(_, known)| known.seen).map(|(key, _)| key.clone())
+        {
+            self.known.remove(&oldest);
+        }
+        let fresh = Known { rest: None, handshake: None, slower: false, seen: now };
+        let known = self.known.entry((network, origin.to_owned())).or_insert(fresh);
+        known.seen = now;
+        let rest = |known: &Known, why| {
+            let times = known.rest.map_or(0, |rest| rest.times) + 1;
+            let length = REST.saturating_mul(1 << (times - 1).min(10)).min(REST_MAX);
+            Some(Rest { until: now + length, times, why })
+        };
+        match verdict {
+            Verdict::Works => *known = Known { handshake, ..fresh },
+            Verdict::Slower { .. } => *known = Known { handshake, slower: true, ..fresh },
+            Verdict::BadPath => known.slower = true,
+            Verdict::Blocked { .. } => known.rest = rest(known, Avoided::BlockedBefore),
+            Verdict::Refused => known.rest = rest(known, Avoided::RefusedBefore),
+            Verdict::NotTried(_) | Verdict::Unreachable => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKED: Verdict = Verdict::Blocked { questions: 12, tcp_rtt: Duration::from_millis(20) };
+
+    fn network(last: u8) -> Network {
+        Network([192, 0, 2, last].into())
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn quic_rests_longer_each_time_and_only_where_it_failed() {
+        let mut memory = Memory::default();
+        memory.learn(at(0), network(1), "a", BLOCKED, None);
+        assert_eq!(memory.plan(at(59), network(1), "a").quic, Err(Avoided::BlockedBefore));
+        assert_eq!(memory.plan(at(61), network(1), "a").quic, Ok(()));
+        assert_eq!(memory.plan(at(59), network(2), "a").quic, Ok(()));
+        assert_eq!(memory.plan(at(59), network(1), "b").quic, Ok(()));
+        memory.learn(at(61), network(1), "a", BLOCKED, None);
+        assert!(memory.plan(at(180), network(1), "a").quic.is_err());
+        assert!(memory.plan(at(182), network(1), "a").quic.is_ok());
+        memory.learn(at(182), network(1), "a", Verdict::Works, Some(Duration::from_millis(40)));
+        assert_eq!(memory.plan(at(183), network(1), "a").head_start, Duration::from_millis(110));
+        memory.learn(at(190), network(1), "a", BLOCKED, None);
+        assert!(memory.plan(at(249), network(1), "a").quic.is_err());
+        assert!(memory.plan(at(251), network(1), "a").quic.is_ok());
+    }
+
+    #[test]
+    fn a_network_that_blocks_several_blocks_all() {
+        let mut memory = Memory::default();
+        memory.learn(at(0), network(1), "a", BLOCKED, None);
+        memory.learn(at(1), network(1), "b", BLOCKED, None);
+        assert_eq!(memory.plan(at(2), network(1), "c").quic, Err(Avoided::BlockedBefore));
+        assert_eq!(memory.plan(at(2), network(2), "c").quic, Ok(()));
+        memory.learn(at(3), network(1), "d", Verdict::Works, None);
+        assert_eq!(memory.plan(at(4), network(1), "c").quic, Ok(()));
+    }
+
+    #[test]
+    fn a_bad_path_costs_the_head_start_and_nothing_else() {
+        let mut memory = Memory::default();
+        memory.learn(at(0), network(1), "a", Verdict::BadPath, None);
+        let plan = memory.plan(at(1), network(1), "a");
+        assert_eq!((plan.quic, plan.head_start), (Ok(()), Duration::ZERO));
+        for number in 0..2_000 {
+            memory.learn(at(number), network(1), &number.to_string(), Verdict::Works, None);
+        }
+        assert!(memory.known.len() <= REMEMBERED);
+    }
+}

@@ -1,0 +1,383 @@
+//! QUIC against TCP: what is tried when, which one is used, and what the outcome says about the network.
+//!
+//! Contract: the caller does what [`Race::poll_action`] asks for until it asks for nothing; tells with [`Race::handle`] what came
+//! of it; waits for the next of these or for [`Race::poll_timeout`], then calls [`Race::handle_timeout`]. Time is an argument.
+//!
+//! A connection is used as soon as one is there. The verdict may come later: evidence is collected beside the request. A race
+//! that QUIC has lost is no proof that UDP is blocked; what proves it is that many small questions, which every QUIC server
+//! answers at once, stay without any answer while TCP to the same host works.
+
+use std::collections::VecDeque;
+
+use units::{Duration, Instant};
+
+/// A way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leg {
+    /// QUIC, and HTTP/3 on it.
+    Quic,
+    /// TCP and TLS, and HTTP/2 or HTTP/1.1 on it.
+    Tcp,
+}
+
+/// How a race is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Whether QUIC takes part; otherwise the reason why not, for the verdict.
+    pub quic: Result<(), Avoided>,
+    /// How long TCP waits for QUIC. It is also the most by which a fall-back can be slower than TCP alone.
+    pub head_start: Duration,
+    /// Questions to the UDP port, until it is taken to be blocked.
+    pub questions: u32,
+    /// Time between them.
+    pub question_interval: Duration,
+    /// After this time the verdict is given on what is known.
+    pub judge_after: Duration,
+}
+
+/// With 30 % loss each way, a question goes unanswered with a probability of 0.51: all 12 with 0.03 %.
+const QUESTIONS: u32 = 12;
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            quic: Ok(()),
+            head_start: Duration::from_millis(200),
+            questions: QUESTIONS,
+            question_interval: Duration::from_millis(60),
+            judge_after: Duration::from_secs(8),
+        }
+    }
+}
+
+/// Why QUIC was not tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Avoided {
+    /// UDP was blocked in this network a short time ago.
+    BlockedBefore,
+    /// The server refused a short time ago.
+    RefusedBefore,
+    /// The caller wants none.
+    Unwanted,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Anything came over UDP from the server: a packet of the connection, or an answer to a question.
+    Heard,
+    /// The QUIC connection is there.
+    QuicReady,
+    /// The server has said that it does not want to.
+    QuicRefused,
+    /// The QUIC connection failed without a word of the server.
+    QuicFailed,
+    /// The server has answered on TCP (SYN-ACK).
+    TcpConnected,
+    /// TCP and TLS are there.
+    TcpReady,
+    /// TCP or TLS failed.
+    TcpFailed,
+}
+
+/// What the caller has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Begin to connect.
+    Start(Leg),
+    /// Send a question to the UDP port.
+    Ask,
+    /// Send the request here. Asked for once.
+    Use(Leg),
+    /// Nothing more is to be expected: give up. Asked for once.
+    Fail,
+    /// The verdict is there: what is not in use can be closed. Asked for once, last.
+    Done,
+}
+
+/// What the outcome says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// QUIC is there, and was first.
+    Works,
+    /// QUIC works, and TCP was there first.
+    Slower {
+        /// By how much TCP was earlier.
+        by: Duration,
+    },
+    /// UDP is blocked: TCP works, and none of these questions was answered.
+    Blocked {
+        /// Questions without an answer, the connection's own first packets not counted.
+        questions: u32,
+        /// Round trip of TCP, which shows that the path itself is there.
+        tcp_rtt: Duration,
+    },
+    /// UDP gets through, and QUIC does not come to an end: the path loses too much.
+    BadPath,
+    /// The server does not want to.
+    Refused,
+    /// QUIC was not tried.
+    NotTried(Avoided),
+    /// Neither way leads to the server.
+    Unreachable,
+}
+
+/// Why the caller is to come back at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// TCP has waited long enough.
+    HeadStart,
+    /// The next question is due.
+    Question,
+    /// The verdict is due.
+    Judgement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Trying(Instant),
+    Ready(Instant),
+    Failed,
+}
+
+impl State {
+    fn ready_at(self) -> Option<Instant> {
+        match self {
+            Self::Ready(at) => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// One race.
+#[derive(Debug)]
+pub struct Race {
+    plan: Plan,
+    begun: Instant,
+    quic: State,
+    tcp: State,
+    tcp_connected: Option<(Instant, Duration)>,
+    refused: bool,
+    heard: bool,
+    asked: u32,
+    next_question: Option<Instant>,
+    used: Option<Leg>,
+    verdict: Option<Verdict>,
+    actions: VecDeque<Action>,
+}
+
+impl Race {
+    /// Begins.
+    pub fn new(now: Instant, plan: Plan) -> Self {
+        let mut this = Self {
+            begun: now,
+            quic: State::Idle,
+            tcp: State::Idle,
+            tcp_connected: None,
+            refused: false,
+            heard: false,
+            asked: 0,
+            next_question: None,
+            used: None,
+            verdict: None,
+            actions: VecDeque::new(),
+            plan,
+        };
+        if this.plan.quic.is_ok() {
+            this.quic = State::Trying(now);
+            this.actions.push_back(Action::Start(Leg::Quic));
+        }
+        if this.plan.quic.is_err() || this.plan.head_start.is_zero() {
+            this.start_tcp(now);
+        }
+        this
+    }
+
+    fn start_tcp(&mut self, now: Instant) {
+        if self.tcp == State::Idle {
+            self.tcp = State::Trying(now);
+            self.actions.push_back(Action::Start(Leg::Tcp));
+        }
+    }
+
+    fn use_leg(&mut self, leg: Leg) {
+        if self.used.is_none() {
+            self.used = Some(leg);
+            self.actions.push_back(Action::Use(leg));
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Heard => self.heard = true,
+            Input::QuicReady => {
+                self.heard = true;
+                self.quic = State::Ready(now);
+                self.use_leg(Leg::Quic);
+            }
+            Input::QuicRefused => {
+                self.heard = true;
+                self.refused = true;
+                self.quic = State::Failed;
+                self.start_tcp(now);
+            }
+            Input::QuicFailed => {
+                self.quic = State::Failed;
+                self.start_tcp(now);
+            }
+            Input::TcpConnected => {
+                if let State::Trying(since) = self.tcp {
+                    self.tcp_connected = Some((now, now.saturating_since(since)));
+                }
+                // TCP gets through where UDP was not heard of: the questions begin.
+                if !self.heard && self.plan.quic.is_ok() {
+                    self.next_question = Some(now);
+                }
+            }
+            Input::TcpReady => {
+                self.tcp = State::Ready(now);
+                self.use_leg(Leg::Tcp);
+            }
+            Input::TcpFailed => self.tcp = State::Failed,
+        }
+        self.advance(now);
+    }
+
+    /// Takes in that time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.used.is_none() && now.saturating_since(self.begun) >= self.plan.head_start {
+            self.start_tcp(now);
+        }
+        self.advance(now);
+    }
+
+    fn advance(&mut self, now: Instant) {
+        if self.verdict.is_some() {
+            return;
+        }
+        if let Some(at) = self.next_question {
+            if self.heard || self.asked >= self.plan.questions {
+                self.next_question = None;
+            } else if at <= now {
+                self.asked += 1;
+                self.next_question = Some(now + self.plan.question_interval);
+                self.actions.push_back(Action::Ask);
+            }
+        }
+        let quic_is_out = self.quic == State::Failed || self.plan.quic.is_err();
+        if quic_is_out && self.tcp == State::Failed && self.used.is_none() {
+            self.used = Some(Leg::Tcp);
+            self.actions.push_back(Action::Fail);
+        }
+        if let Some(verdict) = self.judge(now) {
+            self.verdict = Some(verdict);
+            self.next_question = None;
+            self.actions.push_back(Action::Done);
+        }
+    }
+
+    /// The verdict, once the evidence is there.
+    fn judge(&self, now: Instant) -> Option<Verdict> {
+        let late = now.saturating_since(self.begun) >= self.plan.judge_after;
+        if let Err(avoided) = self.plan.quic {
+            return match self.tcp {
+                State::Failed => Some(Verdict::Unreachable),
+                State::Ready(_) => Some(Verdict::NotTried(avoided)),
+                _ => None,
+            };
+        }
+        match (self.quic.ready_at(), self.tcp.ready_at()) {
+            (Some(quic), Some(tcp)) if tcp < quic => return Some(Verdict::Slower { by: quic.saturating_since(tcp) }),
+            (Some(_), _) => return Some(Verdict::Works),
+            _ => {}
+        }
+        if self.refused {
+            return match self.tcp {
+                State::Failed => Some(Verdict::Unreachable),
+                State::Ready(_) => Some(Verdict::Refused),
+                _ => None,
+            };
+        }
+        match self.tcp_connected {
+            Some((_, tcp_rtt)) if !self.heard => {
+                // The last question had the time of three round trips, and what a busy server adds.
+                let unanswered = self.asked >= self.plan.questions
+                    && self.last_question_was(now) >= tcp_rtt * 3 + Duration::from_millis(200);
+                unanswered.then_some(Verdict::Blocked { questions: self.asked, tcp_rtt })
+            }
+            Some(_) => (late || self.quic == State::Failed).then_some(Verdict::BadPath),
+            None => {
+                let lost = self.quic == State::Failed && self.tcp == State::Failed;
+                (lost || late && self.tcp == State::Failed).then_some(Verdict::Unreachable)
+            }
+        }
+    }
+
+    /// Time since the last question.
+    fn last_question_was(&self, now: Instant) -> Duration {
+        let Some((connected, _)) = self.tcp_connected else { return Duration::ZERO };
+        // They are sent at this rhythm from when TCP was connected on, so at the latest then.
+        let last = connected + self.plan.question_interval * (self.asked.saturating_sub(1));
+        now.saturating_since(last)
+    }
+
+    /// What to do; `None` when there is nothing.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), and why.
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        if self.verdict.is_some() {
+            return None;
+        }
+        let head_start = (self.tcp == State::Idle && self.used.is_none())
+            .then(|| (self.begun + self.plan.head_start, Reason::HeadStart));
+        let question = self.next_question.map(|at| (at, Reason::Question));
+        let silent = match self.tcp_connected {
+            Some((connected, rtt)) if !self.heard && self.asked >= self.plan.questions => {
+                let last = connected + self.plan.question_interval * (self.asked.saturating_sub(1));
+                Some((last + rtt * 3 + Duration::from_millis(200), Reason::Judgement))
+            }
+            _ => None,
+        };
+        let end = Some((self.begun + self.plan.judge_after, Reason::Judgement));
+        [head_start, question, silent, end].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// What the outcome says, once it is known.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// Questions sent so far.
+    pub fn questions(&self) -> u32 {
+        self.asked
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Works => f.write_str("QUIC works"),
+            Self::Slower { by } => write!(f, "QUIC works, {:.0} ms later than TCP", by.as_secs_f64() * 1e3),
+            Self::Blocked { questions, tcp_rtt } => write!(
+                f,
+                "UDP is blocked: TCP answered within {:.1} ms, and none of {questions} questions over UDP was answered",
+                tcp_rtt.as_secs_f64() * 1e3
+            ),
+            Self::BadPath => {
+                f.write_str("the path is bad: UDP gets through, and a QUIC handshake did not come to an end in time")
+            }
+            Self::Refused => f.write_str("the server refuses QUIC"),
+            Self::NotTried(Avoided::BlockedBefore) => {
+                f.write_str("QUIC was not tried: UDP was blocked in this network before")
+            }
+            Self::NotTried(Avoided::RefusedBefore) => f.write_str("QUIC was not tried: the server has refused before"),
+            Self::NotTried(Avoided::Unwanted) => f.write_str("QUIC was not tried: it is not wanted"),
+            Self::Unreachable => f.write_str("neither QUIC nor TCP leads to the server"),
+        }
+    }
+}
