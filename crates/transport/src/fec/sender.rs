@@ -219,7 +219,7 @@ impl Sender {
     /// The next repair symbol that is worth sending, what it combines and its bytes, if they are no more than `room`.
     pub(crate) fn next_repair(&mut self, room: impl Fn(u64) -> usize) -> Option<(Repair, &[u8])> {
         loop {
-            let Some(mut repair) = self.extra.pop_front().or_else(|| self.schedule.take_due()) else { return None };
+            let mut repair = self.extra.pop_front().or_else(|| self.schedule.take_due())?;
             if repair.stride == 1 {
                 self.leave_out_settled(&mut repair);
             }
