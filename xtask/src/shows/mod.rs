@@ -12,6 +12,7 @@ mod compliance;
 mod congestion;
 mod cost;
 mod early_data;
+mod edge;
 mod fec;
 mod flood;
 mod interop;
@@ -61,6 +62,9 @@ enum Part {
     /// Everything that the laboratory promises about matrices, statistics and records
     #[command(after_help = after_help("lab", &laboratory()))]
     Lab(Options),
+    /// What the edge and the client promise
+    #[command(after_help = after_help("edge", &edge::cases()))]
+    Edge(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -177,6 +181,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Fec(options) => ("fec", options, fec::cases(), None),
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
+        Part::Edge(options) => ("edge", options, edge::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {

@@ -1,0 +1,99 @@
+//! The edge and the client: reloads under load, wrong configurations, hostile clients, and the verdicts of the race. Runs the tests
+//! that do it, in full, and reads what they have measured.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Case, Context,
+    command::{Ended, Tests, cargo},
+    row::{Row, Target},
+};
+
+/// The cases in their order.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![
+        case("reloads", "1,000 reloads under load of HTTP/3, HTTP/2 and stream mode", reloads),
+        case("verdicts", "what the client concludes, and what a race costs, in virtual time", verdicts),
+        case("security", "smuggling, floods, slow clients, oversized fields, the admin socket", security),
+        case("bad-config", "a wrong configuration changes nothing; errors name file, line and field", bad_config),
+    ]
+}
+
+fn test(context: &Context, name: &str, target: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {
+    let mut command =
+        cargo(&context.root, ["test", "--locked", "--workspace", "--test", target, "--no-fail-fast", "--"]);
+    command.args([filter, "--nocapture", "--test-threads", "1"]).envs(settings.iter().copied());
+    let ended = context.commands.run(name, &mut command, Duration::from_secs(3_600))?;
+    ensure!(Tests::read(&ended.stdout).binaries > 0, "{}", ended.reason());
+    Ok(ended)
+}
+
+/// Lines of the form `measured WHAT: VALUE`.
+fn measured(stdout: &str) -> BTreeMap<&str, f64> {
+    let values = stdout.lines().filter_map(|line| {
+        let (what, value) = line.split_once("measured ")?.1.rsplit_once(": ")?;
+        Some((what, value.trim().parse().ok()?))
+    });
+    values.collect()
+}
+
+fn failures(ended: &Ended, what: &str) -> Row {
+    let tests = Tests::read(&ended.stdout);
+    Row::new(what, f64::from(tests.failed), "", Target::Exactly(0.0)).detail(format!("{} tests passed", tests.passed))
+}
+
+fn reloads(context: &Context) -> Result<Vec<Row>> {
+    let settings = [("EDGE_RELOADS", "1000"), ("EDGE_CONNECTIONS", "66")];
+    let ended = test(context, "edge-reloads", "reload", "reloads_under_load", &settings)?;
+    let values = measured(&ended.stdout);
+    let get = |what: &str| values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()));
+    Ok(vec![
+        Row::new("reloads", get("reloads")?, "", Target::AtLeast(1_000.0)),
+        Row::new("connections held", get("connections held")?, "", Target::AtLeast(199.0)),
+        failures(&ended, "lost connections or failed requests").detail(format!(
+            "{} requests and exchanges, {} connections opened meanwhile with two-datagram ClientHellos, one client that changes its \
+             address all the time; the first loss ends the test",
+            get("requests and exchanges")?,
+            get("connections opened under reloads")?
+        )),
+        Row::new("slowest handshake", get("slowest handshake under reloads, ms")?, "ms", Target::AtMost(1_000.0))
+            .detail("an unanswered first packet would cost a probe timeout of 1 s"),
+    ])
+}
+
+fn verdicts(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "client-verdicts", "verdicts", "", &[("CLIENT_SEEDS", "1000")])?;
+    let values = measured(&ended.stdout);
+    let mut rows = Vec::new();
+    for (what, share) in
+        values.iter().filter_map(|(what, share)| Some((what.strip_prefix("share of right verdicts, ")?, *share)))
+    {
+        rows.push(Row::new(format!("right verdicts, {what}"), share, "", Target::AtLeast(0.99)).detail("1,000 seeds"));
+        let p99 = |way: &str| values.get(format!("p99 in ms, {what}, {way}").as_str()).copied();
+        let (raced, alone) = p99("raced").zip(p99("TCP alone")).context("no times")?;
+        rows.push(
+            Row::new(
+                format!("p99 to the first byte beyond TCP alone, {what}"),
+                raced - alone,
+                "ms",
+                Target::AtMost(300.0),
+            )
+            .detail(format!("{raced} ms raced, {alone} ms with TCP alone, which is a model")),
+        );
+    }
+    ensure!(!rows.is_empty(), "{}", ended.reason());
+    Ok(rows)
+}
+
+fn security(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "edge-security", "security", "", &[])?;
+    Ok(vec![failures(&ended, "failures of the security tests")])
+}
+
+fn bad_config(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "edge-bad-config", "reload", "a_wrong_configuration", &[])?;
+    Ok(vec![failures(&ended, "wrong configurations that changed something")])
+}
