@@ -142,26 +142,39 @@ fn build(root: &Path) -> Result<PathBuf> {
 
 /// Counts both sides of a scenario.
 fn count(program: &Path, scenario: &str) -> Result<Count> {
-    let mut sides = [0; 2];
-    let mut work = None;
-    for (side, sum) in SIDES.into_iter().zip(&mut sides) {
-        let output = Command::new("valgrind")
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
-            .arg(format!("--toggle-collect=instructions::{side}_turn"))
-            .arg(program)
-            .args([scenario, &SHARE.to_string()])
-            .output()
-            .context("cannot start valgrind\nhint: apt-get install valgrind")?;
-        let log = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            bail!("{scenario} failed under valgrind:\n{log}");
-        }
-        *sum = collected(&log).with_context(|| format!("callgrind counted nothing:\n{log}"))?;
-        work = Some(serde_json::from_slice::<Work>(&output.stdout).context("the example said something else")?);
+    let (client, work) = side(program, scenario, "client", None)?;
+    let (server, _) = side(program, scenario, "server", None)?;
+    Ok(Count { unit: work.unit, client: client / work.units, server: server / work.units })
+}
+
+/// Counts the instructions of one side of a scenario, with a congestion controller if one is named.
+fn side(program: &Path, scenario: &str, side: &str, congestion: Option<&str>) -> Result<(u64, Work)> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .arg(format!("--toggle-collect=instructions::{side}_turn"))
+        .arg(program)
+        .args([scenario, &SHARE.to_string()])
+        .args(congestion)
+        .output()
+        .context("cannot start valgrind\nhint: apt-get install valgrind")?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{scenario} failed under valgrind:\n{log}");
     }
-    let Work { units, unit } = work.context("there are two sides")?;
-    ensure!(sides.iter().all(|sum| *sum > 0), "callgrind found no function of that name in {scenario}");
-    Ok(Count { unit, client: sides[0] / units, server: sides[1] / units })
+    let sum = collected(&log).with_context(|| format!("callgrind counted nothing:\n{log}"))?;
+    ensure!(sum > 0, "callgrind found no function of that name in {scenario}");
+    Ok((sum, serde_json::from_slice::<Work>(&output.stdout).context("the example said something else")?))
+}
+
+/// Instructions that the sender of the bulk scenario takes for each packet's worth of data, with each of these controllers.
+pub(crate) fn controllers(names: &[&'static str]) -> Result<Vec<(&'static str, u64)>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let program = build(root)?;
+    let count = |&name: &&'static str| {
+        let (sum, work) = side(&program, "bulk", "client", Some(name))?;
+        Ok((name, sum / work.units))
+    };
+    names.iter().map(count).collect()
 }
 
 /// The number behind "Collected :".

@@ -3,7 +3,8 @@
 //! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
 //! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
 //! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path; [`mod@fec`] holds codes against theory. [`speed`] measures what simulating costs. Tests and `cargo xtask shows` run the same
+//! differ on one path, as [`shares`] does to see who gets how much; [`mod@fec`] holds codes against theory. [`speed`] measures
+//! what simulating costs. Tests and `cargo xtask shows` run the same
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
 pub mod ack_frequency;
@@ -14,6 +15,7 @@ pub mod full_queue;
 pub mod loss_response;
 pub mod one_way;
 pub mod random_loss;
+pub mod shares;
 pub mod speed;
 
 use core::ops::RangeInclusive;

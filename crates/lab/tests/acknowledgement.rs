@@ -5,7 +5,7 @@
 extern crate tiderace_lab as lab;
 
 use lab::reference::{
-    ack_frequency::{AckFrequency, Cell, Compared, Effort, measure, pair},
+    ack_frequency::{AckFrequency, Cell, Compared, Effort, measure, pair, rhythm},
     one_way,
 };
 
@@ -24,6 +24,14 @@ fn few_acknowledgements_are_enough_without_loss() {
 #[test]
 fn random_loss_makes_the_policy_careful() {
     check(Cell { controller: "cubic", rate: 20, rtt: 50, loss: 0.001 });
+}
+
+#[test]
+fn an_acknowledgement_stands_for_as_many_packets_as_were_asked_for() {
+    for packets in [3, 11] {
+        let finding = rhythm(packets, Effort { seeds: 2, seconds: 10 }).unwrap();
+        assert!(finding.passed(), "{finding}");
+    }
 }
 
 /// The negative control: where the window limits, a fixed number costs goodput, and the comparison sees it.

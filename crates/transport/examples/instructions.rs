@@ -281,9 +281,12 @@ fn identity() -> (Identity, Vec<u8>) {
 
 fn main() {
     let Some(scenario) = std::env::args().nth(1).as_deref().and_then(Scenario::parse) else {
-        eprintln!("usage: instructions bulk|lossy|requests|datagrams|handshakes [SHARE OF THE WORK, AS A DIVISOR]");
+        eprintln!(
+            "usage: instructions bulk|lossy|requests|datagrams|handshakes [SHARE OF THE WORK, AS A DIVISOR] [CONGESTION CONTROL]"
+        );
         std::process::exit(2);
     };
+    let congestion = std::env::args().nth(3).map(|name| name.parse().unwrap_or_else(|error| panic!("{error}")));
     // The first random number of a process takes longer than all others.
     aws_lc_rs::rand::fill(&mut [0; 16]).expect("there is randomness");
     let clock = Arc::new(FixedClock { unix_secs: 1_800_000_000 });
@@ -300,6 +303,7 @@ fn main() {
         .expect("a valid config");
     let profile = Arc::new(Profile {
         initial_mtu: 1452,
+        congestion: congestion.unwrap_or_default(),
         // What is on its way fits into the cache, as it would with a kernel in between.
         streams: StreamsConfig {
             receive_window_stream: WINDOW,

@@ -1,8 +1,16 @@
 //! What asking for fewer acknowledgements saves, and what it costs: the same downloads with and without, seed by seed.
 
-use transport::Profile;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
 pub use transport::ack_frequency::AckFrequency;
-use units::{Bitrate, Duration};
+use transport::{
+    Profile,
+    observe::{LossEvent, Observer, ObserverFactory, PacketEvent, PacketSpace, RecoveryMetrics, Start},
+};
+use units::{Bitrate, Duration, Instant};
 
 use super::{
     Failed, Finding, centre,
@@ -38,6 +46,70 @@ pub struct Effort {
     pub seconds: u64,
 }
 
+/// How late losses are found: the time from the departure of a lost packet to the verdict, beyond the time that the path took
+/// at that moment. A queue makes every verdict later and is no fault of the acknowledgements.
+#[derive(Debug, Default)]
+struct Lateness {
+    begin: Instant,
+    sent: BTreeMap<u64, Instant>,
+    /// The last sample of the RTT, without what the peer waited before it acknowledged.
+    path: Duration,
+    /// Verdicts of the acknowledgement that is being worked through.
+    verdicts: Vec<Duration>,
+    late: Vec<f64>,
+}
+
+/// Watches the sender of the data.
+#[derive(Clone, Default)]
+struct Watch(Arc<Mutex<Lateness>>);
+
+impl Watch {
+    fn with<T>(&self, act: impl FnOnce(&mut Lateness) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Observer for Watch {
+    fn packet_sent(&mut self, now: Instant, packet: &PacketEvent<'_>) {
+        if packet.space == PacketSpace::OneRtt {
+            self.with(|seen| {
+                seen.sent.insert(packet.pn, now);
+                // More than are ever in flight on these paths.
+                if seen.sent.len() > 4096 {
+                    seen.sent.pop_first();
+                }
+            });
+        }
+    }
+
+    fn packet_lost(&mut self, now: Instant, lost: &LossEvent) {
+        self.with(|seen| {
+            let sent_at = seen.sent.get(&lost.pn).filter(|_| lost.space == PacketSpace::OneRtt && !lost.mtu_probe);
+            seen.verdicts.extend(sent_at.map(|&at| now - at));
+        });
+    }
+
+    fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
+        self.with(|seen| seen.path = adjusted);
+    }
+
+    fn metrics(&mut self, now: Instant, _: &RecoveryMetrics) {
+        self.with(|seen| {
+            let path = seen.path.as_secs_f64();
+            let late = seen.verdicts.drain(..).map(|taken| taken.as_secs_f64() - path).collect::<Vec<_>>();
+            if now >= seen.begin {
+                seen.late.extend(late);
+            }
+        });
+    }
+}
+
+impl ObserverFactory for Watch {
+    fn observe(&self, _now: Instant, _start: &Start) -> Option<Box<dyn Observer>> {
+        Some(Box::new(self.clone()))
+    }
+}
+
 /// One pair of runs, or all of them: with the policy, as ratios to without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
@@ -45,7 +117,8 @@ pub struct Compared {
     pub goodput: f64,
     /// ACK packets saved, of those without.
     pub saved: f64,
-    /// How much later losses were found on average, in round trips of the empty path; `None` without losses.
+    /// How much later losses were found on average, beyond the time that the path took, in round trips of the empty path;
+    /// `None` without losses.
     pub later: Option<f64>,
     /// Packets per ACK packet.
     pub packets_per_ack: f64,
@@ -65,23 +138,26 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
         duration: Duration::from_secs(seconds),
         ..Plan::new(Bitrate::from_mbps(cell.rate), Duration::from_millis(cell.rtt), 1.0, cell.loss)
     };
-    let one = |ack_frequency| -> Result<Told, Failed> {
+    let one = |ack_frequency| -> Result<(Told, Option<f64>), Failed> {
         let congestion = cell.controller.parse().map_err(|error| Failed(format!("{error}")))?;
         let profile = Profile { congestion, ack_frequency, ..Profile::default() };
-        let mut outcome = run(&plan, &[Flow::new(profile)], seed)?;
-        Ok(outcome.flows.remove(0))
+        let watch = Watch::default();
+        watch.with(|seen| seen.begin = Instant::ZERO + plan.warmup);
+        let flow = Flow { watch_sender: Some(Arc::new(watch.clone())), ..Flow::new(profile) };
+        let mut outcome = run(&plan, &[flow], seed)?;
+        let late = watch.with(|seen| {
+            let all = u32::try_from(seen.late.len()).ok().filter(|&all| all > 0)?;
+            Some(seen.late.iter().sum::<f64>() / f64::from(all))
+        });
+        Ok((outcome.flows.remove(0), late))
     };
-    let (without, with) = (one(AckFrequency::Off)?, one(policy)?);
+    let ((without, late_without), (with, late_with)) = (one(AckFrequency::Off)?, one(policy)?);
     let last = &with.sender[1];
     if last.ack_requests_acked == 0 || with.receiver[1].ack_requests_received == 0 {
         return Err(Failed(format!("seed {seed}: no evidence of `{policy}`: no request was made and acknowledged")));
     }
     let acks = |told: &Told| count(told.received(|stats| stats.ack_only_packets_sent));
-    let found = |told: &Told| {
-        let lost = told.sent(|stats| stats.packets_lost);
-        (lost > 0).then(|| count(told.sent(|stats| stats.loss_detection_time)) / count(lost) / 1e6)
-    };
-    let later = found(&with).zip(found(&without)).map(|(with, without)| (with - without) / count(cell.rtt));
+    let later = late_with.zip(late_without).map(|(with, without)| (with - without) * 1e3 / count(cell.rtt));
     Ok(Compared {
         goodput: with.goodput / without.goodput,
         saved: 1.0 - acks(&with) / acks(&without),
@@ -130,4 +206,31 @@ pub fn measure(cell: Cell, policy: AckFrequency, effort: Effort) -> Result<Vec<F
 #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53")]
 fn count(count: u64) -> f64 {
     count as f64
+}
+
+/// How many packets an acknowledgement stands for when N are asked for: the ratio to N, on 20 Mbit/s and 50 ms without loss.
+/// The receiver's timer makes more of them only where N packets take longer than it.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn rhythm(packets: u32, effort: Effort) -> Result<Finding, Failed> {
+    let cell = Cell { controller: "cubic", rate: 20, rtt: 50, loss: 0.0 };
+    let pairs: Vec<Compared> = (1..=effort.seeds)
+        .map(|seed| pair(cell, AckFrequency::Fixed(packets), effort.seconds, seed))
+        .collect::<Result<_, _>>()?;
+    let ratios: Vec<f64> = pairs.iter().map(|pair| pair.packets_per_ack / f64::from(packets)).collect();
+    let (value, interval) = centre(&ratios)?;
+    Ok(Finding {
+        name: format!("packets per ACK packet / {packets} asked for"),
+        value,
+        interval,
+        target: 0.9..=1.1,
+        unit: "",
+        detail: format!(
+            "cubic, 20 Mbit/s, 50 ms, no loss; goodput x {:.3}; {} seeds x {} s",
+            centre(&pairs.iter().map(|pair| pair.goodput).collect::<Vec<_>>())?.0,
+            effort.seeds,
+            effort.seconds
+        ),
+    })
 }

@@ -124,8 +124,12 @@ fn adaptive(view: &View) -> u64 {
         // draft-ietf-ccwg-bbr-06 asks for four acknowledgements per round while it probes, RFC 9406 §4.2 for eight samples
         // of the RTT.
         (true, rate) => rate.map_or(view.window, |rate| rate.min(view.window)) / 16,
-        // The window has room beyond what the rate needs: eight acknowledgements per round trip are plenty.
-        (false, Some(rate)) => rate.min(view.window) / 8,
+        // As long as the window has room beyond what the rate needs, eight acknowledgements per round trip are plenty. What
+        // losses have cut to the bandwidth-delay product has none: there the window is what limits.
+        (false, Some(rate)) => {
+            let bearable = LEAST + view.window / 50;
+            (rate.min(view.window) / 8).min(view.window.saturating_sub(rate).max(bearable))
+        }
         (false, None) => {
             let (smoothed, min) = (view.smoothed_rtt.as_nanos(), view.min_rtt.as_nanos());
             let queued = u128::from(view.window) * smoothed.saturating_sub(min) / smoothed.max(1);

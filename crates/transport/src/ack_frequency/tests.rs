@@ -148,6 +148,9 @@ fn adaptive_depends_on_what_limits() {
     let by_rate = View { rate: Some(100), ..view(200, 0) };
     assert_eq!(adaptive(&by_rate), 12);
     assert_eq!(adaptive(&View { probing: true, ..by_rate }), 6);
+    // Losses have cut the window to what the rate needs: what waits for its acknowledgement is missing on the path.
+    assert_eq!(adaptive(&View { rate: Some(195), ..by_rate }), 6);
+    assert_eq!(adaptive(&View { rate: Some(190), ..by_rate }), 10);
     assert_eq!(adaptive(&View { rate: Some(1), ..by_rate }), 2);
     assert_eq!(adaptive(&View { probing: true, ..view(320, 0) }), 20);
 }

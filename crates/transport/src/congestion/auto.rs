@@ -236,6 +236,10 @@ impl Controller for Auto {
         chosen!(self.in_slow_start())
     }
 
+    fn is_probing(&self) -> bool {
+        chosen!(self.is_probing())
+    }
+
     fn state(&self) -> &'static str {
         chosen!(self.state())
     }

@@ -208,6 +208,11 @@ pub trait Controller: Send + Debug {
     /// Whether the window grows exponentially.
     fn in_slow_start(&self) -> bool;
 
+    /// Whether it tries for more at the moment, and has to hear soon what became of it.
+    fn is_probing(&self) -> bool {
+        self.in_slow_start()
+    }
+
     /// The state, as qlog names it.
     fn state(&self) -> &'static str;
 

@@ -224,7 +224,7 @@ impl Connection {
             smoothed_rtt: recovery.rtt().smoothed(),
             min_rtt,
             rate: controller.pacing_rate().map(in_min_rtt),
-            probing: controller.in_slow_start(),
+            probing: controller.is_probing(),
             packet_threshold: recovery.reordering().packet_threshold(),
         };
         ack_requests.review(now, &view);

@@ -175,14 +175,14 @@ impl Bbr {
         if !self.bounds.loss_round_started {
             return;
         }
-        if self.bounds.loss_in_round && !self.is_probing() {
+        if self.bounds.loss_in_round && !self.probes() {
             self.bounds.lower(self.max_bw.get(), self.window);
         }
         self.bounds.loss_in_round = false;
     }
 
     /// IsProbingBW: losses are what a probe asks for.
-    fn is_probing(&self) -> bool {
+    pub(super) fn probes(&self) -> bool {
         matches!(self.state, State::Startup | State::Refill | State::Up)
     }
 }

@@ -360,6 +360,10 @@ impl Controller for Bbr {
         self.state == State::Startup
     }
 
+    fn is_probing(&self) -> bool {
+        self.probes()
+    }
+
     fn state(&self) -> &'static str {
         self.state.name()
     }

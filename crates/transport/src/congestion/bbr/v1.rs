@@ -395,6 +395,10 @@ impl Controller for BbrV1 {
         self.state == State::Startup
     }
 
+    fn is_probing(&self) -> bool {
+        self.pacing_gain > UNITY
+    }
+
     fn state(&self) -> &'static str {
         match self.state {
             State::Startup => "startup",

@@ -1,0 +1,32 @@
+//! Who gets how much of a bottleneck, with few runs; `cargo xtask shows congestion` takes the full measure.
+
+use tiderace_lab::reference::{
+    Failed, Finding,
+    shares::{Effort, alike, beside},
+};
+
+const EFFORT: Effort = Effort { offsets: 4, seconds: 25 };
+
+fn hold(findings: Result<Vec<Finding>, Failed>) {
+    for finding in findings.expect("every run can be used") {
+        println!("{finding}");
+        assert!(finding.passed(), "{finding}");
+    }
+}
+
+#[test]
+fn what_bbr_gets_beside_cubic_falls_with_the_buffer() {
+    hold(beside("bbr3", "cubic", EFFORT));
+}
+
+#[test]
+fn what_newreno_gets_beside_cubic_falls_with_the_buffer() {
+    hold(beside("newreno", "cubic", EFFORT));
+}
+
+#[test]
+fn flows_of_a_kind_share_evenly() {
+    for buffer in [0.5, 1.0] {
+        hold(alike("cubic", buffer, Effort { offsets: 6, seconds: 40 }).map(|finding| vec![finding]));
+    }
+}
