@@ -61,6 +61,7 @@ enum Command {
     List,
     /// Print the JSON Schema of scenario files.
     Schema,
+    Series(tools::SeriesArgs),
     Fit(tools::FitArgs),
     Tc(tools::TcArgs),
 }
@@ -164,6 +165,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Suite(args) => suite::suite(&args),
         Command::List => list(),
         Command::Schema => tools::print_schema(),
+        Command::Series(args) => tools::draw_series(&args),
         Command::Fit(args) => tools::fit_trace(&args),
         Command::Tc(args) => tools::print_tc(&args),
     }

@@ -11,7 +11,13 @@ use serde::{Deserialize, Serialize};
 use sim::Node;
 use units::{Duration, Instant, Seed};
 
-use crate::{qlog::QlogDir, scenario::Scenario, throttle::Throttle, view::Viewer};
+use crate::{
+    qlog::QlogDir,
+    scenario::Scenario,
+    throttle::Throttle,
+    view::Viewer,
+    workload::{FeedTally, VideoTally},
+};
 
 /// One stack with one set of parameters.
 pub trait Contender: Send + Sync {
@@ -144,6 +150,10 @@ pub struct Measured {
     pub flow: Option<Flow>,
     /// What became of the datagrams. `None` for other workloads.
     pub datagrams: Option<DatagramsMeasured>,
+    /// What somebody saw of a video, and when it began to play. `None` for other workloads.
+    pub video: Option<(VideoTally, Option<Duration>)>,
+    /// What somebody saw of a feed. `None` for other workloads.
+    pub feed: Option<FeedTally>,
     /// Why the connection ended before the run did.
     pub closed: Option<String>,
     /// Bytes that arrived wrong, duplicated or out of place. Anything but zero fails the run.

@@ -61,6 +61,20 @@ pub enum Figure {
     FlowP99,
     /// Flows that were not complete.
     FlowsUnfinished,
+    /// How long a video takes to begin.
+    VideoStart,
+    /// Share of the time in which a video stands still.
+    VideoStalled,
+    /// How often it comes to stand still.
+    VideoStalls,
+    /// How often its bitrate changes.
+    VideoSwitches,
+    /// Its bitrate.
+    VideoRate,
+    /// Images of a feed that were seen.
+    FeedSeen,
+    /// Bytes of images that were of no use.
+    FeedWasted,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -149,11 +163,26 @@ const TABLE: [Row; Figure::COUNT] = [
     (Figure::Reverse, "reverse", "reverse bytes", Share, Some(Lower),
      "bytes of IP packets that went the other way (acknowledgements, requests), of those of the loaded link"),
     (Figure::FlowP50, "flow_p50", "flow p50", Seconds, Some(Lower),
-     "median time of a short flow from the first packet of its handshake to the last byte of its response"),
+     "median time of a short flow from the first packet of its handshake to the last byte of its response, or of a page \
+      to the last byte of its last object"),
     (Figure::FlowP95, "flow_p95", "flow p95", Seconds, Some(Lower), "95th percentile of the same times; needs 60"),
     (Figure::FlowP99, "flow_p99", "flow p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
     (Figure::FlowsUnfinished, "flows_unfinished", "unfinished flows", Share, Some(Lower),
      "flows that were not complete when the run ended; they are in no percentile"),
+    (Figure::VideoStart, "video_start", "video start p50", Seconds, Some(Lower),
+     "median over the connections of the time from the first packet of the handshake to the first picture"),
+    (Figure::VideoStalled, "video_stalled", "video stalled", Share, Some(Lower),
+     "time in which the picture stood still because nothing had arrived, of the time since it began"),
+    (Figure::VideoStalls, "video_stalls", "video stalls", PerSecond, Some(Lower),
+     "how often the picture came to stand still, per second of that time"),
+    (Figure::VideoSwitches, "video_switches", "video switches", PerSecond, Some(Lower),
+     "changes of the bitrate, per second of that time"),
+    (Figure::VideoRate, "video_rate", "video bitrate", BitsPerSecond, Some(Higher),
+     "mean bitrate of the segments that arrived, each as long as it is played"),
+    (Figure::FeedSeen, "feed_seen", "feed images seen", Share, Some(Higher),
+     "images that were complete before they were scrolled away, of all that were asked for"),
+    (Figure::FeedWasted, "feed_wasted", "feed bytes wasted", Share, Some(Lower),
+     "bytes of images that arrived and were scrolled away incomplete, of all bytes of images"),
 ];
 
 impl Figure {
@@ -163,7 +192,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 28;
+    pub const COUNT: usize = 35;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

@@ -67,6 +67,18 @@ pub trait Host {
     /// Ends the sending side, after what was written.
     fn finish(&mut self, stream: Stream);
 
+    /// Says how urgent the data of the stream is: 0 goes first, 7 last (RFC 9218 §4.1). `false` when the stack has no
+    /// priorities.
+    fn prioritise(&mut self, _stream: Stream, _urgency: u8) -> bool {
+        false
+    }
+
+    /// Gives up receiving: the peer shall send no more. `false` when the stack has no such call; what arrives is then read
+    /// and of no use.
+    fn cancel(&mut self, _stream: Stream) -> bool {
+        false
+    }
+
     /// Hands all data that is there to `sink`, in order.
     fn read(&mut self, stream: Stream, sink: &mut dyn FnMut(&[u8])) -> ReadEnd;
 

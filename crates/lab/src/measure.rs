@@ -14,6 +14,7 @@ use crate::{
         fairness::jain,
         quantile::{TooFewSamples, quantile, samples_needed},
     },
+    workload::{FeedTally, VideoTally},
 };
 
 /// A figure of one run, and where it comes from.
@@ -87,12 +88,14 @@ impl LinkWindow {
     }
 }
 
-/// The figures of one run of `span` that was measured. `queueing` is how long packets waited at the loaded link.
+/// The figures of one run of `span` that was measured. `queueing` is how long packets waited at the loaded link, `segment`
+/// how long a segment of video is played.
 pub fn figures(
     connections: &[Measured],
     loaded: &LinkWindow,
     queueing: &Histogram,
     span: Duration,
+    segment: Duration,
 ) -> BTreeMap<Figure, Reading> {
     let mut figures = BTreeMap::new();
     let bits = |connection: &Measured| count(connection.delivered) * 8.0 / span.as_secs_f64();
@@ -112,6 +115,8 @@ pub fn figures(
     figures.extend(requests(connections, span));
     figures.extend(datagrams(connections));
     figures.extend(flows(connections));
+    figures.extend(video(connections, segment));
+    figures.extend(feed(connections));
     figures
 }
 
@@ -131,6 +136,39 @@ fn flows(connections: &[Measured]) -> Vec<(Figure, Reading)> {
             Figure::FlowsUnfinished,
             Reading::from_option(share(unfinished, unfinished + times.len() as u64), Provenance::Measured),
         ),
+    ]
+}
+
+/// Videos. `segment` is how long each of their segments is played.
+fn video(connections: &[Measured], segment: Duration) -> Vec<(Figure, Reading)> {
+    let all: Option<Vec<_>> = connections.iter().map(|connection| connection.video).collect();
+    let Some(all) = all else { return Vec::new() };
+    let mut starts: Vec<Duration> = all.iter().filter_map(|(_, start)| *start).collect();
+    starts.sort_unstable();
+    let sum = |read: fn(&VideoTally) -> f64| -> f64 { all.iter().map(|(tally, _)| read(tally)).sum() };
+    let watched = sum(|tally| tally.watched.as_secs_f64());
+    let of_watched = |value: f64| Reading::from_option((watched > 0.0).then(|| value / watched), Provenance::Measured);
+    let played = sum(|tally| count(tally.segments)) * segment.as_secs_f64();
+    let rate = (played > 0.0).then(|| sum(|tally| tally.bits) / played);
+    vec![
+        (Figure::VideoStart, percentile(&starts, 0.5)),
+        (Figure::VideoStalled, of_watched(sum(|tally| tally.stalled.as_secs_f64()))),
+        (Figure::VideoStalls, of_watched(sum(|tally| count(tally.stalls)))),
+        (Figure::VideoSwitches, of_watched(sum(|tally| count(tally.switches)))),
+        (Figure::VideoRate, Reading::from_option(rate, Provenance::Measured)),
+    ]
+}
+
+/// Feeds.
+fn feed(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let all: Option<Vec<FeedTally>> = connections.iter().map(|connection| connection.feed).collect();
+    let Some(all) = all else { return Vec::new() };
+    let sum = |read: fn(&FeedTally) -> u64| -> u64 { all.iter().map(read).sum() };
+    let (seen, missed) = (sum(|feed| feed.seen), sum(|feed| feed.missed));
+    let (useful, wasted) = (sum(|feed| feed.image_bytes), sum(|feed| feed.wasted_bytes));
+    vec![
+        (Figure::FeedSeen, Reading::from_option(share(seen, seen + missed), Provenance::Measured)),
+        (Figure::FeedWasted, Reading::from_option(share(wasted, useful + wasted), Provenance::Measured)),
     ]
 }
 
@@ -293,7 +331,7 @@ mod tests {
         let mut queue = Histogram::new();
         (1..=1_000).for_each(|millis| queue.record_duration(Duration::from_millis(millis)));
         let connections: Vec<_> = [500_000, 500_000, 500_000, 1_000_000].map(connection).into();
-        let figures = figures(&connections, &link, &queue, Duration::from_secs(2));
+        let figures = figures(&connections, &link, &queue, Duration::from_secs(2), Duration::ZERO);
         let value = |figure| figures[&figure].value.unwrap();
         let close =
             |figure, expected: f64| assert!((value(figure) - expected).abs() < 1e-9, "{figure:?} {}", value(figure));
@@ -324,12 +362,12 @@ mod tests {
         let mut silent = connection(1);
         (silent.rtt, silent.stream_bytes_resent) = (None, None);
         let link = LinkWindow::default();
-        let known = figures(&[connection(1), silent], &link, &Histogram::new(), Duration::from_secs(1));
+        let known = figures(&[connection(1), silent], &link, &Histogram::new(), Duration::from_secs(1), Duration::ZERO);
         for figure in [Figure::RttP50, Figure::RttP99, Figure::Jitter, Figure::Bufferbloat, Figure::Retransmitted] {
             assert_eq!(known[&figure], Reading::none(Provenance::Unsupported), "{figure:?}");
         }
         assert_eq!(known[&Figure::LinkLoss].provenance, Provenance::Empty);
-        let one = figures(&[connection(0)], &link, &Histogram::new(), Duration::from_secs(1));
+        let one = figures(&[connection(0)], &link, &Histogram::new(), Duration::from_secs(1), Duration::ZERO);
         assert_eq!(one[&Figure::RttP99].provenance, Provenance::Refused);
         assert_eq!(one[&Figure::RttP99].reason.as_deref(), Some("needs 300 samples, there are 100"));
         assert_eq!(one[&Figure::Goodput].value, Some(0.0));
@@ -337,10 +375,41 @@ mod tests {
     }
 
     #[test]
+    fn what_people_see() {
+        let tally = VideoTally {
+            watched: Duration::from_secs(40),
+            stalled: Duration::from_secs(2),
+            stalls: 1,
+            switches: 4,
+            segments: 10,
+            bits: 50e6,
+            ..VideoTally::default()
+        };
+        let feed = FeedTally { seen: 30, missed: 10, image_bytes: 900, wasted_bytes: 100 };
+        let one =
+            Measured { video: Some((tally, Some(Duration::from_millis(300)))), feed: Some(feed), ..connection(1) };
+        let span = Duration::from_secs(40);
+        let figures =
+            figures(&[one.clone(), one], &LinkWindow::default(), &Histogram::new(), span, Duration::from_secs(2));
+        for (figure, expected) in [
+            (Figure::VideoStart, 0.3),
+            (Figure::VideoStalled, 0.05),
+            (Figure::VideoStalls, 0.025),
+            (Figure::VideoSwitches, 0.1),
+            (Figure::VideoRate, 2.5e6),
+            (Figure::FeedSeen, 0.75),
+            (Figure::FeedWasted, 0.1),
+        ] {
+            assert!((figures[&figure].value.unwrap() - expected).abs() < 1e-9, "{figure:?}");
+        }
+    }
+
+    #[test]
     fn residual_loss() {
         let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap() };
         let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
-        let figures = figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1));
+        let figures =
+            figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1), Duration::ZERO);
         assert_eq!(figures[&Figure::ResidualLoss].value, Some(0.025));
         assert_eq!(figures[&Figure::DelayP50].value, Some(0.195));
     }

@@ -7,6 +7,7 @@ mod html;
 mod matrix;
 mod plain;
 mod plot;
+mod series;
 mod text;
 
 use std::path::PathBuf;
@@ -29,14 +30,18 @@ use crate::{
 pub use html::html;
 pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
 pub use plain::{csv, markdown};
+pub use series::TimeSeries;
 pub use text::text;
 
 /// Schema of the JSON form.
 pub const REPORT_SCHEMA: &str = "tiderace-lab-report/1";
 
 /// Figures that contenders are compared by.
-const COMPARED: [Figure; 7] = [
+const COMPARED: [Figure; 10] = [
     Figure::FlowP95,
+    Figure::VideoStalled,
+    Figure::VideoRate,
+    Figure::FeedSeen,
     Figure::Goodput,
     Figure::RttP95,
     Figure::Retransmitted,

@@ -140,7 +140,8 @@ fn simulate(
     if measured.len() != connections.len() {
         return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
     }
-    record.figures = figures(&measured, &record.link, &queueing, scenario.run.duration);
+    record.figures =
+        figures(&measured, &record.link, &queueing, scenario.run.duration, scenario.traffic.video().segment);
     record.connections = measured.iter().map(|one| connection_record(one, scenario.run.duration)).collect();
     if outcome.ended == sim::Ended::Stalled {
         return Err(outcome.to_string());

@@ -32,6 +32,7 @@ mod overrides;
 mod presets;
 mod read;
 mod schema;
+mod sessions;
 mod suggest;
 mod thresholds;
 mod traces;
@@ -49,6 +50,7 @@ pub use overrides::{Overrides, QueueSize};
 pub use presets::{PRESETS, Preset};
 pub use read::{ScenarioError, load, parse};
 pub use schema::schema;
+pub use sessions::{FeedTraffic, PageTraffic, VideoTraffic};
 pub use suggest::nearest;
 pub use thresholds::Threshold;
 
@@ -140,6 +142,15 @@ pub struct Traffic {
     /// `datagrams`, `messages`: payload of each, 16 to 1150 bytes (messages: to 60 kB). By default 1000 B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_size: Option<DataSize>,
+    /// `video`: segments, bitrates and buffer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub video: Option<VideoTraffic>,
+    /// `page`: what a page consists of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<PageTraffic>,
+    /// `feed`: what a screen consists of, and how long it is looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed: Option<FeedTraffic>,
 }
 
 /// The kinds of traffic.
@@ -157,6 +168,14 @@ pub enum Workload {
     /// Short flows: each connection fetches one response and is done. What counts is the time from the first packet of its
     /// handshake to the last byte.
     Flows,
+    /// Video in segments, with a bitrate that follows the path: how long the picture stands still, how often the quality
+    /// changes.
+    Video,
+    /// One web page for each connection: the time from the first packet of its handshake to the last object.
+    Page,
+    /// A feed that is scrolled through: answers of an interface and images, with priorities; images that are scrolled away
+    /// are given up.
+    Feed,
 }
 
 /// Who sends the data that is measured.

@@ -233,9 +233,16 @@ fn measured<S: Stack>(
     workload: Workload,
 ) -> Measured {
     let handshake = client.app.established().map(|at| at - start);
+    // What has fetched all it wanted may fall silent until it is closed.
+    let single = matches!(workload, Workload::Flows | Workload::Page) && client.app.tally().answered.is_some();
     let closed = [&client.app, &server.app].into_iter().find_map(|app| app.closed().map(str::to_owned));
-    let requests = (workload == Workload::Requests).then(|| client.app.tally().requests.clone());
-    let flow = (workload == Workload::Flows).then(|| match client.app.tally().answered {
+    let closed = closed.filter(|_| !single);
+    let asks = matches!(workload, Workload::Requests | Workload::Feed);
+    let tally = client.app.tally();
+    let video = (workload == Workload::Video).then(|| (tally.video, tally.video.began.map(|at| at - start)));
+    let feed = (workload == Workload::Feed).then_some(tally.feed);
+    let requests = asks.then(|| client.app.tally().requests.clone());
+    let flow = matches!(workload, Workload::Flows | Workload::Page).then(|| match client.app.tally().answered {
         _ if start < client.measure_from => Flow::Early,
         Some(at) => Flow::Took(at - start),
         None => Flow::Unfinished,
@@ -268,6 +275,8 @@ fn measured<S: Stack>(
         requests,
         flow,
         datagrams,
+        video,
+        feed,
         closed,
         wrong_bytes,
         evidence: sender.stack.evidence(),

@@ -18,7 +18,7 @@ use transport::{
     fec::FecPolicy,
     observe::{Both, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
-    streams::{Order, ReadError, StreamEvent, WriteError},
+    streams::{Order, Priority, ReadError, StreamEvent, WriteError},
     tls::{
         ClientTls, ServerTls,
         rustls_backend::{FixedClock, Identity as Certificates, RustlsClient, RustlsServer},
@@ -442,6 +442,16 @@ impl Host for End {
                 Err(_) => return ReadEnd::Closed,
             }
         }
+    }
+
+    fn prioritise(&mut self, stream: Stream, urgency: u8) -> bool {
+        // Objects are of use when they are complete: one after the other, not all at once.
+        let priority = Priority { urgency, incremental: false };
+        self.connection().is_some_and(|connection| connection.set_priority(StreamId(stream), priority).is_ok())
+    }
+
+    fn cancel(&mut self, stream: Stream) -> bool {
+        self.connection().is_some_and(|connection| connection.stop_sending(StreamId(stream), 0).is_ok())
     }
 
     fn send_datagram(&mut self, data: Bytes) -> bool {

@@ -5,8 +5,13 @@
 
 mod bulk;
 mod datagrams;
+mod feed;
+mod fetch;
+mod page;
 mod pattern;
 mod requests;
+mod session;
+mod video;
 
 use units::{Duration, Instant};
 
@@ -42,6 +47,42 @@ pub struct Tally {
     pub due: u64,
     /// Time that each due datagram took, at the receiver.
     pub delays: Vec<Duration>,
+    /// What somebody saw of a video.
+    pub video: VideoTally,
+    /// What somebody saw of a feed.
+    pub feed: FeedTally,
+}
+
+/// What somebody saw of a video, at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct VideoTally {
+    /// When it began to play, whether that counts or not.
+    pub began: Option<Instant>,
+    /// Time since it began, as far as it counts.
+    pub watched: Duration,
+    /// The part of it in which the picture stood still.
+    pub stalled: Duration,
+    /// How often it came to stand still.
+    pub stalls: u64,
+    /// Changes of the bitrate.
+    pub switches: u64,
+    /// Segments that arrived …
+    pub segments: u64,
+    /// … and their bits.
+    pub bits: f64,
+}
+
+/// What somebody saw of a feed, at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedTally {
+    /// Images that were complete before they were scrolled away …
+    pub seen: u64,
+    /// … and their bytes.
+    pub image_bytes: u64,
+    /// Images that were given up.
+    pub missed: u64,
+    /// Bytes of images that arrived and were given up.
+    pub wasted_bytes: u64,
 }
 
 /// The time that counts.
@@ -73,6 +114,7 @@ enum Kind {
     Bulk(bulk::Bulk),
     Requests(requests::Requests),
     Datagrams(datagrams::Datagrams),
+    Session(session::Session),
 }
 
 impl App {
@@ -85,6 +127,7 @@ impl App {
             Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic, None)),
             Workload::Flows => Kind::Requests(requests::Requests::new(end, end != sender, traffic, Some(1))),
             Workload::Datagrams | Workload::Messages => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
+            Workload::Video | Workload::Page | Workload::Feed => Kind::Session(session::Session::new(end, spec)),
         };
         let window = Window { from: spec.measure_from, to: spec.end };
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
@@ -105,6 +148,7 @@ impl App {
                 Kind::Bulk(bulk) => bulk.on_event(host, &event, &mut scope),
                 Kind::Requests(requests) => requests.on_event(host, &event, &mut scope),
                 Kind::Datagrams(datagrams) => datagrams.on_event(host, &event, &mut scope),
+                Kind::Session(session) => session.on_event(host, &event, &mut scope),
             }
         }
         match &mut self.kind {
@@ -112,6 +156,9 @@ impl App {
                 acted |= datagrams.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
             }
             Kind::Bulk(bulk) => acted |= bulk.on_time(host, now),
+            Kind::Session(session) => {
+                acted |= session.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+            }
             Kind::Requests(_) => {}
         }
         acted
@@ -124,6 +171,8 @@ impl App {
                 datagrams.deadline().map(|at| (at, "the next datagram is due"))
             }
             Kind::Bulk(bulk) if self.closed.is_none() => bulk.deadline().map(|at| (at, "the application writes again")),
+            // Also of a connection that is over: the account is settled at the end of the run.
+            Kind::Session(session) => session.deadline().map(|at| (at, "the script goes on")),
             _ => None,
         }
     }

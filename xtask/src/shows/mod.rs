@@ -20,6 +20,7 @@ mod laboratory;
 mod link;
 mod matrices;
 mod one_way;
+mod page;
 mod paths;
 mod perf;
 mod random_loss;
@@ -150,7 +151,7 @@ fn transport() -> [Case; 11] {
 }
 
 /// The cases of the laboratory: the one that needs a machine for itself comes last.
-fn laboratory() -> [Case; 7] {
+fn laboratory() -> [Case; 8] {
     let case = |name, about, measure| Case { name, about, measure };
     [
         case("controls", "the self-test passes, and fails with each part broken", matrices::controls),
@@ -158,6 +159,7 @@ fn laboratory() -> [Case; 7] {
         case("a-a", "the same against the same over disjoint seeds", matrices::same),
         case("equal", "equal records from one thread, four, and a program that was killed", matrices::equal),
         case("full-disk", "a full disk loses the run in progress; needs the right to mount", matrices::full_disk),
+        case("page", "reports in a real browser; needs chromium", page::browser),
         case("memory", "10,000 runs in the memory of 1,000", matrices::memory),
         case("matrix", "a preset, and the matrix of RTT, load, connections and ACK frequency", matrices::finish),
     ]

@@ -6,11 +6,11 @@ use clap::Parser;
 use lab::{
     contender::Contender,
     scenario::nearest,
-    suite::{self, CaseResult},
+    suite::{self, CaseResult, Verdict},
 };
 
 use crate::{
-    failure::{Failure, UNSOUND},
+    failure::{Failure, UNSOUND, UNSUPPORTED},
     stdout::write_out,
 };
 
@@ -19,7 +19,8 @@ use crate::{
 /// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause that asks for something that a controller does not have or
 /// show is printed as unsupported and does not count as passed.
 ///
-/// Exit code 0: every case passed with every controller. 1: some clause did not.
+/// Exit code 0: every case passed with every controller. 1: some clause did not hold. 77: all that could be judged held, and
+/// some could not, because a controller does not show what it asks for.
 #[derive(Debug, Parser)]
 pub(super) struct SuiteArgs {
     /// Which suite
@@ -37,13 +38,19 @@ pub(super) struct SuiteArgs {
 pub(super) fn suite(args: &SuiteArgs) -> Result<ExitCode, Failure> {
     let contender = |name: &String| suite::contender(name).ok_or_else(|| unknown_controller(name));
     let contenders: Vec<Box<dyn Contender>> = args.cc.iter().map(contender).collect::<Result<_, _>>()?;
-    let mut passed = true;
+    let (mut passed, mut failed) = (true, false);
     for contender in contenders {
         let results = suite::run(contender.as_ref()).map_err(Failure::new)?;
         passed &= results.iter().all(CaseResult::passed);
+        let clauses = || results.iter().flat_map(|result| &result.clauses);
+        failed |= clauses().any(|(_, verdict)| matches!(verdict, Verdict::Fail(_)));
         write_out(&suite::text(&contender.identity().name, &results, args.details))?;
     }
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    Ok(match (passed, failed) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::from(UNSOUND),
+        (false, false) => ExitCode::from(UNSUPPORTED),
+    })
 }
 
 fn unknown_controller(name: &str) -> Failure {

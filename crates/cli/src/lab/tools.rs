@@ -3,7 +3,10 @@
 use std::{fs, path::PathBuf, process::ExitCode};
 
 use clap::Parser;
-use lab::scenario::{load, schema};
+use lab::{
+    report::TimeSeries,
+    scenario::{load, schema},
+};
 use netem::{Loss, LossTrace, fit, tc};
 
 use super::Settings;
@@ -21,6 +24,32 @@ pub(super) struct FitArgs {
     /// Print the fit as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Draw what one end of a connection did over time, from its qlog file.
+///
+/// The page shows window and flight, rates, RTT, the wait and the rhythm of acknowledgements, with the states of the congestion
+/// controller behind them. Files come from `tiderace lab run … --qlog DIR` and `tiderace lab replay … --qlog DIR`; those of other
+/// stacks will do if they are JSON text sequences. qvis opens the same files.
+#[derive(Debug, Parser)]
+pub(super) struct SeriesArgs {
+    /// The qlog file (.sqlog)
+    #[arg(value_name = "FILE")]
+    qlog: PathBuf,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+}
+
+pub(super) fn draw_series(args: &SeriesArgs) -> Result<ExitCode, Failure> {
+    let path = args.qlog.display();
+    let file = fs::File::open(&args.qlog).map_err(|error| Failure::new(format_args!("cannot read {path}: {error}")))?;
+    let series = TimeSeries::read(std::io::BufReader::new(file)).map_err(|error| {
+        Failure::new(format_args!("{path}: {error}")).hint("`tiderace lab run NAME --qlog DIR` writes such files")
+    })?;
+    fs::write(&args.html, series.html())
+        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", args.html.display())))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Print a scenario's path as tc and nft commands.

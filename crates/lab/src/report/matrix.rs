@@ -22,9 +22,12 @@ use super::Failure;
 pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/1";
 
 /// Figures that contenders are compared by, the most important first.
-const COMPARED: [Figure; 9] = [
+const COMPARED: [Figure; 12] = [
     Figure::Goodput,
     Figure::FlowP95,
+    Figure::VideoStalled,
+    Figure::VideoRate,
+    Figure::FeedSeen,
     Figure::ResidualLoss,
     Figure::DelayP95,
     Figure::RequestP95,
@@ -35,11 +38,16 @@ const COMPARED: [Figure; 9] = [
 ];
 
 /// Figures of the table of points.
-const SHOWN: [Figure; 13] = [
+const SHOWN: [Figure; 18] = [
     Figure::Goodput,
     Figure::FlowP50,
     Figure::FlowP95,
     Figure::FlowsUnfinished,
+    Figure::VideoStart,
+    Figure::VideoStalled,
+    Figure::VideoSwitches,
+    Figure::VideoRate,
+    Figure::FeedSeen,
     Figure::ResidualLoss,
     Figure::DelayP95,
     Figure::RequestP50,

@@ -152,6 +152,8 @@ pub(super) fn ellipses(series: &[Series], x: Axis<'_>, y: Axis<'_>) -> String {
     let vertical = Scale::new(all().map(|point| point.1), y, HEIGHT - BOTTOM, TOP);
     let mut out = begin(&format!("{} against {}", y.label, x.label), HEIGHT);
     axes(&mut out, &horizontal, &vertical, (x.label, y.label));
+    // An ellipse may reach further than its dots, and the axes do not.
+    window(&mut out);
     for (index, one) in series.iter().enumerate() {
         let places: Vec<(f64, f64)> =
             one.points.iter().map(|&(a, b)| (horizontal.place(a), vertical.place(b))).collect();
@@ -167,6 +169,81 @@ pub(super) fn ellipses(series: &[Series], x: Axis<'_>, y: Axis<'_>) -> String {
             );
         }
         out.push_str("</g>");
+    }
+    out.push_str("</svg></svg>");
+    out
+}
+
+/// Begins a picture within the picture that ends at the axes.
+fn window(out: &mut String) {
+    let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+    let _ = write!(
+        out,
+        "<svg x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\" viewBox=\"{LEFT} {TOP} {width} {height}\">"
+    );
+}
+
+/// Part of the horizontal axis with a colour of its own.
+pub(super) struct Band {
+    pub(super) from: f64,
+    pub(super) to: f64,
+    /// Which colour.
+    pub(super) series: usize,
+    pub(super) label: String,
+}
+
+/// Values over time. Of the values that share a column of the picture the smallest and the largest are drawn, so that no peak
+/// is lost however long the series is.
+pub(super) fn lines(series: &[Series], bands: &[Band], y: Axis<'_>, span: (f64, f64)) -> String {
+    let x = Axis { label: "time (s)", log: false, reversed: false };
+    let horizontal = Scale { low: span.0, high: span.1.max(span.0 + 1e-9), from: LEFT, to: WIDTH - RIGHT, log: false };
+    let values = series.iter().flat_map(|one| one.points.iter().map(|point| point.1));
+    let vertical = Scale::new(values.chain([0.0]), y, HEIGHT - BOTTOM, TOP);
+    let mut out = begin(&format!("{} over time", y.label), HEIGHT);
+    axes(&mut out, &horizontal, &vertical, (x.label, y.label));
+    for band in bands {
+        let (from, to) = (horizontal.place(band.from), horizontal.place(band.to));
+        let _ = write!(
+            out,
+            "<g class=\"s{}\"><title>{} {:.2} s to {:.2} s</title><rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\" class=\"band\"/></g>",
+            band.series % 8,
+            escape(&band.label),
+            band.from,
+            band.to,
+            (to - from).max(0.1),
+            HEIGHT - TOP - BOTTOM
+        );
+    }
+    for (index, one) in series.iter().enumerate() {
+        let mut path = String::new();
+        let mut column: Option<(i64, f64, f64)> = None;
+        let mut draw = |(at, low, high): (i64, f64, f64)| {
+            let sign = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{sign}{at} {low:.1}");
+            if (high - low).abs() > 0.05 {
+                let _ = write!(path, "V{high:.1}");
+            }
+        };
+        for &(time, value) in one.points.iter().filter(|point| point.0.is_finite() && point.1.is_finite()) {
+            #[expect(clippy::cast_possible_truncation, reason = "a place in the picture")]
+            let at = horizontal.place(time).round() as i64;
+            let place = vertical.place(value);
+            column = match column {
+                Some((same, low, high)) if same == at => Some((at, low.min(place), high.max(place))),
+                Some(done) => {
+                    draw(done);
+                    Some((at, place, place))
+                }
+                None => Some((at, place, place)),
+            };
+        }
+        column.into_iter().for_each(draw);
+        let _ = write!(
+            out,
+            "<g class=\"s{}\"><title>{}</title><path d=\"{path}\" class=\"line thin\"/></g>",
+            index % 8,
+            escape(&one.name)
+        );
     }
     out.push_str("</svg>");
     out
@@ -317,6 +394,17 @@ mod tests {
         let (centre, radii, angle) = ellipse(&places).unwrap();
         assert!((centre.0 - 49.5).abs() < 1e-9 && (angle - 45.0).abs() < 2.0 && radii.0 > 8.0 * radii.1);
         assert!(ellipse(&places[..2]).is_none());
+    }
+
+    #[test]
+    fn a_peak_is_drawn_however_long_the_series_is() {
+        let mut points: Vec<(f64, f64)> = (0..100_000).map(|i| (f64::from(i) / 1e3, 1.0)).collect();
+        points[54_321].1 = 100.0;
+        let axis = Axis { label: "y", log: false, reversed: false };
+        let plot = lines(&[Series { name: "a".into(), points }], &[], axis, (0.0, 100.0));
+        assert!(plot.len() < 40_000, "{}", plot.len());
+        let top = Scale::new([0.0, 1.0, 100.0].into_iter(), axis, HEIGHT - BOTTOM, TOP).place(100.0);
+        assert!(plot.contains(&format!("{top:.1}")), "{top}");
     }
 
     #[test]

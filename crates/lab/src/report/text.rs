@@ -282,6 +282,23 @@ fn traffic(scenario: &Scenario) -> String {
         Workload::Flows => {
             format!("one flow each, {} answered with {}", traffic.request_size(), traffic.response_size())
         }
+        Workload::Video => {
+            let video = traffic.video();
+            format!("a video each, {} bitrates, segments of {}", video.ladder.len(), display(video.segment))
+        }
+        Workload::Page => {
+            let page = traffic.page();
+            format!("a page each, {} objects", 1 + page.styles + page.images)
+        }
+        Workload::Feed => {
+            let feed = traffic.feed();
+            format!(
+                "a feed each, {} and {} every {}",
+                plural(feed.calls, "answer"),
+                plural(feed.images, "image"),
+                display(feed.every)
+            )
+        }
         Workload::Datagrams | Workload::Messages => {
             let all = || traffic.packet_rate.map(|rate| format!("{rate} per second in all"));
             let rate = traffic.datagram_rate.map(|rate| format!("{rate} each")).or_else(all).unwrap_or_default();

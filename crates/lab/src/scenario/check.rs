@@ -3,7 +3,7 @@
 use netem::LinkConfig;
 use units::{DataSize, Duration, duration_text};
 
-use super::{Direction, Scenario, Traffic, Workload};
+use super::{Direction, FeedTraffic, PageTraffic, Scenario, Traffic, VideoTraffic, Workload};
 
 /// A field whose value makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +125,21 @@ impl Traffic {
         belongs("traffic.datagram-rate", self.datagram_rate.is_some(), Workload::Datagrams, "datagrams")?;
         belongs("traffic.packet-rate", self.packet_rate.is_some(), Workload::Datagrams, "datagrams")?;
         belongs("traffic.datagram-size", self.datagram_size.is_some(), Workload::Datagrams, "datagrams")?;
+        belongs("traffic.video", self.video.is_some(), Workload::Video, "video")?;
+        belongs("traffic.page", self.page.is_some(), Workload::Page, "page")?;
+        belongs("traffic.feed", self.feed.is_some(), Workload::Feed, "feed")?;
+        let scripted = matches!(self.workload, Workload::Video | Workload::Page | Workload::Feed);
+        if scripted && self.direction == Direction::Upload {
+            return Err(fault("traffic.direction", "this workload is what clients download"));
+        }
+        if scripted && self.streams != 1 {
+            return Err(fault("traffic.streams", "this workload opens a stream for each object by itself"));
+        }
         match self.workload {
             Workload::Bulk => Ok(()),
+            Workload::Video => self.video().check(),
+            Workload::Page => self.page().check(),
+            Workload::Feed => self.feed().check(),
             Workload::Flows if self.streams != 1 => {
                 Err(fault("traffic.streams", "a flow is one request on one stream"))
             }
@@ -161,6 +174,21 @@ impl Traffic {
                 range("traffic.datagram-size", self.datagram_size(), 16, most)
             }
         }
+    }
+
+    /// The video, with what the scenario leaves open as usual.
+    pub fn video(&self) -> VideoTraffic {
+        self.video.clone().unwrap_or_default()
+    }
+
+    /// The page.
+    pub fn page(&self) -> PageTraffic {
+        self.page.unwrap_or_default()
+    }
+
+    /// The feed.
+    pub fn feed(&self) -> FeedTraffic {
+        self.feed.unwrap_or_default()
     }
 
     /// Bytes of each request.

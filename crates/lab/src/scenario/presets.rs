@@ -35,7 +35,17 @@ presets![
     "asymmetric",
     "datacenter",
     "scaling",
+    "video",
+    "page",
+    "feed",
     "matrix-rtt-load",
+    "claims-ack",
+    "claims-fairness",
+    "claims-loss",
+    "claims-narrow",
+    "claims-packet-rate",
+    "claims-pacing",
+    "claims-rtt",
 ];
 
 #[cfg(test)]

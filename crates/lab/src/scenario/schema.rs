@@ -37,6 +37,9 @@ mod tests {
         assert_eq!(names(&schema, "/$defs/path/properties"), fields::<Path>());
         assert_eq!(names(&schema, "/$defs/link/properties"), fields::<netem::LinkConfig>());
         assert_eq!(names(&schema, "/$defs/traffic/properties"), fields::<Traffic>());
+        assert_eq!(names(&schema, "/$defs/video/properties"), fields::<crate::scenario::VideoTraffic>());
+        assert_eq!(names(&schema, "/$defs/page/properties"), fields::<crate::scenario::PageTraffic>());
+        assert_eq!(names(&schema, "/$defs/feed/properties"), fields::<crate::scenario::FeedTraffic>());
         assert_eq!(names(&schema, "/$defs/run/properties"), fields::<Plan>());
         assert_eq!(names(&schema, "/$defs/nat/properties"), fields::<netem::NatConfig>());
         assert_eq!(names(&schema, "/$defs/change/properties"), fields::<netem::Change>());
