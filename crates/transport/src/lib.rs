@@ -42,8 +42,8 @@ pub use acks::Ecn;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
-    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, PreferredAddresses,
-    RetryPolicy, ServerConfig, TlsDone, TlsStep, Transmit,
+    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, MemoryTokens,
+    PreferredAddresses, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner, TokenStore, Transmit,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

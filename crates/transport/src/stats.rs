@@ -122,6 +122,7 @@ figures! {
     early_bytes_received: Counter, Bytes, "bytes of frames in the 0-RTT packets received";
     key_updates: Counter, Count, "updates of the 1-RTT keys, by either side";
     ecn_failures: Counter, Count, "times that marking packets for ECN was given up on a path";
+    ecn_confirmed: Counter, Count, "acknowledgements that counted our marks for ECN as they must";
     ecn_ce_marks: Counter, Count, "packets of ours that the network marked as having met congestion";
     packets_per_ack_asked: Gauge, Count, "packets per acknowledgement that the peer was asked for last; 2 unasked";
     ack_delay_asked: Gauge, Nanoseconds, "longest delay of an acknowledgement that the peer was asked for last, or promised";

@@ -422,6 +422,33 @@ fn a_token_saves_the_retry() {
     assert_eq!(sim.node(1).endpoint.stats().retries, 0);
 }
 
+/// The token of the first connection is shown by the second with the same configuration, to the same server, and by no third.
+// RFC 9000 §8.1.3 SHOULD-2, SHOULD NOT-1, MUST NOT-3
+#[test]
+fn tokens_are_kept_for_the_next_connection() {
+    let world = World::new();
+    let tls = world.server();
+    let config = world.client_config();
+    let ring = KeyRing::single([1; 32]);
+    let endpoint = EndpointConfig { ring, ..EndpointConfig::from_seed(Seed::from_number(5)) };
+    let mut settings = world.server_config(&tls);
+    settings.retry = RetryPolicy::Always;
+    let mut server = Endpoint::new(endpoint, Some(Arc::new(settings)));
+    let mut connect = |seed: u64, config: &ClientConfig| {
+        let before = server.stats().retries;
+        let mut client = support::client_endpoint(seed);
+        let handle = client.connect(at(0), config, server_address(0), "server.test").unwrap();
+        converse(at(0), (&mut client, client_address(0)), (&mut server, server_address(0)));
+        assert!(client.connection(handle).unwrap().is_connected());
+        server.stats().retries - before
+    };
+    assert!(connect(1, &config) > 0, "nothing is known of the server");
+    assert_eq!(connect(2, &config), 0, "the token of the first connection");
+    assert_eq!(connect(3, &config.clone()), 0, "that of the second");
+    let without = ClientConfig { tokens: None, ..config };
+    assert!(connect(4, &without) > 0 && connect(5, &without) > 0);
+}
+
 /// The limits that hold for early data are those of before, and there is no early data once there are other keys.
 // RFC 9000 §7.4.1 MUST NOT-4; RFC 9000 §17.2.3 MUST NOT-1; RFC 9001 §5.6 MUST NOT-4; RFC 9001 §4.9.3 SHOULD-1
 #[test]

@@ -10,6 +10,7 @@ use super::{Connection, receive::PacketSeen, spaces::SpaceId};
 use crate::{
     ack_frequency::MAX_DELAY_US,
     acks::{AckPolicy, AckState},
+    endpoint::TokenOwner,
     error::{Code, TransportError},
     events::{CloseReason, Event},
     fec,
@@ -285,6 +286,9 @@ impl Connection {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
         }
         // RFC 9001 §9.2 MUST-2: tickets and tokens are opaque to a client
+        if let Some((store, server_name)) = self.token_store.as_deref() {
+            store.put(TokenOwner { server_name, version: self.version }, token);
+        }
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }

@@ -60,7 +60,7 @@ use crate::{
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
-    endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
+    endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig, TokenOwner, TokenStore},
     error::TransportError,
     events::{CloseReason, Event},
     fec::Fec,
@@ -124,6 +124,8 @@ pub struct Connection {
     expected: ExpectedIds,
     /// The token that a client shows in its Initial packets.
     token: Vec<u8>,
+    /// Where a client keeps the tokens that it is given, and for which server.
+    token_store: Option<Box<(Arc<dyn TokenStore>, String)>>,
     handshake: Handshake,
     keys: Keys,
     key_update_wanted: bool,
@@ -225,7 +227,14 @@ impl Connection {
         connection.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
         connection.expected.original_destination = Some(dcid);
         connection.original_dcid = Some(dcid);
+        // RFC 9000 §8.1.3 SHOULD-2: a client that has a token for the server shows it
+        // RFC 9000 §8.1.3 MUST NOT-3: and to no other server
         connection.token.clone_from(&config.token);
+        if let (true, Some(store)) = (config.token.is_empty(), &config.tokens) {
+            let owner = TokenOwner { server_name, version: config.version };
+            connection.token = store.take(owner).unwrap_or_default();
+        }
+        connection.token_store = config.tokens.clone().map(|store| Box::new((store, server_name.to_owned())));
         connection.follows = config.follow_preferred_address;
         connection.unwatched = unwatched;
         connection.start_watching(now);
@@ -315,6 +324,7 @@ impl Connection {
             first_dcid: None,
             expected: ExpectedIds::default(),
             token: Vec::new(),
+            token_store: None,
             handshake,
             keys,
             key_update_wanted: false,

@@ -189,6 +189,7 @@ impl Connection {
         }
         match outcome.ecn {
             EcnFeedback::Valid { newly_ce } => {
+                self.stats.ecn_confirmed += 1;
                 self.stats.ecn_ce_marks += newly_ce;
                 self.paths[outcome.ecn_path.into()].marks.on_valid();
             }

@@ -8,6 +8,7 @@ use std::{
 use units::Seed;
 use wire::version;
 
+use super::token_store::{MemoryTokens, TokenStore};
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
     connection::select_version,
@@ -123,8 +124,11 @@ pub struct ClientConfig {
     pub tls: Arc<dyn ClientTls>,
     /// Transport settings of the connection.
     pub profile: Arc<Profile>,
-    /// A token from an earlier connection to the same server.
+    /// A token from an earlier connection to the same server, in place of one from `tokens`.
     pub token: Vec<u8>,
+    /// Keeps the tokens that servers give, for the next connections with this configuration or its copies. `None`: they are told
+    /// ([`Event::TokenReceived`](crate::Event::TokenReceived)) and not kept.
+    pub tokens: Option<Arc<dyn TokenStore>>,
     /// Version of QUIC of the first packet, see [`wire::version`].
     pub version: u32,
     /// Versions that the server may choose from, the preferred one first.
@@ -144,6 +148,7 @@ impl ClientConfig {
             tls,
             profile,
             token: Vec::new(),
+            tokens: Some(Arc::new(MemoryTokens::default())),
             version: version::V1,
             versions: vec![version::V1, version::V2],
             reacts: false,

@@ -11,6 +11,7 @@ mod handouts;
 mod routes;
 mod stateless;
 mod strays;
+mod token_store;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -25,6 +26,7 @@ use wire::{ConnectionId, Header, LongType, ResetToken};
 
 pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
 pub use self::handouts::{TlsDone, TlsStep};
+pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
 use self::{
     admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
     strays::Strays,
