@@ -12,6 +12,8 @@ from importlib.metadata import version
 from aioquic.asyncio import connect, serve
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.packet import QuicProtocolVersion
+from aioquic.tls import CipherSuite
 
 ALPN = "tiderace-interop"
 SERVER_NAME = "peer.test"
@@ -99,7 +101,17 @@ async def run_server(arguments):
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await serve(host, int(port), configuration=config, retry=arguments.retry, stream_handler=on_stream)
+    # Each ticket is good for one connection.
+    tickets = {}
+    server = await serve(
+        host,
+        int(port),
+        configuration=config,
+        retry=arguments.retry,
+        stream_handler=on_stream,
+        session_ticket_handler=lambda ticket: tickets.__setitem__(ticket.ticket, ticket),
+        session_ticket_fetcher=lambda name: tickets.pop(name, None),
+    )
     address = server._transport.get_extra_info("sockname")
     print(json.dumps({"ready": True, "address": f"{address[0]}:{address[1]}"}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -143,19 +155,40 @@ async def run_client(arguments):
     config.load_verify_locations(arguments.ca)
     config.server_name = SERVER_NAME
     config.verify_mode = ssl.CERT_REQUIRED
+    if arguments.chacha20:
+        config.cipher_suites = [CipherSuite.CHACHA20_POLY1305_SHA256]
+    if arguments.v2:
+        config.original_version = QuicProtocolVersion.VERSION_2
+        config.supported_versions = [QuicProtocolVersion.VERSION_2, QuicProtocolVersion.VERSION_1]
     host, port = arguments.connect.rsplit(":", 1)
     start = time.monotonic()
+    tickets = []
 
-    async with connect(host, int(port), configuration=config) as protocol:
+    for number in range(arguments.connections):
+        early = arguments.early and number > 0
+        if arguments.resume and number > 0:
+            if not tickets:
+                raise ValueError("there is no session to resume")
+            config.session_ticket = tickets.pop()
+        async with connect(
+            host, int(port), configuration=config, session_ticket_handler=tickets.append, wait_connected=not early
+        ) as protocol:
 
-        async def one():
-            if arguments.get:
-                await get(protocol, arguments.get, arguments.key_update)
-            if arguments.put:
-                await put(protocol, arguments.put)
+            async def one():
+                if arguments.get:
+                    await get(protocol, arguments.get, arguments.key_update)
+                if arguments.put:
+                    await put(protocol, arguments.put)
 
-        await asyncio.gather(*(one() for _ in range(arguments.streams)))
-        seconds = time.monotonic() - start
+            await asyncio.gather(*(one() for _ in range(arguments.streams)))
+            if early and not protocol._quic.tls.early_data_accepted:
+                raise ValueError("early data was refused")
+            if arguments.resume and number > 0 and not protocol._quic.tls.session_resumed:
+                raise ValueError("the session was not resumed")
+            # The ticket comes after the answer.
+            if arguments.resume and number == 0:
+                await asyncio.sleep(0.1)
+    seconds = time.monotonic() - start
     return {
         "bytes_received": arguments.get * arguments.streams,
         "bytes_sent": arguments.put * arguments.streams,
@@ -171,6 +204,7 @@ def main():
     server.add_argument("--cert", required=True)
     server.add_argument("--key", required=True)
     server.add_argument("--retry", action="store_true")
+    server.add_argument("--early", action="store_true")
     client = roles.add_parser("client")
     client.add_argument("--connect", required=True)
     client.add_argument("--ca", required=True)
@@ -178,6 +212,9 @@ def main():
     client.add_argument("--put", type=int, default=0)
     client.add_argument("--streams", type=int, default=1)
     client.add_argument("--key-update", action="store_true")
+    client.add_argument("--connections", type=int, default=1)
+    for flag in ("resume", "early", "chacha20", "v2", "migrate"):
+        client.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
 
     KeyUpdates.watch()

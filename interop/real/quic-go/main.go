@@ -91,6 +91,9 @@ func (recorder) RecordEvent(event qlogwriter.Event) {
 func config() *quic.Config {
 	return &quic.Config{
 		MaxIncomingStreams: 200,
+		// Longer than the five seconds of the default: handshakes that lose a third of their packets take their time.
+		HandshakeIdleTimeout: 30 * time.Second,
+		Allow0RTT:            true,
 		Tracer: func(context.Context, bool, quic.ConnectionID) qlogwriter.Trace {
 			return recorder{}
 		},
@@ -133,10 +136,11 @@ func run(result *figures) error {
 		cert := flags.String("cert", "", "certificate chain, PEM")
 		key := flags.String("key", "", "private key, PEM")
 		retry := flags.Bool("retry", false, "validate addresses with Retry")
+		early := flags.Bool("early", false, "accept early data")
 		if err := flags.Parse(os.Args[2:]); err != nil {
 			return err
 		}
-		return serve(*listen, *cert, *key, *retry)
+		return serve(*listen, *cert, *key, *retry, *early)
 	case "client":
 		connect := flags.String("connect", "", "address and port")
 		ca := flags.String("ca", "", "root certificate, PEM")
@@ -145,16 +149,26 @@ func run(result *figures) error {
 		streams := flags.Int("streams", 1, "streams at once")
 		// quic-go starts a key update by itself after the first 100 packets and cannot be asked to.
 		flags.Bool("key-update", false, "let a key update happen")
+		connections := flags.Int("connections", 1, "connections, one after the other")
+		resume := flags.Bool("resume", false, "resume the session of the connection before")
+		early := flags.Bool("early", false, "send the requests of a resumed connection as early data")
+		chacha20 := flags.Bool("chacha20", false, "offer ChaCha20-Poly1305 alone")
+		v2 := flags.Bool("v2", false, "speak version 2")
+		migrate := flags.Bool("migrate", false, "go on from another socket")
 		if err := flags.Parse(os.Args[2:]); err != nil {
 			return err
 		}
-		return request(result, *connect, *ca, *get, *put, *streams)
+		if *chacha20 {
+			return errors.New("Go chooses the suite of TLS 1.3 by itself")
+		}
+		job := job{*connect, *ca, *get, *put, *streams, *connections, *resume, *early, *v2, *migrate}
+		return request(result, job)
 	default:
 		return fmt.Errorf("%q is neither server nor client", os.Args[1])
 	}
 }
 
-func serve(listen, cert, key string, retry bool) error {
+func serve(listen, cert, key string, retry, early bool) error {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		return err
@@ -168,7 +182,9 @@ func serve(listen, cert, key string, retry bool) error {
 		return err
 	}
 	transport := &quic.Transport{Conn: socket, VerifySourceAddress: func(net.Addr) bool { return retry }}
-	listener, err := transport.Listen(&tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{alpn}}, config())
+	settings := config()
+	settings.Allow0RTT = early
+	listener, err := transport.ListenEarly(&tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{alpn}}, settings)
 	if err != nil {
 		return err
 	}
@@ -230,53 +246,121 @@ func answer(stream *quic.Stream) error {
 	return stream.Close()
 }
 
-func request(result *figures, connect, ca string, get, put int64, streams int) error {
-	pem, err := os.ReadFile(ca)
+// job is what a client has to do.
+type job struct {
+	connect, ca          string
+	get, put             int64
+	streams, connections int
+	resume, early        bool
+	v2, migrate          bool
+}
+
+func request(result *figures, job job) error {
+	pem, err := os.ReadFile(job.ca)
 	if err != nil {
 		return err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("no certificate in %s", ca)
+		return fmt.Errorf("no certificate in %s", job.ca)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	start := time.Now()
 	tlsConfig := &tls.Config{RootCAs: roots, ServerName: serverName, NextProtos: []string{alpn}}
-	connection, err := quic.DialAddr(ctx, connect, tlsConfig, config())
-	if err != nil {
-		return fmt.Errorf("handshake: %w", err)
+	if job.resume {
+		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(10)
 	}
+	settings := config()
+	if job.v2 {
+		settings.Versions = []quic.Version{quic.Version2}
+	}
+	server, err := net.ResolveUDPAddr("udp", job.connect)
+	if err != nil {
+		return err
+	}
+	socket, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		return err
+	}
+	transport := &quic.Transport{Conn: socket}
+	defer transport.Close()
+	start := time.Now()
+	for number := range job.connections {
+		early := job.early && number > 0
+		dial := transport.Dial
+		if early {
+			dial = transport.DialEarly
+		}
+		connection, err := dial(ctx, server, tlsConfig, settings)
+		if err != nil {
+			return fmt.Errorf("handshake: %w", err)
+		}
+		if err := exchange(ctx, connection, job); err != nil {
+			return err
+		}
+		state := connection.ConnectionState()
+		if early && !state.Used0RTT {
+			return errors.New("early data was not used")
+		}
+		if job.resume && number > 0 && !state.TLS.DidResume {
+			return errors.New("the session was not resumed")
+		}
+		// The ticket comes after the answer.
+		if job.resume && number == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if err := connection.CloseWithError(0, "done"); err != nil {
+			return err
+		}
+	}
+	result.Seconds = time.Since(start).Seconds()
+	result.BytesReceived, result.BytesSent = job.get*int64(job.streams), job.put*int64(job.streams)
+	return nil
+}
+
+// exchange does all streams of one connection.
+func exchange(ctx context.Context, connection *quic.Conn, job job) error {
 	var group sync.WaitGroup
-	failures := make(chan error, streams)
-	for range streams {
+	failures := make(chan error, job.streams+1)
+	for range job.streams {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			if get > 0 {
-				if err := getBytes(ctx, connection, get); err != nil {
+			if job.get > 0 {
+				if err := getBytes(ctx, connection, job.get, job.migrate); err != nil {
 					failures <- err
 					return
 				}
 			}
-			if put > 0 {
-				if err := putBytes(ctx, connection, put); err != nil {
+			if job.put > 0 {
+				if err := putBytes(ctx, connection, job.put); err != nil {
 					failures <- err
 				}
 			}
 		}()
 	}
 	group.Wait()
-	result.Seconds = time.Since(start).Seconds()
 	close(failures)
-	if err := <-failures; err != nil {
-		return err
-	}
-	result.BytesReceived, result.BytesSent = get*int64(streams), put*int64(streams)
-	return connection.CloseWithError(0, "done")
+	return <-failures
 }
 
-func getBytes(ctx context.Context, connection *quic.Conn, length int64) error {
+// move goes on from another socket.
+func move(ctx context.Context, connection *quic.Conn) error {
+	socket, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		return err
+	}
+	path, err := connection.AddPath(&quic.Transport{Conn: socket})
+	if err != nil {
+		return fmt.Errorf("another path: %w", err)
+	}
+	if err := path.Probe(ctx); err != nil {
+		return fmt.Errorf("probe of another path: %w", err)
+	}
+	return path.Switch()
+}
+
+func getBytes(ctx context.Context, connection *quic.Conn, length int64, migrate bool) error {
 	stream, err := connection.OpenStreamSync(ctx)
 	if err != nil {
 		return err
@@ -296,6 +380,12 @@ func getBytes(ctx context.Context, connection *quic.Conn, length int64) error {
 				return fmt.Errorf("wrong byte after %d", got)
 			}
 			got, data = got+int64(len(expected)), data[len(expected):]
+		}
+		if migrate && got >= length/4 {
+			migrate = false
+			if err := move(ctx, connection); err != nil {
+				return err
+			}
 		}
 		if errors.Is(err, io.EOF) {
 			break

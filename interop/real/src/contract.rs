@@ -53,6 +53,9 @@ pub struct Server {
     /// Validate each client's address with a Retry packet.
     #[arg(long)]
     pub retry: bool,
+    /// Accept early data of clients that return.
+    #[arg(long)]
+    pub early: bool,
 }
 
 /// A client's arguments.
@@ -76,6 +79,24 @@ pub struct Client {
     /// Update keys when half the bytes have been received.
     #[arg(long)]
     pub key_update: bool,
+    /// Connections, one after the other, with all streams on each.
+    #[arg(long, default_value_t = 1)]
+    pub connections: u64,
+    /// Resume the session of the connection before.
+    #[arg(long)]
+    pub resume: bool,
+    /// Send the requests of a resumed connection as early data, which the server has to accept.
+    #[arg(long)]
+    pub early: bool,
+    /// Offer the suite ChaCha20-Poly1305 and no other.
+    #[arg(long)]
+    pub chacha20: bool,
+    /// Speak QUIC version 2.
+    #[arg(long)]
+    pub v2: bool,
+    /// Go on from another socket when a quarter of the bytes has been received.
+    #[arg(long)]
+    pub migrate: bool,
 }
 
 /// What a peer prints at its end.
@@ -98,6 +119,9 @@ pub struct Figures {
     /// Key updates that took place; `None` when the stack does not tell.
     #[serde(default)]
     pub key_updates: Option<u64>,
+    /// Acknowledgements that counted this end's ECN marks as they must; `None` when the stack does not tell.
+    #[serde(default)]
+    pub ecn_confirmed: Option<u64>,
     /// The version of the stack.
     #[serde(default)]
     pub version: String,

@@ -24,17 +24,20 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes new ones in `folder`.
+    /// Makes new ones in `folder`, where `names` more names in the leaf make the chain larger.
     ///
     /// # Errors
     /// When they cannot be made or written.
-    pub fn create(folder: &Path) -> Result<Self> {
+    pub fn create(folder: &Path, names: usize) -> Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let mut root = CertificateParams::new(vec![])?;
         root.distinguished_name.push(DnType::CommonName, "tiderace interop root");
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         root.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let root = CertifiedIssuer::self_signed(root, KeyPair::generate()?)?;
-        let mut leaf = CertificateParams::new(vec![SERVER_NAME.to_owned(), "localhost".to_owned()])?;
+        let more = (0..names).map(|n| format!("one-of-many-names-that-make-a-certificate-large-{n}.test"));
+        let own = [SERVER_NAME, "localhost"].map(str::to_owned);
+        let mut leaf = CertificateParams::new(own.into_iter().chain(more).collect::<Vec<_>>())?;
         leaf.distinguished_name.push(DnType::CommonName, SERVER_NAME);
         // Some verifiers insist on knowing the issuer's key.
         leaf.use_authority_key_identifier_extension = true;

@@ -7,13 +7,15 @@
 //! |---|---|
 //! | `contract` | arguments, pattern, request lines, answers and the JSON result of a peer |
 //! | `credentials` | the certificates of a run, as PEM files |
-//! | `relay` | a UDP relay that counts Retry packets on the wire |
+//! | `tap` | a UDP relay that watches the wire, and is the NAT of some cases |
 //! | `peers` | the peers there are, how each is installed and started |
+//! | `case` | the cases: arguments, links, who can take part, evidence |
 //! | `matrix` | who meets whom in which case, and the verdicts |
 //! | `bin/quinn_peer` | the peer on quinn |
 
+pub mod case;
 pub mod contract;
 pub mod credentials;
 pub mod matrix;
 pub mod peers;
-pub mod relay;
+pub mod tap;

@@ -1,12 +1,13 @@
 //! `cargo run --release -p real -- [--short] [--json] [--pair CLIENT:SERVER]...`
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use real_interop::{
+    case::Case,
     credentials::Credentials,
-    matrix::{Case, Matrix, run},
+    matrix::{Matrix, run},
     peers::{Installed, Peer},
 };
 
@@ -21,6 +22,15 @@ struct Arguments {
     /// A pair, client first, for example quinn:quic-go. May be given again. Without it: all that matter.
     #[arg(long = "pair", value_name = "CLIENT:SERVER")]
     pairs: Vec<String>,
+    /// A case, for example zerortt. May be given again. Without it: all.
+    #[arg(long = "case", value_name = "CASE")]
+    cases: Vec<String>,
+    /// How many pairs play at a time.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// Write the tables as Markdown into this file, between the lines that mark their place.
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
@@ -53,14 +63,25 @@ async fn matrix(arguments: Arguments) -> Result<bool> {
 
     let folder = cache.join(format!("run-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let credentials = Credentials::create(&folder)?;
-    let mut cells = vec![];
+    let credentials =
+        [Credentials::create(&folder.join("usual"), 0)?, Credentials::create(&folder.join("large"), 150)?];
+    for name in &arguments.cases {
+        anyhow::ensure!(Case::ALL.iter().any(|case| case.name() == *name), "no case is called `{name}`");
+    }
+    let credentials = Arc::new(credentials);
+    let jobs = Arc::new(tokio::sync::Semaphore::new(arguments.jobs.max(1)));
+    let mut tasks = vec![];
     for (client, server) in pairs {
-        for case in Case::ALL {
-            let cell = run(find(client)?, find(server)?, *case, &credentials).await;
-            eprintln!("{client} -> {server} {}: {}", case.name(), cell.error.as_deref().unwrap_or("ok"));
-            cells.push(cell);
-        }
+        let (client, server) = (find(client)?.clone(), find(server)?.clone());
+        let (jobs, credentials, cases) = (jobs.clone(), credentials.clone(), arguments.cases.clone());
+        tasks.push(tokio::spawn(async move {
+            let _job = jobs.acquire().await;
+            play(&client, &server, &cases, &credentials).await
+        }));
+    }
+    let mut cells = vec![];
+    for task in tasks {
+        cells.extend(task.await?);
     }
     std::fs::remove_dir_all(&folder)?;
     let matrix = Matrix { cells };
@@ -69,7 +90,40 @@ async fn matrix(arguments: Arguments) -> Result<bool> {
     } else {
         println!("{matrix}");
     }
-    Ok(matrix.cells.iter().all(|cell| cell.ok))
+    if let Some(file) = &arguments.write {
+        write_tables(file, &matrix)?;
+    }
+    let (ran, right) = matrix.score();
+    Ok(ran == right)
+}
+
+/// One pair in its cases, one after the other.
+async fn play(
+    client: &Installed,
+    server: &Installed,
+    names: &[String],
+    credentials: &[Credentials; 2],
+) -> Vec<real_interop::matrix::Cell> {
+    let mut cells = vec![];
+    for case in Case::ALL.iter().filter(|case| names.is_empty() || names.contains(&case.name())) {
+        let cell = run(client, server, *case, credentials).await;
+        let verdict = cell.error.as_deref().or(cell.lacks).unwrap_or("ok");
+        eprintln!("{} -> {} {}: {verdict}", client.peer, server.peer, case.name());
+        cells.push(cell);
+    }
+    cells
+}
+
+/// Puts the tables between the two lines of a document that mark their place. Lines before them of the form
+/// `<!-- CLIENT SERVER CASE: text -->` are the analyses of failures.
+fn write_tables(file: &std::path::Path, matrix: &Matrix) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let (before, rest) = text.split_once("<!-- begin -->\n").context("the document has no line <!-- begin -->")?;
+    let (_, after) = rest.split_once("<!-- end -->").context("the document has no line <!-- end -->")?;
+    let lines = before.lines().filter_map(|line| line.strip_prefix("<!-- ")?.strip_suffix(" -->"));
+    let tables = matrix.markdown(&lines.collect::<Vec<_>>().join("\n"));
+    std::fs::write(file, format!("{before}<!-- begin -->\n{tables}<!-- end -->{after}"))?;
+    Ok(())
 }
 
 /// The pairs asked for, or all that matter.

@@ -1,6 +1,6 @@
 //! Who meets whom in which case, and the verdicts.
 
-use std::{collections::BTreeMap, fmt, process::Output, time::Duration};
+use std::{collections::BTreeMap, fmt, process::Output};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -10,60 +10,17 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{contract::Figures, credentials::Credentials, peers::Installed, relay::Relay};
+use emu::{Relay, RelayConfig};
+use netem::DropReason;
+use units::Seed;
 
-/// A case ends within this time, or it has failed.
-pub const TIME_LIMIT: Duration = Duration::from_secs(90);
-/// The size of the large file.
-const FILE: u64 = 10 * 1024 * 1024;
-
-/// What two peers do together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Case {
-    /// 10 MiB from server to client.
-    Get,
-    /// 10 MiB from client to server.
-    Put,
-    /// The server validates the client's address with a Retry packet, which must be seen on the wire.
-    Retry,
-    /// The client updates its keys in the middle of 10 MiB.
-    KeyUpdate,
-    /// 100 streams at once, 20 kB each way on each.
-    Streams,
-}
-
-impl Case {
-    /// Every case.
-    pub const ALL: &[Self] = &[Self::Get, Self::Put, Self::Retry, Self::KeyUpdate, Self::Streams];
-
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Get => "get 10 MiB",
-            Self::Put => "put 10 MiB",
-            Self::Retry => "retry",
-            Self::KeyUpdate => "key update",
-            Self::Streams => "100 streams",
-        }
-    }
-
-    /// What the client is told.
-    fn client_arguments(self) -> Vec<String> {
-        let (get, put, streams) = match self {
-            Self::Get => (FILE, 0, 1),
-            Self::Put => (0, FILE, 1),
-            Self::Retry => (10_000, 10_000, 1),
-            Self::KeyUpdate => (FILE, 100_000, 1),
-            Self::Streams => (20_000, 20_000, 100),
-        };
-        let mut arguments = vec![format!("--get={get}"), format!("--put={put}"), format!("--streams={streams}")];
-        if self == Self::KeyUpdate {
-            arguments.push("--key-update".into());
-        }
-        arguments
-    }
-}
+use crate::{
+    case::Case,
+    contract::Figures,
+    credentials::Credentials,
+    peers::Installed,
+    tap::{Seen, Tap},
+};
 
 /// One cell of the matrix.
 #[derive(Clone, Debug, Serialize)]
@@ -80,8 +37,18 @@ pub struct Cell {
     pub error: Option<String>,
     /// Seconds from connecting to the last answer.
     pub seconds: f64,
-    /// Retry packets seen on the wire (case `retry`).
-    pub retries: Option<u64>,
+    /// Why the two cannot do it, if so; then nothing ran.
+    pub lacks: Option<&'static str>,
+    /// What was seen on the wire.
+    pub seen: Seen,
+    /// Packets that the link between them lost or had no room for.
+    pub link_dropped: u64,
+    /// Those of them that came while it was dead.
+    pub link_outage: u64,
+    /// Packets in which it flipped bits.
+    pub link_corrupted: u64,
+    /// Acknowledgements that counted the marks of client and server as they must; `None` where the stack does not tell.
+    pub ecn_confirmed: [Option<u64>; 2],
     /// Key updates that the client's and the server's stack tell of; `None` where it does not tell.
     pub key_updates: [Option<u64>; 2],
     /// Versions of the two.
@@ -89,7 +56,7 @@ pub struct Cell {
 }
 
 /// Runs one case between two peers.
-pub async fn run(client: &Installed, server: &Installed, case: Case, credentials: &Credentials) -> Cell {
+pub async fn run(client: &Installed, server: &Installed, case: Case, credentials: &[Credentials; 2]) -> Cell {
     let mut cell = Cell {
         client: client.peer.to_string(),
         server: server.peer.to_string(),
@@ -97,13 +64,23 @@ pub async fn run(client: &Installed, server: &Installed, case: Case, credentials
         ok: false,
         error: None,
         seconds: 0.0,
-        retries: None,
+        lacks: case.lacks(client.peer, server.peer),
+        seen: Seen::default(),
+        link_dropped: 0,
+        link_outage: 0,
+        link_corrupted: 0,
+        ecn_confirmed: [None; 2],
         key_updates: [None; 2],
         versions: [String::new(), String::new()],
     };
-    let result = match timeout(TIME_LIMIT, meet(client, server, credentials, &mut cell)).await {
-        Ok(result) => result.and_then(|()| evidence(&cell)),
-        Err(_) => Err(anyhow::anyhow!("not done after {} s", TIME_LIMIT.as_secs())),
+    if cell.lacks.is_some() {
+        return cell;
+    }
+    let credentials = &credentials[usize::from(case.has_large_chain())];
+    let limit = case.time_limit();
+    let result = match timeout(limit, meet(client, server, credentials, &mut cell)).await {
+        Ok(result) => result.and_then(|()| case.evidence(&cell)),
+        Err(_) => Err(anyhow::anyhow!("not done after {} s", limit.as_secs())),
     };
     cell.ok = result.is_ok();
     cell.error = result.err().map(|error| format!("{error:#}"));
@@ -115,9 +92,7 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
     let mut command = server.command();
     command.args(["server", "--listen", "127.0.0.1:0", "--cert"]).arg(&credentials.cert);
     command.arg("--key").arg(&credentials.key);
-    if cell.case == Case::Retry {
-        command.arg("--retry");
-    }
+    command.args(cell.case.server_arguments());
     let mut process = command.spawn().context("start the server")?;
     let mut lines = BufReader::new(process.stdout.take().context("the server's output")?).lines();
     let Some(first) = lines.next_line().await? else {
@@ -126,12 +101,31 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
     let ready: serde_json::Value = serde_json::from_str(&first).with_context(|| format!("the server said {first}"))?;
     let address = ready["address"].as_str().with_context(|| format!("the server said {first}"))?.parse()?;
 
-    let relay = if cell.case == Case::Retry { Some(Relay::start(address).await?) } else { None };
+    // client – tap – link – server. With ECN there is nothing between, because the tap does not pass marks on.
+    let link = match cell.case.link() {
+        Some(link) => Some(Relay::start(&RelayConfig {
+            up: link.clone(),
+            down: link,
+            seed: Seed::from_number(1),
+            ..RelayConfig::new("127.0.0.1:0".parse()?, address)
+        })?),
+        None => None,
+    };
+    let address = link.as_ref().map_or(address, Relay::address);
+    let tap = if cell.case == Case::Ecn { None } else { Some(Tap::start(address, cell.case.rebind()).await?) };
     let mut command = client.command();
-    command.arg("client").arg("--connect").arg(relay.as_ref().map_or(address, |relay| relay.address).to_string());
-    command.arg("--ca").arg(&credentials.ca).args(cell.case.client_arguments());
+    command.arg("client").arg("--connect").arg(tap.as_ref().map_or(address, |tap| tap.address).to_string());
+    command.arg("--ca").arg(&credentials.ca).args(cell.case.client_arguments(client.peer));
     let output = command.output().await.context("start the client")?;
-    cell.retries = relay.map(|relay| relay.retries());
+    cell.seen = tap.map(|tap| tap.seen()).unwrap_or_default();
+    if let Some(statistics) = link.and_then(|link| link.stop().ok()) {
+        let links = [&statistics.up, &statistics.down];
+        let lost =
+            |link: &&netem::LinkCounters| DropReason::ALL.iter().map(|&why| link.dropped(why).packets).sum::<u64>();
+        cell.link_dropped = links.iter().map(lost).sum();
+        cell.link_outage = links.iter().map(|link| link.dropped(DropReason::Outage).packets).sum();
+        cell.link_corrupted = links.iter().map(|link| link.corrupted).sum();
+    }
     let got = read_figures(&output);
 
     // The end of its input tells the server to stop.
@@ -146,9 +140,11 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
     }
     let figures = got.with_context(|| format!("the client; the server complained: `{}`", errors.trim()))?;
     (cell.seconds, cell.key_updates[0], cell.versions[0]) = (figures.seconds, figures.key_updates, figures.version);
+    cell.ecn_confirmed[0] = figures.ecn_confirmed;
     let last = last.context("the server said nothing at its end")?;
     let figures: Figures = serde_json::from_str(&last).with_context(|| format!("the server said {last}"))?;
     (cell.key_updates[1], cell.versions[1]) = (figures.key_updates, figures.version);
+    cell.ecn_confirmed[1] = figures.ecn_confirmed;
     match (figures.ok, figures.error) {
         (true, _) => Ok(()),
         (false, error) => Err(anyhow::anyhow!("the server: {}", error.unwrap_or_default())),
@@ -177,21 +173,6 @@ async fn complaint(process: Child) -> anyhow::Error {
     }
 }
 
-/// Whether what the case is about has really happened.
-fn evidence(cell: &Cell) -> Result<()> {
-    match cell.case {
-        Case::Retry => {
-            ensure!(cell.retries.is_some_and(|count| count > 0), "no Retry packet was seen on the wire");
-        }
-        Case::KeyUpdate => {
-            let told: Vec<_> = cell.key_updates.iter().flatten().collect();
-            ensure!(told.iter().all(|count| **count > 0), "no key update took place: {:?}", cell.key_updates);
-        }
-        Case::Get | Case::Put | Case::Streams => {}
-    }
-    Ok(())
-}
-
 /// All cells, printed as a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Matrix {
@@ -199,43 +180,96 @@ pub struct Matrix {
     pub cells: Vec<Cell>,
 }
 
-impl fmt::Display for Matrix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<20}", "client -> server")?;
-        for case in Case::ALL {
-            write!(f, " {:>12}", case.name())?;
-        }
-        writeln!(f)?;
-        let mut rows: BTreeMap<(&str, &str), BTreeMap<Case, &Cell>> = BTreeMap::new();
+impl Matrix {
+    /// The pairs in their order, and by case what became of each.
+    fn columns(&self) -> (Vec<(&str, &str)>, BTreeMap<Case, BTreeMap<(&str, &str), &Cell>>) {
+        let mut pairs = Vec::new();
+        let mut cases: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for cell in &self.cells {
-            rows.entry((&cell.client, &cell.server)).or_default().insert(cell.case, cell);
-        }
-        let mut unproven = false;
-        for ((client, server), row) in &rows {
-            write!(f, "{:<20}", format!("{client} -> {server}"))?;
-            for case in Case::ALL {
-                let text = match row.get(case) {
-                    None => "–".into(),
-                    Some(cell) if !cell.ok => "FAILED".into(),
-                    Some(cell) if *case == Case::KeyUpdate && cell.key_updates == [None; 2] => {
-                        unproven = true;
-                        format!("{:.2} s *", cell.seconds)
-                    }
-                    Some(cell) => format!("{:.2} s", cell.seconds),
-                };
-                write!(f, " {text:>12}")?;
+            let pair = (&cell.client[..], &cell.server[..]);
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
             }
-            writeln!(f)?;
+            cases.entry(cell.case).or_default().insert(pair, cell);
         }
-        if unproven {
-            writeln!(f, "* asked for; neither stack tells whether the keys changed")?;
-        }
-        for cell in self.cells.iter().filter(|cell| !cell.ok) {
-            let error = cell.error.as_deref().unwrap_or_default();
-            writeln!(f, "FAILED {} -> {} {}: {error}", cell.client, cell.server, cell.case.name())?;
-        }
+        (pairs, cases)
+    }
+
+    /// The versions that took part.
+    fn versions(&self) -> String {
         let versions: std::collections::BTreeSet<_> =
             self.cells.iter().flat_map(|cell| &cell.versions).filter(|text| !text.is_empty()).collect();
-        write!(f, "{}", versions.into_iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+        versions.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Cells that ran, and those of them in which all was right.
+    pub fn score(&self) -> (usize, usize) {
+        let ran = self.cells.iter().filter(|cell| cell.lacks.is_none());
+        (ran.clone().count(), ran.filter(|cell| cell.ok).count())
+    }
+
+    /// The tables for docs/interop.md; `analyses` has a line `CLIENT SERVER CASE: text` for each failure that was looked into.
+    pub fn markdown(&self, analyses: &str) -> String {
+        use fmt::Write as _;
+        let (pairs, cases) = self.columns();
+        let mut text = String::from("| case |");
+        pairs.iter().for_each(|(client, server)| write!(text, " {client} → {server} |").unwrap_or_default());
+        text += "\n|---|";
+        text += &"---|".repeat(pairs.len());
+        for (case, row) in &cases {
+            let _ = write!(text, "\n| {} |", case.name());
+            for pair in &pairs {
+                let cell = row.get(pair);
+                let _ = match cell {
+                    None => write!(text, " |"),
+                    Some(cell) if cell.lacks.is_some() => write!(text, " – |"),
+                    Some(cell) if cell.ok => write!(text, " {:.2} s |", cell.seconds),
+                    Some(_) => write!(text, " **failed** |"),
+                };
+            }
+        }
+        let (ran, right) = self.score();
+        let _ = write!(text, "\n\n{right} of {ran} right. Versions: {}.\n", self.versions());
+        let lacks: std::collections::BTreeSet<_> =
+            self.cells.iter().filter_map(|cell| Some((cell.case.name(), cell.lacks?))).collect();
+        if !lacks.is_empty() {
+            text += "\nNot possible (–):\n\n";
+            lacks.iter().for_each(|(case, why)| writeln!(text, "- {case}: {why}").unwrap_or_default());
+        }
+        let failed: Vec<_> = self.cells.iter().filter(|cell| !cell.ok && cell.lacks.is_none()).collect();
+        if !failed.is_empty() {
+            text += "\nFailures:\n\n";
+        }
+        for cell in failed {
+            let name = format!("{} {} {}", cell.client, cell.server, cell.case.name());
+            let error = cell.error.as_deref().unwrap_or_default().replace('\n', " ");
+            let known = analyses.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(": "));
+            let why = known.unwrap_or("not analysed");
+            let _ = writeln!(text, "- {} → {}, {}: `{error}` — {why}", cell.client, cell.server, cell.case.name());
+        }
+        text
+    }
+}
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pairs, cases) = self.columns();
+        for (case, row) in &cases {
+            for pair in &pairs {
+                let Some(cell) = row.get(pair) else { continue };
+                let text = match cell.lacks {
+                    Some(why) => format!("– ({why})"),
+                    None if !cell.ok => format!("FAILED {}", cell.error.as_deref().unwrap_or_default()),
+                    // Nobody tells whether the keys changed.
+                    None if *case == Case::Keyupdate && cell.key_updates == [None; 2] => {
+                        format!("{:.2} s, unproven", cell.seconds)
+                    }
+                    None => format!("{:.2} s", cell.seconds),
+                };
+                writeln!(f, "{:<20} {:<24} {text}", case.name(), format!("{} -> {}", pair.0, pair.1))?;
+            }
+        }
+        let (ran, right) = self.score();
+        write!(f, "{right} of {ran} right; {}", self.versions())
     }
 }

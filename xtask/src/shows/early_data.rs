@@ -53,7 +53,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
 }
 
 /// Lines of the form `measured WHAT: VALUE`. A test's name may stand before it.
-fn read(stdout: &str) -> BTreeMap<&str, f64> {
+pub(crate) fn read(stdout: &str) -> BTreeMap<&str, f64> {
     let values = stdout.lines().filter_map(|line| {
         let (what, value) = line.split_once("measured ")?.1.rsplit_once(": ")?;
         Some((what, value.trim().parse().ok()?))

@@ -15,6 +15,7 @@ mod early_data;
 mod edge;
 mod fec;
 mod flood;
+mod fuzz;
 mod interop;
 mod laboratory;
 mod link;
@@ -23,7 +24,9 @@ mod one_way;
 mod page;
 mod paths;
 mod perf;
+mod post_quantum;
 mod random_loss;
+mod real_interop;
 mod relay;
 mod row;
 mod speed;
@@ -172,6 +175,10 @@ fn standards() -> Vec<Case> {
         case("compliance", "every requirement in code and test, or excepted with a reason", compliance::measure),
         case("early-data", "0-RTT: what it gains, replays, refusals, and old tickets and tokens", early_data::measure),
         case("paths", "moves of clients, datagram sizes, versions, header bits and keys", paths::measure),
+        case("post-quantum", "X25519MLKEM768 beside X25519 on the paths of the lab", post_quantum::measure),
+        case("bad-input", "malformed and forged packets, and wrong requests", bad_input::measure),
+        case("real-interop", "the interop runner's cases over real sockets, both roles", real_interop::measure),
+        case("fuzz", "every fuzz target; two hours with --long, four minutes without", fuzz::measure),
     ]
 }
 

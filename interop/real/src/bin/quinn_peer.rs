@@ -1,6 +1,10 @@
 //! The peer on quinn. See `contract` for what it does.
 
-use std::{process::ExitCode, sync::Arc, time::Instant};
+use std::{
+    process::ExitCode,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -37,6 +41,7 @@ async fn serve(arguments: Server) -> Result<Figures> {
         .with_no_client_auth()
         .with_single_cert(credentials::read_chain(&arguments.cert)?, credentials::read_key(&arguments.key)?)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = if arguments.early { u32::MAX } else { 0 };
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(transport());
     let endpoint = quinn::Endpoint::server(config, arguments.listen)?;
@@ -106,23 +111,68 @@ async fn write_pattern(send: &mut quinn::SendStream, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// The suites on offer; quinn protects Initial packets with the first of the provider that can.
+fn provider(chacha20: bool) -> Arc<rustls::crypto::CryptoProvider> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    if chacha20 {
+        provider.cipher_suites.retain(|suite| suite.suite() == rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+    }
+    Arc::new(provider)
+}
+
 async fn request(arguments: Client) -> Result<Figures> {
-    let mut tls = rustls::ClientConfig::builder()
+    ensure!(!arguments.v2, "quinn does not speak version 2");
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider(arguments.chacha20))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(credentials::read_roots(&arguments.ca)?)
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    tls.enable_early_data = arguments.early;
+    if !arguments.resume {
+        tls.resumption = rustls::client::Resumption::disabled();
+    }
+    let initial = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let initial = initial.tls13().and_then(|suite| suite.quic_suite()).context("AES-128-GCM for Initial packets")?;
+    let crypto = QuicClientConfig::with_initial(Arc::new(tls), initial)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(transport());
     let endpoint = quinn::Endpoint::client("0.0.0.0:0".parse()?)?;
     let start = Instant::now();
-    let connection = endpoint.connect_with(config, arguments.connect, SERVER_NAME)?.await.context("handshake")?;
+    for number in 0..arguments.connections {
+        let connecting = endpoint.connect_with(config.clone(), arguments.connect, SERVER_NAME)?;
+        let (connection, accepted) = if arguments.early && number > 0 {
+            let early = connecting.into_0rtt();
+            let (connection, accepted) = early.map_err(|_| anyhow::anyhow!("there is no session for early data"))?;
+            (connection, Some(accepted))
+        } else {
+            (connecting.await.context("handshake")?, None)
+        };
+        exchange(&endpoint, &connection, &arguments).await?;
+        if let Some(accepted) = accepted {
+            ensure!(accepted.await, "early data was refused");
+        }
+        connection.close(VarInt::from_u32(0), b"done");
+    }
+    let figures = Figures {
+        bytes_received: arguments.get * arguments.streams,
+        bytes_sent: arguments.put * arguments.streams,
+        seconds: start.elapsed().as_secs_f64(),
+        ..Figures::default()
+    };
+    endpoint.wait_idle().await;
+    Ok(figures)
+}
 
+/// All streams of one connection.
+async fn exchange(endpoint: &quinn::Endpoint, connection: &quinn::Connection, arguments: &Client) -> Result<()> {
     let mut streams = tokio::task::JoinSet::new();
+    // The one stream that has something special to do in its middle.
+    let special = Arc::new(Mutex::new(arguments.migrate.then(|| endpoint.clone())));
     for _ in 0..arguments.streams {
-        let (connection, arguments) = (connection.clone(), arguments.clone());
+        let (connection, arguments, special) = (connection.clone(), arguments.clone(), special.clone());
         streams.spawn(async move {
             if arguments.get > 0 {
-                get(&connection, arguments.get, arguments.key_update).await?;
+                get(&connection, arguments.get, arguments.key_update, &special).await?;
             }
             if arguments.put > 0 {
                 put(&connection, arguments.put).await?;
@@ -133,18 +183,15 @@ async fn request(arguments: Client) -> Result<Figures> {
     while let Some(result) = streams.join_next().await {
         result??;
     }
-    let figures = Figures {
-        bytes_received: arguments.get * arguments.streams,
-        bytes_sent: arguments.put * arguments.streams,
-        seconds: start.elapsed().as_secs_f64(),
-        ..Figures::default()
-    };
-    connection.close(VarInt::from_u32(0), b"done");
-    endpoint.wait_idle().await;
-    Ok(figures)
+    Ok(())
 }
 
-async fn get(connection: &quinn::Connection, len: u64, key_update: bool) -> Result<()> {
+async fn get(
+    connection: &quinn::Connection,
+    len: u64,
+    key_update: bool,
+    moves: &Mutex<Option<quinn::Endpoint>>,
+) -> Result<()> {
     let (mut send, mut receive) = connection.open_bi().await?;
     send.write_all(Request::Get(len).line().as_bytes()).await?;
     send.finish()?;
@@ -155,6 +202,10 @@ async fn get(connection: &quinn::Connection, len: u64, key_update: bool) -> Resu
         if !updated && got >= len / 2 {
             updated = true;
             connection.force_key_update();
+        }
+        let moving = if got >= len / 4 { moves.lock().expect("nobody panics with it").take() } else { None };
+        if let Some(endpoint) = moving {
+            endpoint.rebind(std::net::UdpSocket::bind("0.0.0.0:0")?)?;
         }
     }
     ensure!(got == len, "got {got} of {len} bytes");

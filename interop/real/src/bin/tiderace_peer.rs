@@ -1,6 +1,13 @@
 //! The peer on tiderace. See `contract` for what it does.
 
-use std::{process::ExitCode, sync::Arc, time::Instant};
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -8,8 +15,8 @@ use real_interop::contract::{
     ALPN, Client, Command, Digest, Figures, Pattern, Request, Role, SERVER_NAME, Server, conclude,
 };
 use tiderace::{
-    ClientConfig, Connection, Endpoint, Identity, Profile, RecvStream, RetryPolicy, RustlsClient, RustlsServer,
-    SendStream, ServerConfig,
+    ClientConfig, Connection, EarlyData, Endpoint, Identity, Profile, RecvStream, RetryPolicy, RustlsClient,
+    RustlsServer, SendStream, ServerConfig, transport::crypto::CipherSuite,
 };
 use tokio::io::AsyncReadExt;
 
@@ -33,15 +40,22 @@ fn profile() -> Arc<Profile> {
 
 async fn serve(arguments: Server) -> Result<Figures> {
     let identity = Identity::from_pem(&std::fs::read(&arguments.cert)?, &std::fs::read(&arguments.key)?)?;
-    let tls = RustlsServer::builder().identity(identity).alpn(ALPN).build()?;
+    let tls = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(arguments.early).build()?;
     let mut config = ServerConfig::new(Arc::new(tls), profile());
     config.retry = if arguments.retry { RetryPolicy::Always } else { RetryPolicy::Never };
     let endpoint = Endpoint::server(arguments.listen, config)?;
     println!("{}", serde_json::json!({ "ready": true, "address": endpoint.local_addr().to_string() }));
 
+    let marks = Arc::new(AtomicU64::new(0));
     let accept = async {
-        while let Some(connection) = endpoint.accept().await {
+        while let Some(connection) = endpoint.accept_early().await {
+            let marks = marks.clone();
             tokio::spawn(async move {
+                let its = connection.clone();
+                tokio::spawn(async move {
+                    its.closed().await;
+                    marks.fetch_add(its.stats().map_or(0, |stats| stats.ecn_confirmed), Ordering::Relaxed);
+                });
                 while let Ok((send, receive)) = connection.accept_bi().await {
                     tokio::spawn(async move {
                         if let Err(error) = answer(send, receive).await {
@@ -58,7 +72,8 @@ async fn serve(arguments: Server) -> Result<Figures> {
         _ = stdin.read_to_end(&mut ignored) => {}
     }
     endpoint.close(0, b"done");
-    Ok(Figures::default())
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    Ok(Figures { ecn_confirmed: Some(marks.load(Ordering::Relaxed)), ..Figures::default() })
 }
 
 /// One stream of a server.
@@ -98,18 +113,61 @@ async fn write_pattern(send: &mut SendStream, len: u64) -> Result<()> {
 }
 
 async fn request(arguments: Client) -> Result<Figures> {
-    let tls = RustlsClient::builder().roots_pem(&std::fs::read(&arguments.ca)?)?.alpn(ALPN).build()?;
-    let config = ClientConfig::new(Arc::new(tls), profile());
-    let endpoint = Endpoint::client_for(arguments.connect)?;
+    let mut tls = RustlsClient::builder().roots_pem(&std::fs::read(&arguments.ca)?)?.alpn(ALPN);
+    if arguments.chacha20 {
+        tls = tls.cipher_suites([CipherSuite::ChaCha20Poly1305]);
+    }
+    tls = if arguments.resume { tls.early_data(arguments.early) } else { tls.without_resumption() };
+    let mut config = ClientConfig::new(Arc::new(tls.build()?), profile());
+    if arguments.v2 {
+        config.version = wire::version::V2;
+        config.versions = vec![wire::version::V2, wire::version::V1];
+    }
+    let endpoint = Arc::new(Endpoint::client_for(arguments.connect)?);
     let start = Instant::now();
-    let connection = endpoint.connect(&config, arguments.connect, SERVER_NAME)?.await.context("handshake")?;
+    let (mut key_updates, mut marks) = (0, 0);
+    for number in 0..arguments.connections {
+        let early = arguments.early && number > 0;
+        let connecting = endpoint.connect(&config, arguments.connect, SERVER_NAME)?;
+        let connection = if early {
+            connecting.into_early().map_err(|_| anyhow::anyhow!("there is no session for early data"))?
+        } else {
+            connecting.await.context("handshake")?
+        };
+        exchange(&endpoint, &connection, &arguments).await?;
+        if early {
+            connection.established().await?;
+            ensure!(connection.early_data() == EarlyData::Accepted, "early data was {:?}", connection.early_data());
+        }
+        let stats = connection.stats();
+        key_updates += stats.map_or(0, |stats| stats.key_updates);
+        marks += stats.map_or(0, |stats| stats.ecn_confirmed);
+        ensure!(!arguments.v2 || connection.stats().is_some(), "the connection is over");
+        connection.close(0, b"done");
+    }
+    let figures = Figures {
+        bytes_received: arguments.get * arguments.streams,
+        bytes_sent: arguments.put * arguments.streams,
+        seconds: start.elapsed().as_secs_f64(),
+        key_updates: Some(key_updates),
+        ecn_confirmed: Some(marks),
+        ..Figures::default()
+    };
+    ensure!(!arguments.key_update || key_updates != 0, "the keys were not updated");
+    endpoint.wait_idle().await;
+    Ok(figures)
+}
 
+/// All streams of one connection.
+async fn exchange(endpoint: &Arc<Endpoint>, connection: &Connection, arguments: &Client) -> Result<()> {
     let mut streams = tokio::task::JoinSet::new();
+    // The one stream that has something special to do in its middle.
+    let special = Arc::new(Mutex::new(arguments.migrate.then(|| endpoint.clone())));
     for _ in 0..arguments.streams {
-        let (connection, arguments) = (connection.clone(), arguments.clone());
+        let (connection, arguments, special) = (connection.clone(), arguments.clone(), special.clone());
         streams.spawn(async move {
             if arguments.get > 0 {
-                get(&connection, arguments.get, arguments.key_update).await?;
+                get(&connection, arguments.get, arguments.key_update, &special).await?;
             }
             if arguments.put > 0 {
                 put(&connection, arguments.put).await?;
@@ -120,22 +178,11 @@ async fn request(arguments: Client) -> Result<Figures> {
     while let Some(result) = streams.join_next().await {
         result??;
     }
-    let key_updates = connection.stats().map(|stats| stats.key_updates);
-    let figures = Figures {
-        bytes_received: arguments.get * arguments.streams,
-        bytes_sent: arguments.put * arguments.streams,
-        seconds: start.elapsed().as_secs_f64(),
-        key_updates,
-        ..Figures::default()
-    };
-    ensure!(!arguments.key_update || key_updates != Some(0), "the keys were not updated");
-    connection.close(0, b"done");
-    endpoint.wait_idle().await;
-    Ok(figures)
+    Ok(())
 }
 
-async fn get(connection: &Connection, len: u64, key_update: bool) -> Result<()> {
-    let (mut send, mut receive) = connection.open_bi().await?;
+async fn get(connection: &Connection, len: u64, key_update: bool, moves: &Mutex<Option<Arc<Endpoint>>>) -> Result<()> {
+    let (mut send, mut receive) = connection.open_bi_early().await?;
     send.write_all(Request::Get(len).line().as_bytes()).await?;
     send.finish()?;
     let (pattern, mut got, mut updated) = (Pattern::default(), 0, !key_update);
@@ -145,6 +192,11 @@ async fn get(connection: &Connection, len: u64, key_update: bool) -> Result<()> 
         if !updated && got >= len / 2 {
             updated = true;
             connection.update_keys();
+        }
+        let moving = if got >= len / 4 { moves.lock().expect("nobody panics with it").take() } else { None };
+        if let Some(endpoint) = moving {
+            let here = if endpoint.local_addr().is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            endpoint.rebind(std::net::UdpSocket::bind(here)?)?;
         }
     }
     ensure!(got == len, "got {got} of {len} bytes");
