@@ -111,3 +111,24 @@ fn the_first_key_update_waits_for_an_acknowledgement() {
     }
     panic!("the handshake did not complete");
 }
+
+/// A client that closes the moment it is connected: the server sees the connection, and its end.
+#[test]
+fn a_close_at_once_does_not_take_the_handshake_with_it() {
+    let mut server = server_endpoint(1, server_config(&Profile::default()));
+    let mut client = client_endpoint(2);
+    client.connect(NOW, &client_config(&Profile::default()), address(2), "server.test").unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        sent(&mut client, NOW).iter().for_each(|d| give(&mut server, NOW, address(1), &d.payload));
+        seen.extend(events(&mut server).into_iter().map(|(_, event)| event));
+        sent(&mut server, NOW).iter().for_each(|d| give(&mut client, NOW, address(2), &d.payload));
+        for (handle, event) in events(&mut client) {
+            if event == Event::Connected {
+                client.connection_mut(handle).unwrap().close(NOW, 7, b"");
+            }
+        }
+    }
+    assert!(seen.contains(&Event::Connected), "{seen:?}");
+    assert!(seen.iter().any(|event| matches!(event, Event::Closed(_))), "{seen:?}");
+}

@@ -128,6 +128,11 @@ impl Lifecycle {
         }
     }
 
+    /// An application's goodbye waits to be sent for the first time.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.frame, Some(CloseFrame::Application { .. })) && self.size.is_none()
+    }
+
     /// The goodbye, when it has to be sent; once.
     pub(crate) fn take_to_send(&mut self) -> Option<&CloseFrame> {
         let due = std::mem::replace(&mut self.to_send, false);

@@ -117,7 +117,10 @@ impl Connection {
         {
             return Some(transmit);
         }
-        if self.lifecycle.is_open()
+        // An application that closes as soon as it is connected still ends the handshake: the other end learns of the
+        // connection and of its code.
+        let owes_flight = || self.lifecycle.is_leaving() && self.handshake.wants_to_send(Level::Handshake);
+        if (self.lifecycle.is_open() || owes_flight())
             && let Some(transmit) = self.transmit_batch(now, buffer)
         {
             return Some(transmit);
