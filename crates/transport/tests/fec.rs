@@ -326,7 +326,8 @@ fn impossible_symbols_close_the_connection() {
     let ping = bytes(&[Frame::Ping]);
     let violation = Some(Code::PROTOCOL_VIOLATION);
     let malformed = Some(Code::FRAME_ENCODING_ERROR);
-    let cases: Vec<(&str, Vec<Vec<u8>>, Option<Code>)> = vec![
+    type Case = (&'static str, Vec<Vec<u8>>, Option<Code>);
+    let cases: Vec<Case> = vec![
         ("more symbols than packets", vec![symbol(1 << 40, &ping)], violation),
         ("a symbol without frames", vec![symbol(0, &[])], violation),
         ("a symbol in a symbol", vec![symbol(0, &symbol(1, &ping))], violation),
