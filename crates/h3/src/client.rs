@@ -58,7 +58,11 @@ impl SendRequest {
         self.quic.set_priority(tiderace::StreamId(stream.id().into_inner()), asked);
         let (mut send, mut recv) = stream.split();
         if body.is_end_stream() {
-            send.finish().await?;
+            match send.finish().await.map_err(Error::from) {
+                // RFC 9114 §4.1: a server that has answered may need no more of the request. Its answer counts.
+                Err(Error::Reset(Code::NO_ERROR)) => {}
+                ended => ended?,
+            }
         } else {
             tokio::spawn(async move {
                 if let Err(error) = send_body(&mut send, body).await {

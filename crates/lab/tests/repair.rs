@@ -10,6 +10,7 @@ fn repair_leaves_less_missing_and_shows_evidence() {
     let setting = Setting { seconds: 6, seeds: 1, ..DATAGRAMS };
     let missing = |code| measured(&setting, code, Figure::ResidualLoss).unwrap().0;
     let (off, block, window) = (missing("off"), missing("rs:10+2"), missing("rlc:1/5:40"));
+    println!("{off} {block} {window}");
     assert!((0.04..0.08).contains(&off), "{off}");
     assert!(block < 0.012 && window < 0.001, "{block} {window}");
 }

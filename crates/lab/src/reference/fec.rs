@@ -40,7 +40,7 @@ pub const DATAGRAMS: Setting = Setting {
     burst: 1.0,
     rtt: 50,
     traffic: "workload = \"datagrams\"\ndirection = \"upload\"\nconnections = 1\npacket-rate = 1500\ndatagram-size = \"1100 B\"",
-    profile: "congestion = \"bbr1\"",
+    profile: "congestion = \"bbr3\", random_loss_tolerance = \"15 %\"",
     seconds: 60,
     seeds: 3,
 };

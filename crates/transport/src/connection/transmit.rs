@@ -117,9 +117,11 @@ impl Connection {
         {
             return Some(transmit);
         }
-        // An application that closes as soon as it is connected still ends the handshake: the other end learns of the
+        // A client that closes as soon as it is connected still ends the handshake: the other end learns of the
         // connection and of its code.
-        let owes_flight = || self.lifecycle.is_leaving() && self.handshake.wants_to_send(Level::Handshake);
+        let owes_flight = || {
+            self.side == Side::Client && self.lifecycle.is_leaving() && self.handshake.wants_to_send(Level::Handshake)
+        };
         if (self.lifecycle.is_open() || owes_flight())
             && let Some(transmit) = self.transmit_batch(now, buffer)
         {

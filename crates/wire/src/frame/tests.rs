@@ -80,7 +80,9 @@ fn layout_of_every_frame() {
 #[test]
 fn every_cut_of_every_frame_is_reported() {
     for (frame, bytes) in examples().into_iter().filter(|(frame, _)| !matches!(frame, Frame::Padding { .. })) {
-        for cut in varint::len(frame.ty())..bytes.len() {
+        // What reaches to the end of a packet is as long as the packet.
+        let open_ended = if let Frame::Repair(repair) = &frame { repair.data.len() } else { 0 };
+        for cut in varint::len(frame.ty())..bytes.len() - open_ended {
             let error = FrameError { frame_type: frame.ty(), kind: FrameErrorKind::Truncated };
             assert_eq!(parse(&bytes[..cut]), [Err(error)], "{frame:?}");
         }
