@@ -1,8 +1,8 @@
 //! Forward error correction of what 1-RTT packets carry (docs/fec.md).
 //!
 //! A source symbol is the part of a packet's payload behind its SOURCE_SYMBOL frame: STREAM and DATAGRAM frames, and what belongs
-//! to streams. [`sender`] keeps the latest of them and makes repair symbols at the rate of a code, which is fixed or what
-//! [`controller`] finds worth its bytes; [`receiver`] rebuilds what was lost and says so. Codes and arithmetic are in the crate
+//! to streams. `sender` keeps the latest of them and makes repair symbols at the rate of a code, which is fixed or what
+//! `controller` finds worth its bytes; `receiver` rebuilds what was lost and says so. Codes and arithmetic are in the crate
 //! `fec`; where packets are built and read is the connection's business.
 
 mod controller;
