@@ -44,6 +44,9 @@ pub(crate) struct Worker {
     clients: Clients,
     up: OneWay,
     down: OneWay,
+    /// When the first packet arrived: time zero of both links, as the first packet is in a simulation. Outages and changes
+    /// of a path are written in that time.
+    origin: Option<Instant>,
     pending: Pending,
     inbox: Inbox,
     /// Packets whose time has come, on their way into one send call.
@@ -79,6 +82,7 @@ impl Worker {
             clients: Clients::new(config.max_clients, config.client_idle),
             up: OneWay { link: up, latest: Instant::ZERO },
             down: OneWay { link: down, latest: Instant::ZERO },
+            origin: None,
             pending: Pending::new(config.max_held.as_bytes()),
             inbox: Inbox::new(),
             outgoing: Vec::with_capacity(BATCH),
@@ -176,10 +180,11 @@ impl Worker {
                 tag: 0,
             };
             let arrived = clocks.arrival(packet.stamp, self.up.latest);
+            let origin = *self.origin.get_or_insert(arrived);
             self.up.judge(
                 Direction::Up,
                 place,
-                arrived,
+                [origin, arrived],
                 &meta,
                 packet.payload,
                 &mut self.pending,
@@ -207,8 +212,9 @@ impl Worker {
                 tag: 0,
             };
             let arrived = clocks.arrival(packet.stamp, self.down.latest);
+            let origin = *self.origin.get_or_insert(arrived);
             let (pending, statistics) = (&mut self.pending, &mut self.statistics);
-            self.down.judge(Direction::Down, place, arrived, &meta, packet.payload, pending, statistics);
+            self.down.judge(Direction::Down, place, [origin, arrived], &meta, packet.payload, pending, statistics);
         }
     }
 
@@ -276,20 +282,20 @@ impl Worker {
 const EMPTY: Outgoing<'static> = Outgoing { payload: &[], to: None, ecn: netem::Ecn::NotEct, ipv6: false };
 
 impl OneWay {
-    /// Offers a packet to the link and holds what will arrive until its time.
+    /// Offers a packet to the link and holds what will arrive until its time. The link's time begins at the origin.
     #[expect(clippy::too_many_arguments, reason = "parts of the worker that are borrowed apart")]
     fn judge(
         &mut self,
         direction: Direction,
         client: Place,
-        arrived: Instant,
+        [origin, arrived]: [Instant; 2],
         meta: &PacketMeta,
         payload: &[u8],
         pending: &mut Pending,
         statistics: &mut Statistics,
     ) {
         self.latest = arrived;
-        for delivery in self.link.offer(arrived, meta).verdict.deliveries() {
+        for delivery in self.link.offer(Instant::ZERO + (arrived - origin), meta).verdict.deliveries() {
             let Some(mut payload) = pending.copy(payload) else {
                 statistics.overflowed += 1;
                 continue;
@@ -297,7 +303,13 @@ impl OneWay {
             if let Some(random) = delivery.corrupt {
                 flip_bits(&mut payload, random);
             }
-            pending.push(Packet { due: delivery.at, direction, client, ecn: delivery.ecn, payload });
+            pending.push(Packet {
+                due: origin + (delivery.at - Instant::ZERO),
+                direction,
+                client,
+                ecn: delivery.ecn,
+                payload,
+            });
         }
     }
 }

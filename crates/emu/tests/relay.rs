@@ -9,7 +9,7 @@ use std::{
 };
 
 use emu::{Relay, RelayConfig, RelayError, Statistics};
-use netem::{DropReason, Loss, Queue};
+use netem::{DropReason, Fate, Loss, Outage, Queue};
 use tiderace_emu as emu;
 use units::{Bitrate, DataSize, Probability};
 
@@ -335,4 +335,23 @@ fn clients_and_memory_are_bounded_and_a_dead_server_is_no_end() {
     let statistics = wait(&relay, "the last one leaves", |now| now.up.offered.packets == 11 && now.held == 0);
     assert!(statistics.unreachable > 0, "{statistics:?}");
     drop(relay);
+}
+
+/// An outage written at the beginning of a path's time meets the first packets, whatever the machine's clock shows and
+/// however long the relay has waited for them.
+#[test]
+fn time_begins_with_the_first_packet() {
+    let (relay, client, server) = path(|config| {
+        let lasts = units::Duration::from_millis(2_000);
+        config.up.outages = vec![Outage { at: units::Duration::ZERO, lasts, every: None, packets: Fate::default() }];
+    });
+    std::thread::sleep(Duration::from_millis(2_500));
+    client.send(b"into the outage").unwrap();
+    let statistics = wait(&relay, "the first packet is judged", |now| now.up.offered.packets == 1);
+    assert_eq!(statistics.up.dropped(DropReason::Outage).packets, 1);
+    std::thread::sleep(Duration::from_millis(2_500));
+    client.send(b"behind it").unwrap();
+    let mut buffer = [0; 100];
+    let len = server.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"behind it");
 }

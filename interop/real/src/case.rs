@@ -44,7 +44,7 @@ pub enum Case {
     Resumption,
     /// The request of the second connection leaves as early data.
     Zerortt,
-    /// Nothing passes for two seconds in the middle of a transfer.
+    /// Nothing passes for two seconds, again and again with five seconds between, in a transfer of 10 MiB.
     Blackhole,
     /// The client updates its keys in the middle of 10 MiB.
     Keyupdate,
@@ -133,13 +133,13 @@ impl Case {
     /// What the client is told. `client` is who it is: with ECN tiderace is the one who sends.
     pub fn client_arguments(self, client: Peer) -> Vec<String> {
         let (get, put, streams, rest): (_, _, _, &[&str]) = match self {
-            Self::Get | Self::RebindPort | Self::RebindAddr => (FILE, 0, 1, &[]),
+            Self::Get | Self::RebindPort | Self::RebindAddr | Self::Blackhole => (FILE, 0, 1, &[]),
             Self::Connectionmigration => (FILE, 0, 1, &["--migrate"]),
             Self::Put => (0, FILE, 1, &[]),
             Self::Streams => (20_000, 20_000, 100, &[]),
             Self::Handshake | Self::Longrtt => (1_000, 0, 1, &[]),
             Self::Amplificationlimit => (5_000, 0, 1, &[]),
-            Self::Transfer | Self::Transferloss | Self::Transfercorruption | Self::Blackhole => (SMALL_FILE, 0, 1, &[]),
+            Self::Transfer | Self::Transferloss | Self::Transfercorruption => (SMALL_FILE, 0, 1, &[]),
             Self::Ecn if client == Peer::Tiderace => (0, FILE, 1, &[]),
             Self::Ecn => (FILE, 0, 1, &[]),
             Self::Chacha20 => (SMALL_FILE, 100_000, 1, &["--chacha20"]),
@@ -186,8 +186,9 @@ impl Case {
             Self::Transfer | Self::Amplificationlimit => link(|_| {}),
             Self::Longrtt => link(|link| link.delay = Duration::from_millis(750)),
             Self::Blackhole => link(|link| {
-                // Whenever the transfer begins, it meets one: it takes longer than what lies between two.
-                let [at, lasts, every] = [0, 2_000, 3_200].map(Duration::from_millis);
+                // As in the runner: five seconds alive, two dead. The link's time begins with the first packet, and 10 MiB at
+                // this rate take longer than the first five seconds.
+                let [at, lasts, every] = [5_000, 2_000, 7_000].map(Duration::from_millis);
                 link.outages = vec![Outage { at, lasts, every: Some(every), packets: netem::Fate::default() }];
             }),
             Self::Handshakeloss => link(|link| link.loss = Loss::Iid { p: share(30.0) }),
