@@ -16,7 +16,7 @@ fn recovers_what_the_rank_determines() {
 
 /// `cargo test -p tiderace-fec --release -- --ignored` (a minute or two).
 #[test]
-#[ignore = "10^6 blocks and windows; the short form runs always"]
+#[ignore = "10^6 blocks and windows; the short form runs always, `cargo xtask shows fec --only oracle` this one"]
 fn recovers_what_the_rank_determines_a_million_times() {
     let (mut windows, mut recovered, mut seed) = (0, 0, 1 << 32);
     while windows < 1_000_000 {

@@ -25,7 +25,7 @@ fn messages_wait_less() {
 
 /// Everything, for people: `cargo test --workspace --test repair -- --ignored --nocapture`.
 #[test]
-#[ignore = "minutes"]
+#[ignore = "takes minutes; `cargo xtask shows fec --only residual` runs it"]
 fn all_findings() {
     for part in [residual_loss, overhead, latency, goodput, restraint] {
         match part() {

@@ -2,6 +2,7 @@
 
 use std::{
     io::IsTerminal,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use virtual_interop::{
     report::{failed, run_all},
-    run::{Identities, Pair, TRACE},
+    run::{Failure, Identities, LOG, Pair, TRACE},
     stacks::Stack,
 };
 
@@ -36,6 +37,10 @@ struct Arguments {
     /// Print every datagram, and what the stacks log, for one seed and one pair.
     #[arg(long)]
     trace: bool,
+    /// Write what is known of each failed run to this directory: the last datagrams of both ends, their counters, and the
+    /// qlog of ends that write one. Stacks with randomness of their own do not fail a second time. Slows the runs down.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Print each run's figures to standard error.
     #[arg(long)]
     verbose: bool,
@@ -69,6 +74,10 @@ fn run(arguments: Arguments) -> Result<bool> {
             .with_ansi(false)
             .init();
     }
+    if let Some(directory) = &arguments.keep {
+        std::fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+        LOG.store(true, Ordering::Relaxed);
+    }
     let identities = Identities::new()?;
     // A panic is caught and reported with its seed; its backtrace would only hide the report.
     std::panic::set_hook(Box::new(|info| eprintln!("{info}")));
@@ -79,7 +88,12 @@ fn run(arguments: Arguments) -> Result<bool> {
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             match result {
                 Err(failure) if failure.known_defect.is_some() => {}
-                Err(failure) => eprintln!("{}", failed(seed, pair, failure.clone())),
+                Err(failure) => {
+                    eprintln!("{}", failed(seed, pair, failure.clone()));
+                    if let Some(Err(error)) = arguments.keep.as_ref().map(|to| keep(to, seed, pair, failure)) {
+                        eprintln!("error: keep what is known of it: {error:#}");
+                    }
+                }
                 Ok(figures) if arguments.verbose => eprintln!("seed {seed} {pair}: {figures:?}"),
                 Ok(_) if progress && done.is_multiple_of(16) => eprint!("\r{done} of {total} runs "),
                 Ok(_) => {}
@@ -95,6 +109,20 @@ fn run(arguments: Arguments) -> Result<bool> {
     }
     eprintln!("{total} runs in {:.1} s", start.elapsed().as_secs_f64());
     Ok(report.failures.is_empty())
+}
+
+/// Writes what is known of a failed run.
+fn keep(directory: &Path, seed: u64, pair: Pair, failure: &Failure) -> Result<()> {
+    let name = format!("{}-{}-{seed}", pair.client, pair.server);
+    let mut text = format!("{}\n", failed(seed, pair, failure.clone()));
+    for (side, account) in ["client", "server"].iter().zip(&failure.accounts) {
+        text.push_str(&format!("\n{side}\n{}\n{}\n", account.figures, account.steps.join("\n")));
+        if !account.qlog.is_empty() {
+            std::fs::write(directory.join(format!("{name}-{side}.sqlog")), &account.qlog)?;
+        }
+    }
+    std::fs::write(directory.join(format!("{name}.txt")), text)?;
+    Ok(())
 }
 
 /// The pairs asked for, or all that matter.

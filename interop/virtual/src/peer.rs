@@ -75,6 +75,8 @@ pub struct Settings {
     /// What the ends keep from one connection to the next, with which they offer and accept early data. Without it every
     /// connection is the first.
     pub memory: Option<Memory>,
+    /// Keep a qlog in memory, where the stack writes one.
+    pub log: bool,
 }
 
 /// TLS configurations, with the tickets in them, that outlive a connection.
@@ -245,4 +247,13 @@ pub trait Peer {
     }
     /// Closes the connection.
     fn close(&mut self, now: Instant, code: u64, reason: &[u8]);
+
+    /// What the stack's own counters say, for the account of a failed run; empty when it does not tell.
+    fn figures(&self) -> String {
+        String::new()
+    }
+    /// The end of the stack's qlog, when [`Settings::log`] asked for one and the stack writes it.
+    fn log(&self) -> Vec<u8> {
+        vec![]
+    }
 }

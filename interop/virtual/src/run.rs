@@ -33,10 +33,25 @@ const STEP: Duration = Duration::from_secs(5);
 /// Print every datagram that an end sends or receives to standard error.
 pub static TRACE: AtomicBool = AtomicBool::new(false);
 
-/// One line per datagram: when, which end, which way, the type of its first packet, and its size.
-fn trace(now: Instant, side: Side, way: &str, datagram: &[u8]) {
-    if TRACE.load(Ordering::Relaxed) {
-        eprintln!("{now:?} {side:?} {way} {} {}", kind(datagram), datagram.len());
+/// Let every stack that can keep a qlog in memory.
+pub static LOG: AtomicBool = AtomicBool::new(false);
+
+/// So many datagrams and timers of each end are kept for the report of a failure: a stack that draws randomness of its own
+/// does not go the same way a second time.
+const KEPT: usize = 300;
+
+/// What an end did at one moment: which way a datagram went, the type of its first packet, and its size.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    at: Instant,
+    way: &'static str,
+    kind: &'static str,
+    len: usize,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {} {} {}", self.at, self.way, self.kind, self.len)
     }
 }
 
@@ -121,6 +136,20 @@ pub struct Failure {
     pub seconds: f64,
     /// The defect of a peer that it comes from, when that is known.
     pub known_defect: Option<String>,
+    /// What is known of the client and of the server.
+    #[serde(skip)]
+    pub accounts: [Account; 2],
+}
+
+/// What is known of one end of a failed run.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// The stack's own counters.
+    pub figures: String,
+    /// The last datagrams and timers, a line each.
+    pub steps: Vec<String>,
+    /// Its qlog, when [`LOG`] is set and the stack writes one.
+    pub qlog: Vec<u8>,
 }
 
 /// A known defect of a peer that explains a failure, so that it does not count against the other stack. Each must be
@@ -167,6 +196,8 @@ struct End {
     initials_unanswered: usize,
     /// When the connection was over for this end.
     ended: Option<Instant>,
+    /// The last [`KEPT`] steps.
+    steps: VecDeque<Step>,
 }
 
 /// So many datagrams have to get lost, one after the other, before the network is held responsible for an end that hears
@@ -186,7 +217,20 @@ impl End {
             sent: VecDeque::new(),
             initials_unanswered: 0,
             ended: None,
+            steps: VecDeque::new(),
         })
+    }
+
+    /// Remembers a step, and prints it when all are to be printed.
+    fn step(&mut self, at: Instant, way: &'static str, datagram: &[u8]) {
+        let step = Step { at, way, kind: kind(datagram), len: datagram.len() };
+        if TRACE.load(Ordering::Relaxed) {
+            eprintln!("{:?} {step}", self.side);
+        }
+        if self.steps.len() == KEPT {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
     }
 
     fn explain(&self) -> String {
@@ -208,13 +252,13 @@ impl Node for End {
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox) {
         match datagram {
             Some(datagram) => {
-                trace(now, self.side, "<-", &datagram.payload);
+                self.step(now, "<-", &datagram.payload);
                 self.heard = now;
                 self.initials_unanswered += usize::from(kind(&datagram.payload) == "Initial");
                 self.peer.receive(now, datagram.payload);
             }
             None if self.deadline.is_some_and(|(at, _)| at <= now) => {
-                trace(now, self.side, "timer", &[]);
+                self.step(now, "timer", &[]);
                 self.peer.expire(now);
             }
             None => {}
@@ -228,8 +272,8 @@ impl Node for End {
             Side::Client => (client_address(0), server_address(0)),
             Side::Server => (server_address(0), client_address(0)),
         };
-        for payload in self.out.drain(..) {
-            trace(now, self.side, "->", &payload);
+        for payload in std::mem::take(&mut self.out) {
+            self.step(now, "->", &payload);
             if kind(&payload) == "Initial" {
                 self.initials_unanswered = 0;
             }
@@ -301,7 +345,12 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
             let what = format!("{verdict}\n  client {}: {client}\n  server {}: {server}", pair.client, pair.server);
             let known_defect =
                 known_defect(pair, [simulation.node(0), simulation.node(1)], &what, &figures).map(str::to_owned);
-            Err(Failure { what, seconds: figures.seconds, known_defect })
+            let accounts = [0, 1].map(|end| {
+                let end = simulation.node(end);
+                let steps = end.steps.iter().map(Step::to_string).collect();
+                Account { figures: end.peer.figures(), steps, qlog: end.peer.log() }
+            });
+            Err(Failure { what, seconds: figures.seconds, known_defect, accounts })
         }
     }
 }
@@ -319,6 +368,7 @@ fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &I
             connection_window: plan.connection_window,
             streams: plan.concurrent,
             memory: None,
+            log: LOG.load(Ordering::Relaxed),
         };
         End::new(side, stack, other, &settings, plan)
     };

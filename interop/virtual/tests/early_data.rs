@@ -65,6 +65,7 @@ impl Meeting {
                 connection_window: 100_000,
                 streams: 10,
                 memory: Some(memory.clone()),
+                log: false,
             };
             stack.peer(side, &settings).unwrap()
         };

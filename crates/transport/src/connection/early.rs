@@ -12,11 +12,7 @@
 use units::Instant;
 use wire::{Ack, Dir, Side, StreamId, TransportParameters};
 
-use super::{
-    Connection,
-    spaces::{Space, SpaceId},
-    verdicts::Carriers,
-};
+use super::{Connection, spaces::SpaceId};
 use crate::{
     error::{Code, TransportError},
     events::Event,
@@ -166,27 +162,13 @@ impl Connection {
     /// (RFC 9000 §17.2.3 SHOULD-1, MUST-1), or because the server has refused them, when the parts know by other
     /// means.
     pub(super) fn void_early(&mut self, now: Instant, again: bool) {
-        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(SpaceId::DATA) else { return };
-        let mut carriers = Carriers {
-            space: SpaceId::DATA,
-            acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
-            observer: None,
-            arrived: None,
-        };
+        let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, None) else { return };
         let mut tell = |_: Verdict, frame: SentFrame| {
             if again {
                 carriers.tell(Verdict::Lost, &frame);
             }
         };
-        recovery::discard_space(ledger, &mut self.paths, recovery::SpaceId::Data, now, &mut tell);
+        recovery::discard_space(ledger, paths, recovery::SpaceId::Data, now, &mut tell);
     }
 
     /// An ACK frame for packets with application data.

@@ -116,31 +116,9 @@ impl Connection {
             self.check_refused(ack)?;
             self.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
         }
-        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return Ok(()) };
-        let mut carriers = Carriers {
-            space: id,
-            acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
-            observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
-            arrived: None,
-        };
-        let outcome = recovery::on_ack_received(
-            ledger,
-            &mut self.paths,
-            id.recovery(),
-            ack,
-            now,
-            delay,
-            &progress,
-            &mut carriers,
-        )?;
+        let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return Ok(()) };
+        let outcome =
+            recovery::on_ack_received(ledger, paths, id.recovery(), ack, now, delay, &progress, &mut carriers)?;
         carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
@@ -149,6 +127,7 @@ impl Connection {
     }
 
     /// The parts that hear of verdicts, beside the ledger of a space and the paths.
+    #[inline]
     pub(super) fn carriers(
         &mut self,
         id: SpaceId,
@@ -256,22 +235,8 @@ impl Connection {
         let id = SpaceId::from_recovery(deadline.space);
         match deadline.reason {
             Reason::LossTime => {
-                let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return };
-                let mut carriers = Carriers {
-                    space: id,
-                    acks,
-                    streams: &mut self.streams,
-                    datagrams: &mut self.datagrams,
-                    handshake: &mut self.handshake,
-                    local_ids: &mut self.local_ids,
-                    remote_ids: &mut self.remote_ids,
-                    control: &mut self.control,
-                    ack_requests: &mut self.ack_requests,
-                    fec: &mut self.fec,
-                    observer: self.observer.as_deref_mut().map(|observer| (now, observer)),
-                    arrived: None,
-                };
-                let outcome = recovery::on_loss_timer(ledger, &mut self.paths, deadline.space, now, &mut carriers);
+                let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return };
+                let outcome = recovery::on_loss_timer(ledger, paths, deadline.space, now, &mut carriers);
                 carriers.settle();
                 self.on_outcome(now, &outcome);
             }
@@ -323,41 +288,13 @@ impl Connection {
 
     /// Queues the frames of the oldest packets in flight again; the packets stay in flight.
     fn repeat_oldest(&mut self, id: SpaceId, packets: usize) {
-        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(id) else { return };
-        let mut carriers = Carriers {
-            space: id,
-            acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
-            observer: None,
-            arrived: None,
-        };
+        let Some((mut carriers, ledger, _)) = self.carriers(id, None) else { return };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
 
     /// Takes back what is under way on a path that is given up, to send it on the one in use.
     pub(super) fn abandon_path(&mut self, place: usize) {
-        let Some(Space { ledger, acks, .. }) = self.spaces.get_mut(SpaceId::DATA) else { return };
-        let mut carriers = Carriers {
-            space: SpaceId::DATA,
-            acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
-            observer: None,
-            arrived: None,
-        };
+        let Some((mut carriers, ledger, _)) = self.carriers(SpaceId::DATA, None) else { return };
         recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
 

@@ -360,4 +360,9 @@ impl Peer for Quiche {
             let _ = connection.close(true, code, reason);
         }
     }
+    fn figures(&self) -> String {
+        let Some(connection) = &self.connection else { return String::new() };
+        let paths: Vec<_> = connection.path_stats().collect();
+        format!("{:?} {paths:?}", connection.stats())
+    }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use anyhow::Result;
@@ -11,6 +11,8 @@ use bytes::{Bytes, BytesMut};
 use transport::{
     ClientConfig, CloseReason, Connection, Datagram, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy,
     ServerConfig,
+    observe::{Observer, ObserverFactory, Start},
+    qlog::QlogWriter,
     streams::{Order, ReadError, StreamEvent, StreamsConfig, WriteError},
     tls::{
         EarlyData,
@@ -34,6 +36,35 @@ struct Tiderace {
     handle: Option<Handle>,
     signals: VecDeque<Signal>,
     buffer: Vec<u8>,
+    log: Option<Log>,
+}
+
+/// A qlog in memory, of which the last [`Log::MOST`] bytes or more are kept.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    const MOST: usize = 4 << 20;
+
+    fn bytes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut kept = self.bytes();
+        if kept.len() > 2 * Self::MOST {
+            let excess = kept.len() - Self::MOST;
+            kept.drain(..excess);
+        }
+        kept.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One end of a connection.
@@ -52,6 +83,13 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
         ..Profile::default()
     });
     let config = EndpointConfig::from_seed(Seed::from_bytes(settings.seed));
+    let log = settings.log.then(Log::default);
+    let observe = log.clone().map(|log| -> Arc<dyn ObserverFactory> {
+        Arc::new(move |_, start: &Start| -> Option<Box<dyn Observer>> {
+            let vantage = start.side.into();
+            Some(Box::new(QlogWriter::new(log.clone(), vantage, "virtual interop", start.original_dcid, Instant::ZERO)))
+        })
+    });
     let groups: &[KeyExchange] =
         if settings.post_quantum { &KeyExchange::ALL } else { &[KeyExchange::X25519, KeyExchange::Secp256r1] };
     let (endpoint, handle) = match side {
@@ -70,7 +108,7 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
                 None => Arc::new(make()?),
             };
             let mut endpoint = Endpoint::new(config, None);
-            let client = ClientConfig::new(tls, profile);
+            let client = ClientConfig { observe, ..ClientConfig::new(tls, profile) };
             let handle = endpoint.connect(Instant::ZERO, &client, OTHER, SERVER_NAME)?;
             (endpoint, Some(handle))
         }
@@ -89,11 +127,11 @@ pub(super) fn peer(side: Side, settings: &Settings) -> Result<Box<dyn Peer>> {
                 Some(memory) => memory.keep(side, make)?,
                 None => Arc::new(make()?),
             };
-            let server = ServerConfig { retry: RetryPolicy::Never, ..ServerConfig::new(tls, profile) };
+            let server = ServerConfig { retry: RetryPolicy::Never, observe, ..ServerConfig::new(tls, profile) };
             (Endpoint::new(config, Some(Arc::new(server))), None)
         }
     };
-    Ok(Box::new(Tiderace { endpoint, side, handle, signals: VecDeque::new(), buffer: vec![0; 64 * 1500] }))
+    Ok(Box::new(Tiderace { endpoint, side, handle, signals: VecDeque::new(), buffer: vec![0; 64 * 1500], log }))
 }
 
 fn to_wire(dir: Dir) -> wire::Dir {
@@ -264,5 +302,14 @@ impl Peer for Tiderace {
         if let Some(connection) = self.connection() {
             connection.close(now, code, reason);
         }
+    }
+    fn figures(&self) -> String {
+        self.handle
+            .and_then(|handle| self.endpoint.connection(handle))
+            .map_or_else(String::new, |connection| format!("{:?}", connection.stats()))
+    }
+
+    fn log(&self) -> Vec<u8> {
+        self.log.as_ref().map_or_else(Vec::new, |log| log.bytes().clone())
     }
 }
