@@ -115,7 +115,7 @@ fn run(arguments: Arguments) -> Result<bool> {
 fn keep(directory: &Path, seed: u64, pair: Pair, failure: &Failure) -> Result<()> {
     let name = format!("{}-{}-{seed}", pair.client, pair.server);
     let mut text = format!("{}\n", failed(seed, pair, failure.clone()));
-    for (side, account) in ["client", "server"].iter().zip(&failure.accounts) {
+    for (side, account) in ["client", "server"].iter().zip(failure.accounts.iter()) {
         text.push_str(&format!("\n{side}\n{}\n{}\n", account.figures, account.steps.join("\n")));
         if !account.qlog.is_empty() {
             std::fs::write(directory.join(format!("{name}-{side}.sqlog")), &account.qlog)?;

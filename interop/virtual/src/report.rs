@@ -89,6 +89,9 @@ pub struct Report {
     pub failures: Vec<Failed>,
 }
 
+/// Sees the result of a run: its seed, the pair, and what came of it.
+pub type Each<'a> = dyn Fn(u64, Pair, &Result<Figures, Failure>) + Sync + 'a;
+
 /// Runs `seeds` seeds from `from` on with each pair, on `threads` threads. `each` sees every result as it comes.
 pub fn run_all(
     from: u64,
@@ -96,7 +99,7 @@ pub fn run_all(
     pairs: &[Pair],
     threads: usize,
     identities: &Identities,
-    each: &(dyn Fn(u64, Pair, &Result<Figures, Failure>) + Sync),
+    each: &Each<'_>,
 ) -> Report {
     let jobs: Vec<_> = (from..from.saturating_add(seeds)).flat_map(|n| pairs.iter().map(move |p| (n, *p))).collect();
     let next = AtomicUsize::new(0);

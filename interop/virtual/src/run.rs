@@ -138,7 +138,7 @@ pub struct Failure {
     pub known_defect: Option<String>,
     /// What is known of the client and of the server.
     #[serde(skip)]
-    pub accounts: [Account; 2],
+    pub accounts: Box<[Account; 2]>,
 }
 
 /// What is known of one end of a failed run.
@@ -154,7 +154,13 @@ pub struct Account {
 
 /// A known defect of a peer that explains a failure, so that it does not count against the other stack. Each must be
 /// narrow: what it names cannot come about by what the other stack does.
-fn known_defect(pair: Pair, ends: [&End; 2], what: &str, figures: &Figures) -> Option<&'static str> {
+fn known_defect(
+    pair: Pair,
+    ends: [&End; 2],
+    what: &str,
+    figures: &Figures,
+    idle_timeout: Duration,
+) -> Option<&'static str> {
     let [client, server] = ends;
     // RFC 9002 §6.2.1: a client must not arm the probe timeout of application data before the handshake is confirmed. One of
     // this family probes with application data only, which the server cannot read without the Finished, and the window full
@@ -175,6 +181,18 @@ fn known_defect(pair: Pair, ends: [&End; 2], what: &str, figures: &Figures) -> O
         && server.initials_unanswered >= 2
     {
         return Some("quinn and noq servers never repeat a lost ServerHello while their window is full");
+    }
+    // RFC 9000 §13.3: what is lost is sent again, and RFC 9002 §6.2 arms a probe timeout while data is in flight. A sender that
+    // has taken data within the other end's limits is never silent for a whole idle timeout; that the other end keeps nothing
+    // back is checked in quiet moments.
+    let silent = |sender: &End, stack: Stack, receiver: &End| {
+        stack.to_string() == "quiche"
+            && sender.script.closed() == Some(&Closed::Idle)
+            && sender.ended.zip(sender.sent.back()).is_some_and(|(ended, &sent)| ended - sent >= idle_timeout)
+            && sender.script.owes(&receiver.script)
+    };
+    if silent(client, pair.client, server) || silent(server, pair.server, client) {
+        return Some("quiche now and then falls silent with data that it has taken and not sent");
     }
     // RFC 9000 §17.2.5: a server must discard a Retry packet. A client here never sends one: damaged bits of the type do.
     (family && figures.corrupted > 0 && what.contains("client sent Retry"))
@@ -198,7 +216,12 @@ struct End {
     ended: Option<Instant>,
     /// The last [`KEPT`] steps.
     steps: VecDeque<Step>,
+    /// In quiet moments the script looks for data that the stack did not signal. Only where looking is free of side effects.
+    checks_silence: bool,
 }
+
+/// After so long without a datagram a moment is quiet.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// So many datagrams have to get lost, one after the other, before the network is held responsible for an end that hears
 /// nothing: more than a stack sends that forgets to repeat itself.
@@ -218,6 +241,7 @@ impl End {
             initials_unanswered: 0,
             ended: None,
             steps: VecDeque::new(),
+            checks_silence: stack == Stack::Tiderace,
         })
     }
 
@@ -260,6 +284,9 @@ impl Node for End {
             None if self.deadline.is_some_and(|(at, _)| at <= now) => {
                 self.step(now, "timer", &[]);
                 self.peer.expire(now);
+                if self.checks_silence && now - self.heard >= QUIET && self.script.closed().is_none() {
+                    self.script.expect_nothing_unsignalled(&mut *self.peer);
+                }
             }
             None => {}
         }
@@ -343,13 +370,13 @@ fn simulate(number: u64, pair: Pair, identities: &Identities) -> Result<Figures,
         Some(verdict) => {
             let (client, server) = (simulation.node(0).explain(), simulation.node(1).explain());
             let what = format!("{verdict}\n  client {}: {client}\n  server {}: {server}", pair.client, pair.server);
-            let known_defect =
-                known_defect(pair, [simulation.node(0), simulation.node(1)], &what, &figures).map(str::to_owned);
-            let accounts = [0, 1].map(|end| {
+            let ends = [simulation.node(0), simulation.node(1)];
+            let known_defect = known_defect(pair, ends, &what, &figures, plan.idle_timeout).map(str::to_owned);
+            let accounts = Box::new([0, 1].map(|end| {
                 let end = simulation.node(end);
                 let steps = end.steps.iter().map(Step::to_string).collect();
                 Account { figures: end.peer.figures(), steps, qlog: end.peer.log() }
-            });
+            }));
             Err(Failure { what, seconds: figures.seconds, known_defect, accounts })
         }
     }

@@ -119,6 +119,26 @@ impl Script {
         self.failure.is_none() && (self.closing || self.closed.is_some())
     }
 
+    /// Whether this end's stack took bytes of a stream that the other end still waits for. A stack takes no more than flow
+    /// control lets it send, so nothing but loss and its window may hold them up.
+    pub fn owes(&self, other: &Self) -> bool {
+        self.sending.iter().any(|(id, sending)| {
+            !sending.done && other.receiving.get(id).is_some_and(|there| !there.done && there.read < sending.written)
+        })
+    }
+
+    /// Fails when the stack has data of a stream that it has not signalled. For quiet moments: whoever owes data then is told
+    /// apart from whoever keeps it back.
+    pub fn expect_nothing_unsignalled(&mut self, peer: &mut dyn Peer) {
+        let mut buffer = [0; 1];
+        for (&id, _) in self.receiving.iter().filter(|(_, receiving)| !receiving.done) {
+            if let Ok(Read::Data(_)) = peer.read(id, &mut buffer) {
+                self.failure = Some(format!("stream {id} had data that was never signalled"));
+                return;
+            }
+        }
+    }
+
     /// Takes all signals of the peer and gives the commands that follow from them.
     pub fn advance(&mut self, now: Instant, peer: &mut dyn Peer) {
         while self.failure.is_none() {

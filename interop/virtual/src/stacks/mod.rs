@@ -1,5 +1,7 @@
 //! The stacks that take part, by name.
 
+#![expect(clippy::duplicate_mod, reason = "`family` is compiled against quinn-proto and against noq-proto")]
+
 mod noq;
 #[cfg(feature = "quiche")]
 mod quiche;
