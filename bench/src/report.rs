@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     environment::Environment,
@@ -11,6 +11,22 @@ use crate::{
     run::{Plan, Run},
     statistics::{Cost, Ratio, Summary, median},
 };
+
+/// The form of the document.
+pub const SCHEMA: &str = "tiderace-bench/2";
+
+/// What a measurement goes on from: the rounds of one that was saved.
+#[derive(Debug, Deserialize)]
+pub struct Saved {
+    /// The form of the document.
+    pub schema: String,
+    /// How much each run of a mode did.
+    pub amounts: Vec<(Mode, u64)>,
+    /// Its runs.
+    pub runs: Vec<Run>,
+    /// Those that failed.
+    pub failures: Vec<String>,
+}
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,13 @@
 //! Rounds are interleaved (A B C, A B C, …), so that a slow spell of the machine meets all contenders alike, and every
 //! ratio is taken within a round.
 
-use std::{fmt::Write, fs, path::PathBuf, process::ExitCode, thread::available_parallelism};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread::available_parallelism,
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -16,7 +22,7 @@ use crate::{
     load::QUIET_CORES,
     mode::Mode,
     peers::Peer,
-    report::{self, Document},
+    report::{self, Document, Saved},
     run::{self, Plan, Run},
     statistics::{self, Side, Summary},
 };
@@ -54,6 +60,10 @@ pub struct Arguments {
     /// Write the JSON document to a file too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Go on from a measurement saved before, with the same build: its rounds count beside the new ones. For machines that are
+    /// quiet for minutes, not for an hour
+    #[arg(long, value_name = "FILE")]
+    onto: Option<PathBuf>,
 }
 
 /// Settings of `bench all`.
@@ -151,6 +161,21 @@ impl Outcome {
     }
 }
 
+/// The runs of a saved measurement, which did what `jobs` do, and its failures.
+fn earlier(file: &Path, jobs: &[Job]) -> Result<(Vec<Run>, Vec<String>)> {
+    let saved: Saved = serde_json::from_slice(&fs::read(file)?)?;
+    ensure!(
+        saved.schema == report::SCHEMA,
+        "it has the form `{}`, this build writes `{}`",
+        saved.schema,
+        report::SCHEMA
+    );
+    let same =
+        saved.amounts.len() == jobs.len() && jobs.iter().all(|job| saved.amounts.contains(&(job.mode, job.amount)));
+    ensure!(same, "its runs did other work\nhint: the same modes, --size and --scale as then");
+    Ok((saved.runs, saved.failures))
+}
+
 fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome> {
     let mut peers = chosen(&arguments.peers, |peer: &Peer| peer.is_default());
     peers.extend(arguments.also.iter().filter(|peer| !arguments.peers.contains(peer)));
@@ -158,9 +183,13 @@ fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome
         peer.prepare()?;
     }
     let jobs: Vec<Job> = modes.iter().map(|&mode| arguments.job(mode)).collect();
-    let mut runs = Vec::new();
-    let mut failures = Vec::new();
-    for round in 1..=arguments.rounds {
+    let (mut runs, mut failures) = match &arguments.onto {
+        Some(file) => earlier(file, &jobs).with_context(|| format!("go on from {}", file.display()))?,
+        None => (Vec::new(), Vec::new()),
+    };
+    let before = runs.iter().map(|run: &Run| run.round).max().unwrap_or(0);
+    let rounds = before + arguments.rounds;
+    for round in before + 1..=rounds {
         for &job in &jobs {
             for &peer in peers.iter().filter(|peer| peer.can(job.mode)) {
                 match run::execute(plan, peer, job, round) {
@@ -180,12 +209,12 @@ fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome
     let summary: Vec<Summary> = modes.iter().flat_map(|&mode| statistics::summarise(&runs, mode, &peers)).collect();
     ensure!(!summary.is_empty(), "no run succeeded");
     let (environment, modes) = (Environment::read(), modes.to_vec());
-    Ok(Outcome { environment, modes, peers, jobs, rounds: arguments.rounds, runs, failures, summary })
+    Ok(Outcome { environment, modes, peers, jobs, rounds, runs, failures, summary })
 }
 
 fn publish(arguments: &Arguments, plan: Plan, outcome: &Outcome) -> Result<ExitCode> {
     let document = Document {
-        schema: "tiderace-bench/2",
+        schema: report::SCHEMA,
         environment: &outcome.environment,
         plan,
         amounts: outcome.jobs.iter().map(|job| (job.mode, job.amount)).collect(),

@@ -36,7 +36,7 @@ use crate::{identity, job::Job, meter::SideReport, mode::Mode, sys, workload};
 pub const ANSWER: &[u8; 8] = b"received";
 
 /// The contenders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
     /// Kernel UDP with GSO and GRO plus AES-128-GCM: what any QUIC has to pay

@@ -186,8 +186,9 @@ impl Future for Driver {
             this.deferred = true;
             again = true;
         }
-        if let Some(tls) = &mut this.tls {
-            tls.submit(shared.clock.now(), &mut state.endpoint);
+        let tls = this.tls.as_mut();
+        if tls.is_some_and(|tls| tls.submit(shared.clock.now(), &mut state.endpoint)) {
+            again |= this.transmit(cx, &mut state);
         }
         again |= this.receive_tls(cx, &mut state);
         state.socket = this.socket.stats;

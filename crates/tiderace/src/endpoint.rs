@@ -28,7 +28,8 @@ use crate::{
 /// Where the TLS work of accepted connections runs.
 #[derive(Clone, Default)]
 pub enum Handshakes {
-    /// On a pool of the endpoint's own with its default size. This is the default.
+    /// On a pool of the endpoint's own with its default size. This is the default. A step that is alone runs on the task that
+    /// drives the endpoint, once many in a row have been quick; a private key that is far away never is.
     #[default]
     OwnPool,
     /// On this pool.

@@ -1,6 +1,8 @@
-//! How the system's scheduler treats a thread, on Linux.
+//! How the system's scheduler treats a thread, and what a thread has done, on Linux.
 
-use std::io;
+use std::{io, mem::MaybeUninit};
+
+use units::Duration;
 
 /// A thread, for the scheduler.
 #[derive(Clone, Copy, Debug)]
@@ -31,5 +33,55 @@ impl Thread {
         // another one by then, that one is not ours and the call fails too, or it is and the harm is its priority.
         let result = unsafe { libc::sched_setscheduler(self.0, policy, &raw const parameters) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// What the calling thread has done so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Time on a processor: what others take of it meanwhile does not count.
+    pub(crate) cpu: Duration,
+    /// How often it went to sleep, to wait for something.
+    pub(crate) waits: i64,
+}
+
+impl Effort {
+    /// As of this moment; `None` when the system does not tell.
+    #[expect(unsafe_code, reason = "getrusage and clock_gettime have no safe wrappers")]
+    pub(crate) fn so_far() -> Option<Self> {
+        let mut usage = MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: `usage` is valid for writes during the call.
+        if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: the call that succeeded has filled it.
+        let usage = unsafe { usage.assume_init() };
+        let mut time = MaybeUninit::<libc::timespec>::uninit();
+        // SAFETY: `time` is valid for writes during the call.
+        if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: the call that succeeded has filled it.
+        let time = unsafe { time.assume_init() };
+        let cpu = Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+        Some(Self { cpu, waits: usage.ru_nvcsw })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_and_waiting_are_told_apart() {
+        let start = Effort::so_far().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let slept = Effort::so_far().unwrap();
+        assert!(slept.waits > start.waits);
+        assert!(slept.cpu - start.cpu < Duration::from_millis(5));
+        // Work shows as work: this ends.
+        while Effort::so_far().unwrap().cpu - slept.cpu < Duration::from_millis(2) {
+            std::hint::spin_loop();
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Threads that run the TLS steps of handshakes, so that key exchange, signatures and slow private keys delay no data.
 //!
 //! A driver submits what its endpoint hands out; a thread runs it and sends the outcome back, which wakes the driver. The
-//! queue is bounded by the endpoints: each hands out at most [`WAITING`] first steps at a time, and one step of each
+//! A step that is alone is run by the driver itself, once the last ones have shown that they are quick: waking a thread costs
+//! more than it gains then.
+//!
+//! The queue is bounded by the endpoints: each hands out at most [`WAITING`] first steps at a time, and one step of each
 //! handshake that has begun.
 
 use std::{
@@ -20,13 +23,17 @@ use transport::{Endpoint, TlsDone, TlsStep};
 use units::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
-use crate::thread_policy::Thread;
+use crate::thread_policy::{Effort, Thread};
 
 /// Handshakes of an endpoint that wait for their first step, at most. At 2,000 handshakes per second and core, the last of
 /// them waits about as long as a client is willing to before it repeats its first packet.
 const WAITING: usize = 256;
 /// Outcomes that a driver takes in before data gets its turn: each installs keys and makes a flight of packets.
 const OUTCOMES_PER_PASS: usize = 4;
+/// A step that takes no more of a processor, and waits for nothing, is quick: data may wait for it.
+const QUICK: Duration = Duration::from_millis(1);
+/// So many quick steps in a row, and the driver runs one that is alone. A key that is far away never gets there.
+const PROOF: u32 = 32;
 /// When no outcome has come for so long, the threads get a turn even where the processors are busy with other things.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -62,7 +69,34 @@ struct Jobs {
 
 struct Job {
     step: TlsStep,
-    to: mpsc::UnboundedSender<TlsDone>,
+    to: mpsc::UnboundedSender<Outcome>,
+}
+
+/// What a step came to, and whether it was quick.
+struct Outcome {
+    done: TlsDone,
+    quick: bool,
+}
+
+impl Outcome {
+    /// Runs a step. The processor's time counts, not the clock's: a thread that stands back may take long over little.
+    #[cfg(target_os = "linux")]
+    fn of(step: TlsStep) -> Self {
+        let before = Effort::so_far();
+        let done = step.run();
+        let quick = before.zip(Effort::so_far()).is_some_and(|(before, after)| {
+            after.waits == before.waits && after.cpu.saturating_sub(before.cpu) <= QUICK
+        });
+        Self { done, quick }
+    }
+
+    /// Runs a step.
+    #[cfg(not(target_os = "linux"))]
+    fn of(step: TlsStep) -> Self {
+        let started = std::time::Instant::now();
+        let done = step.run();
+        Self { done, quick: started.elapsed() <= QUICK }
+    }
 }
 
 impl TlsPool {
@@ -119,7 +153,7 @@ impl Queue {
         self.stand_back();
         while let Some(Job { step, to }) = self.next() {
             // The driver may be gone, and the handshake with it.
-            let _ = to.send(step.run());
+            let _ = to.send(Outcome::of(step));
             if self.hurried.swap(false, Ordering::Relaxed) {
                 self.stand_back();
             }
@@ -166,9 +200,11 @@ impl Queue {
 /// The driver's end: what is out, and the way back.
 pub(crate) struct TlsLink {
     pool: TlsPool,
-    to: mpsc::UnboundedSender<TlsDone>,
-    from: mpsc::UnboundedReceiver<TlsDone>,
+    to: mpsc::UnboundedSender<Outcome>,
+    from: mpsc::UnboundedReceiver<Outcome>,
     out: usize,
+    /// Quick steps since one that was not.
+    quick: u32,
     /// When an outcome came, or the first step went out after a time without any.
     moved: Instant,
 }
@@ -178,7 +214,7 @@ impl TlsLink {
     pub(crate) fn new(pool: TlsPool, shards: u8, endpoint: &mut Endpoint) -> Self {
         endpoint.hand_out_tls(WAITING.div_ceil(shards.into()));
         let (to, from) = mpsc::unbounded_channel();
-        Self { pool, to, from, out: 0, moved: Instant::ZERO }
+        Self { pool, to, from, out: 0, quick: 0, moved: Instant::ZERO }
     }
 
     /// Takes in what is done. `true` when there was something: then more may have come, and packets may have to leave.
@@ -186,10 +222,10 @@ impl TlsLink {
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Instant, endpoint: &mut Endpoint) -> bool {
         let mut any = false;
         for _ in 0..OUTCOMES_PER_PASS.min(self.out) {
-            let Poll::Ready(Some(done)) = self.from.poll_recv(cx) else { break };
+            let Poll::Ready(Some(outcome)) = self.from.poll_recv(cx) else { break };
             self.out -= 1;
             self.moved = now;
-            endpoint.handle_tls_done(now, done);
+            self.settle(now, outcome, endpoint);
             any = true;
         }
         if self.out > 0 && now.saturating_since(self.moved) >= PATIENCE {
@@ -199,19 +235,32 @@ impl TlsLink {
         any
     }
 
+    fn settle(&mut self, now: Instant, Outcome { done, quick }: Outcome, endpoint: &mut Endpoint) {
+        self.quick = if quick { (self.quick + 1).min(PROOF) } else { 0 };
+        endpoint.handle_tls_done(now, done);
+    }
+
     /// When [`receive`](Self::receive) is to be called even if nothing comes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.out > 0).then(|| self.moved + PATIENCE)
     }
 
-    /// Gives the pool what is to be done. Call [`receive`](Self::receive) before going to sleep.
-    pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) {
+    /// Gives the pool what is to be done, but for a step that is alone if steps are quick: that one runs here. `true` when it
+    /// did: then packets may have to leave. Call [`receive`](Self::receive) before going to sleep.
+    pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
+        let mut ran = false;
         while let Some(step) = endpoint.poll_tls_step() {
+            if self.out == 0 && self.quick == PROOF && !ran {
+                self.settle(now, Outcome::of(step), endpoint);
+                ran = true;
+                continue;
+            }
             if self.out == 0 {
                 self.moved = now;
             }
             self.out += 1;
             self.pool.submit(Job { step, to: self.to.clone() });
         }
+        ran
     }
 }

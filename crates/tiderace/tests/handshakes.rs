@@ -17,7 +17,7 @@ use tiderace::{
     TlsPool,
 };
 
-/// A private key that signs once, and from then on only when it is told to.
+/// A private key that signs so many times, and from then on only when it is told to.
 #[derive(Debug)]
 struct Slow {
     key: Arc<dyn SigningKey>,
@@ -27,7 +27,17 @@ struct Slow {
 #[derive(Debug)]
 struct Gate {
     asked: AtomicUsize,
+    /// Signatures that are given for nothing.
+    free: usize,
     permits: std::sync::Mutex<mpsc::Receiver<()>>,
+    /// Where each signature was made.
+    threads: std::sync::Mutex<Vec<std::thread::ThreadId>>,
+}
+
+impl Gate {
+    fn new(free: usize, permits: mpsc::Receiver<()>) -> Arc<Self> {
+        Arc::new(Self { asked: AtomicUsize::new(0), free, permits: permits.into(), threads: Default::default() })
+    }
 }
 
 #[derive(Debug)]
@@ -48,7 +58,8 @@ impl SigningKey for Slow {
 
 impl Signer for SlowSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rustls::Error> {
-        if self.gate.asked.fetch_add(1, Ordering::SeqCst) > 0 {
+        self.gate.threads.lock().unwrap().push(std::thread::current().id());
+        if self.gate.asked.fetch_add(1, Ordering::SeqCst) >= self.gate.free {
             let permit = self.gate.permits.lock().unwrap().recv();
             permit.map_err(|_| rustls::Error::General("the key is gone".to_owned()))?;
         }
@@ -104,7 +115,7 @@ async fn ask(connection: &Connection, question: &[u8]) -> bytes::Bytes {
 #[tokio::test]
 async fn a_private_key_that_does_not_answer_stalls_no_data() {
     let (permit, permits) = mpsc::channel();
-    let gate = Arc::new(Gate { asked: AtomicUsize::new(0), permits: permits.into() });
+    let gate = Gate::new(1, permits);
     let (server_config, client_config) = configs(&gate);
     let pool = TlsPool::new(std::num::NonZeroUsize::MIN);
     let options = EndpointOptions {
@@ -140,7 +151,7 @@ async fn a_private_key_that_does_not_answer_stalls_no_data() {
 #[tokio::test]
 async fn tls_may_run_in_place() {
     let (_permit, permits) = mpsc::channel();
-    let gate = Arc::new(Gate { asked: AtomicUsize::new(0), permits: permits.into() });
+    let gate = Gate::new(1, permits);
     let (server_config, client_config) = configs(&gate);
     let options =
         EndpointOptions { server: Some(server_config), handshakes: Handshakes::InPlace, ..EndpointOptions::default() };
@@ -151,4 +162,44 @@ async fn tls_may_run_in_place() {
     let echoing = tokio::spawn(echo(accepted.unwrap()));
     assert_eq!(ask(&connected.unwrap(), b"hello").await, "hello");
     echoing.await.unwrap();
+}
+
+/// Waking a thread for a step that is alone costs more than the step delays: once steps have shown that they are quick, the
+/// task that drives the endpoint runs it. One that had to wait for its key goes to the pool, and those after it.
+#[tokio::test]
+async fn a_lone_quick_step_runs_where_the_endpoint_is_driven() {
+    let (permit, permits) = mpsc::channel();
+    let gate = Gate::new(60, permits);
+    let (server_config, client_config) = configs(&gate);
+    let options = EndpointOptions { server: Some(server_config), ..EndpointOptions::default() };
+    let server = Endpoint::open("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let client = Endpoint::client_for(server.local_addr()).unwrap();
+    let here = std::thread::current().id();
+    let connect = async || {
+        let connecting = client.connect(&client_config, server.local_addr(), "localhost").unwrap();
+        let (connected, accepted) = tokio::join!(connecting, server.accept());
+        connected.unwrap().close(0, b"");
+        accepted.unwrap().closed().await;
+        *gate.threads.lock().unwrap().last().unwrap()
+    };
+    assert_ne!(connect().await, here, "nothing is known yet of the key");
+    let mut count = 1;
+    while connect().await != here {
+        count += 1;
+        assert!(count < 60, "all steps were quick");
+    }
+    while gate.asked.load(Ordering::SeqCst) < 60 {
+        connect().await;
+    }
+    // The key is slow from now on. Who waits for it first finds out; after that nobody drives and waits.
+    let keeper = std::thread::spawn(move || {
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            permit.send(()).unwrap();
+        }
+    });
+    connect().await;
+    assert_ne!(connect().await, here);
+    assert_ne!(connect().await, here);
+    keeper.join().unwrap();
 }
