@@ -22,6 +22,7 @@ mod socket;
 mod stream;
 #[cfg(target_os = "linux")]
 mod thread_policy;
+mod tickets;
 mod tls_pool;
 
 pub use connection::{Connecting, Connection};
@@ -31,14 +32,19 @@ pub use qlog::QlogDir;
 pub use shards::Shards;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
+pub use tickets::FileTickets;
 pub use tls_pool::TlsPool;
 /// The state machine and its settings.
 pub use transport;
+/// The second TLS backend.
+#[cfg(feature = "boringssl")]
+pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
     ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
     ring::KeyRing,
     streams::Priority,
     tls::EarlyData,
+    tls::TicketStore,
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
 };
 pub use units;

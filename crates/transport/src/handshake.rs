@@ -7,7 +7,7 @@ use wire::{ConnectionId, Side, TransportParameters};
 use crate::{
     crypto_stream::CryptoStream,
     error::{Code, TransportError},
-    tls::{Level, Progress, Session, TlsEvent, Waiting, client_hello},
+    tls::{Level, Progress, Session, TicketVersions, TlsEvent, Waiting, client_hello},
 };
 
 use self::step::Worker;
@@ -137,6 +137,13 @@ impl Handshake {
     pub(crate) fn settle(&mut self) {
         if let Some(settled) = self.session.as_mut().and_then(|session| session.settle()) {
             self.session = Some(settled);
+        }
+    }
+
+    /// Tells the session which versions tickets belong to. One that works elsewhere is a server's, which knows.
+    pub(crate) fn set_ticket_versions(&mut self, versions: TicketVersions) {
+        if let Some(session) = &mut self.session {
+            session.set_ticket_versions(versions);
         }
     }
 

@@ -82,6 +82,7 @@ impl Tokens {
         &self,
         random: &mut impl RngCore,
         now: Instant,
+        version: u32,
         remote: SocketAddr,
         original_dcid: &ConnectionId,
         retry_scid: &ConnectionId,
@@ -95,14 +96,20 @@ impl Tokens {
             content.push(id.as_slice().len() as u8);
             content.extend_from_slice(id.as_slice());
         }
-        self.seal(random, now, RETRY, Purpose::Retry, content)
+        self.seal(random, now, version, Purpose::Retry, content)
     }
 
-    pub(crate) fn new_token(&self, random: &mut impl RngCore, now: Instant, remote: SocketAddr) -> Vec<u8> {
+    pub(crate) fn new_token(
+        &self,
+        random: &mut impl RngCore,
+        now: Instant,
+        version: u32,
+        remote: SocketAddr,
+    ) -> Vec<u8> {
         let mut content = now.as_nanos().to_be_bytes().to_vec();
         // RFC 9000 §8.1.4 MUST-3: the address is in it. The port changes between connections, so it is not.
         content.extend_from_slice(&address(remote.ip()));
-        self.seal(random, now, NEW, Purpose::NewToken, content)
+        self.seal(random, now, version, Purpose::NewToken, content)
     }
 
     // RFC 9000 §8.1.3 MUST-2, MUST NOT-2, RFC 9000 §8.1.4 MUST-1, MUST-2: every token is unique, which the nonce sees
@@ -111,25 +118,33 @@ impl Tokens {
         &self,
         random: &mut impl RngCore,
         now: Instant,
-        kind: u8,
+        version: u32,
         purpose: Purpose,
         mut content: Vec<u8>,
     ) -> Vec<u8> {
         let mut nonce = [0; NONCE_LEN];
         random.fill_bytes(&mut nonce);
-        let mut token = vec![kind];
-        token.append(&mut self.ring.seal(purpose, second(now), nonce, &[], &mut content));
+        let mut token = vec![if purpose == Purpose::Retry { RETRY } else { NEW }];
+        // RFC 9369 §5 MUST-1: a token is bound to the version of the connection that it came with.
+        token.append(&mut self.ring.seal(purpose, second(now), nonce, &version.to_be_bytes(), &mut content));
         token
     }
 
-    /// Reads a token that a client presents in an Initial packet addressed to `dcid`.
-    pub(crate) fn check(&self, now: Instant, remote: SocketAddr, dcid: &ConnectionId, token: &[u8]) -> Token {
+    /// Reads a token that a client presents in an Initial packet of this version, addressed to `dcid`.
+    pub(crate) fn check(
+        &self,
+        now: Instant,
+        version: u32,
+        remote: SocketAddr,
+        dcid: &ConnectionId,
+        token: &[u8],
+    ) -> Token {
         let (purpose, sealed) = match token.split_first() {
             Some((&RETRY, sealed)) => (Purpose::Retry, sealed),
             Some((&NEW, sealed)) => (Purpose::NewToken, sealed),
             _ => return Token::Useless(Useless::Foreign),
         };
-        let content = match self.ring.open(purpose, second(now), &[], sealed) {
+        let content = match self.ring.open(purpose, second(now), &version.to_be_bytes(), sealed) {
             Ok(content) => content,
             Err(OpenError::UnknownKey(_)) => return Token::Useless(Useless::UnknownKey),
             Err(OpenError::Forged) => return Token::Useless(Useless::Foreign),
@@ -197,6 +212,8 @@ fn address(ip: IpAddr) -> [u8; 16] {
 mod tests {
     use units::Seed;
 
+    use wire::version::{V1, V2};
+
     use super::*;
     use crate::ring::{MemoryRegister, RingKey};
 
@@ -215,35 +232,38 @@ mod tests {
         let mut random = Seed::from_number(1).stream("token");
         let now = Instant::from_millis(1_000);
         let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
-        let token = tokens.retry(&mut random, now, remote, &id(1), &id(2));
+        let token = tokens.retry(&mut random, now, V1, remote, &id(1), &id(2));
         let valid = Token::Retry { original_dcid: id(1) };
-        assert_eq!(tokens.check(now, remote, &id(2), &token), valid);
-        assert_eq!(tokens.check(now + RETRY_LIFETIME, remote, &id(2), &token), valid);
-        assert_eq!(tokens.check(now + RETRY_LIFETIME * 2, remote, &id(2), &token), Token::BadRetry);
-        assert_eq!(tokens.check(now, "192.0.2.1:444".parse().unwrap(), &id(2), &token), Token::BadRetry);
-        assert_eq!(tokens.check(now, remote, &id(3), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, V1, remote, &id(2), &token), valid);
+        assert_eq!(tokens.check(now + RETRY_LIFETIME, V1, remote, &id(2), &token), valid);
+        assert_eq!(tokens.check(now + RETRY_LIFETIME * 2, V1, remote, &id(2), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, V1, "192.0.2.1:444".parse().unwrap(), &id(2), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, V1, remote, &id(3), &token), Token::BadRetry);
+        assert_eq!(tokens.check(now, V2, remote, &id(2), &token), Token::Useless(Useless::Foreign));
         let others = self::tokens(&KeyRing::single([8; 32]));
-        assert_eq!(others.check(now, remote, &id(2), &token), Token::Useless(Useless::Foreign));
+        assert_eq!(others.check(now, V1, remote, &id(2), &token), Token::Useless(Useless::Foreign));
         for bit in 0..token.len() * 8 {
             let mut forged = token.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
-            let verdict = tokens.check(now, remote, &id(2), &forged);
+            let verdict = tokens.check(now, V1, remote, &id(2), &forged);
             assert!(matches!(verdict, Token::Useless(Useless::Foreign | Useless::UnknownKey)), "{bit}: {verdict:?}");
         }
     }
 
-    // RFC 9000 §8.1.4 MUST-3
+    // RFC 9000 §8.1.4 MUST-3; RFC 9369 §5 MUST-1
     // RFC 9000 §8.1.4 MUST-5, SHOULD NOT-1; RFC 9000 §8.1.3 SHOULD-1; RFC 9000 §21.3 SHOULD-1
     #[test]
     fn a_returning_client_may_come_from_another_port_once() {
         let tokens = tokens(&KeyRing::single([7; 32]));
         let mut random = Seed::from_number(1).stream("token");
         let now = Instant::from_millis(1_000);
-        let token = tokens.new_token(&mut random, now, "192.0.2.1:443".parse().unwrap());
-        let check = |at: Instant, from: &str| tokens.check(at, from.parse().unwrap(), &id(9), &token);
+        let token = tokens.new_token(&mut random, now, V1, "192.0.2.1:443".parse().unwrap());
+        let check = |at: Instant, from: &str| tokens.check(at, V1, from.parse().unwrap(), &id(9), &token);
         assert_eq!(check(now, "192.0.2.2:443"), Token::Useless(Useless::Elsewhere));
         let late = now + NEW_TOKEN_LIFETIME + Duration::from_secs(1);
         assert_eq!(check(late, "192.0.2.1:9"), Token::Useless(Useless::Expired));
+        let other_version = tokens.check(now, V2, "192.0.2.1:9".parse().unwrap(), &id(9), &token);
+        assert_eq!(other_version, Token::Useless(Useless::Foreign));
         assert_eq!(check(now, "192.0.2.1:9"), Token::Returning);
         assert_eq!(check(now, "192.0.2.1:9"), Token::Useless(Useless::Used));
     }
@@ -256,9 +276,10 @@ mod tests {
         let mut random = Seed::from_number(1).stream("token");
         let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let now = Instant::from_millis(1_000);
-        let two = [0; 2].map(|_| tokens.new_token(&mut random, now, remote));
+        let two = [0; 2].map(|_| tokens.new_token(&mut random, now, V1, remote));
         ring.rotate(2, [2; 32], 1, 10).unwrap();
-        let check = |secs: u64, token: &[u8]| tokens.check(Instant::from_millis(secs * 1_000), remote, &id(9), token);
+        let check =
+            |secs: u64, token: &[u8]| tokens.check(Instant::from_millis(secs * 1_000), V1, remote, &id(9), token);
         assert_eq!(check(10, &two[0]), Token::Returning);
         assert_eq!(check(11, &two[1]), Token::Useless(Useless::UnknownKey));
     }

@@ -253,6 +253,7 @@ impl Connection {
         let parameters = |version: u32, random: &mut RandomStream| {
             local_parameters(&profile, setup.scid, random, Side::Server, |p| {
                 p.version_information = Some(versions::information(version, &config.versions, grease));
+                // RFC 9369 §4.1 MUST-2: so they do when the version has changed after a Retry
                 // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
                 p.original_dcid = Some(origin.original_dcid);
                 p.stateless_reset_token = Some(setup.reset_token);
@@ -261,11 +262,16 @@ impl Connection {
                 p.preferred_address = preferred;
             })
         };
-        let upgrade = config.upgrade_to.filter(|version| *version != origin.version);
+        let upgrade = config.upgrade_to;
+        // RFC 9368 §2.2 MUST NOT-1: only where a standard says that the versions are compatible: 1 and 2 (RFC 9369 §4).
+        let upgrade = upgrade.filter(|version| *version != origin.version && Labels::of(*version).is_some());
         let upgrade = upgrade.map(|version| Upgrade { version, parameters: parameters(version, &mut random) });
         let parameters = parameters(origin.version, &mut random);
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
-        let handshake = Handshake::server(origin.version, Unstarted { tls: config.tls.clone(), parameters, upgrade });
+        let handshake = Handshake::server(
+            origin.version,
+            Unstarted { tls: config.tls.clone(), parameters, original: origin.version, upgrade },
+        );
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid, profile.key_limits);
         let path = new_path(now, &profile, &setup, origin.validated);
         let local = setup.local;

@@ -125,7 +125,7 @@ impl Connection {
                 let remote = self.paths[self.active].remote;
                 // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
                 // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
-                let token = self.tokens.new_token(&mut self.random, now, remote);
+                let token = self.tokens.new_token(&mut self.random, now, self.version, remote);
                 self.control.send_token(token);
             }
             self.forget_early_keys_later(now);

@@ -204,7 +204,8 @@ impl Connection {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                     break;
                 };
-                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it (RFC 9287).
+                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
+                // RFC 9287 §3 MUST-2: who offers that takes packets without it
                 if !self.profile.grease && !wire::fixed_bit(&buffer[at..end]) {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
@@ -246,7 +247,8 @@ impl Connection {
                         at = packet_end;
                         continue;
                     }
-                    let opened = self.handle_long(now, buffer, at, packet_end, pn_offset, ty, dcid, scid, arrival);
+                    let opened =
+                        self.handle_long(now, buffer, at, packet_end, pn_offset, (version, ty), dcid, scid, arrival);
                     unreadable &= at != start || !opened;
                 }
                 Header::Retry { scid, token, .. } => {
@@ -281,7 +283,7 @@ impl Connection {
         start: usize,
         end: usize,
         pn_offset: usize,
-        ty: LongType,
+        (version, ty): (u32, LongType),
         dcid: ConnectionId,
         scid: ConnectionId,
         arrival: Arrival,
@@ -292,7 +294,12 @@ impl Connection {
             LongType::ZeroRtt => (SpaceId::DATA, Level::ZeroRtt, PacketKind::ZeroRtt),
         };
         let expected = self.spaces.expected_pn(space);
-        match self.keys.open_long(level, &mut buffer[start..end], pn_offset, expected) {
+        let packet = &mut buffer[start..end];
+        let opened = match level {
+            Level::Initial if version != self.version => self.keys.open_first_initial(packet, pn_offset, expected),
+            _ => self.keys.open_long(level, packet, pn_offset, expected),
+        };
+        match opened {
             Ok(opened) => {
                 self.start_watching(now);
                 // RFC 9000 §7.2 MUST-2, MUST-3, MUST-4, MUST-6: the peer's source ID of its first authentic packet is
@@ -550,6 +557,7 @@ impl Connection {
         let retry = Unsealed::Retry { scid, token_len: token.len() };
         self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
+        // RFC 9369 §4.1 MUST NOT-1: what answers it is of the same version, with the token
         // RFC 9000 §8.1.3 MUST NOT-1: a token from a Retry is not kept for later connections
         // RFC 9000 §8.1.3 MUST-3: a token from a Retry is used at once
         self.token = token;
@@ -572,6 +580,8 @@ impl Connection {
         // RFC 8999 §6 MUST-2: one that names no version is ignored.
         // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
         // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
+        // RFC 9368 §4 MUST-1: Version Negotiation that offers the version in use is ignored
+        // RFC 9368 §2.1 MUST-1: a server ignores it
         // RFC 9368 §4 MUST-2: nor in an attempt that already follows from one.
         let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
         if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {

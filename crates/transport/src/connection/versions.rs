@@ -2,6 +2,9 @@
 //! flight can be read as (RFC 9368 §2.3, RFC 9369 §4), and both tell each other in authenticated parameters what they
 //! have chosen from.
 
+// RFC 9368 §8 MUST-1: versions are negotiated in this way and no other
+// RFC 9369 §4 MUST-1: version information is sent, read and checked
+
 use units::Instant;
 use wire::{ConnectionId, LongType, Side, TransportParameters, VersionInformation, version};
 
@@ -10,7 +13,7 @@ use crate::{
     crypto::Labels,
     error::{Code, TransportError},
     keys::KeyLimits,
-    tls::Level,
+    tls::{Level, TicketVersions},
 };
 
 /// What is known of versions until the handshake is confirmed.
@@ -64,8 +67,10 @@ impl Connection {
         let Some(versions) = &self.versions else { return false };
         match self.side {
             // RFC 9369 §4.1 MUST NOT-3: early data stays in the version of the first flight.
-            Side::Server => ty == LongType::ZeroRtt && version == versions.original,
-            // RFC 9369 §4 MUST: the first packet in another version that the client offered, and that is authentic, says
+            // RFC 9369 §4.1 MUST NOT-2: Initial packets of that version are read as long as there are Initial keys.
+            // RFC 9369 §4.1 MUST-5: other packets of another version are dropped.
+            Side::Server => matches!(ty, LongType::ZeroRtt | LongType::Initial) && version == versions.original,
+            // RFC 9369 §4.1 SHOULD-1: the first packet in another version that the client offered, and that is authentic, says
             // which version the server has chosen; from there on it is that.
             Side::Client => {
                 let may_switch = self.version == versions.original && !self.keys.can_open(Level::Handshake);
@@ -89,8 +94,14 @@ impl Connection {
     /// The connection speaks this version from here on. `true`, for the sake of the caller.
     fn adopt_version(&mut self, version: u32) -> bool {
         let Some(versions) = &self.versions else { return false };
+        // RFC 9369 §5 MUST NOT-1: what a client gets from here on is for this version.
+        self.handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
+        // RFC 9369 §4.1 MUST-3, MUST-4: whatever is sent from here on is of this version, but for early data.
         self.version = version;
         self.keys.set_labels(labels(version));
+        if self.side == Side::Server {
+            self.keys.keep_first_initial();
+        }
         if self.keys.can_seal(Level::Initial) {
             // RFC 9369 §4.1: with the ID of the client's first flight.
             self.keys.set_initial(versions.initial_dcid.as_slice());
@@ -107,6 +118,9 @@ impl Connection {
     }
 
     /// Checks what the peer says of versions against what was seen.
+    // RFC 9368 §4 MUST-3: both ends read what the other says
+    // RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
+    // RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete
     pub(super) fn check_versions(&self, _now: Instant, peer: &TransportParameters) -> Result<(), TransportError> {
         let Some(versions) = &self.versions else { return Ok(()) };
         let fail = |what| Err(TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what));
@@ -137,6 +151,20 @@ impl Connection {
                 fail("the server does not confirm its Version Negotiation packet")
             }
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RFC 9368 §3 MUST-2
+    #[test]
+    fn what_is_chosen_is_among_what_is_offered() {
+        for available in [&[version::V1, version::V2][..], &[version::V2], &[]] {
+            let information = information(version::V1, available, 7);
+            assert!(information.chosen == version::V1 && information.available.contains(&version::V1));
         }
     }
 }

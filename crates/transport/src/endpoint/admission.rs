@@ -35,8 +35,8 @@ impl Endpoint {
             self.stats.dropped += 1;
             return;
         }
-        let token =
-            (!first.token.is_empty()).then(|| self.tokens.check(now, datagram.remote, &first.dcid, &first.token));
+        let token = (!first.token.is_empty())
+            .then(|| self.tokens.check(now, first.version, datagram.remote, &first.dcid, &first.token));
         let (original_dcid, validated) = match token {
             Some(Token::Retry { original_dcid }) => (original_dcid, true),
             Some(Token::Returning) => (first.dcid, true),
@@ -108,9 +108,10 @@ impl Endpoint {
 
     /// Sends the client back with a token that proves its address.
     fn send_retry(&mut self, now: Instant, datagram: &Datagram, first: &FirstPacket) {
+        // RFC 9369 §4.1 MUST-1: a Retry is of the version of the client's packet
         // RFC 9000 §17.2.5.1 MUST NOT-1: a Retry brings a new ID
         let scid = self.ids.generate();
-        let token = self.tokens.retry(&mut self.random, now, datagram.remote, &first.dcid, &scid);
+        let token = self.tokens.retry(&mut self.random, now, first.version, datagram.remote, &first.dcid, &scid);
         let mut packet = vec![0; 64 + token.len() + 2 * ConnectionId::MAX_LEN];
         let mut w = Writer::new(&mut packet);
         wire::encode_retry(&mut w, first.version, &first.scid, &scid, &token);

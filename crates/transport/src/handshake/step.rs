@@ -8,7 +8,7 @@ use wire::{Side, TransportParameters};
 
 use crate::{
     error::TransportError,
-    tls::{Level, Progress, ServerTls, Session, client_hello},
+    tls::{Level, Progress, ServerTls, Session, TicketVersions, client_hello},
 };
 
 /// What a server needs to start TLS, kept until the first handshake bytes are authenticated: a forged first packet
@@ -16,6 +16,8 @@ use crate::{
 pub(crate) struct Unstarted {
     pub(crate) tls: std::sync::Arc<dyn ServerTls>,
     pub(crate) parameters: Vec<u8>,
+    /// The version of the client's first packet.
+    pub(crate) original: u32,
     /// A version that the server would rather speak.
     pub(crate) upgrade: Option<Upgrade>,
 }
@@ -29,7 +31,8 @@ pub(crate) struct Upgrade {
 impl Unstarted {
     /// Looks into a client's first message whether it offers the version that is preferred; then the handshake is made
     /// for that.
-    // RFC 9368 §2.3: the server reads the first flight as one of another version, if the client says that it can be.
+    // RFC 9368 §2.3 MUST-1: the server reads the first flight as one of another version that it speaks, if the client says
+    // that it can be.
     pub(crate) fn negotiate(&mut self, hello: &[u8]) -> Option<u32> {
         let Upgrade { version, parameters } = self.upgrade.take()?;
         // What cannot be read is refused by whoever reads all of it.
@@ -79,7 +82,12 @@ impl Step {
         let read = data.is_some().then_some(level);
         let started = match worker {
             Worker::Session(session) => Ok(session),
-            Worker::Unstarted(Unstarted { tls, parameters, .. }) => tls.start(version, parameters),
+            Worker::Unstarted(Unstarted { tls, parameters, original, .. }) => {
+                tls.start(version, parameters).map(|mut session| {
+                    session.set_ticket_versions(TicketVersions { offered: original, given: version });
+                    session
+                })
+            }
         };
         let mut session = match started {
             Ok(session) => session,

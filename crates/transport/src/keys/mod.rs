@@ -118,6 +118,25 @@ impl DirectionKeys {
     }
 }
 
+impl DirectionKeys {
+    /// Opens a packet with a long header.
+    fn open_long(&self, packet: &mut [u8], pn_offset: usize, expected_pn: u64) -> Result<Opened, OpenError> {
+        let (pn_len, truncated) = header::unprotect(&self.header, packet, pn_offset).ok_or(OpenError::TooShort)?;
+        let pn = decode_packet_number(truncated, pn_len, expected_pn);
+        let payload_offset = pn_offset + pn_len;
+        let (head, body) = packet.split_at_mut(payload_offset);
+        match self.packet.open(pn, PathId(0), head, body) {
+            // RFC 9000 §17.2 MUST-5: reserved bits of a long header that are set are PROTOCOL_VIOLATION
+            Ok(_) if head[0] & bits::RESERVED_LONG != 0 => Err(OpenError::ReservedBits),
+            Ok(len) => {
+                let payload = payload_offset..payload_offset + len;
+                Ok(Opened { pn, payload, new_phase: false, old_keys: false })
+            }
+            Err(_) => Err(OpenError::Forged),
+        }
+    }
+}
+
 /// The keys of one level whose keys are never updated.
 #[derive(Debug, Default)]
 struct LevelKeys {
@@ -138,6 +157,8 @@ pub struct Keys {
     early_labels: &'static Labels,
     limits: KeyLimits,
     initial: Option<Box<LevelKeys>>,
+    /// A server that went over to another version: for Initial packets of the client's first flight (RFC 9369 §4.1).
+    first_initial: Option<Box<DirectionKeys>>,
     zero_rtt: Option<Box<LevelKeys>>,
     handshake: Option<Box<LevelKeys>>,
     one_rtt: Phases,
@@ -156,6 +177,7 @@ impl Keys {
             early_labels: labels,
             limits,
             initial: None,
+            first_initial: None,
             zero_rtt: None,
             handshake: None,
             one_rtt: Phases::new(limits.confidentiality),
@@ -177,6 +199,13 @@ impl Keys {
     /// Changes the version: its labels serve all keys installed from here on (RFC 9369 §4.1).
     pub fn set_labels(&mut self, labels: &'static Labels) {
         self.labels = labels;
+    }
+
+    /// Keeps what opens Initial packets, for [`open_first_initial`](Self::open_first_initial), until the level is discarded:
+    /// other Initial keys are about to be installed.
+    // RFC 9369 §4.1 MUST NOT-2: a server keeps them until a Handshake packet of the negotiated version has come
+    pub fn keep_first_initial(&mut self) {
+        self.first_initial = self.initial.as_mut().and_then(|keys| keys.remote.take()).map(Box::new);
     }
 
     /// Installs the keys that follow from a secret of the handshake.
@@ -205,7 +234,10 @@ impl Keys {
     /// Forgets the keys of a level (RFC 9001 §4.9).
     pub fn discard(&mut self, level: Level) {
         match level {
-            Level::Initial => self.initial = None,
+            Level::Initial => {
+                self.initial = None;
+                self.first_initial = None;
+            }
             Level::ZeroRtt => self.zero_rtt = None,
             Level::Handshake => self.handshake = None,
             Level::OneRtt => self.one_rtt = Phases::new(self.limits.confidentiality),
@@ -254,18 +286,26 @@ impl Keys {
         expected_pn: u64,
     ) -> Result<Opened, OpenError> {
         let keys = self.level(level).and_then(|keys| keys.remote.as_ref()).ok_or(OpenError::NoKeys)?;
-        let (pn_len, truncated) = header::unprotect(&keys.header, packet, pn_offset).ok_or(OpenError::TooShort)?;
-        let pn = decode_packet_number(truncated, pn_len, expected_pn);
-        let payload_offset = pn_offset + pn_len;
-        let (head, body) = packet.split_at_mut(payload_offset);
-        match keys.packet.open(pn, PathId(0), head, body) {
-            // RFC 9000 §17.2 MUST-5: reserved bits of a long header that are set are PROTOCOL_VIOLATION
-            Ok(_) if head[0] & bits::RESERVED_LONG != 0 => Err(OpenError::ReservedBits),
-            Ok(len) => {
-                let payload = payload_offset..payload_offset + len;
-                Ok(Opened { pn, payload, new_phase: false, old_keys: false })
-            }
-            Err(_) => Err(self.count_forged()),
+        let opened = keys.open_long(packet, pn_offset, expected_pn);
+        self.count_if_forged(opened)
+    }
+
+    /// As [`open_long`](Self::open_long), of an Initial packet in the version that the connection began with.
+    pub fn open_first_initial(
+        &mut self,
+        packet: &mut [u8],
+        pn_offset: usize,
+        expected_pn: u64,
+    ) -> Result<Opened, OpenError> {
+        let keys = self.first_initial.as_ref().ok_or(OpenError::NoKeys)?;
+        let opened = keys.open_long(packet, pn_offset, expected_pn);
+        self.count_if_forged(opened)
+    }
+
+    fn count_if_forged(&mut self, opened: Result<Opened, OpenError>) -> Result<Opened, OpenError> {
+        match opened {
+            Err(OpenError::Forged) => Err(self.count_forged()),
+            other => other,
         }
     }
 

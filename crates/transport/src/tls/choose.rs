@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::client_hello::{ClientHello, MAX_CLIENT_HELLO};
-use super::{CipherSuite, EarlyData, Level, Progress, ServerTls, Session, TlsError, TlsEvent, Waiting, alert};
+use super::{
+    CipherSuite, EarlyData, Level, Progress, ServerTls, Session, TicketVersions, TlsError, TlsEvent, Waiting, alert,
+};
 
 /// The decision about a client.
 pub enum Choice {
@@ -52,6 +54,7 @@ impl ServerTls for ChoosingServer {
             state: State::Collecting,
             chooser: Arc::clone(&self.chooser),
             version,
+            ticket_versions: TicketVersions::both(version),
             parameters,
             received: Vec::new(),
         }))
@@ -71,6 +74,7 @@ struct ChoosingSession {
     state: State,
     chooser: Arc<dyn ChooseConfig>,
     version: u32,
+    ticket_versions: TicketVersions,
     parameters: Vec<u8>,
     /// Bytes at the Initial level until the choice is made.
     received: Vec<u8>,
@@ -93,6 +97,7 @@ impl ChoosingSession {
             Choice::Refuse { alert, reason } => Err(TlsError::alert(alert, reason)),
             Choice::Use(config) => {
                 let mut session = config.start(self.version, std::mem::take(&mut self.parameters))?;
+                session.set_ticket_versions(self.ticket_versions);
                 let progress = session.read(Level::Initial, &std::mem::take(&mut self.received))?;
                 self.state = State::Chosen(session);
                 Ok(progress)
@@ -170,6 +175,13 @@ impl Session for ChoosingSession {
 
     fn cipher_suite(&self) -> Option<CipherSuite> {
         self.chosen().and_then(Session::cipher_suite)
+    }
+
+    fn set_ticket_versions(&mut self, versions: TicketVersions) {
+        self.ticket_versions = versions;
+        if let State::Chosen(session) = &mut self.state {
+            session.set_ticket_versions(versions);
+        }
     }
 
     fn settle(&mut self) -> Option<Box<dyn Session>> {

@@ -4,9 +4,12 @@
 //! *secrets*, not keys, so that a backend needs to know nothing of packets, and it may answer *pending* wherever a
 //! server's answer can depend on something outside of the process.
 //!
-//! Backends: [`rustls_backend`]. [`choose`] puts a choice of configuration before any backend. `testing` has a backend
+//! Backends: [`rustls_backend`]; with the feature `boringssl` also `boring_backend`, whose tickets can be written to a file
+//! and whose servers can wait for signatures. [`choose`] puts a choice of configuration before any backend. `testing` has a backend
 //! without cryptography, and one that delays another.
 
+#[cfg(feature = "boringssl")]
+pub mod boring_backend;
 pub mod choose;
 pub mod client_hello;
 pub mod rustls_backend;
@@ -101,6 +104,22 @@ pub enum TlsEvent {
     },
     /// The handshake is complete (RFC 9001 §4.1.1): the peer's Finished message has been verified.
     Complete,
+}
+
+/// The versions of QUIC that tickets belong to; see [`Session::set_ticket_versions`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TicketVersions {
+    /// That of the tickets that a client may offer.
+    pub offered: u32,
+    /// That of the tickets that a server gives.
+    pub given: u32,
+}
+
+impl TicketVersions {
+    /// One version for all.
+    pub(crate) fn both(version: u32) -> Self {
+        Self { offered: version, given: version }
+    }
 }
 
 /// What became of early data.
@@ -199,6 +218,12 @@ pub trait Session: Send {
 
     /// The cipher suite that was agreed.
     fn cipher_suite(&self) -> Option<CipherSuite>;
+
+    /// Tickets belong to a version of QUIC: those that the client offers to that of its first packet, those that the server
+    /// gives to the one that the connection has come to. A session starts with one version for both; it is told here when
+    /// they differ, a server's before its first byte.
+    // RFC 9369 §5 MUST NOT-1, MUST-1
+    fn set_ticket_versions(&mut self, _: TicketVersions) {}
 
     /// What can stand in for this session from here on and holds less memory: everything that can be asked of a session,
     /// and no more work. `None` when the session is needed as it is. To be asked once the handshake is confirmed and no

@@ -1,7 +1,8 @@
 //! Where a client keeps the tickets that servers gave it.
 //!
 //! A ticket belongs to the TLS backend that received it; the store knows only for which server it is. rustls keeps parts of
-//! a session to itself, so its tickets live as long as the process and cannot be written to a file.
+//! a session to itself, so its tickets live as long as the process; those of a backend that can say everything in bytes may
+//! be kept in a file and used by another process.
 
 use std::{
     any::Any,
@@ -18,11 +19,25 @@ impl Ticket {
         Self(Box::new(session))
     }
 
+    /// A ticket that is nothing but these bytes.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        Self::new(Portable(bytes))
+    }
+
+    /// The bytes to make the same ticket of with [`from_bytes`](Self::from_bytes); `None` when it cannot leave the process.
+    /// They hold a secret: who has them can resume the session.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        self.0.downcast_ref().map(|Portable(bytes)| &bytes[..])
+    }
+
     /// What the backend kept. `None` when it is of another backend.
     pub fn into_inner<T: Any>(self) -> Option<T> {
         self.0.downcast().ok().map(|session| *session)
     }
 }
+
+/// A ticket that can be written down.
+struct Portable(Vec<u8>);
 
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,7 +145,13 @@ mod tests {
         store.insert("a", Ticket::new::<u32>(5));
         store.insert("c", Ticket::new::<u32>(20));
         assert_eq!([take("b"), take("c"), take("a"), take("a"), take("a")], [None, Some(20), Some(5), Some(2), None]);
-        store.insert("a", Ticket::new("of another backend"));
+        store.insert("d", Ticket::from_bytes(vec![1, 2]));
+        let portable = store.take("d").unwrap();
+        assert_eq!(portable.as_bytes(), Some(&[1, 2][..]));
+        assert!(portable.into_inner::<Vec<u8>>().is_none());
+        let opaque = Ticket::new("of another backend");
+        assert!(opaque.as_bytes().is_none());
+        store.insert("a", opaque);
         assert!(store.take("a").unwrap().into_inner::<u32>().is_none());
     }
 }

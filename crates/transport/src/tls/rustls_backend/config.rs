@@ -299,10 +299,10 @@ impl RustlsClient {
 
 impl ClientTls for RustlsClient {
     fn start(&self, version: u32, server_name: &str, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError> {
+        let mut secrets = Secrets::for_version(version);
         let version = quic_version(version)?;
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| TlsError::internal(format!("{server_name:?} is neither a DNS name nor an IP address")))?;
-        let mut secrets = Secrets::default();
         let client = secrets
             // RFC 9001 §8.2 MUST-1: transport parameters are sent
             .capture(|| rustls::quic::ClientConnection::new(Arc::clone(&self.config), version, name, parameters))
@@ -481,10 +481,11 @@ impl RustlsServer {
 
 impl ServerTls for RustlsServer {
     fn start(&self, version: u32, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError> {
+        let secrets = Secrets::for_version(version);
         let version = quic_version(version)?;
         let server = rustls::quic::ServerConnection::new(Arc::clone(&self.config), version, parameters.clone())
             .map_err(|error| TlsError::internal(error.to_string()))?;
-        let session = RustlsSession::new(Connection::Server(server), Side::Server, None, Secrets::default());
+        let session = RustlsSession::new(Connection::Server(server), Side::Server, None, secrets);
         Ok(Box::new(match &self.tickets {
             Some(tickets) => session.with_tickets(Arc::clone(tickets), parameters, self.config.max_early_data_size > 0),
             None => session,

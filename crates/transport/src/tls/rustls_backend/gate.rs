@@ -10,15 +10,17 @@ use crate::tls::{
 };
 
 /// Owns the ClientHello until then.
-pub(super) struct Gate {
+pub(in crate::tls) struct Gate {
     tickets: Arc<Tickets>,
+    /// Version of QUIC of the tickets that the client may offer.
+    version: u32,
     received: Vec<u8>,
     /// The ClientHello, while the register is asked.
     asking: Option<ClientHello>,
 }
 
 /// What the gate makes of bytes.
-pub(super) enum Passage {
+pub(in crate::tls) enum Passage {
     /// The session has to wait, or for more bytes.
     Closed(Progress),
     /// The bytes go to rustls, and no others have to come here.
@@ -30,12 +32,17 @@ pub(super) enum Passage {
 }
 
 impl Gate {
-    pub(super) fn new(tickets: Arc<Tickets>) -> Self {
-        Self { tickets, received: Vec::new(), asking: None }
+    pub(in crate::tls) fn new(tickets: Arc<Tickets>, version: u32) -> Self {
+        Self { tickets, version, received: Vec::new(), asking: None }
+    }
+
+    /// The client's tickets are for this version of QUIC.
+    pub(in crate::tls) fn set_version(&mut self, version: u32) {
+        self.version = version;
     }
 
     /// Takes bytes of the client's first flight.
-    pub(super) fn read(&mut self, data: &[u8], parameters: &[u8]) -> Result<Passage, TlsError> {
+    pub(in crate::tls) fn read(&mut self, data: &[u8], parameters: &[u8]) -> Result<Passage, TlsError> {
         if self.asking.is_some() {
             return Err(TlsError::internal("bytes were given to a session that waits"));
         }
@@ -48,17 +55,18 @@ impl Gate {
     }
 
     /// Asks again.
-    pub(super) fn resume(&mut self, parameters: &[u8]) -> Result<Passage, TlsError> {
+    pub(in crate::tls) fn resume(&mut self, parameters: &[u8]) -> Result<Passage, TlsError> {
         let Some(hello) = self.asking.take() else { return Ok(Passage::Closed(Progress::Ready)) };
-        let early_data = match hello.early_data.then(|| self.tickets.decide(hello.ticket.as_ref(), parameters)) {
-            None => None,
-            Some(Decision::Accept) => Some(true),
-            Some(Decision::Refuse) => Some(false),
-            Some(Decision::Wait) => {
-                self.asking = Some(hello);
-                return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
-            }
-        };
+        let early_data =
+            match hello.early_data.then(|| self.tickets.decide(hello.ticket.as_ref(), self.version, parameters)) {
+                None => None,
+                Some(Decision::Accept) => Some(true),
+                Some(Decision::Refuse) => Some(false),
+                Some(Decision::Wait) => {
+                    self.asking = Some(hello);
+                    return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
+                }
+            };
         Ok(Passage::Open { bytes: std::mem::take(&mut self.received), early_data })
     }
 }

@@ -38,8 +38,8 @@ pub enum ConfigError {
 /// A certificate chain with the private key of its first certificate.
 #[derive(Debug)]
 pub struct Identity {
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: PrivateKeyDer<'static>,
+    pub(in crate::tls) chain: Vec<CertificateDer<'static>>,
+    pub(in crate::tls) key: PrivateKeyDer<'static>,
 }
 
 impl Clone for Identity {
@@ -65,7 +65,7 @@ impl Identity {
 }
 
 /// The certificates in a PEM file; an error when there are none.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+pub(in crate::tls) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let unreadable = |why: String| ConfigError::Unreadable { what: "the certificates", why };
     let list: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|why| unreadable(why.to_string()))?;

@@ -1,15 +1,15 @@
 //! The backend on rustls: its QUIC sessions behind [`Session`].
 
 mod config;
-mod gate;
-mod identity;
+pub(in crate::tls) mod gate;
+pub(in crate::tls) mod identity;
 mod secrets;
 mod settled;
 mod store;
 #[cfg(test)]
 mod tests;
-mod ticket_check;
-mod tickets;
+pub(in crate::tls) mod ticket_check;
+pub(in crate::tls) mod tickets;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use ticket_check::{TicketCheck, WRONG_EARLY_SIZE};
 pub use tickets::{TicketStats, Tickets};
 use wire::Side;
 
-use super::{Direction, EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert};
+use super::{Direction, EarlyData, Level, Progress, Session, TicketVersions, TlsError, TlsEvent, alert};
 use crate::crypto::CipherSuite;
 
 fn quic_version(version: u32) -> Result<Version, TlsError> {
@@ -91,7 +91,8 @@ impl RustlsSession {
 
     /// A server's session whose tickets are sealed by `tickets`; with `early_data`, it is decided about by them, too.
     fn with_tickets(mut self, tickets: Arc<Tickets>, parameters: Vec<u8>, early_data: bool) -> Self {
-        self.gate = early_data.then(|| Gate::new(Arc::clone(&tickets)));
+        let version = self.secrets.ticket_versions.offered;
+        self.gate = early_data.then(|| Gate::new(Arc::clone(&tickets), version));
         self.tickets = Some(tickets);
         self.parameters = parameters;
         self
@@ -151,7 +152,8 @@ impl RustlsSession {
             let change = self.connection.write_hs(&mut data);
             let wrote = !data.is_empty();
             if let (Level::OneRtt, Some(tickets)) = (self.write_level, &self.tickets) {
-                data = tickets.seal_all(data, &mut self.secrets.sessions, &self.parameters);
+                let version = self.secrets.ticket_versions.given;
+                data = tickets.seal_all(data, &mut self.secrets.sessions, version, &self.parameters);
             }
             if !data.is_empty() {
                 self.events.push_back(TlsEvent::Write { level: self.write_level, data });
@@ -344,6 +346,13 @@ impl Session for RustlsSession {
 
     fn cipher_suite(&self) -> Option<CipherSuite> {
         CipherSuite::from_number(u16::from(self.connection.negotiated_cipher_suite()?.suite()))
+    }
+
+    fn set_ticket_versions(&mut self, versions: TicketVersions) {
+        self.secrets.ticket_versions = versions;
+        if let Some(gate) = &mut self.gate {
+            gate.set_version(versions.offered);
+        }
     }
 
     fn settle(&mut self) -> Option<Box<dyn Session>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustls::KeyLog;
 
-use crate::crypto::Secret;
+use crate::{crypto::Secret, tls::TicketVersions};
 
 /// The secrets of one connection, as far as they were derived.
 #[derive(Default)]
@@ -19,6 +19,8 @@ pub(super) struct Secrets {
     pub(super) server_handshake: Option<Secret>,
     pub(super) client_one_rtt: Option<Secret>,
     pub(super) server_one_rtt: Option<Secret>,
+    /// Versions of QUIC that tickets belong to.
+    pub(super) ticket_versions: TicketVersions,
     /// Sessions that a server wants to find again, each with the name that it gave them.
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
     /// What key material for the application is derived from.
@@ -53,6 +55,16 @@ impl Secrets {
     /// Leaves a session with the connection that is inside rustls on this thread. `false` when there is none.
     pub(super) fn leave_session(name: Vec<u8>, session: Vec<u8>) -> bool {
         SLOT.with_borrow_mut(|slot| slot.as_mut().map(|secrets| secrets.sessions.push((name, session))).is_some())
+    }
+
+    /// The versions that tickets belong to, of the session that is inside rustls on this thread.
+    pub(super) fn ticket_versions() -> Option<TicketVersions> {
+        SLOT.with_borrow(|slot| slot.as_ref().map(|secrets| secrets.ticket_versions))
+    }
+
+    /// No secrets, of a session that is for this version of QUIC.
+    pub(super) fn for_version(version: u32) -> Self {
+        Self { ticket_versions: TicketVersions::both(version), ..Self::default() }
     }
 
     fn named(&mut self, label: &str) -> Option<&mut Option<Secret>> {

@@ -11,7 +11,14 @@ use rustls::{
     pki_types::ServerName,
 };
 
-use crate::tls::{Ticket, TicketStore};
+use super::secrets::Secrets;
+use crate::tls::{Ticket, TicketStore, TicketVersions};
+
+/// A session of rustls with the version of QUIC that it is for.
+struct Versioned {
+    version: u32,
+    session: Tls13ClientSessionValue,
+}
 
 /// Servers whose way to agree on keys is remembered, so that the first ClientHello fits.
 const HINTS: usize = 256;
@@ -54,10 +61,14 @@ impl ClientSessionStore for Sessions {
     fn remove_tls12_session(&self, _: &ServerName<'static>) {}
 
     fn insert_tls13_ticket(&self, server: ServerName<'static>, session: Tls13ClientSessionValue) {
-        self.tickets.insert(&server.to_str(), Ticket::new(session));
+        if let Some(TicketVersions { given: version, .. }) = Secrets::ticket_versions() {
+            self.tickets.insert(&server.to_str(), Ticket::new(Versioned { version, session }));
+        }
     }
 
     fn take_tls13_ticket(&self, server: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.tickets.take(&server.to_str())?.into_inner()
+        let ticket: Versioned = self.tickets.take(&server.to_str())?.into_inner()?;
+        // RFC 9369 §5 MUST NOT-1: a ticket does not pass from one version to the other.
+        (ticket.version == Secrets::ticket_versions()?.offered).then_some(ticket.session)
     }
 }

@@ -598,3 +598,32 @@ fn tickets_limit_early_data_by_nothing() {
         }
     }
 }
+
+// RFC 9369 §5 MUST NOT-1, MUST-1
+#[test]
+fn tickets_do_not_pass_from_one_version_to_another() {
+    let authority = Authority::new();
+    let server_config = server(&authority).early_data(true).build().unwrap();
+    let visited = |given: u32| {
+        let config = client(&authority).early_data(true).build().unwrap();
+        let (mut client, mut server) = start(&config, &server_config);
+        for session in [&mut client, &mut server] {
+            session.set_ticket_versions(TicketVersions { offered: V1, given });
+        }
+        converse(&mut *client, &mut *server).unwrap();
+        config
+    };
+    for given in [V1, V2] {
+        for (version, offers) in [(given, true), (V1 ^ V2 ^ given, false)] {
+            let client = visited(given).start(version, "host.test", b"of the client".to_vec()).unwrap();
+            assert_eq!(client.early_data() == EarlyData::Offered, offers);
+        }
+        // A client that offers it all the same.
+        let mut client = visited(given).start(given, "host.test", b"of the client".to_vec()).unwrap();
+        let mut server = server_config.start(V1 ^ V2 ^ given, b"of the server".to_vec()).unwrap();
+        let foreign = server_config.ticket_stats().foreign;
+        converse(&mut *client, &mut *server).unwrap();
+        assert_eq!(client.early_data(), EarlyData::Rejected);
+        assert!(server_config.ticket_stats().foreign > foreign);
+    }
+}

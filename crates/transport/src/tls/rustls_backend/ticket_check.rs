@@ -12,18 +12,18 @@ const ONLY_SIZE: [u8; 4] = [0xff; 4];
 const LONGEST_MESSAGE: usize = 0xffff;
 
 /// What is said about a ticket with another size.
-pub(super) const WRONG_EARLY_SIZE: &str = "a ticket limits early data by its size";
+pub(in crate::tls) const WRONG_EARLY_SIZE: &str = "a ticket limits early data by its size";
 
 /// Owns the beginning of a message whose end has not arrived.
 #[derive(Default)]
-pub(super) struct TicketCheck {
+pub(in crate::tls) struct TicketCheck {
     pending: Vec<u8>,
 }
 
 impl TicketCheck {
     /// Takes in what follows the handshake; `false` when a ticket in it names a size that must not be.
     // RFC 9001 §4.6.1 MUST-1: any size of early data other than 0xffffffff is PROTOCOL_VIOLATION
-    pub(super) fn read(&mut self, bytes: &[u8]) -> bool {
+    pub(in crate::tls) fn read(&mut self, bytes: &[u8]) -> bool {
         self.pending.extend_from_slice(bytes);
         let mut fine = true;
         let mut read = 0;

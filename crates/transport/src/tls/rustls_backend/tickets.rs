@@ -27,7 +27,7 @@ use crate::{
 /// How long a ticket is good, in seconds, unless its key ends before. RFC 8446 §4.6.1 allows seven days.
 const LIFETIME: u64 = 24 * 60 * 60;
 /// A session that is longer than this gets no ticket; certificates of clients are in it.
-const MAX_SESSION: usize = 8 * 1024;
+pub(in crate::tls) const MAX_SESSION: usize = 8 * 1024;
 /// What the first byte of a ticket's content says.
 const FORMAT: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
@@ -84,7 +84,7 @@ counters! {
     unknown_key,
     /// Tickets refused because they were too old: a full handshake followed.
     expired,
-    /// Tickets refused because they are not ours: a full handshake followed.
+    /// Tickets refused because they are not ours, or of another version of QUIC: a full handshake followed.
     foreign,
     /// Handshakes whose early data was accepted.
     early_accepted,
@@ -108,7 +108,7 @@ fn count(counter: &AtomicU64) {
 
 /// Whether early data may be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(in crate::tls) enum Decision {
     Accept,
     Refuse,
     /// The register has no answer yet.
@@ -147,11 +147,11 @@ struct Content {
 }
 
 /// Settings of [`Tickets`], with their defaults.
-pub(super) struct Settings {
-    pub(super) ring: Option<KeyRing>,
-    pub(super) register: Arc<dyn StrikeRegister>,
-    pub(super) window: std::time::Duration,
-    pub(super) application: Vec<u8>,
+pub(in crate::tls) struct Settings {
+    pub(in crate::tls) ring: Option<KeyRing>,
+    pub(in crate::tls) register: Arc<dyn StrikeRegister>,
+    pub(in crate::tls) window: std::time::Duration,
+    pub(in crate::tls) application: Vec<u8>,
 }
 
 impl Default for Settings {
@@ -166,7 +166,7 @@ impl Default for Settings {
 }
 
 impl Tickets {
-    pub(super) fn new(settings: Settings, clock: Arc<dyn TimeProvider>) -> Option<Self> {
+    pub(in crate::tls) fn new(settings: Settings, clock: Arc<dyn TimeProvider>) -> Option<Self> {
         let Settings { ring, register, window, application } = settings;
         let ring = match ring {
             Some(ring) => ring,
@@ -190,13 +190,20 @@ impl Tickets {
 
     /// Puts the sealed session in the place of its name, in every NewSessionTicket message of `data`. `parameters` are
     /// those of this end.
-    pub(super) fn seal_all(&self, data: Vec<u8>, sessions: &mut Vec<(Vec<u8>, Vec<u8>)>, parameters: &[u8]) -> Vec<u8> {
+    pub(in crate::tls) fn seal_all(
+        &self,
+        data: Vec<u8>,
+        sessions: &mut Vec<(Vec<u8>, Vec<u8>)>,
+        version: u32,
+        parameters: &[u8],
+    ) -> Vec<u8> {
         let mut out = Vec::with_capacity(data.len());
         let mut rest = &data[..];
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let len = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
             let Some((body, next)) = after.split_at_checked(len) else { break };
-            let sealed = (head[0] == NEW_SESSION_TICKET).then(|| self.seal_message(body, sessions, parameters));
+            let sealed =
+                (head[0] == NEW_SESSION_TICKET).then(|| self.seal_message(body, sessions, version, parameters));
             match sealed {
                 // What could not be sealed is not sent: a client could do nothing with the name.
                 Some(sealed) => out.extend(sealed.into_iter().flatten()),
@@ -210,7 +217,13 @@ impl Tickets {
     }
 
     // RFC 8446 §4.6.1: lifetime, age_add, nonce, ticket, extensions.
-    fn seal_message(&self, body: &[u8], sessions: &mut Vec<(Vec<u8>, Vec<u8>)>, parameters: &[u8]) -> Option<Vec<u8>> {
+    fn seal_message(
+        &self,
+        body: &[u8],
+        sessions: &mut Vec<(Vec<u8>, Vec<u8>)>,
+        version: u32,
+        parameters: &[u8],
+    ) -> Option<Vec<u8>> {
         let mut r = Reader::new(body);
         let lifetime = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
         let age_add = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
@@ -222,7 +235,7 @@ impl Tickets {
         let place = sessions.iter().position(|(known, _)| known == name)?;
         let (_, session) = sessions.swap_remove(place);
         let now = self.now()?;
-        let ticket = self.seal(now, age_add, &limits(parameters), &session)?;
+        let ticket = self.seal((now, version), age_add, &limits(parameters), &session)?;
         let lifetime = u64::from(lifetime).min(LIFETIME).min(self.ring.seals_for(now).unwrap_or(LIFETIME));
         if lifetime == 0 {
             return None;
@@ -242,7 +255,7 @@ impl Tickets {
         Some(message)
     }
 
-    fn seal(&self, now: u64, age_add: u32, limits: &Limits, session: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, (now, version): (u64, u32), age_add: u32, limits: &Limits, session: &[u8]) -> Option<Vec<u8>> {
         let mut content = vec![FORMAT];
         content.extend_from_slice(&now.to_be_bytes());
         content.extend_from_slice(&age_add.to_be_bytes());
@@ -252,19 +265,23 @@ impl Tickets {
         content.extend_from_slice(session);
         let mut nonce = [0; 12];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
-        Some(self.ring.seal(Purpose::Tickets, now, nonce, &[], &mut content))
+        Some(self.ring.seal(Purpose::Tickets, now, nonce, &version.to_be_bytes(), &mut content))
     }
 
-    fn open(&self, now: u64, ticket: &[u8]) -> Result<Content, OpenError> {
-        let content = self.ring.open(Purpose::Tickets, now, &[], ticket)?;
+    // RFC 9369 §5 MUST-1: a ticket is bound to the version of the connection that it came with.
+    fn open(&self, now: u64, version: u32, ticket: &[u8]) -> Result<Content, OpenError> {
+        let content = self.ring.open(Purpose::Tickets, now, &version.to_be_bytes(), ticket)?;
         let tag = *ticket.last_chunk().ok_or(OpenError::Forged)?;
         read(&content, tag).ok_or(OpenError::Forged)
     }
 
-    /// Whether early data that comes with this ticket may be accepted. `parameters` are those of this end.
-    pub(super) fn decide(&self, offer: Option<&OfferedTicket>, parameters: &[u8]) -> Decision {
-        let opened =
-            self.now().zip(offer).and_then(|(now, offer)| Some((now, offer, self.open(now, &offer.identity).ok()?)));
+    /// Whether early data that comes with this ticket may be accepted. `version` is that of the client's first packet,
+    /// `parameters` are those of this end.
+    pub(in crate::tls) fn decide(&self, offer: Option<&OfferedTicket>, version: u32, parameters: &[u8]) -> Decision {
+        let opened = self.now().zip(offer).and_then(|(now, offer)| {
+            let content = self.open(now, version, &offer.identity).ok()?;
+            Some((now, offer, content))
+        });
         let Some((now, offer, ticket)) = opened else {
             count(&self.counters.early_unusable);
             return Decision::Refuse;
@@ -301,8 +318,21 @@ impl Tickets {
         }
     }
 
-    /// What rustls made of early data that [`Tickets::decide`] let through.
-    pub(super) fn count_verdict(&self, accepted: bool) {
+    /// The session in a ticket that a client shows in a first packet of this version.
+    pub(in crate::tls) fn find(&self, version: u32, ticket: &[u8]) -> Option<Vec<u8>> {
+        let now = self.now()?;
+        let (counter, session) = match self.open(now, version, ticket) {
+            Ok(content) if now.saturating_sub(content.issued) > LIFETIME => (&self.counters.expired, None),
+            Ok(content) => (&self.counters.opened, Some(content.session)),
+            Err(OpenError::UnknownKey(_)) => (&self.counters.unknown_key, None),
+            Err(OpenError::Forged) => (&self.counters.foreign, None),
+        };
+        count(counter);
+        session
+    }
+
+    /// What TLS made of early data that [`Tickets::decide`] let through.
+    pub(in crate::tls) fn count_verdict(&self, accepted: bool) {
         count(if accepted { &self.counters.early_accepted } else { &self.counters.early_unusable });
     }
 }
@@ -335,15 +365,7 @@ impl StoresServerSessions for Tickets {
     }
 
     fn take(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        let now = self.now()?;
-        let (counter, session) = match self.open(now, ticket) {
-            Ok(content) if now.saturating_sub(content.issued) > LIFETIME => (&self.counters.expired, None),
-            Ok(content) => (&self.counters.opened, Some(content.session)),
-            Err(OpenError::UnknownKey(_)) => (&self.counters.unknown_key, None),
-            Err(OpenError::Forged) => (&self.counters.foreign, None),
-        };
-        count(counter);
-        session
+        self.find(Secrets::ticket_versions()?.offered, ticket)
     }
 
     fn can_cache(&self) -> bool {

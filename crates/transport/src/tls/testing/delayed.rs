@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::crypto::CipherSuite;
-use crate::tls::{ClientTls, EarlyData, Level, Progress, ServerTls, Session, TlsError, TlsEvent, Waiting};
+use crate::tls::{
+    ClientTls, EarlyData, Level, Progress, ServerTls, Session, TicketVersions, TlsError, TlsEvent, Waiting,
+};
 
 /// One wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,10 @@ impl Session for DelayedSession {
 
     fn cipher_suite(&self) -> Option<CipherSuite> {
         self.inner.cipher_suite()
+    }
+
+    fn set_ticket_versions(&mut self, versions: TicketVersions) {
+        self.inner.set_ticket_versions(versions);
     }
 
     fn settle(&mut self) -> Option<Box<dyn Session>> {

@@ -1,0 +1,20 @@
+//! A private key that is elsewhere.
+
+/// Signs for a server. What it is asked may take as long as it likes: meanwhile the session answers
+/// [`Progress::Pending`](crate::tls::Progress::Pending) with [`Waiting::Signature`](crate::tls::Waiting::Signature), and who
+/// has the signature resumes it.
+pub trait Signer: Send + Sync {
+    /// The ways to sign that the key can do, as numbers of the TLS registry (SignatureScheme), the preferred one first.
+    fn schemes(&self) -> Vec<u16>;
+
+    /// Begins to sign `message`, as a whole and not hashed, in a way out of [`schemes`](Self::schemes). Called from the
+    /// thread that runs the handshake, so it should not wait.
+    fn sign(&self, scheme: u16, message: &[u8]) -> Box<dyn Signature>;
+}
+
+/// A signature on its way.
+pub trait Signature: Send {
+    /// The signature, or why there is none; `None` while that is not known. Asked at once and at each resumption, and not
+    /// again after it has answered.
+    fn poll(&mut self) -> Option<Result<Vec<u8>, String>>;
+}

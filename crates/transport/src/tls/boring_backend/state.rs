@@ -1,0 +1,171 @@
+//! What a session and the callbacks of BoringSSL share: what was said, and what tickets need.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use wire::Side;
+
+use super::{
+    signer::{Signature, Signer},
+    ticket::Remembered,
+};
+use crate::{
+    crypto::{CipherSuite, Secret},
+    tls::{
+        Direction, EarlyData, Level, Ticket, TicketStore, TicketVersions, TlsEvent,
+        rustls_backend::{Tickets, tickets::MAX_SESSION},
+    },
+};
+
+/// Hangs on the library's session, where its callbacks find it. The lock is never waited for: who calls the library lets it go
+/// first.
+pub(super) struct Shared(Mutex<State>);
+
+impl Shared {
+    pub(super) fn new(state: State) -> Self {
+        Self(Mutex::new(state))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Owns what happens inside of the library.
+pub(super) struct State {
+    pub(super) side: Side,
+    pub(super) events: VecDeque<TlsEvent>,
+    pub(super) early_data: EarlyData,
+    /// The alert that the library wants to be sent.
+    pub(super) alert: Option<u8>,
+    /// The peer's parameters, once they were told.
+    pub(super) peer_parameters: Option<Vec<u8>>,
+    pub(super) ticket_versions: TicketVersions,
+    /// Client: where tickets go, and for which server they are.
+    pub(super) store: Option<(Arc<dyn TicketStore>, String)>,
+    /// Client: the server's parameters of the session that is resumed.
+    pub(super) remembered: Option<Vec<u8>>,
+    /// Server: its tickets, and its own transport parameters, which they remember.
+    pub(super) tickets: Option<Arc<Tickets>>,
+    pub(super) parameters: Vec<u8>,
+    /// Server: sessions in tickets that have not left, each with the name that stands for it.
+    pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Server: the key, if it is elsewhere, and the signature that is awaited.
+    pub(super) signer: Option<Arc<dyn Signer>>,
+    pub(super) signature: Option<Box<dyn Signature>>,
+}
+
+impl State {
+    pub(super) fn new(side: Side, version: u32) -> Self {
+        Self {
+            side,
+            events: VecDeque::new(),
+            early_data: EarlyData::None,
+            alert: None,
+            peer_parameters: None,
+            ticket_versions: TicketVersions::both(version),
+            store: None,
+            remembered: None,
+            tickets: None,
+            parameters: Vec::new(),
+            sessions: Vec::new(),
+            signer: None,
+            signature: None,
+        }
+    }
+
+    /// The library installs a secret.
+    pub(super) fn on_secret(&mut self, level: Level, direction: Direction, suite: CipherSuite, secret: Secret) {
+        if level == Level::ZeroRtt {
+            match self.side {
+                Side::Client => {
+                    self.early_data = EarlyData::Offered;
+                    let parameters = self.remembered.clone().unwrap_or_default();
+                    self.events.push_back(TlsEvent::RememberedParameters(parameters));
+                }
+                Side::Server => self.early_data = EarlyData::Accepted,
+            }
+        }
+        self.events.push_back(TlsEvent::Secret { level, direction, suite, secret });
+    }
+
+    /// The library has handshake bytes to send, whole messages.
+    pub(super) fn on_write(&mut self, level: Level, data: &[u8]) {
+        let data = match &self.tickets {
+            Some(tickets) if level == Level::OneRtt => {
+                let version = self.ticket_versions.given;
+                tickets.seal_all(data.to_vec(), &mut self.sessions, version, &self.parameters)
+            }
+            _ => data.to_vec(),
+        };
+        if !data.is_empty() {
+            self.events.push_back(TlsEvent::Write { level, data });
+        }
+    }
+
+    /// What the library knows of the peer's parameters and of early data; a client hears of the verdict first.
+    pub(super) fn on_progress(&mut self, peer_parameters: &[u8], early_data_accepted: bool) {
+        if self.side == Side::Client && self.early_data == EarlyData::Offered {
+            if !early_data_accepted {
+                return;
+            }
+            self.early_data = EarlyData::Accepted;
+            self.events.push_back(TlsEvent::EarlyData { accepted: true });
+        }
+        if self.peer_parameters.is_none() && !peer_parameters.is_empty() {
+            self.peer_parameters = Some(peer_parameters.to_vec());
+            self.events.push_back(TlsEvent::PeerParameters(peer_parameters.to_vec()));
+        }
+    }
+
+    /// The server refuses a client's early data.
+    pub(super) fn on_early_data_refused(&mut self) {
+        if self.early_data == EarlyData::Offered {
+            self.early_data = EarlyData::Rejected;
+            self.events.push_back(TlsEvent::EarlyData { accepted: false });
+        }
+    }
+
+    /// A client got a session to resume later.
+    pub(super) fn on_ticket(&mut self, session: Vec<u8>) {
+        let Some((store, server_name)) = &self.store else { return };
+        let parameters = self.peer_parameters.clone().unwrap_or_default();
+        let remembered = Remembered { version: self.ticket_versions.given, parameters, session };
+        if let Some(bytes) = remembered.encode() {
+            store.insert(server_name, Ticket::from_bytes(bytes));
+        }
+    }
+
+    /// A server's session, for a ticket: the name that stands for it until it is sealed. `None` gives no ticket.
+    pub(super) fn name_session(&mut self, session: &[u8]) -> Option<[u8; 16]> {
+        if self.tickets.is_none() || session.len() > MAX_SESSION {
+            return None;
+        }
+        let mut name = [0; 16];
+        aws_lc_rs::rand::fill(&mut name).ok()?;
+        self.sessions.push((name.to_vec(), session.to_vec()));
+        Some(name)
+    }
+
+    /// The session in a ticket that a client shows.
+    pub(super) fn open_ticket(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        self.tickets.as_ref()?.find(self.ticket_versions.offered, ticket)
+    }
+
+    /// Begins a signature, or asks for the one that is on its way.
+    pub(super) fn sign(&mut self, scheme: u16, message: &[u8]) -> Option<Result<Vec<u8>, String>> {
+        let Some(signer) = &self.signer else { return Some(Err("there is no key".to_owned())) };
+        self.signature = Some(signer.sign(scheme, message));
+        self.poll_signature()
+    }
+
+    /// What became of the signature.
+    pub(super) fn poll_signature(&mut self) -> Option<Result<Vec<u8>, String>> {
+        let Some(signature) = &mut self.signature else { return Some(Err("nothing is being signed".to_owned())) };
+        let signed = signature.poll()?;
+        self.signature = None;
+        Some(signed)
+    }
+}
