@@ -52,6 +52,8 @@ impl Socket {
         socket.set_nonblocking(true)?;
         let sock = socket2::SockRef::from(&socket);
         grow_buffers(&sock);
+        // RFC 8899 §3 MUST-1: nor are probes
+        // RFC 8899 §4.5 MUST-1: the system keeps no packet back for what it believes of the path
         // RFC 9000 §14 MUST NOT-2: datagrams are not fragmented by IP
         // RFC 9000 §14 MUST-1: Don't Fragment is set in IPv4 where possible
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -170,5 +172,35 @@ fn to_codepoint(ecn: Ecn) -> EcnCodepoint {
         Ecn::Ect0 => EcnCodepoint::Ect0,
         Ecn::Ect1 => EcnCodepoint::Ect1,
         Ecn::Ce => EcnCodepoint::Ce,
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// A socket option that is a number.
+    #[expect(unsafe_code, reason = "these options have no safe wrapper")]
+    fn option(socket: &Socket, level: libc::c_int, name: libc::c_int) -> libc::c_int {
+        let mut value: libc::c_int = -1;
+        let mut len = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`.
+        let result =
+            unsafe { libc::getsockopt(socket.io.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        value
+    }
+
+    // RFC 8899 §3 MUST-1; RFC 8899 §4.5 MUST-1
+    #[tokio::test]
+    async fn nothing_is_fragmented_and_the_system_believes_nothing_of_the_path() {
+        let socket = Socket::new(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), libc::IP_PMTUDISC_PROBE);
+        let Ok(six) = std::net::UdpSocket::bind("[::1]:0") else { return };
+        let socket = Socket::new(six).unwrap();
+        assert_eq!(option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER), libc::IPV6_PMTUDISC_PROBE);
     }
 }

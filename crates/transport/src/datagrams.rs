@@ -192,6 +192,7 @@ impl Datagrams {
     }
 
     /// The largest datagram that can be sent at the moment, in bytes. `None` when the peer takes none.
+    // RFC 8899 §5 MUST-1: what packets and frames add is taken off
     pub fn max_size(&self) -> Option<usize> {
         // RFC 9221 §3: the limit counts type and length. A frame without length could hold two bytes more, but only as the
         // last in its packet; room for the length makes every place possible.

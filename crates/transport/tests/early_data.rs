@@ -33,7 +33,10 @@ use transport::{
     },
 };
 use units::{Duration, Instant, Probability, Seed};
-use wire::Dir;
+use wire::{
+    Dir,
+    version::{V1, V2},
+};
 
 /// For who reads the output: a value, and of what.
 fn measured(what: &str, value: impl std::fmt::Display) {
@@ -879,4 +882,69 @@ fn early_data_in_flight_does_not_hold_the_handshake_up() {
     let mut sim = world.simulation(seed, &bad_path(), &world.server(), |_| {}, (20_000, 50_000));
     let outcome = sim.run_until(at(60_000)).unwrap();
     assert!(outcome.is_finished(), "{outcome}; {:?}", sim.node(0).app.closed);
+}
+
+// RFC 9369 §4.1 MUST NOT-3
+#[test]
+fn early_data_keeps_the_version_of_the_first_flight() {
+    let world = World::new();
+    let tls = world.server();
+    world.visit(1, &tls);
+    let mut client = support::client_endpoint(2);
+    let mut config = world.client_config();
+    config.version = V1;
+    config.versions = vec![V1, V2];
+    let mut server_config = world.server_config(&tls);
+    server_config.versions = vec![V1, V2];
+    server_config.upgrade_to = Some(V2);
+    let mut server = server_endpoint(2, server_config);
+    let handle = client.connect(at(0), &config, server_address(0), "server.test").unwrap();
+    let connection = client.connection_mut(handle).unwrap();
+    let stream = connection.open_early(Dir::Uni).unwrap();
+    connection.write(stream, &mut vec![7; 9_000].into()).unwrap();
+    let mut early = 0;
+    let mut now = at(0);
+    let mut check = |datagrams: &[Sent]| {
+        for datagram in datagrams {
+            let mut rest = &datagram.payload[..];
+            while let Ok(header @ wire::Header::Long { ty, version, .. }) = wire::Header::parse(rest, 8) {
+                if ty == wire::LongType::ZeroRtt {
+                    assert_eq!(version, V1);
+                    early += 1;
+                }
+                rest = &rest[header.packet_len()..];
+            }
+        }
+    };
+    // The server's first answer comes when only a part of the early data has left.
+    let first = sent(&mut client, now);
+    check(&first);
+    first.iter().for_each(|d| give(&mut server, now, client_address(0), &d.payload));
+    for _ in 0..10 {
+        let down = sent(&mut server, now);
+        down.iter().for_each(|d| give(&mut client, now, server_address(0), &d.payload));
+        let up = sent(&mut client, now);
+        check(&up);
+        up.iter().for_each(|d| give(&mut server, now, client_address(0), &d.payload));
+        now += Duration::from_millis(10);
+        client.handle_timeout(now);
+        server.handle_timeout(now);
+    }
+    assert!(early > 3, "{early}");
+    let accepted = server.poll_accept().unwrap();
+    for (endpoint, handle) in [(&client, handle), (&server, accepted)] {
+        let connection = endpoint.connection(handle).unwrap();
+        assert_eq!((connection.version(), connection.early_data()), (V2, EarlyData::Accepted));
+    }
+    assert!(server.connection(accepted).unwrap().stats().early_bytes_received >= 9_000);
+
+    // RFC 9369 §5: the tickets of this connection are for version 2.
+    for (version, offers) in [(V1, false), (V2, true)] {
+        let mut client = support::client_endpoint(3);
+        // The older ticket of the first visit goes first.
+        let config = ClientConfig { version, ..config.clone() };
+        let handle = client.connect(at(100), &config, server_address(0), "server.test").unwrap();
+        let offered = client.connection(handle).unwrap().early_data() == EarlyData::Offered;
+        assert_eq!(offered, offers, "{version:#x}");
+    }
 }

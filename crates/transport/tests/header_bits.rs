@@ -110,6 +110,46 @@ fn the_fixed_bit_is_cleared_for_peers_that_permit_it() {
     }
 }
 
+/// Whether a datagram has a packet with a long header without the fixed bit.
+fn long_without_fixed(payload: &[u8]) -> bool {
+    let mut rest = payload;
+    while let Ok(header @ wire::Header::Long { .. }) = wire::Header::parse(rest, 8) {
+        if rest[0] & FIXED == 0 {
+            return true;
+        }
+        rest = &rest[header.packet_len()..];
+    }
+    false
+}
+
+// RFC 9287 §3.1 MUST-1, MUST NOT-1, MUST NOT-2
+#[test]
+fn the_fixed_bit_is_set_until_the_other_end_has_said_otherwise_in_this_connection() {
+    let plain = Profile { grease: false, ..Profile::default() };
+    let greased = Profile::default();
+    let mut server = server_endpoint(1, server_config(&greased));
+    for seed in 0..40 {
+        // Clients from the same address that permit it, and that do not.
+        let permits = seed % 2 == 0;
+        let mut client = client_endpoint(seed);
+        let config = client_config(if permits { &greased } else { &plain });
+        client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
+        loop {
+            let up = sent(&mut client, Instant::ZERO);
+            up.iter().for_each(|d| give(&mut server, Instant::ZERO, client_address(0), &d.payload));
+            let down = sent(&mut server, Instant::ZERO);
+            down.iter().for_each(|d| give(&mut client, Instant::ZERO, server_address(0), &d.payload));
+            assert!(!up.iter().chain(&down).any(|d| long_without_fixed(&d.payload)), "seed {seed}");
+            if !permits {
+                assert!(down.iter().all(|d| d.payload[0] & FIXED != 0), "seed {seed}: from a connection before");
+            }
+            if up.is_empty() && down.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn keys_are_updated_after_so_many_packets_or_bytes() {
     let after = |packets, bytes| Profile { key_update: KeyUpdatePolicy { packets, bytes }, ..Profile::default() };

@@ -365,11 +365,12 @@ fn packet_without_the_fixed_bit(grease: bool) {
     assert_eq!(puppet.victim.connection(handle).unwrap().is_connected(), !grease);
 }
 
+// RFC 9287 §3 MUST-1; RFC 9368 §4 MUST-5
 // RFC 9000 §7.3 MUST-2, MUST-3, MUST-4; RFC 9000 §7.4 MUST-1, SHOULD-1; RFC 9000 §18.2 MUST-3, MUST-4
 #[test]
 fn parameters_that_cannot_be_accepted_end_the_handshake() {
     type Change = fn(&mut TransportParameters, &mut Vec<u8>);
-    let both: [(&str, Change); 14] = [
+    let both: [(&str, Change); 16] = [
         ("none that names the source ID", |p, _| p.initial_source_cid = None),
         ("another source ID", |p, _| p.initial_source_cid = ConnectionId::new(&[1; 8])),
         ("one of them twice", |_, raw| raw.extend([0x04, 1, 9])),
@@ -397,6 +398,8 @@ fn parameters_that_cannot_be_accepted_end_the_handshake() {
             raw.extend([&[0x0f, 21][..], &[0; 21]].concat());
         }),
         ("a flag with a value", |_, raw| raw.extend([0x0c, 1, 0])),
+        ("the grease of the QUIC bit with a value", |_, raw| raw.extend([0x6a, 0xb2, 1, 0])),
+        ("three quarters of a version", |_, raw| raw.extend([0x11, 3, 0, 0, 1])),
     ];
     let clients: [(&str, Change); 4] = [
         ("a client's original ID", |_, raw| raw.extend([&[0x00, 8][..], &[0xdc; 8]].concat())),

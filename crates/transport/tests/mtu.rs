@@ -51,7 +51,7 @@ fn black_hole(sim: &mut Sim, since: Instant, mtu: u32) {
 }
 
 // RFC 8899 §5.3, RFC 9000 §14.3: larger datagrams are used where they arrive, and only there.
-// RFC 9000 §14.2 SHOULD-1; RFC 9000 §14.3 SHOULD-1; RFC 8899 §5.1.2 RECOMMENDED-1
+// RFC 9000 §14.2 SHOULD-1; RFC 9000 §14.3 SHOULD-1; RFC 8899 §5.1.2 RECOMMENDED-1; RFC 8899 §3 MUST NOT-1
 #[test]
 fn discovery_finds_what_the_path_carries() {
     for mtu in [1228, 1280, 1350, 1400, 1480, 1500, 9000] {
@@ -107,7 +107,8 @@ fn no_discovery_when_the_bound_is_the_start() {
     assert_eq!((stats.mtu_probes_sent, stats.mtu), (0, 1350));
 }
 
-// RFC 8899 §4.3: a path that carries less from some moment on.
+// RFC 8899 §4.3: a path that carries less from some moment on, and says nothing.
+// RFC 8899 §3 MUST-4; RFC 8899 §4.3 MUST NOT-1
 #[test]
 fn a_transfer_survives_a_path_that_shrinks() {
     for seed in 0..10 {

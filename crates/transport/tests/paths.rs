@@ -271,6 +271,7 @@ fn keys_are_updated_from_both_ends_at_once() {
     }
 }
 
+// RFC 8899 §5 MUST-1
 #[test]
 fn datagrams_of_every_size_arrive() {
     let profile = Profile::default();

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use netem::{LinkConfig, Loss};
 use sim::{Simulation, client_address, point_to_point, server_address};
@@ -67,7 +69,7 @@ fn both_versions_work() {
 }
 
 // RFC 9368 §2.3: no round trip more, whatever is lost.
-// RFC 9368 §2.3 MUST-1; RFC 9369 §4 SHOULD-2
+// RFC 9368 §2.3 MUST-1; RFC 9369 §4 SHOULD-2; RFC 9368 §8 MUST-1
 #[test]
 fn a_server_moves_a_client_to_the_version_that_it_prefers() {
     for (from, to) in [(V1, V2), (V2, V1)] {
@@ -90,9 +92,12 @@ fn a_move_to_another_version_costs_no_time() {
     assert!(answered(Some(V2)) < answered(None) + Duration::from_millis(5));
 }
 
+// RFC 9368 §2.2 MUST NOT-1
 #[test]
-fn a_client_that_does_not_offer_it_is_not_moved() {
+fn a_client_is_not_moved_to_what_it_does_not_offer_or_nobody_knows() {
     assert_eq!(agreed(1, 0.0, &client(V1, &[V1]), server(&[V1, V2], Some(V2))), [V1; 2]);
+    let unknown = 0x0a1a_2a3a;
+    assert_eq!(agreed(1, 0.0, &client(V1, &[V1, unknown]), server(&[V1, V2], Some(unknown))), [V1; 2]);
 }
 
 // RFC 9369 §4.1: the Retry is of the first flight's version; the keys of Initial packets follow from its connection ID.
@@ -129,7 +134,7 @@ fn meet(config: &ClientConfig, server: ServerConfig, forge: Option<&[u32]>) -> (
     (closed, version)
 }
 
-// RFC 9368 §2.1 SHALL-1, SHALL-2, SHALL-4
+// RFC 9368 §2.1 SHALL-1, SHALL-2, SHALL-4; RFC 9368 §6 MUST-1
 #[test]
 fn version_negotiation_leads_to_another_attempt() {
     let first = client(V1, &[V2, V1]);
@@ -159,11 +164,13 @@ fn a_forged_version_negotiation_is_noticed() {
 }
 
 // RFC 9368 §4 MUST: what the peer says it chose is what its packets are of.
-// RFC 9368 §4 MUST-9, MUST-10, MUST-17, MUST-18
+// RFC 9368 §4 MUST-3, MUST-9, MUST-10, MUST-11, MUST-12, MUST-17, MUST-18; RFC 9369 §4 MUST-1
 #[test]
 fn what_the_peer_says_must_fit_its_packets() {
     let says = |chosen: u32| Some(VersionInformation { chosen, available: vec![V1, V2, chosen] });
-    for (information, code) in [(says(V1), None), (None, None), (says(V2), Some(Code::VERSION_NEGOTIATION_ERROR))] {
+    let refused = Some(Code::VERSION_NEGOTIATION_ERROR);
+    // The last is of a version that nobody has offered.
+    for (information, code) in [(says(V1), None), (None, None), (says(V2), refused), (says(0x0a1a_2a3a), refused)] {
         for server in [false, true] {
             let change = |p: &mut wire::TransportParameters| p.version_information.clone_from(&information);
             let mut puppet = if server {
@@ -188,6 +195,145 @@ fn what_the_peer_says_must_fit_its_packets() {
             assert_eq!(closed, code, "{information:?} from a server: {server}");
         }
     }
+}
+
+// RFC 9368 §4 MUST-13, MUST-16, MUST NOT-1; RFC 8999 §7 MUST-1
+#[test]
+fn after_version_negotiation_the_server_has_to_confirm_it() {
+    let says = |available: &[u32]| Some(VersionInformation { chosen: V1, available: available.to_vec() });
+    let refused = Some(Code::VERSION_NEGOTIATION_ERROR);
+    for (information, code) in [(says(&[V1]), None), (says(&[]), refused), (None, refused)] {
+        let tls = Arc::new(transport::tls::testing::Toy::default());
+        let mut config = ClientConfig::new(tls, Arc::new(Profile::default()));
+        config.versions = vec![V1];
+        let config = config.react_to(&[V1]).unwrap();
+        let mut puppet = Puppet::server_to(&config, |p, _| p.version_information.clone_from(&information));
+        for _ in 0..10 {
+            puppet.flush(&support::puppet::LEVELS);
+            puppet.collect_quietly();
+        }
+        let all = puppet.events.drain(..).chain(events(&mut puppet.victim).into_iter().map(|(_, event)| event));
+        let closed = all.into_iter().find_map(|event| match event {
+            Event::Closed(CloseReason::PeerMisbehaved(error)) => Some(error.code),
+            _ => None,
+        });
+        assert_eq!(closed, code, "{information:?}");
+    }
+}
+
+// RFC 9368 §4 MUST-1
+#[test]
+fn version_negotiation_that_offers_what_is_spoken_is_ignored() {
+    let config = client(V2, &[V2, V1]);
+    assert_eq!(meet(&config, server(&[V1, V2], None), Some(&[V1, V2])), (None, V2));
+}
+
+// RFC 9368 §2.1 MUST NOT-1, MUST-1
+#[test]
+fn clients_negotiate_no_versions_and_servers_are_not_negotiated_with() {
+    let mut unknown = vec![0; 1200];
+    unknown[..18].copy_from_slice(&[0xc0, 0x0a, 0x1a, 0x2a, 0x3a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 3, 1, 2, 3]);
+    let mut asked = server_endpoint(9, server(&[V1, V2], None));
+    give(&mut asked, Instant::ZERO, client_address(0), &unknown);
+    assert_eq!(sent(&mut asked, Instant::ZERO).len(), 1, "a server answers it");
+    let mut endpoint = client_endpoint(9);
+    let handle = endpoint.connect(Instant::ZERO, &client(V1, &[V1]), server_address(0), "server.test").unwrap();
+    let flight = sent(&mut endpoint, Instant::ZERO);
+    give(&mut endpoint, Instant::ZERO, server_address(0), &unknown);
+    assert!(sent(&mut endpoint, Instant::ZERO).is_empty(), "a client does not");
+
+    let mut answering = server_endpoint(9, server(&[V1, V2], None));
+    flight.iter().for_each(|d| give(&mut answering, Instant::ZERO, client_address(0), &d.payload));
+    let first = sent(&mut answering, Instant::ZERO);
+    let Ok(Header::Long { dcid, scid, .. }) = Header::parse(&first[0].payload, 8) else { panic!() };
+    let mut packet = [0; 100];
+    let mut w = wire::Writer::new(&mut packet);
+    wire::encode_version_negotiation(&mut w, 0, dcid.as_slice(), scid.as_slice(), &[V2]);
+    let len = w.position();
+    give(&mut answering, Instant::ZERO, client_address(0), &packet[..len]);
+    first.iter().for_each(|d| give(&mut endpoint, Instant::ZERO, server_address(0), &d.payload));
+    converse(Instant::ZERO, (&mut endpoint, client_address(0)), (&mut answering, server_address(0)));
+    assert!(endpoint.connection(handle).unwrap().is_connected());
+}
+
+/// Types and versions of the packets with long headers in datagrams.
+fn long_packets(datagrams: &[support::direct::Sent]) -> Vec<(wire::LongType, u32)> {
+    let mut found = Vec::new();
+    for datagram in datagrams {
+        let mut rest = &datagram.payload[..];
+        while let Ok(header) = Header::parse(rest, 8) {
+            if let Header::Long { ty, version, .. } = header {
+                found.push((ty, version));
+            }
+            rest = &rest[header.packet_len()..];
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+    found
+}
+
+// RFC 9369 §4.1 MUST-3, MUST-4, MUST-5, MUST NOT-2
+#[test]
+fn after_the_move_everything_is_of_the_negotiated_version_and_the_first_is_still_read() {
+    let (mut asking, mut answering) = (client_endpoint(9), server_endpoint(9, server(&[V1, V2], Some(V2))));
+    let mut now = Instant::ZERO;
+    let handle = asking.connect(now, &client(V1, &[V1, V2]), server_address(0), "server.test").unwrap();
+    let flight = sent(&mut asking, now);
+    assert!(long_packets(&flight).iter().all(|(_, version)| *version == V1));
+    flight.iter().for_each(|d| give(&mut answering, now, client_address(0), &d.payload));
+    let lost = sent(&mut answering, now);
+    assert!(!lost.is_empty() && long_packets(&lost).iter().all(|(_, version)| *version == V2));
+
+    // The client has not heard of it: what it sends is of the first version, and is read.
+    let accepted = answering.poll_accept();
+    now += Duration::from_secs(2);
+    asking.handle_timeout(now);
+    let again = sent(&mut asking, now);
+    assert!(!again.is_empty() && long_packets(&again).iter().all(|packet| *packet == (wire::LongType::Initial, V1)));
+    let read = |endpoint: &transport::Endpoint| {
+        let connection = accepted.and_then(|handle| endpoint.connection(handle)).expect("the server has it");
+        (connection.stats().packets_received, connection.stats().packets_undecryptable)
+    };
+    let before = read(&answering);
+    again.iter().for_each(|d| give(&mut answering, now, client_address(0), &d.payload));
+    let after = read(&answering);
+    assert_eq!((after.0 - before.0, after.1), (again.len() as u64, before.1));
+
+    let answer = sent(&mut answering, now);
+    assert!(long_packets(&answer).iter().all(|(_, version)| *version == V2));
+    lost.iter().chain(&answer).for_each(|d| give(&mut asking, now, server_address(0), &d.payload));
+    let finished = sent(&mut asking, now);
+    let packets = long_packets(&finished);
+    assert!(packets.iter().any(|(ty, _)| *ty == wire::LongType::Handshake));
+    assert!(packets.iter().all(|(_, version)| *version == V2), "{packets:?}");
+
+    // A Handshake packet of the first version is none.
+    let before = read(&answering);
+    let handshake = finished.iter().find_map(|datagram| {
+        let mut rest = &datagram.payload[..];
+        while let Ok(header @ Header::Long { ty, .. }) = Header::parse(rest, 8) {
+            let (packet, after) = rest.split_at(header.packet_len());
+            if ty == wire::LongType::Handshake {
+                return Some(packet.to_vec());
+            }
+            rest = after;
+        }
+        None
+    });
+    let mut other = handshake.expect("there is one");
+    // The type is in other bits, too.
+    other[0] = 0xe0 | other[0] & 0x0f;
+    other[1..5].copy_from_slice(&V1.to_be_bytes());
+    let parsed = Header::parse(&other, 8);
+    assert!(matches!(parsed, Ok(Header::Long { ty: wire::LongType::Handshake, version: V1, .. })), "{parsed:?}");
+    give(&mut answering, now, client_address(0), &other);
+    assert_eq!(read(&answering), before);
+    finished.iter().for_each(|d| give(&mut answering, now, client_address(0), &d.payload));
+    converse(now, (&mut asking, client_address(0)), (&mut answering, server_address(0)));
+    assert!(asking.connection(handle).unwrap().is_connected());
+    assert_eq!(asking.connection(handle).unwrap().version(), V2);
 }
 
 /// Packets in a version that the client did not offer, or that nobody who saw its packets has sealed, change nothing.

@@ -19,6 +19,7 @@ impl Connection {
     pub(super) fn note_full_datagrams(&mut self, now: Instant, size: usize, len: usize) {
         let path = &mut self.paths[self.active];
         // Not before the handshake is confirmed: until then the address may be anybody's.
+        // RFC 8899 §3 MUST NOT-1: nothing but a probe is larger than the size in use
         if size == usize::from(path.mtu) && self.handshake.is_confirmed() {
             path.discovery.on_full_datagrams(now, (len / size) as u32);
         }

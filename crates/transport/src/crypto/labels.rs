@@ -28,6 +28,7 @@ static V1: Labels = Labels {
     retry_nonce: [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb],
 };
 
+// RFC 9369 §3 MUST-1: version 2 is version 1 with these values, and numbers of long packet types moved by one
 /// RFC 9369.
 static V2: Labels = Labels {
     // RFC 9369 §3.3.2

@@ -164,6 +164,7 @@ impl ClientConfig {
     /// connection is refused (RFC 9368 §4).
     pub fn react_to(&self, offered: &[u32]) -> Option<Self> {
         let version = select_version(&self.versions, offered)?;
+        // RFC 9368 §6 MUST-1: the other attempt is a whole connection with a handshake of its own, ALPN included
         Some(Self { version, reacts: true, ..self.clone() })
     }
 }

@@ -377,6 +377,7 @@ impl Endpoint {
             Header::Long { version, .. } if self.server.is_some() && !self.speaks(version) => {
                 self.negotiate_version(&datagram);
             }
+            // RFC 9368 §2.1 MUST NOT-1: a client sends no Version Negotiation
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
             Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
             // RFC 9000 §5.2.2 SHOULD-4: a Handshake packet for no known connection is ignored

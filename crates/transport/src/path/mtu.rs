@@ -6,6 +6,7 @@
 
 use units::{Duration, Instant};
 
+// RFC 8899 §5.1.1 MUST NOT-2: there is no timer for confirmation, as acknowledgements confirm
 // RFC 9000 §14.2 SHOULD-1: the largest datagram is found by probing
 // RFC 9000 §14.3 SHOULD-1: the search for the largest datagram starts from 1200 bytes
 // RFC 8899 §5.1.2 RECOMMENDED-1: the base size is 1200 bytes
@@ -121,7 +122,8 @@ impl MtuDiscovery {
         }
     }
 
-    /// The probe left.
+    /// The probe left. Until it has arrived or is lost there is no other.
+    // RFC 8899 §8 MUST-1: so probes are a round trip apart, and rounds of them `interval`
     pub(crate) fn on_probe_sent(&mut self) {
         if let Phase::Searching { in_flight, .. } = &mut self.phase {
             *in_flight = true;
@@ -212,6 +214,7 @@ mod tests {
         probes
     }
 
+    // RFC 8899 §8 MUST-1
     #[test]
     fn finds_what_the_path_carries() {
         for carries in (1200..=1600).chain([8952, 9000]) {
@@ -299,6 +302,7 @@ mod tests {
         assert_eq!(discovery.limit(100), BASE);
     }
 
+    // RFC 8899 §4.1 MUST-1
     #[test]
     fn an_answer_to_an_older_question_changes_nothing() {
         let mut discovery = MtuDiscovery::new(1200, 1452, INTERVAL);

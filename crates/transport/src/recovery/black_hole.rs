@@ -3,6 +3,9 @@
 //! A size that had arrived is given up when datagrams above the base size are lost again and again and none arrives in
 //! between. Congestion and outages look different: there, large ones get through as soon as anything does.
 
+// RFC 8899 §4.3 MUST NOT-1: losses tell, not messages of routers
+// RFC 8899 §3 MUST-4: so it makes no difference what routers do with large packets
+
 use units::Instant;
 
 /// Packets up to this size say nothing, in bytes of UDP payload (RFC 9000 §14.1).

@@ -127,9 +127,13 @@ impl Puppet {
 
     /// A server, against a client that has sent its first flight.
     pub fn server(profile: &Profile, change: impl FnOnce(&mut TransportParameters, &mut Vec<u8>)) -> Self {
-        let config = ClientConfig::new(Arc::new(Toy::default()), Arc::new(profile.clone()));
+        Self::server_to(&ClientConfig::new(Arc::new(Toy::default()), Arc::new(profile.clone())), change)
+    }
+
+    /// The same, to a client with this configuration, whose TLS has to be [`Toy`].
+    pub fn server_to(config: &ClientConfig, change: impl FnOnce(&mut TransportParameters, &mut Vec<u8>)) -> Self {
         let mut victim = client_endpoint(1);
-        let handle = victim.connect(Instant::ZERO, &config, server_address(0), "toy.test").unwrap();
+        let handle = victim.connect(Instant::ZERO, config, server_address(0), "toy.test").unwrap();
         let flight = direct::sent(&mut victim, Instant::ZERO);
         let Ok(Header::Long { dcid: original, scid: peer, .. }) = Header::parse(&flight[0].payload, 8) else {
             panic!()

@@ -94,6 +94,7 @@ impl TransportParameters {
             id::INITIAL_SOURCE_CONNECTION_ID => self.initial_source_cid = Some(connection_id(value)?),
             id::RETRY_SOURCE_CONNECTION_ID => self.retry_source_cid = Some(connection_id(value)?),
             id::MAX_DATAGRAM_FRAME_SIZE => self.max_datagram_frame_size = number(value)?,
+            // RFC 9287 §3 MUST-1: with a value it is TRANSPORT_PARAMETER_ERROR
             id::GREASE_QUIC_BIT => self.grease_quic_bit = flag(value)?,
             id::VERSION_INFORMATION => self.version_information = Some(version_information(sender, value)?),
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
@@ -129,6 +130,7 @@ fn connection_id(value: &[u8]) -> Result<ConnectionId, &'static str> {
     ConnectionId::new(value).ok_or("has more than 20 bytes")
 }
 
+// RFC 9368 §4 MUST-5: what cannot be read is TRANSPORT_PARAMETER_ERROR.
 // RFC 9368 §4 MUST-4, MUST-6, MUST-7: what is too short, not a multiple of four bytes, or has a version 0 cannot be
 // read; nor can that of a client which has not offered what it chose.
 fn version_information(sender: Side, value: &[u8]) -> Result<VersionInformation, &'static str> {
