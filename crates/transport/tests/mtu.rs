@@ -51,7 +51,7 @@ fn black_hole(sim: &mut Sim, since: Instant, mtu: u32) {
 }
 
 // RFC 8899 §5.3, RFC 9000 §14.3: larger datagrams are used where they arrive, and only there.
-// RFC 9000 §14.2 SHOULD-1; RFC 9000 §14.3 SHOULD-1; RFC 8899 §5.1.2 RECOMMENDED-1; RFC 8899 §3 MUST NOT-1
+// RFC 9000 §14.2 SHOULD-1; RFC 9000 §14.3 SHOULD-1; RFC 8899 §5.1.2 RECOMMENDED-1; RFC 8899 §3 MUST NOT-1, REQUIRED-2
 #[test]
 fn discovery_finds_what_the_path_carries() {
     for mtu in [1228, 1280, 1350, 1400, 1480, 1500, 9000] {
@@ -206,7 +206,7 @@ fn the_peer_is_sent_no_more_than_it_takes() {
 }
 
 /// A probe is one datagram of PING and PADDING, and asks for an acknowledgement.
-// RFC 8899 §3 RECOMMENDED-1
+// RFC 8899 §3 RECOMMENDED-1, REQUIRED-1; RFC 8899 §4.1 REQUIRED-1
 #[test]
 fn a_probe_carries_nothing_that_could_be_lost() {
     let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();

@@ -27,6 +27,7 @@ impl Connection {
 
     /// A datagram of `size` bytes that asks whether datagrams of this size arrive: PING and PADDING, alone in its batch,
     /// because it is longer than the others.
+    // RFC 8899 §3 REQUIRED-1: it is larger than the size in use
     // RFC 8899 §3 RECOMMENDED-1, RFC 8899 §4.1 REQUIRED-1, MUST-1: it is ack-eliciting, waits for the window, and its
     // loss says nothing about congestion.
     #[cold]
@@ -85,6 +86,7 @@ impl Connection {
         Some(Transmit { remote, local, ecn, len, segment_size: len })
     }
 
+    // RFC 8899 §3 REQUIRED-2: an acknowledgement says that a probe has arrived
     /// What acknowledgements and losses say about the size of datagrams.
     #[inline]
     pub(super) fn on_mtu_outcome(&mut self, now: Instant, outcome: &AckOutcome) {

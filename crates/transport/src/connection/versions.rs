@@ -118,46 +118,66 @@ impl Connection {
     }
 
     /// Checks what the peer says of versions against what was seen.
-    // RFC 9368 §4 MUST-3: both ends read what the other says
-    // RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
-    // RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete
     pub(super) fn check_versions(&self, _now: Instant, peer: &TransportParameters) -> Result<(), TransportError> {
         let Some(versions) = &self.versions else { return Ok(()) };
-        let fail = |what| Err(TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what));
-        match (&peer.version_information, self.side) {
-            // RFC 9368 §4 MUST-9, MUST-10, MUST-11: what the client says it chose is what it uses.
-            (Some(info), Side::Server) if info.chosen != versions.original => {
-                fail("the client's packets are of another version than it says")
-            }
-            // RFC 9368 §4 MUST-12, MUST-17, MUST-18: so is what the server chose; nobody in between can have changed
-            // it.
-            (Some(info), Side::Client) if info.chosen != self.version => {
-                fail("the server's packets are of another version than it says")
-            }
-            (None, Side::Client) if self.version != versions.original => {
-                fail("the server changed the version and does not say so")
-            }
-            // RFC 9368 §4 MUST-13, MUST-14, MUST-15, MUST-16: after Version Negotiation the client would choose the
-            // same again, now that it knows for sure what the server speaks.
-            (Some(info), Side::Client) if versions.reacts => {
-                let mut offered = info.available.clone();
-                offered.push(self.version);
-                match select(&versions.available, &offered) {
-                    Some(version) if !info.available.is_empty() && version == versions.original => Ok(()),
-                    _ => fail("somebody has forged a Version Negotiation packet"),
-                }
-            }
-            (None, Side::Client) if versions.reacts => {
-                fail("the server does not confirm its Version Negotiation packet")
-            }
-            _ => Ok(()),
+        judge(versions, self.side, self.version, peer.version_information.as_ref())
+            .map_err(|what| TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what))
+    }
+}
+
+/// Whether what the peer told fits what was seen: the connection has come to `version`.
+// RFC 9368 §4 MUST-3: both ends read what the other says
+// RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
+// RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete
+fn judge(versions: &Versions, side: Side, version: u32, told: Option<&VersionInformation>) -> Result<(), &'static str> {
+    match (told, side) {
+        // RFC 9368 §4 MUST-9, MUST-10, MUST-11: what the client says it chose is what it uses.
+        (Some(told), Side::Server) if told.chosen != versions.original => {
+            Err("the client's packets are of another version than it says")
         }
+        // RFC 9368 §4 MUST-12, MUST-17, MUST-18: so is what the server chose; nobody in between can have changed it.
+        (Some(told), Side::Client) if told.chosen != version => {
+            Err("the server's packets are of another version than it says")
+        }
+        (None, Side::Client) if version != versions.original => {
+            Err("the server changed the version and does not say so")
+        }
+        // RFC 9368 §8 SHALL-1: a server of version 1 that says nothing speaks version 1 and nothing else; so a client that
+        // begins with version 1 would choose it again.
+        (None, Side::Client) if versions.reacts && version == version::V1 => Ok(()),
+        // RFC 9368 §4 MUST-13, MUST-14, MUST-15, MUST-16: after Version Negotiation the client would choose the same
+        // again, now that it knows for sure what the server speaks.
+        (Some(told), Side::Client) if versions.reacts => {
+            let mut offered = told.available.clone();
+            offered.push(version);
+            match select(&versions.available, &offered) {
+                Some(version) if !told.available.is_empty() && version == versions.original => Ok(()),
+                _ => Err("somebody has forged a Version Negotiation packet"),
+            }
+        }
+        (None, Side::Client) if versions.reacts => Err("the server does not confirm its Version Negotiation packet"),
+        _ => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // RFC 9368 §4 MUST-13, MUST NOT-1; RFC 9368 §8 SHALL-1
+    #[test]
+    fn without_a_word_after_version_negotiation_only_version_1_goes_on() {
+        for (version, reacts, good) in [
+            (version::V1, true, true),
+            (version::V2, true, false),
+            (version::V1, false, true),
+            (version::V2, false, true),
+        ] {
+            let id = ConnectionId::new(&[1; 8]).unwrap();
+            let versions = Versions::new(version, &[version::V2, version::V1], id, reacts).unwrap();
+            assert_eq!(judge(&versions, Side::Client, version, None).is_ok(), good, "{version:#x} {reacts}");
+        }
+    }
 
     // RFC 9368 §3 MUST-2
     #[test]

@@ -163,6 +163,7 @@ impl ClientConfig {
     /// The answer was not authentic. In the handshake of the other attempt the server has to confirm it, or the
     /// connection is refused (RFC 9368 §4).
     pub fn react_to(&self, offered: &[u32]) -> Option<Self> {
+        // RFC 9368 §2.1 SHALL-2, SHALL-3, SHALL-4: with a version that both speak, or not at all
         let version = select_version(&self.versions, offered)?;
         // RFC 9368 §6 MUST-1: the other attempt is a whole connection with a handshake of its own, ALPN included
         Some(Self { version, reacts: true, ..self.clone() })

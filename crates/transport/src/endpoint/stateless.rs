@@ -84,6 +84,7 @@ impl Endpoint {
         // RFC 9000 §17.2.1 MUST NOT-2: one Version Negotiation packet per datagram
         // RFC 8999 §6 MUST-3: the destination ID of Version Negotiation is the source ID of what it answers
         // RFC 8999 §6 MUST-4: the source ID of Version Negotiation is the destination ID of what it answers
+        // RFC 9368 §2.1 SHALL-1: all versions that are spoken here
         wire::encode_version_negotiation(&mut w, unused, scid, dcid, &versions);
         let len = w.position();
         answer.truncate(len);

@@ -13,6 +13,7 @@ use units::{Duration, Instant};
 /// RFC 9000 §14.1, RFC 8899 §5.1.2 (BASE_PLPMTU): what every path for QUIC carries, in bytes of UDP payload.
 pub(crate) const BASE: u16 = 1200;
 
+// RFC 8899 §3 REQUIRED-4: one that is lost may have been lost for another reason
 /// RFC 8899 §5.1.2 (MAX_PROBES): so many probes of a size are lost before the size counts as too large.
 const MAX_PROBES: u8 = 3;
 /// Differences below this are not worth a probe, in bytes.
@@ -132,6 +133,7 @@ impl MtuDiscovery {
 
     /// A probe of `size` bytes arrived. Returns the size in use from here on.
     pub(crate) fn on_probe_acked(&mut self, now: Instant, size: u16) -> u16 {
+        // RFC 8899 §3 REQUIRED-5, REQUIRED-6: answers may come late, twice and out of order.
         // A probe from before a change says nothing that still holds.
         if matches!(self.phase, Phase::Searching { size: tried, in_flight: true, .. } if tried == size) {
             self.current = size.min(self.max);
@@ -300,6 +302,21 @@ mod tests {
         assert_eq!(discovery.limit(60_000), 1300);
         assert_eq!(search(&mut discovery, NOW, 1452), 0);
         assert_eq!(discovery.limit(100), BASE);
+    }
+
+    // RFC 8899 §3 REQUIRED-5, REQUIRED-6
+    #[test]
+    fn answers_that_come_late_or_twice_do_no_harm() {
+        let mut discovery = MtuDiscovery::new(1200, 1452, INTERVAL);
+        discovery.on_full_datagrams(NOW, WORTH_A_SEARCH);
+        discovery.on_probe_sent();
+        // Overtaken by so many others that it counts as lost; then it is acknowledged. It is asked again.
+        discovery.on_probe_lost(NOW, 1452);
+        assert_eq!((discovery.on_probe_acked(NOW, 1452), discovery.due()), (1200, Some(1452)));
+        discovery.on_probe_sent();
+        assert_eq!([0; 2].map(|_| discovery.on_probe_acked(NOW, 1452)), [1452; 2]);
+        discovery.on_probe_lost(NOW, 1452);
+        assert_eq!((discovery.current(), discovery.due()), (1452, None));
     }
 
     // RFC 8899 §4.1 MUST-1

@@ -251,11 +251,17 @@ impl ClientTls for BoringClient {
     }
 }
 
+/// A key that is elsewhere, with its certificates.
+struct Remote {
+    chain: Vec<Vec<u8>>,
+    signer: Arc<dyn Signer>,
+}
+
 /// Builds a [`BoringServer`].
 pub struct ServerBuilder {
     common: Common,
     identity: Option<Identity>,
-    signer: Option<(Vec<Vec<u8>>, Arc<dyn Signer>)>,
+    signer: Option<Remote>,
     tickets: usize,
     settings: Settings,
 }
@@ -274,7 +280,7 @@ impl ServerBuilder {
     /// it to read.
     #[must_use]
     pub fn signer(mut self, chain: Vec<Vec<u8>>, signer: Arc<dyn Signer>) -> Self {
-        self.signer = Some((chain, signer));
+        self.signer = Some(Remote { chain, signer });
         self
     }
 
@@ -327,8 +333,14 @@ impl ServerBuilder {
         let protocols = self.common.protocols()?;
         let mut context = self.common.context()?;
         context.set_alpn_select_callback(move |_, offered| choose(&protocols, offered).ok_or(AlpnError::ALERT_FATAL));
-        let (chain, signer) = match (self.signer, self.identity) {
-            (Some((chain, signer)), _) => (chain, Some(signer)),
+        let signer = match (self.signer, self.identity) {
+            (Some(Remote { chain, signer }), _) => {
+                set_chain(&mut context, &chain)?;
+                if !library::use_signer(&mut context, &signer.schemes()) {
+                    return Err(refused("BoringSSL does not know the ways to sign"));
+                }
+                Some(signer)
+            }
             (None, Some(identity)) => {
                 let unreadable = |why: boring::error::ErrorStack| ConfigError::Unreadable {
                     what: "the private key",
@@ -338,16 +350,10 @@ impl ServerBuilder {
                 let chain: Vec<Vec<u8>> = identity.chain.iter().map(|certificate| certificate.to_vec()).collect();
                 set_chain(&mut context, &chain)?;
                 context.set_private_key(&key).map_err(refused)?;
-                (Vec::new(), None)
+                None
             }
             (None, None) => return Err(ConfigError::NoIdentity),
         };
-        if let Some(signer) = &signer {
-            set_chain(&mut context, &chain)?;
-            if !library::use_signer(&mut context, &signer.schemes()) {
-                return Err(refused("BoringSSL does not know the ways to sign"));
-            }
-        }
         library::use_tickets(&mut context, self.tickets);
         if self.settings.application.len() > 255 {
             return Err(ConfigError::TooLong("state for early data"));

@@ -15,10 +15,13 @@ pub(super) fn readable(der: &[u8]) -> Cow<'_, [u8]> {
 }
 
 fn without_public_key(der: &[u8]) -> Result<Option<Vec<u8>>, Truncated> {
-    let Some((SEQUENCE, content, _)) = element(&mut Reader::new(der))? else { return Ok(None) };
+    let Some(Element { tag: SEQUENCE, content, .. }) = element(&mut Reader::new(der))? else { return Ok(None) };
     let mut r = Reader::new(content);
-    let (Some((INTEGER, [1], _)), Some((SEQUENCE, _, algorithm)), Some((OCTET_STRING, _, key))) =
-        (element(&mut r)?, element(&mut r)?, element(&mut r)?)
+    let (
+        Some(Element { tag: INTEGER, content: [1], .. }),
+        Some(Element { tag: SEQUENCE, all: algorithm, .. }),
+        Some(Element { tag: OCTET_STRING, all: key, .. }),
+    ) = (element(&mut r)?, element(&mut r)?, element(&mut r)?)
     else {
         return Ok(None);
     };
@@ -36,9 +39,17 @@ fn without_public_key(der: &[u8]) -> Result<Option<Vec<u8>>, Truncated> {
     Ok(Some(out))
 }
 
-/// The next element of DER: its tag, its content, and all of it. `None` when it is longer than a key can be.
-fn element<'a>(r: &mut Reader<'a>) -> Result<Option<(u8, &'a [u8], &'a [u8])>, Truncated> {
-    let all = r.clone();
+/// An element of DER.
+struct Element<'a> {
+    tag: u8,
+    content: &'a [u8],
+    /// Tag, length and content.
+    all: &'a [u8],
+}
+
+/// The next element of DER. `None` when it is longer than a key can be.
+fn element<'a>(r: &mut Reader<'a>) -> Result<Option<Element<'a>>, Truncated> {
+    let mut start = *r;
     let tag = r.u8()?;
     let len = match r.u8()? {
         len @ ..=0x7f => usize::from(len),
@@ -47,8 +58,8 @@ fn element<'a>(r: &mut Reader<'a>) -> Result<Option<(u8, &'a [u8], &'a [u8])>, T
         _ => return Ok(None),
     };
     let content = r.bytes(len)?;
-    let taken = all.remaining() - r.remaining();
-    Ok(Some((tag, content, all.clone().bytes(taken)?)))
+    let all = start.bytes(start.remaining() - r.remaining())?;
+    Ok(Some(Element { tag, content, all }))
 }
 
 #[cfg(test)]
