@@ -1,6 +1,6 @@
 //! Threads that run the TLS steps of handshakes, so that key exchange, signatures and slow private keys delay no data.
 //!
-//! A driver submits what its endpoint hands out; a thread runs it and sends the outcome back, which wakes the driver. The
+//! A driver submits what its endpoint hands out; a thread runs it and sends the outcome back, which wakes the driver.
 //! A step that is alone is run by the driver itself, once the last ones have shown that they are quick: waking a thread costs
 //! more than it gains then.
 //!
