@@ -14,8 +14,8 @@ use crate::{
 
 const REQUEST: &[u8] = b"?";
 const ANSWER: &[u8] = b"!";
-/// Before memory is read: what is only needed for a handshake, or while something happens, has been freed by then.
-const SETTLE: Duration = Duration::from_secs(12);
+/// Before memory is read: what is only needed for a handshake has been freed by then.
+const SETTLE: Duration = Duration::from_millis(1_500);
 
 /// Accepts and keeps connections.
 pub async fn serve<S: Stack>(stack: &mut S, job: Job) -> Result<SideReport> {
