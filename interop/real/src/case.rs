@@ -203,6 +203,13 @@ impl Case {
     pub fn lacks(self, client: Peer, server: Peer) -> Option<&'static str> {
         match (self, client, server) {
             (Self::Chacha20, Peer::QuicGo, _) => Some("Go chooses the suite of TLS 1.3 by itself"),
+            (Self::Chacha20, Peer::S2n, _) => Some("s2n-quic's policies do not have this suite alone"),
+            (Self::Resumption | Self::Zerortt, Peer::S2n, _) | (Self::Resumption | Self::Zerortt, _, Peer::S2n) => {
+                Some("s2n-quic has no resumption in its stable interface")
+            }
+            (Self::Keyupdate, Peer::S2n, _) => Some("s2n-quic's clients cannot be told to update keys"),
+            (Self::V2, Peer::S2n, _) | (Self::V2, _, Peer::S2n) => Some("s2n-quic does not speak version 2"),
+            (Self::Connectionmigration, Peer::S2n, _) => Some("s2n-quic's clients do not migrate"),
             (Self::V2, Peer::Quinn, _) | (Self::V2, _, Peer::Quinn) => Some("quinn does not speak version 2"),
             (Self::Connectionmigration, Peer::Aioquic, _) => Some("aioquic's clients do not migrate"),
             (Self::Ecn, Peer::Aioquic, _) | (Self::Ecn, _, Peer::Aioquic) => {

@@ -138,6 +138,7 @@ fn pairs(arguments: &Arguments) -> Result<Vec<(Peer, Peer)>> {
         return arguments.pairs.iter().map(read).collect();
     }
     let peers = if arguments.short { Peer::SHORT } else { Peer::ALL };
+    let peers: Vec<Peer> = peers.iter().copied().filter(|peer| peer.is_built()).collect();
     // Ours with everyone, in both roles.
     let all = peers.iter().flat_map(|client| peers.iter().map(|server| (*client, *server)));
     Ok(all.filter(|(client, server)| [client, server].contains(&&Peer::Tiderace)).collect())

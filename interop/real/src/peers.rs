@@ -21,6 +21,8 @@ pub enum Peer {
     QuicGo,
     /// aioquic, from PyPI.
     Aioquic,
+    /// s2n-quic, from crates.io, built with this workspace when the feature `s2n` is on.
+    S2n,
 }
 
 /// A peer that can be started: a program and its first arguments.
@@ -34,9 +36,14 @@ pub struct Installed {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: &[Self] = &[Self::Tiderace, Self::Quinn, Self::QuicGo, Self::Aioquic];
+    pub const ALL: &[Self] = &[Self::Tiderace, Self::Quinn, Self::QuicGo, Self::Aioquic, Self::S2n];
     /// The peers that need nothing but this workspace's build.
     pub const SHORT: &[Self] = &[Self::Tiderace, Self::Quinn];
+
+    /// Whether this build has it: what is compiled here may be left out by a feature.
+    pub fn is_built(self) -> bool {
+        self != Self::S2n || cfg!(feature = "s2n")
+    }
 
     /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -45,6 +52,7 @@ impl Peer {
             Self::Quinn => "quinn",
             Self::QuicGo => "quic-go",
             Self::Aioquic => "aioquic",
+            Self::S2n => "s2n-quic",
         }
     }
 
@@ -57,6 +65,7 @@ impl Peer {
         let (program, arguments) = match self {
             Self::Tiderace => (beside("tiderace-peer")?, vec![]),
             Self::Quinn => (beside("quinn-peer")?, vec![]),
+            Self::S2n => (beside("s2n-peer").context("hint: build it with --features s2n")?, vec![]),
             Self::QuicGo => {
                 let program = cache.join("quic-go-peer");
                 let mut build = Command::new("go");

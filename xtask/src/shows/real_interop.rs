@@ -1,4 +1,4 @@
-//! Interoperability over real sockets: the cases of the QUIC interop runner with quic-go, quinn and aioquic, in both roles. Runs
+//! Interoperability over real sockets: the cases of the QUIC interop runner with quic-go, quinn, aioquic and s2n-quic, in both roles. Runs
 //! the command of the workspace `interop/`.
 
 use std::time::Duration;
@@ -19,9 +19,12 @@ const WANTED: [&str; 2] = ["quic-go", "quinn"];
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let workspace = context.root.join("interop");
     let limit = Duration::from_secs(2 * 3_600);
-    let mut build = cargo(&workspace, ["build", "--locked", "--release", "-p", "real", "--bins"]);
+    let mut build = cargo(&workspace, ["build", "--locked", "--release", "-p", "real", "--features", "s2n", "--bins"]);
     context.commands.run("real-interop-build", &mut build, limit)?;
-    let mut command = cargo(&workspace, ["run", "--locked", "--release", "-p", "real", "--", "--json", "--jobs", "3"]);
+    let mut command = cargo(
+        &workspace,
+        ["run", "--locked", "--release", "-p", "real", "--features", "s2n", "--", "--json", "--jobs", "3"],
+    );
     let ended = context.commands.run("real-interop", &mut command, limit)?;
     let report: Value =
         serde_json::from_str(&ended.stdout).with_context(|| format!("no report; {}", ended.reason()))?;
