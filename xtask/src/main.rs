@@ -1,5 +1,6 @@
 //! What the project measures and checks about itself. Each subcommand has a file.
 
+mod claims;
 mod compliance;
 mod instructions;
 mod shows;
@@ -18,6 +19,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Claims(claims::Args),
     Compliance(compliance::Args),
     Instructions(instructions::Args),
     Shows(shows::Args),
@@ -25,6 +27,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Claims(args) => claims::run(&args),
         Command::Compliance(args) => compliance::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Shows(args) => shows::run(&args),

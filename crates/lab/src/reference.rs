@@ -3,7 +3,7 @@
 //! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
 //! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
 //! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path, as [`shares`] does to see who gets how much; [`mod@fec`] holds codes against theory. [`speed`] measures
+//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts; [`mod@fec`] holds codes against theory. [`speed`] measures
 //! what simulating costs. Tests and `cargo xtask shows` run the same
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
@@ -12,13 +12,22 @@ pub mod bbr;
 pub mod fec;
 pub mod flows;
 pub mod full_queue;
+pub mod hazards;
 pub mod loss_response;
 pub mod one_way;
 pub mod random_loss;
 pub mod shares;
 pub mod speed;
 
-use core::ops::RangeInclusive;
+use core::{
+    num::NonZeroUsize,
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use std::{
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use crate::{
     contender::Contender,
@@ -94,6 +103,31 @@ fn runs(scenario: &Scenario, controller: &str) -> Result<Vec<Record>, Failed> {
         }
     }
     Ok(records)
+}
+
+/// Runs of one kind, numbered from 0, on all cores; their results in the order of the numbers.
+fn on_all_cores<T: Send>(count: u64, run: impl Fn(u64) -> Result<T, Failed> + Sync) -> Result<Vec<T>, Failed> {
+    let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            let result = run(number);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get) as u64;
+    thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A figure of a run.

@@ -30,6 +30,7 @@ use crate::{
 pub use html::html;
 pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
 pub use plain::{csv, markdown};
+pub use plot::{Along, Curve, Measured, curves};
 pub use series::TimeSeries;
 pub use text::text;
 

@@ -27,5 +27,5 @@ fn the_queue_does_not_follow_the_buffer() {
 
 #[test]
 fn two_flows_share() {
-    holds(fairness(Effort { seeds: 7, seconds: 40 }));
+    holds(fairness(Effort { seeds: 10, seconds: 40 }));
 }

@@ -11,11 +11,13 @@
 //! | `script` | one end of the script: commands, comparison, what it waits for |
 //! | `run` | one seed, one pair: from the plan to a verdict |
 //! | `report` | many runs: summary as text and JSON |
+//! | `contender`, `shown` | the stacks as contenders of the laboratory, and what their controllers show |
 //! | `clock` | virtual time for a stack that reads the clock (feature `quiche`) |
 
 pub mod certificates;
 #[cfg(feature = "quiche")]
 pub mod clock;
+pub mod contender;
 pub mod network;
 pub mod pattern;
 pub mod peer;
@@ -23,4 +25,5 @@ pub mod plan;
 pub mod report;
 pub mod run;
 pub mod script;
+mod shown;
 pub mod stacks;

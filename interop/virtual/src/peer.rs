@@ -77,6 +77,19 @@ pub struct Settings {
     pub memory: Option<Memory>,
     /// Keep a qlog in memory, where the stack writes one.
     pub log: bool,
+    /// The congestion controller of both ends, with packets of one size; `None` leaves the choice to the stack's side of this crate.
+    pub congestion: Option<Congestion>,
+}
+
+/// A congestion controller that other stacks have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// CUBIC.
+    Cubic,
+    /// NewReno.
+    NewReno,
+    /// The BBR that the stack has.
+    Bbr,
 }
 
 /// TLS configurations, with the tickets in them, that outlive a connection.
@@ -243,6 +256,10 @@ pub trait Peer {
     fn key_updates(&self) -> Option<u64>;
     /// How many CRYPTO frames this end has sent since its handshake was complete; `None` when the stack does not tell.
     fn crypto_frames_since_complete(&self) -> Option<u64> {
+        None
+    }
+    /// What the congestion controller shows of itself, in the stack's own words; `None` when it shows nothing.
+    fn controller(&self) -> Option<String> {
         None
     }
     /// Closes the connection.

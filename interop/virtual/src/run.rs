@@ -396,6 +396,7 @@ fn build(seed: &Seed, pair: Pair, plan: &Plan, network: &Network, identities: &I
             streams: plan.concurrent,
             memory: None,
             log: LOG.load(Ordering::Relaxed),
+            congestion: None,
         };
         End::new(side, stack, other, &settings, plan)
     };

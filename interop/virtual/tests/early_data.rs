@@ -66,6 +66,7 @@ impl Meeting {
                 streams: 10,
                 memory: Some(memory.clone()),
                 log: false,
+                congestion: None,
             };
             stack.peer(side, &settings).unwrap()
         };

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::BufReader,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use lab::{
     journal::Journal,
     matrix::cells,
     plan::Plan,
-    record::{MANIFEST_SCHEMA, Manifest, Record, RunOutcome},
+    record::{MANIFEST_SCHEMA, Manifest, Record, RunOutcome, read},
     run::{Execution, run_all},
     scenario::{Overrides, Scenario, load, parse},
     selftest::{Fault, calibrate},
@@ -79,6 +80,31 @@ pub(crate) fn finish(context: &Context) -> Result<Vec<Row>> {
         rows.push(Row::new("its page", megabytes, "MB", Target::AtMost(5.0)).detail(page.display().to_string()));
     }
     Ok(rows)
+}
+
+/// The matrix of RTT, load, connections and ACK frequency once, each cell for a few seconds: that one file runs it.
+pub(crate) fn seed_matrix(context: &Context) -> Result<Vec<Row>> {
+    let (program, scratch) = (program(context)?, context.commands.scratch("seed-matrix")?);
+    let plan = Plan::new(load("matrix-rtt-load")?)?;
+    let cells = plan.points().len() * plan.contender_count();
+    let (seeds, length) = if context.long { ("6", "26s") } else { ("1", "6s") };
+    let mut matrix = Command::new(&program);
+    matrix.args(["lab", "matrix", "matrix-rtt-load", "--seeds", seeds, "--duration", length, "--out", "records"]);
+    let ended = context.commands.run("seed-matrix", matrix.current_dir(&scratch), BUILD * 2)?.ok()?;
+    let mut files = fs::read_dir(scratch.join("records"))?.filter_map(|entry| Some(entry.ok()?.path()));
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "jsonl")).context("no records")?;
+    let (_, records) = read(BufReader::new(fs::File::open(file)?))?;
+    let failed = records.iter().filter(|record| record.outcome != RunOutcome::Valid).count();
+    let detail = format!(
+        "RTT 5 to 500 ms, 100 to 2000 packets per second, 1 to 16 connections, cubic, bbr2 and bbr3, 1 to 5 packets per ACK; \
+         {seeds} seeds x {length}; {:.0} s",
+        ended.seconds
+    );
+    Ok(vec![
+        Row::new("cells of scenarios/matrix-rtt-load.toml", number(cells), "", Target::AtLeast(1_260.0)).detail(detail),
+        Row::new("runs of it with usable figures", number(records.len() - failed), "", Target::AtLeast(1_260.0)),
+        Row::new("runs of it without", number(failed), "", Target::Exactly(0.0)),
+    ])
 }
 
 /// The self-test, and the same with each part broken.

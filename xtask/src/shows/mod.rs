@@ -16,6 +16,7 @@ mod edge;
 mod fec;
 mod flood;
 mod fuzz;
+mod hazards;
 mod interop;
 mod laboratory;
 mod link;
@@ -31,10 +32,11 @@ mod relay;
 mod row;
 mod speed;
 mod tests;
+mod wrong_settings;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 
 use self::{
@@ -99,6 +101,9 @@ struct Options {
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
+    /// Store the values as a JSON document as well
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// Take the full measure where the default is a slice: a clone of the last commit built from nothing, 1,000 seeds per pair
     /// of stacks with quiche among them, more and larger rounds of the benchmark. Takes hours
     #[arg(long)]
@@ -230,6 +235,10 @@ fn show(part: &'static str, options: &Options, cases: &[Case], from: Option<&Pat
         }
     }
     let passed = document.finish();
+    if let Some(file) = &options.save {
+        std::fs::write(file, serde_json::to_string_pretty(&document)? + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {

@@ -15,6 +15,7 @@ use units::{Bitrate, Duration, Instant};
 use super::{
     Failed, Finding, centre,
     flows::{Flow, Plan, Told, run},
+    on_all_cores,
 };
 
 /// A path and a controller on which the policy is compared with asking for nothing.
@@ -46,8 +47,9 @@ pub struct Effort {
     pub seconds: u64,
 }
 
-/// How late losses are found: the time from the departure of a lost packet to the verdict, beyond the time that the path took
-/// at that moment. A queue makes every verdict later and is no fault of the acknowledgements.
+/// How late losses are found: the time from the departure of a lost packet to the verdict, in whole and beyond the time that the
+/// path took at that moment (the last RTT sample less the wait that the receiver reports). A queue makes every verdict later
+/// and is no fault of the acknowledgements.
 #[derive(Debug, Default)]
 struct Lateness {
     begin: Instant,
@@ -56,7 +58,8 @@ struct Lateness {
     path: Duration,
     /// Verdicts of the acknowledgement that is being worked through.
     verdicts: Vec<Duration>,
-    late: Vec<f64>,
+    /// Seconds in whole, and seconds beyond the path's.
+    late: Vec<[f64; 2]>,
 }
 
 /// Watches the sender of the data.
@@ -96,7 +99,8 @@ impl Observer for Watch {
     fn metrics(&mut self, now: Instant, _: &RecoveryMetrics) {
         self.with(|seen| {
             let path = seen.path.as_secs_f64();
-            let late = seen.verdicts.drain(..).map(|taken| taken.as_secs_f64() - path).collect::<Vec<_>>();
+            let late = seen.verdicts.drain(..).map(|taken| taken.as_secs_f64()).map(|taken| [taken, taken - path]);
+            let late = late.collect::<Vec<_>>();
             if now >= seen.begin {
                 seen.late.extend(late);
             }
@@ -117,9 +121,10 @@ pub struct Compared {
     pub goodput: f64,
     /// ACK packets saved, of those without.
     pub saved: f64,
-    /// How much later losses were found on average, beyond the time that the path took, in round trips of the empty path;
-    /// `None` without losses.
+    /// How much later losses were found on average, in round trips of the empty path; `None` without losses.
     pub later: Option<f64>,
+    /// The same without the time that the path took, which grows with the queue.
+    pub later_beyond: Option<f64>,
     /// Packets per ACK packet.
     pub packets_per_ack: f64,
     /// Goodput with the policy, in bit/s.
@@ -138,7 +143,7 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
         duration: Duration::from_secs(seconds),
         ..Plan::new(Bitrate::from_mbps(cell.rate), Duration::from_millis(cell.rtt), 1.0, cell.loss)
     };
-    let one = |ack_frequency| -> Result<(Told, Option<f64>), Failed> {
+    let one = |ack_frequency| -> Result<(Told, Option<[f64; 2]>), Failed> {
         let congestion = cell.controller.parse().map_err(|error| Failed(format!("{error}")))?;
         let profile = Profile { congestion, ack_frequency, ..Profile::default() };
         let watch = Watch::default();
@@ -147,7 +152,7 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
         let mut outcome = run(&plan, &[flow], seed)?;
         let late = watch.with(|seen| {
             let all = u32::try_from(seen.late.len()).ok().filter(|&all| all > 0)?;
-            Some(seen.late.iter().sum::<f64>() / f64::from(all))
+            Some([0, 1].map(|kind: usize| seen.late.iter().map(|late| late[kind]).sum::<f64>() / f64::from(all)))
         });
         Ok((outcome.flows.remove(0), late))
     };
@@ -157,11 +162,12 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
         return Err(Failed(format!("seed {seed}: no evidence of `{policy}`: no request was made and acknowledged")));
     }
     let acks = |told: &Told| count(told.received(|stats| stats.ack_only_packets_sent));
-    let later = late_with.zip(late_without).map(|(with, without)| (with - without) * 1e3 / count(cell.rtt));
+    let later = |kind: usize| -> Option<f64> { Some((late_with?[kind] - late_without?[kind]) * 1e3 / count(cell.rtt)) };
     Ok(Compared {
         goodput: with.goodput / without.goodput,
         saved: 1.0 - acks(&with) / acks(&without),
-        later,
+        later: later(0),
+        later_beyond: later(1),
         packets_per_ack: count(with.sent(|stats| stats.packets_sent)) / acks(&with),
         with: with.goodput,
         without: without.goodput,
@@ -173,8 +179,7 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
 /// # Errors
 /// When a run cannot be used.
 pub fn measure(cell: Cell, policy: AckFrequency, effort: Effort) -> Result<Vec<Finding>, Failed> {
-    let pairs: Vec<Compared> =
-        (1..=effort.seeds).map(|seed| pair(cell, policy, effort.seconds, seed)).collect::<Result<_, _>>()?;
+    let pairs: Vec<Compared> = on_all_cores(effort.seeds, |index| pair(cell, policy, effort.seconds, index + 1))?;
     let Cell { controller, rate, rtt, loss } = cell;
     let name = |what: &str| format!("{what}, {policy}: {controller}, {rate} Mbit/s, {rtt} ms, {} % loss", loss * 100.0);
     let read = |read: fn(&Compared) -> f64| pairs.iter().map(read).collect::<Vec<f64>>();
@@ -196,11 +201,83 @@ pub fn measure(cell: Cell, policy: AckFrequency, effort: Effort) -> Result<Vec<F
     if loss == 0.0 {
         findings.push(finding("ACK packets saved", &read(|pair| pair.saved), SAVED..=1.0, "")?);
     }
-    let later: Vec<f64> = pairs.iter().filter_map(|pair| pair.later).collect();
-    if !later.is_empty() {
-        findings.push(finding("losses found later by", &later, f64::NEG_INFINITY..=LATER, "RTT")?);
+    let kinds: [(&str, fn(&Compared) -> Option<f64>); 2] = [
+        ("losses found later by, departure to verdict", |pair| pair.later),
+        ("… of which not the queue's", |pair| pair.later_beyond),
+    ];
+    for (what, read) in kinds {
+        let later: Vec<f64> = pairs.iter().filter_map(read).collect();
+        if !later.is_empty() {
+            findings.push(finding(what, &later, f64::NEG_INFINITY..=LATER, "RTT")?);
+        }
     }
     Ok(findings)
+}
+
+/// Goodput with a way back of 100 kbit/s, which acknowledgements of every second packet more than fill: `policy` over one
+/// acknowledgement for five packets, the best of the fixed numbers there (10 Mbit/s, 50 ms).
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn thin_way_back(controller: &'static str, policy: AckFrequency, effort: Effort) -> Result<Finding, Failed> {
+    let mut plan = Plan {
+        warmup: Duration::from_secs(5),
+        duration: Duration::from_secs(effort.seconds),
+        ..Plan::new(Bitrate::from_mbps(10), Duration::from_millis(50), 1.0, 0.0)
+    };
+    plan.up.rate = Some(Bitrate::from_bps(100_000));
+    let goodput = |ack_frequency, seed| -> Result<f64, Failed> {
+        let congestion = controller.parse().map_err(|error| Failed(format!("{error}")))?;
+        let profile = Profile { congestion, ack_frequency, ..Profile::default() };
+        Ok(run(&plan, &[Flow::new(profile)], seed)?.flows[0].goodput)
+    };
+    let told = on_all_cores(effort.seeds, |index| {
+        let policies = [policy, AckFrequency::Fixed(5), AckFrequency::Off];
+        policies.into_iter().map(|policy| goodput(policy, index + 1)).collect::<Result<Vec<f64>, Failed>>()
+    })?;
+    let middle = |place: usize| -> Result<f64, Failed> {
+        Ok(centre(&told.iter().map(|goodputs| goodputs[place] / 1e6).collect::<Vec<_>>())?.0)
+    };
+    let ratios: Vec<f64> = told.iter().map(|goodputs| goodputs[0] / goodputs[1]).collect();
+    let (value, interval) = centre(&ratios)?;
+    Ok(Finding {
+        name: format!("goodput over 100 kbit/s back, {policy} / fixed:5: {controller}"),
+        value,
+        interval,
+        target: 1.0 - GOODPUT..=f64::INFINITY,
+        unit: "",
+        detail: format!(
+            "10 Mbit/s, 50 ms, no loss; {:.2} Mbit/s, {:.2} with fixed:5, {:.2} with off; {} seeds x {} s",
+            middle(0)?,
+            middle(1)?,
+            middle(2)?,
+            effort.seeds,
+            effort.seconds
+        ),
+    })
+}
+
+/// What a fixed number costs under random loss, for comparison: goodput over asking for nothing, without a target.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn fixed_cost(cell: Cell, packets: u32, effort: Effort) -> Result<Finding, Failed> {
+    let pairs: Vec<f64> = on_all_cores(effort.seeds, |index| {
+        Ok(pair(cell, AckFrequency::Fixed(packets), effort.seconds, index + 1)?.goodput)
+    })?;
+    let (value, interval) = centre(&pairs)?;
+    let Cell { controller, rate, rtt, loss } = cell;
+    Ok(Finding {
+        name: format!(
+            "goodput / without, fixed:{packets}: {controller}, {rate} Mbit/s, {rtt} ms, {} % loss",
+            loss * 100.0
+        ),
+        value,
+        interval,
+        target: 0.0..=f64::INFINITY,
+        unit: "",
+        detail: format!("for comparison, no target; {} pairs x {} s", effort.seeds, effort.seconds),
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53")]
@@ -215,9 +292,8 @@ fn count(count: u64) -> f64 {
 /// When a run cannot be used.
 pub fn rhythm(packets: u32, effort: Effort) -> Result<Finding, Failed> {
     let cell = Cell { controller: "cubic", rate: 20, rtt: 50, loss: 0.0 };
-    let pairs: Vec<Compared> = (1..=effort.seeds)
-        .map(|seed| pair(cell, AckFrequency::Fixed(packets), effort.seconds, seed))
-        .collect::<Result<_, _>>()?;
+    let pairs: Vec<Compared> =
+        on_all_cores(effort.seeds, |index| pair(cell, AckFrequency::Fixed(packets), effort.seconds, index + 1))?;
     let ratios: Vec<f64> = pairs.iter().map(|pair| pair.packets_per_ack / f64::from(packets)).collect();
     let (value, interval) = centre(&ratios)?;
     Ok(Finding {

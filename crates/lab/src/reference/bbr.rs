@@ -10,7 +10,7 @@ use units::{Bitrate, Duration};
 use super::{
     Failed, Finding, centre, figure,
     flows::{self, Flow, Plan},
-    runs, scenario,
+    on_all_cores, runs, scenario,
 };
 use crate::{figure::Figure, scenario::Scenario, stats::fairness::jain};
 
@@ -77,6 +77,64 @@ pub fn loss(cell: Cell, effort: Effort) -> Result<Finding, Failed> {
             "50 Mbit/s, 100 ms, 1 BDP; {least:.1} to {most:.1} over {} seeds x {} s",
             effort.seeds, effort.seconds
         ),
+    })
+}
+
+/// The shares of lost packets around a cliff, in ascending order, where it has to be, and what stands behind that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cliff {
+    /// The controller.
+    pub controller: &'static str,
+    /// Shares of lost packets at which goodput is measured.
+    pub losses: &'static [f64],
+    /// Where the cliff has to lie.
+    pub target: (f64, f64),
+}
+
+/// BBRv1 near 1 - 1 / 1.25 = 20 %, BBRv3 near its threshold of 2 %.
+pub const CLIFFS: [Cliff; 2] = [
+    Cliff { controller: "bbr1", losses: &[0.15, 0.18, 0.20, 0.22, 0.25], target: (0.17, 0.23) },
+    Cliff { controller: "bbr3", losses: &[0.01, 0.015, 0.02, 0.03, 0.05], target: (0.01, 0.03) },
+];
+
+/// Where goodput falls below half of what the loss leaves of the path's 50 Mbit/s: the loss in per cent, between the two
+/// measured ones on a straight line. The interval is that of the cliffs of single seeds.
+///
+/// # Errors
+/// When a run cannot be used, or there is no cliff between the losses.
+pub fn cliff(cliff: Cliff, effort: Effort) -> Result<Finding, Failed> {
+    // Goodput over what is left, by loss and seed.
+    let mut shares = Vec::new();
+    for &loss in cliff.losses {
+        let records = runs(&lossy(cell(cliff.controller, loss, 0.0, 50.0), effort)?, cliff.controller)?;
+        let goodputs = records.iter().map(|record| figure(record, Figure::Goodput));
+        shares
+            .push(goodputs.map(|goodput| Ok(goodput? / (50e6 * (1.0 - loss)))).collect::<Result<Vec<f64>, Failed>>()?);
+    }
+    let crossing = |share: &dyn Fn(usize) -> f64| -> Option<f64> {
+        let place = (1..cliff.losses.len()).find(|&place| share(place) < 0.5 && share(place - 1) >= 0.5)?;
+        let (low, high) = (share(place - 1), share(place));
+        let along = (low - 0.5) / (low - high);
+        Some(100.0 * (cliff.losses[place - 1] + along * (cliff.losses[place] - cliff.losses[place - 1])))
+    };
+    let medians = shares.iter().map(|shares| Ok(centre(shares)?.0)).collect::<Result<Vec<f64>, Failed>>()?;
+    let value = crossing(&|place| medians[place]);
+    let value =
+        value.ok_or_else(|| Failed(format!("{}: no cliff between the losses: {medians:?}", cliff.controller)))?;
+    let single: Vec<f64> = (0..shares[0].len()).filter_map(|seed| crossing(&|place| shares[place][seed])).collect();
+    let seen: Vec<String> = cliff
+        .losses
+        .iter()
+        .zip(&medians)
+        .map(|(loss, share)| format!("{:.1} Mbit/s at {} %", share * 50.0 * (1.0 - loss), loss * 100.0))
+        .collect();
+    Ok(Finding {
+        name: format!("{}: loss at which half of the rest is used", cliff.controller),
+        value,
+        interval: centre(&single)?.1,
+        target: 100.0 * cliff.target.0..=100.0 * cliff.target.1,
+        unit: "%",
+        detail: format!("50 Mbit/s, 100 ms, 1 BDP; {}; {} seeds x {} s", seen.join(", "), effort.seeds, effort.seconds),
     })
 }
 
@@ -175,15 +233,14 @@ pub fn fairness(effort: Effort) -> Result<Finding, Failed> {
         ..Plan::new(Bitrate::from_mbps(20), Duration::from_millis(50), 1.0, 0.0)
     };
     let profile = Profile { name: "bbr3".to_owned(), congestion: Algorithm::Bbr3, ..Profile::default() };
-    let mut indices = Vec::new();
-    for offset in 0..effort.seeds {
+    let indices = on_all_cores(effort.seeds.into(), |offset| {
         // Offsets of 0.1 s to some seconds, none a multiple of another.
-        let start = Duration::from_millis(100 + 437 * u64::from(offset));
+        let start = Duration::from_millis(100 + 437 * offset);
         let pair = [Flow::new(profile.clone()), Flow { start, ..Flow::new(profile.clone()) }];
-        let outcome = flows::run(&plan, &pair, u64::from(offset) + 1)?;
+        let outcome = flows::run(&plan, &pair, offset + 1)?;
         let goodputs: Vec<f64> = outcome.flows.iter().map(|flow| flow.goodput).collect();
-        indices.push(jain(&goodputs).ok_or_else(|| Failed("nothing was delivered".to_owned()))?);
-    }
+        jain(&goodputs).ok_or_else(|| Failed("nothing was delivered".to_owned()))
+    })?;
     let (value, interval) = centre(&indices)?;
     let least = indices.iter().copied().fold(f64::INFINITY, f64::min);
     Ok(Finding {

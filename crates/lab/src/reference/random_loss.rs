@@ -6,6 +6,7 @@ use units::{Bitrate, Duration, Probability};
 use super::{
     Failed, Finding, centre,
     flows::{Flow, Outcome, Plan, run},
+    on_all_cores,
 };
 use crate::stats::fairness::jain;
 
@@ -40,7 +41,7 @@ pub fn alone(controller: &'static str, seeds: u64, seconds: u64) -> Result<Vec<F
         ..Plan::new(Bitrate::from_mbps(RATE), RTT, 1.0, 0.05)
     };
     let runs = |tolerance| -> Result<Vec<Outcome>, Failed> {
-        (1..=seeds).map(|seed| run(&plan, &[Flow::new(profile(controller, tolerance)?)], seed)).collect()
+        on_all_cores(seeds, |index| run(&plan, &[Flow::new(profile(controller, tolerance)?)], index + 1))
     };
     let (plain, tolerant) = (runs(0.0)?, runs(TOLERANCE)?);
     let passed_over = |outcome: &Outcome| outcome.flows[0].sent(|stats| stats.packets_lost_randomly);
@@ -106,12 +107,11 @@ fn shared(
 /// When a run cannot be used.
 pub fn beside_cubic(controller: &'static str, buffer: f64, offsets: u64, seconds: u64) -> Result<Vec<Finding>, Failed> {
     let runs = |tolerance| -> Result<Vec<Shared>, Failed> {
-        let runs = (0..offsets).map(|index| {
+        on_all_cores(offsets, |index| {
             #[expect(clippy::cast_precision_loss, reason = "a few offsets")]
             let offset = (index as f64 + 0.5) / offsets as f64 * 6.0 - 3.0;
             shared(controller, tolerance, buffer, offset, seconds, index + 1)
-        });
-        runs.collect()
+        })
     };
     let (plain, tolerant) = (runs(0.0)?, runs(TOLERANCE)?);
     let read = |runs: &[Shared], read: fn(&Shared) -> f64| centre(&runs.iter().map(read).collect::<Vec<_>>());

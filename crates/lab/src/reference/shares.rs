@@ -5,13 +5,17 @@
 //! start offsets; a single run may not (Floyd & Jacobson's phase effects).
 
 use transport::Profile;
-use units::{Bitrate, Duration};
+use units::{Bitrate, Duration, Seed};
 
 use super::{
     Failed, Finding, centre,
     flows::{self, Flow, Plan},
+    on_all_cores,
 };
-use crate::stats::fairness::jain;
+use crate::stats::{
+    fairness::jain,
+    interval::{Interval, RESAMPLES, Resampler},
+};
 
 /// Buffers in bandwidth-delay products.
 pub const BUFFERS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
@@ -47,15 +51,15 @@ pub fn pairs(first: &str, second: &str, buffer: f64, effort: Effort) -> Result<V
         Ok(Profile { congestion, ..Profile::default() })
     };
     let profiles = [profile(first)?, profile(second)?];
-    let run = |index: u32| -> Result<[f64; 2], Failed> {
+    on_all_cores(effort.offsets.into(), |index| {
         // From 3 s before to 3 s after, never together.
-        let offset = (f64::from(index) + 0.5) / f64::from(effort.offsets) * 6.0 - 3.0;
+        #[expect(clippy::cast_precision_loss, reason = "a few offsets")]
+        let offset = (index as f64 + 0.5) / f64::from(effort.offsets) * 6.0 - 3.0;
         let starts = [offset.max(0.0), (-offset).max(0.0)].map(Duration::from_secs_f64);
         let flow = |place: usize| Flow { start: starts[place], ..Flow::new(profiles[place].clone()) };
-        let outcome = flows::run(&plan, &[flow(0), flow(1)], u64::from(index) + 1)?;
+        let outcome = flows::run(&plan, &[flow(0), flow(1)], index + 1)?;
         Ok([0, 1].map(|place: usize| outcome.flows[place].goodput / 1e6))
-    };
-    (0..effort.offsets).map(run).collect()
+    })
 }
 
 /// Goodput of one download alone, in Mbit/s.
@@ -81,7 +85,7 @@ fn plan(buffer: f64, effort: Effort) -> Plan {
 /// When a run cannot be used.
 pub fn beside(first: &'static str, second: &'static str, effort: Effort) -> Result<Vec<Finding>, Failed> {
     let mut findings = Vec::new();
-    let mut medians = Vec::new();
+    let mut all: Vec<Vec<f64>> = Vec::new();
     for buffer in BUFFERS {
         let pairs = pairs(first, second, buffer, effort)?;
         let alone = alone(second, buffer, effort)?;
@@ -89,7 +93,7 @@ pub fn beside(first: &'static str, second: &'static str, effort: Effort) -> Resu
         let harms: Vec<f64> = pairs.iter().map(|[_, b]| 100.0 * (1.0 - b / alone)).collect();
         let shares: Vec<f64> = pairs.iter().map(|[a, b]| 100.0 * a / (a + b)).collect();
         let (value, interval) = centre(&shares)?;
-        medians.push(value / 100.0);
+        all.push(shares);
         findings.push(Finding {
             name: format!("share of {first} beside {second}, {buffer} BDP"),
             value,
@@ -105,16 +109,43 @@ pub fn beside(first: &'static str, second: &'static str, effort: Effort) -> Resu
             ),
         });
     }
-    let rise = medians.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::NEG_INFINITY, f64::max);
+    let rises = BUFFERS.windows(2).zip(all.windows(2)).map(|(buffers, shares)| (buffers, rise(&shares[0], &shares[1])));
+    let largest = rises.max_by(|(_, a), (_, b)| a.value.total_cmp(&b.value));
+    let (buffers, rise) = largest.ok_or_else(|| Failed("there are no buffers".to_owned()))?;
     findings.push(Finding {
         name: format!("share of {first} beside {second}: rise from one buffer to the next larger one"),
-        value: 100.0 * rise,
-        interval: None,
+        value: rise.value,
+        interval: Some(rise),
         target: f64::NEG_INFINITY..=100.0 * RISE,
         unit: "points",
-        detail: "the share falls as the buffer grows".to_owned(),
+        detail: format!(
+            "the largest of four, from {} to {} BDP: difference of the medians over {} start offsets each, bootstrap interval",
+            buffers[0], buffers[1], effort.offsets
+        ),
     });
     Ok(findings)
+}
+
+/// By how much the median of `after` lies above that of `before`, with its bootstrap interval.
+fn rise(before: &[f64], after: &[f64]) -> Interval {
+    let middle = |values: &[f64]| centre(values).map_or(f64::NAN, |(value, _)| value);
+    let mut resampler = Resampler::new(Seed::from_number(1), "rise");
+    let (mut one, mut other) = (vec![0.0; before.len()], vec![0.0; after.len()]);
+    let mut rises: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            resampler.draw(before, &mut one);
+            resampler.draw(after, &mut other);
+            middle(&other) - middle(&one)
+        })
+        .collect();
+    rises.sort_by(f64::total_cmp);
+    let tail = RESAMPLES / 40;
+    Interval {
+        value: middle(after) - middle(before),
+        low: rises[tail],
+        high: rises[RESAMPLES - 1 - tail],
+        coverage: 0.95,
+    }
 }
 
 /// Jain's index of two flows of a kind.
@@ -138,4 +169,18 @@ pub fn alike(controller: &'static str, buffer: f64, effort: Effort) -> Result<Fi
             effort.offsets, effort.seconds
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rise_has_an_interval_that_covers_it() {
+        let before: Vec<f64> = (0..20).map(|i| 50.0 + f64::from(i % 5)).collect();
+        let after: Vec<f64> = before.iter().map(|share| share + 3.0).collect();
+        let rise = rise(&before, &after);
+        assert!((rise.value - 3.0).abs() < 1e-9 && rise.low < 3.0 && rise.high > 3.0, "{rise:?}");
+        assert!(rise.low > 0.0 && rise.high < 6.0, "{rise:?}");
+    }
 }

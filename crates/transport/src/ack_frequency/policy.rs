@@ -120,22 +120,25 @@ impl AckFrequency {
 /// keeps a queue at the bottleneck, and that share of the goodput where it does not: a window that random loss keeps
 /// below the bandwidth-delay product. So the number follows the queue, down to the standard's two.
 fn adaptive(view: &View) -> u64 {
-    let packets = match (view.probing, view.rate) {
-        // draft-ietf-ccwg-bbr-06 asks for four acknowledgements per round while it probes, RFC 9406 §4.2 for eight samples
-        // of the RTT.
-        (true, rate) => rate.map_or(view.window, |rate| rate.min(view.window)) / 16,
-        // As long as the window has room beyond what the rate needs, eight acknowledgements per round trip are plenty. What
-        // losses have cut to the bandwidth-delay product has none: there the window is what limits.
-        (false, Some(rate)) => {
-            let bearable = LEAST + view.window / 50;
-            (rate.min(view.window) / 8).min(view.window.saturating_sub(rate).max(bearable))
-        }
-        (false, None) => {
-            let (smoothed, min) = (view.smoothed_rtt.as_nanos(), view.min_rtt.as_nanos());
-            let queued = u128::from(view.window) * smoothed.saturating_sub(min) / smoothed.max(1);
-            let bearable = LEAST + view.window / 50;
-            let queued = u64::try_from(queued / 2).unwrap_or(u64::MAX);
-            queued.max(bearable).min(view.window / 12)
+    let bearable = LEAST + view.window / 50;
+    // Half of what waits in queues, of either direction.
+    let (smoothed, min) = (view.smoothed_rtt.as_nanos(), view.min_rtt.as_nanos());
+    let waiting = u128::from(view.window) * smoothed.saturating_sub(min) / smoothed.max(1) / 2;
+    let waiting = u64::try_from(waiting).unwrap_or(u64::MAX);
+    let packets = match (view.rate, view.probing) {
+        // RFC 9406 §4.2 asks for eight samples of the RTT per round, of which a doubling window has two.
+        (None, true) => view.window / 16,
+        (None, false) => waiting.max(bearable).min(view.window / 12),
+        (Some(rate), probing) => {
+            let room = view.window.saturating_sub(rate).max(bearable);
+            // draft-ietf-ccwg-bbr-06 asks for four acknowledgements per round while it probes, at a rate a quarter higher: ten
+            // keep the rhythm of cruising. Then eight per round trip are plenty as long as the window has room beyond what
+            // the rate needs. What losses have cut to the bandwidth-delay product has none: there the window is what limits.
+            let steady = if probing { rate.min(view.window) / 10 } else { (rate.min(view.window) / 8).min(room) };
+            // A controller that holds its own queue short finds RTTs far above the smallest where somebody else fills one, or
+            // where acknowledgements wait for each other on a thin way back. Their rate then is what bounds the rate that
+            // the controller sees, and the number that follows from it would keep it so.
+            if smoothed * 2 > min * 3 { steady.max(waiting.min(view.window / 8)) } else { steady }
         }
     };
     packets.clamp(LEAST, MOST)

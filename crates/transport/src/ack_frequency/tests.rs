@@ -147,12 +147,25 @@ fn adaptive_follows_the_queue() {
 fn adaptive_depends_on_what_limits() {
     let by_rate = View { rate: Some(100), ..view(200, 0) };
     assert_eq!(adaptive(&by_rate), 12);
-    assert_eq!(adaptive(&View { probing: true, ..by_rate }), 6);
+    assert_eq!(adaptive(&View { probing: true, ..by_rate }), 10);
     // Losses have cut the window to what the rate needs: what waits for its acknowledgement is missing on the path.
     assert_eq!(adaptive(&View { rate: Some(195), ..by_rate }), 6);
     assert_eq!(adaptive(&View { rate: Some(190), ..by_rate }), 10);
     assert_eq!(adaptive(&View { rate: Some(1), ..by_rate }), 2);
     assert_eq!(adaptive(&View { probing: true, ..view(320, 0) }), 20);
+}
+
+#[test]
+fn adaptive_gets_out_of_a_thin_way_back() {
+    // Acknowledgements of two packets each fill the way back: the sender sees 18 packets per round trip where there are 43, and
+    // half of its window waits. What follows from the rate alone would be two again.
+    let held_down = View { rate: Some(18), ..view(36, 50) };
+    assert_eq!(adaptive(&held_down), 4);
+    assert_eq!(adaptive(&View { probing: true, ..held_down }), 4);
+    assert_eq!(adaptive(&View { rate: Some(43), ..view(86, 50) }), 10);
+    // With what it asks for the queue is gone, and a probe does not bring it back.
+    assert_eq!(adaptive(&View { rate: Some(43), ..view(86, 2) }), 5);
+    assert_eq!(adaptive(&View { rate: Some(53), probing: true, ..view(86, 2) }), 5);
 }
 
 #[test]

@@ -19,10 +19,16 @@ use super::{
 
 /// Intervals in a row that have to ask for a change.
 const AGREEING: u32 = 2;
+/// Less than this holds too few packets to say anything.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// More than this is no reaction.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+/// A longer rest is better written as the controller's own name.
+const LONGEST_DWELL: Duration = Duration::from_secs(3600);
 
 /// Where `auto` changes between CUBIC and BBRv3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(try_from = "Unchecked")]
 pub struct AutoRules {
     /// Below this minimum RTT: CUBIC.
     pub short_rtt: Duration,
@@ -51,6 +57,53 @@ impl Default for AutoRules {
             lossy: 2_000,
             interval: Duration::from_secs(1),
             dwell: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The rules as somebody wrote them.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Unchecked {
+    short_rtt: Duration,
+    long_rtt: Duration,
+    busy: u64,
+    quiet: u64,
+    lossy: u64,
+    interval: Duration,
+    dwell: Duration,
+}
+
+impl Default for Unchecked {
+    fn default() -> Self {
+        let AutoRules { short_rtt, long_rtt, busy, quiet, lossy, interval, dwell } = AutoRules::default();
+        Self { short_rtt, long_rtt, busy, quiet, lossy, interval, dwell }
+    }
+}
+
+/// Rules by which nobody could choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the rules of `auto` contradict themselves: {0}; there are `short_rtt` (at most `long_rtt`), `long_rtt`, `quiet` (at most `busy`) and \
+     `busy` in packets per second, `lossy` in lost packets of a million (1 to 1000000), `interval` (100 ms to 60 s), `dwell` (at most 1 h)"
+)]
+pub struct ContradictoryRules(&'static str);
+
+impl TryFrom<Unchecked> for AutoRules {
+    type Error = ContradictoryRules;
+
+    fn try_from(rules: Unchecked) -> Result<Self, Self::Error> {
+        let Unchecked { short_rtt, long_rtt, busy, quiet, lossy, interval, dwell } = rules;
+        let checks = [
+            (short_rtt <= long_rtt, "`short_rtt` is above `long_rtt`"),
+            (quiet <= busy, "`quiet` is above `busy`"),
+            ((1..=1_000_000).contains(&lossy), "`lossy` is out of range"),
+            ((SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval), "`interval` is out of range"),
+            (dwell <= LONGEST_DWELL, "`dwell` is out of range"),
+        ];
+        match checks.into_iter().find(|(holds, _)| !holds) {
+            Some((_, what)) => Err(ContradictoryRules(what)),
+            None => Ok(Self { short_rtt, long_rtt, busy, quiet, lossy, interval, dwell }),
         }
     }
 }
@@ -259,6 +312,26 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn rules_that_contradict_themselves_are_refused() {
+        let read = |text: &str| serde_json::from_str::<AutoRules>(text).map_err(|error| error.to_string());
+        let all = serde_json::to_string(&AutoRules::default()).unwrap();
+        assert_eq!(read(&all), Ok(AutoRules::default()));
+        assert_eq!(read("{}"), Ok(AutoRules::default()));
+        assert_eq!(read(r#"{"busy": 900}"#).unwrap().busy, 900);
+        for (wrong, why) in [
+            (r#"{"busy": 10, "quiet": 20}"#, "`quiet` is above `busy`"),
+            (r#"{"lossy": 0}"#, "`lossy` is out of range"),
+            (r#"{"short_rtt": {"secs": 1, "nanos": 0}}"#, "`short_rtt` is above `long_rtt`"),
+            (r#"{"interval": {"secs": 0, "nanos": 0}}"#, "`interval` is out of range"),
+            (r#"{"dwell": {"secs": 4000, "nanos": 0}}"#, "`dwell` is out of range"),
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains(why) && error.contains("there are `short_rtt`"), "{error}");
+        }
+        assert!(read(r#"{"bussy": 10}"#).unwrap_err().contains("expected one of `short_rtt`"));
+    }
 
     /// Feeds `packets` acknowledgements a second with this RTT for `seconds`.
     fn feed(auto: &mut Auto, from: Instant, seconds: u64, packets: u64, rtt: Duration) -> Instant {

@@ -21,7 +21,7 @@ pub mod newreno;
 pub mod path_model;
 pub mod rate;
 
-pub use auto::{Auto, AutoRules};
+pub use auto::{Auto, AutoRules, ContradictoryRules};
 pub use bbr::{Bbr, BbrV1};
 pub use cubic::Cubic;
 pub use newreno::NewReno;

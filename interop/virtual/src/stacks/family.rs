@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use bytes::BytesMut;
 use units::Instant;
 
-use super::{client_crypto, endpoint, handle, poll_transmit, proto, server_crypto};
-use crate::peer::{Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write};
+use super::{bbr, client_crypto, endpoint, handle, poll_transmit, proto, server_crypto, shown};
+use crate::peer::{Closed, Congestion, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write};
 
 /// The address of the other end. The simulation knows who is meant; the stack needs one that stays the same.
 pub(super) const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
@@ -74,12 +74,28 @@ impl Family {
             .receive_window(varint(settings.connection_window))
             .max_idle_timeout(Some(settings.idle_timeout.try_into()?))
             .datagram_receive_buffer_size(None);
-        // With the usual window of ten packets a server of this family can wait for ever: when a part of its ServerHello
-        // is lost while Handshake packets fill the window, it probes with Handshake packets only, which the client cannot
-        // read and so never acknowledges, and "blocked by congestion control" keeps the lost part back.
-        let mut congestion = proto::congestion::CubicConfig::default();
-        congestion.initial_window(INITIAL_WINDOW);
-        transport.congestion_controller_factory(Arc::new(congestion));
+        match settings.congestion {
+            None => {
+                // With the usual window of ten packets a server of this family can wait for ever: when a part of its ServerHello
+                // is lost while Handshake packets fill the window, it probes with Handshake packets only, which the client cannot
+                // read and so never acknowledges, and "blocked by congestion control" keeps the lost part back.
+                let mut congestion = proto::congestion::CubicConfig::default();
+                congestion.initial_window(INITIAL_WINDOW);
+                transport.congestion_controller_factory(Arc::new(congestion));
+            }
+            Some(congestion) => {
+                transport.mtu_discovery_config(None);
+                match congestion {
+                    Congestion::Cubic => {
+                        transport.congestion_controller_factory(Arc::new(proto::congestion::CubicConfig::default()))
+                    }
+                    Congestion::NewReno => {
+                        transport.congestion_controller_factory(Arc::new(proto::congestion::NewRenoConfig::default()))
+                    }
+                    Congestion::Bbr => transport.congestion_controller_factory(Arc::new(bbr())),
+                };
+            }
+        }
         let transport = Arc::new(transport);
 
         let mut server_config = None;
@@ -302,6 +318,10 @@ impl Peer for Family {
 
     fn key_updates(&self) -> Option<u64> {
         None
+    }
+
+    fn controller(&self) -> Option<String> {
+        shown(&self.connection.as_ref()?.1)
     }
 
     fn crypto_frames_since_complete(&self) -> Option<u64> {

@@ -46,3 +46,12 @@ fn poll_transmit(
 ) -> Option<proto::Transmit> {
     connection.poll_transmit(now, NonZeroUsize::new(segments)?, buffer)
 }
+
+/// Its BBR waits for random times between probes, and they come from the system: only its own tests can seed them.
+fn bbr() -> proto::congestion::Bbr3Config {
+    proto::congestion::Bbr3Config::default()
+}
+
+fn shown(connection: &proto::Connection) -> Option<String> {
+    connection.congestion_state(proto::PathId::ZERO).map(|controller| crate::shown::Head::of(&controller))
+}

@@ -46,3 +46,13 @@ fn poll_transmit(
 ) -> Option<proto::Transmit> {
     connection.poll_transmit(now, segments, buffer)
 }
+
+/// Its BBR draws from the system's randomness, which cannot be seeded.
+fn bbr() -> proto::congestion::BbrConfig {
+    proto::congestion::BbrConfig::default()
+}
+
+/// The controllers show their window and nothing else.
+fn shown(_connection: &proto::Connection) -> Option<String> {
+    None
+}
