@@ -5,8 +5,6 @@ use tiderace_lab::reference::{
     shares::{Effort, alike, beside},
 };
 
-const EFFORT: Effort = Effort { offsets: 4, seconds: 25 };
-
 fn hold(findings: Result<Vec<Finding>, Failed>) {
     for finding in findings.expect("every run can be used") {
         println!("{finding}");
@@ -14,9 +12,11 @@ fn hold(findings: Result<Vec<Finding>, Failed>) {
     }
 }
 
+// Shares of BBRv3 differ by ten points between start offsets: medians of four differ by chance more than the shape does, so
+// they are measured over eight.
 #[test]
 fn what_bbr_gets_beside_cubic_falls_with_the_buffer() {
-    hold(beside("bbr3", "cubic", EFFORT));
+    hold(beside("bbr3", "cubic", Effort { offsets: 8, seconds: 40 }));
 }
 
 #[test]

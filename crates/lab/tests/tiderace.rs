@@ -112,10 +112,13 @@ fn short_flows_take_as_long_as_their_round_trips() {
     assert!(value(&record, Figure::FlowP95) >= value(&record, Figure::FlowP50));
     // Flows that began in the last round trips are not complete.
     assert!(value(&record, Figure::FlowsUnfinished) < 0.1);
-    // Loss in the handshake costs a probe timeout of about a second: the median does not see it, the tail does.
-    let lossy = [changes[0], ("loss = \"1 %\"", "loss = \"15 %\""), changes[2], changes[3], changes[4]];
-    let lossy = run(&scenario(&lossy), "cubic", 1);
-    assert!(value(&lossy, Figure::FlowP95) > 0.3, "{}", value(&lossy, Figure::FlowP95));
+    // A loss in the handshake or at the end of the response costs a probe timeout: the median hardly sees it, the tail does.
+    let lossy = [changes[0], ("loss = \"1 %\"", "loss = \"8 %\""), changes[2], changes[3], changes[4]];
+    let lossy = [1, 2, 3, 4].map(|seed| run(&scenario(&lossy), "cubic", seed));
+    let mean = |figure| lossy.iter().map(|record| value(record, figure)).sum::<f64>() / 4.0;
+    let (median, tail) = (value(&record, Figure::FlowP50), value(&record, Figure::FlowP95));
+    assert!(mean(Figure::FlowP50) < 1.3 * median, "{} {median}", mean(Figure::FlowP50));
+    assert!(mean(Figure::FlowP95) > 2.0 * tail, "{} {tail}", mean(Figure::FlowP95));
 }
 
 #[test]
