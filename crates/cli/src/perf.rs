@@ -87,7 +87,7 @@ fn congestion(name: &str) -> Result<Algorithm, Failure> {
         let names = Algorithm::ALL.map(Algorithm::name);
         let failure = Failure::new(format_args!("there is no congestion controller `{name}`"));
         match lab::scenario::nearest(name, names) {
-            Some(meant) => failure.hint(format_args!("did you mean `{meant}`?")),
+            Some(meant) => failure.hint(format_args!("did you mean `{meant}`? there are {}", names.join(", "))),
             None => failure.hint(format_args!("there are {}", names.join(", "))),
         }
     })

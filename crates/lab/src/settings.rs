@@ -60,11 +60,17 @@ fn controller_fault(fault: Fault, name: &str) -> Fault {
     if known.contains(&name) {
         return fault;
     }
-    let hint = match nearest(name, known.iter().copied()) {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are {}", known.join(", ")),
-    };
+    let hint = meant(name, &known);
     Fault { message: format!("there is no congestion controller `{name}`"), hint: Some(hint), ..fault }
+}
+
+/// What there is, after the name that is nearest to what was written, if one is near.
+fn meant(written: &str, known: &[&str]) -> String {
+    let there_are = format!("there are {}", known.join(", "));
+    match nearest(written, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`? {there_are}"),
+        None => there_are,
+    }
 }
 
 /// Sets a field of a table that has all fields. A table of fields sets each of them.
@@ -75,11 +81,7 @@ fn set(table: &mut Value, key: &str, value: &Value) -> Result<(), (String, Optio
     let plain = |name: &str| name.replace('-', "_");
     let Some(name) = fields.keys().find(|name| plain(name) == plain(key)).cloned() else {
         let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-        let hint = match nearest(key, names.iter().copied()) {
-            Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("there are {}", names.join(", ")),
-        };
-        return Err((format!("a profile has no field `{key}`"), Some(hint)));
+        return Err((format!("a profile has no field `{key}`"), Some(meant(key, &names))));
     };
     let place = &mut fields[&name];
     match (&mut *place, value) {
@@ -151,14 +153,14 @@ mod tests {
                 "congestion = [\"cubik\"]",
                 "contenders.congestion",
                 "no congestion controller `cubik`",
-                "did you mean `cubic`?",
+                "did you mean `cubic`? there are newreno, cubic, bbr1, bbr2, bbr3, auto",
             ),
             ("settings = { ack = 1 }", "contenders.settings.ack", "no field `ack`", "did you mean `acks`?"),
             (
                 "[[profiles]]\nname = \"x\"\nacks = { evry = 1 }",
                 "contenders.profiles.0.acks",
                 "no field `evry`",
-                "did you mean `every`?",
+                "did you mean `every`? there are every, max_delay, obey",
             ),
             ("[[profiles]]\nacks = { every = 1 }", "contenders.profiles.0", "needs a name", ""),
             ("settings = { pacing = 3 }", "contenders.congestion", "", ""),

@@ -201,12 +201,10 @@ pub fn measure(cell: Cell, policy: AckFrequency, effort: Effort) -> Result<Vec<F
     if loss == 0.0 {
         findings.push(finding("ACK packets saved", &read(|pair| pair.saved), SAVED..=1.0, "")?);
     }
-    let kinds: [(&str, fn(&Compared) -> Option<f64>); 2] = [
-        ("losses found later by, departure to verdict", |pair| pair.later),
-        ("… of which not the queue's", |pair| pair.later_beyond),
-    ];
-    for (what, read) in kinds {
-        let later: Vec<f64> = pairs.iter().filter_map(read).collect();
+    let later: Vec<f64> = pairs.iter().filter_map(|pair| pair.later).collect();
+    let beyond: Vec<f64> = pairs.iter().filter_map(|pair| pair.later_beyond).collect();
+    let kinds = [("losses found later by, departure to verdict", later), ("… of which not the queue's", beyond)];
+    for (what, later) in kinds {
         if !later.is_empty() {
             findings.push(finding(what, &later, f64::NEG_INFINITY..=LATER, "RTT")?);
         }
