@@ -1,8 +1,11 @@
 //! How the system's scheduler treats a thread, and what a thread has done, on Linux.
 
-use std::{io, mem::MaybeUninit};
+use std::{io, mem::MaybeUninit, sync::OnceLock};
 
 use units::Duration;
+
+/// How much less than others a thread takes that cannot stand back altogether: about a tenth beside one of them.
+const NICE: libc::c_int = 10;
 
 /// A thread, for the scheduler.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,32 @@ impl Thread {
     /// Lets it run like any other.
     pub(crate) fn step_forward(self) -> io::Result<()> {
         self.set(libc::SCHED_OTHER)
+    }
+
+    /// Whether the system lets a thread step forward that has stood back. What a thread may do is tried by one that ends.
+    pub(crate) fn may_come_back() -> bool {
+        static MAY: OnceLock<bool> = OnceLock::new();
+        *MAY.get_or_init(|| {
+            let tried = std::thread::spawn(|| {
+                let this = Self::current();
+                this.stand_back().and_then(|()| this.step_forward()).is_ok()
+            });
+            tried.join().unwrap_or(false)
+        })
+    }
+
+    /// Lets it have a smaller share from here on.
+    #[expect(unsafe_code, reason = "getpriority and setpriority have no safe wrappers")]
+    pub(crate) fn take_less(self) -> io::Result<()> {
+        let id = libc::id_t::try_from(self.0).expect("a thread's number is positive");
+        // SAFETY: the call takes numbers alone. On Linux the priority belongs to the thread of this number. An error is -1, which
+        // is below what is wanted, and the next call says what is wrong.
+        if unsafe { libc::getpriority(libc::PRIO_PROCESS, id) } >= NICE {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, id, NICE) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     #[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper")]
@@ -71,6 +100,28 @@ impl Effort {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_stands_back_only_where_it_may_come_back() {
+        // Fields 19 and 41 of the thread's line: its nice value, and its policy, of which 5 is SCHED_IDLE.
+        let state = || {
+            let line = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let fields: Vec<String> = line.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect();
+            (fields[16].clone(), fields[38].clone())
+        };
+        let tried = std::thread::spawn(move || {
+            let this = Thread::current();
+            if Thread::may_come_back() {
+                this.stand_back().unwrap();
+                assert_eq!(state().1, "5");
+                this.step_forward().unwrap();
+                assert_eq!(state().1, "0");
+            }
+            this.take_less().unwrap();
+            assert!(state().0.parse::<libc::c_int>().unwrap() >= NICE);
+        });
+        tried.join().unwrap();
+    }
 
     #[test]
     fn work_and_waiting_are_told_apart() {

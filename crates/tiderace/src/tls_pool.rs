@@ -11,8 +11,8 @@ use std::{
     collections::VecDeque,
     num::NonZeroUsize,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError,
+        atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     thread,
@@ -34,13 +34,16 @@ const OUTCOMES_PER_PASS: usize = 4;
 const QUICK: Duration = Duration::from_millis(1);
 /// So many quick steps in a row, and the driver runs one that is alone. A key that is far away never gets there.
 const PROOF: u32 = 32;
-/// When no outcome has come for so long, the threads get a turn even where the processors are busy with other things.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// When no outcome has come for so long, each thread gets a step even where the processors are busy with other things. A step
+/// takes a fraction of a millisecond: so a processor that is never idle still completes some hundred handshakes per second, and
+/// they take a tenth of it at most.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
 ///
 /// Steps of handshakes that are nearly complete run before first steps. On Linux the threads only take what the drivers of
-/// endpoints and other threads leave of the processors, and a step at a time where those leave nothing.
+/// endpoints and other threads leave of the processors, and a step at a time where those leave nothing. Where the system does
+/// not let a process take that back (without CAP_SYS_NICE and with RLIMIT_NICE below 20), they run with a lower share instead.
 #[derive(Clone)]
 pub struct TlsPool(Arc<Owner>);
 
@@ -54,10 +57,11 @@ struct Owner {
 struct Queue {
     jobs: Mutex<Jobs>,
     ready: Condvar,
-    /// The threads run like any other until they have finished a step.
-    hurried: AtomicBool,
+    /// Steps until the threads stand back again; 0 while they do.
+    hurried: AtomicUsize,
+    /// Written when a thread starts, and only read from then on: a thread that stands back must not hold anybody up.
     #[cfg(target_os = "linux")]
-    threads: Mutex<Vec<Thread>>,
+    threads: RwLock<Vec<Thread>>,
 }
 
 #[derive(Default)]
@@ -116,7 +120,7 @@ impl TlsPool {
                 }
             }
         });
-        let mut jobs = self.0.queue.lock();
+        let mut jobs = self.0.queue.lock_from_outside();
         if job.step.has_begun() {
             jobs.begun.push_back(job)
         } else {
@@ -146,39 +150,69 @@ impl Queue {
         self.jobs.lock().expect("nothing that can panic happens under the lock")
     }
 
+    /// The lock for a thread that does not stand back: whoever holds it may have been put aside, and is let run.
+    fn lock_from_outside(&self) -> MutexGuard<'_, Jobs> {
+        match self.jobs.try_lock() {
+            Ok(jobs) => jobs,
+            Err(TryLockError::WouldBlock) => {
+                self.hurry();
+                self.lock()
+            }
+            Err(TryLockError::Poisoned(_)) => unreachable!("nothing that can panic happens under the lock"),
+        }
+    }
+
     /// What a thread does until the pool is gone.
     fn work(&self) {
-        #[cfg(target_os = "linux")]
-        self.threads.lock().expect("nothing that can panic happens under the lock").push(Thread::current());
-        self.stand_back();
+        self.begin();
         while let Some(Job { step, to }) = self.next() {
             // The driver may be gone, and the handshake with it.
             let _ = to.send(Outcome::of(step));
-            if self.hurried.swap(false, Ordering::Relaxed) {
+            let before = self.hurried.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if before == Ok(1) {
                 self.stand_back();
             }
+        }
+    }
+
+    /// Gives the calling thread its place behind the others.
+    fn begin(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            let this = Thread::current();
+            if !Thread::may_come_back() {
+                if let Err(e) = this.take_less() {
+                    tracing::debug!("cannot lower the share of a thread for handshakes: {e}");
+                }
+                return;
+            }
+            self.threads.write().unwrap_or_else(PoisonError::into_inner).push(this);
+            self.stand_back();
         }
     }
 
     /// Lets others go first.
     fn stand_back(&self) {
         #[cfg(target_os = "linux")]
-        for thread in self.threads.lock().expect("nothing that can panic happens under the lock").iter() {
+        for thread in self.threads.read().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Err(e) = thread.stand_back() {
                 tracing::debug!("cannot lower the priority of a thread for handshakes: {e}");
             }
         }
     }
 
-    /// Lets the threads run like any other until one of them has finished a step.
+    /// Lets the threads run like any other until each could finish a step.
     fn hurry(&self) {
-        if self.hurried.swap(true, Ordering::Relaxed) {
-            return;
-        }
         #[cfg(target_os = "linux")]
-        for thread in self.threads.lock().expect("nothing that can panic happens under the lock").iter() {
-            if let Err(e) = thread.step_forward() {
-                tracing::debug!("cannot raise the priority of a thread for handshakes: {e}");
+        {
+            let threads = self.threads.read().unwrap_or_else(PoisonError::into_inner);
+            if threads.is_empty() || self.hurried.swap(threads.len(), Ordering::Relaxed) > 0 {
+                return;
+            }
+            for thread in threads.iter() {
+                if let Err(e) = thread.step_forward() {
+                    tracing::debug!("cannot raise the priority of a thread for handshakes: {e}");
+                }
             }
         }
     }
