@@ -27,6 +27,9 @@ pub struct SendRequest {
 /// Begins HTTP/3 on a connection whose application protocol is [`ALPN`](crate::ALPN), and drives it on a task. Must be called
 /// within a tokio runtime.
 ///
+/// The connection may be one before its handshake is complete ([`tiderace::Connecting::into_early`]): requests with a safe method
+/// then leave as early data, and the others wait for the handshake (RFC 8470 §4).
+///
 /// # Errors
 /// When the connection is over.
 pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
@@ -51,6 +54,9 @@ impl SendRequest {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: std::fmt::Display + Send,
     {
+        if !request.method().is_safe() && !self.quic.is_established() {
+            self.quic.established().await.map_err(|reason| Error::Closed(reason.to_string()))?;
+        }
         let (head, body) = request.into_parts();
         let asked = priority::of(&head.headers);
         let is_head = head.method == http::Method::HEAD;

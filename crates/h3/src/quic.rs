@@ -121,12 +121,14 @@ impl traits::OpenStreams<Bytes> for Opener {
     type SendStream = SendStream;
 
     fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<BidiStream, StreamErrorIncoming>> {
-        let halves = ready!(self.quic.poll_open_bi(cx)).map_err(over)?;
+        // What may not leave early waits before it asks for a stream: see `client::SendRequest::send`.
+        let halves = ready!(self.quic.poll_open_bi_early(cx)).map_err(over)?;
         Poll::Ready(Ok(bidi(halves, &self.quic, self.max_headers)))
     }
 
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendStream, StreamErrorIncoming>> {
-        let mut stream = ready!(self.quic.poll_open_uni(cx)).map_err(over)?;
+        // Settings and the streams of QPACK ask for nothing that could be done twice.
+        let mut stream = ready!(self.quic.poll_open_uni_early(cx)).map_err(over)?;
         // RFC 9218 §9: what governs the connection is not held up by responses.
         let _ = stream.set_priority(tiderace::Priority { urgency: 0, incremental: true });
         Poll::Ready(Ok(SendStream { stream, queued: Bytes::new(), ended: false }))

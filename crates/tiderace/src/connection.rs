@@ -197,6 +197,24 @@ impl Connection {
         Poll::Ready(Ok(SendStream::new(self.clone(), id)))
     }
 
+    /// As [`open_bi_early`](Self::open_bi_early), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_open_bi_early(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
+        let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open_early))?;
+        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+    }
+
+    /// As [`open_uni_early`](Self::open_uni_early), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn poll_open_uni_early(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
+        let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open_early))?;
+        Poll::Ready(Ok(SendStream::new(self.clone(), id)))
+    }
+
     /// The next bidirectional stream that the peer opened.
     ///
     /// # Errors
@@ -359,6 +377,21 @@ impl Connection {
     /// All figures at this moment; `None` once the connection is forgotten.
     pub fn stats(&self) -> Option<Stats> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())
+    }
+
+    /// Goes on under another congestion control: what the path has shown so far is kept. Without effect where it is the one in
+    /// use, or once the connection is over.
+    pub fn set_congestion(&self, algorithm: transport::congestion::Algorithm) {
+        let mut state = self.held.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
+            connection.set_congestion(self.held.shared.clock.now(), algorithm);
+            state.wake_driver();
+        }
+    }
+
+    /// The congestion control in use; `None` once the connection is forgotten.
+    pub fn congestion(&self) -> Option<transport::congestion::Algorithm> {
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.congestion())
     }
 
     /// Smoothed RTT; zero once the connection is forgotten.

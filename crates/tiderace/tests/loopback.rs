@@ -168,3 +168,33 @@ async fn datagrams_grow_to_what_loopback_carries() {
     assert_eq!(sink.await.unwrap(), 5_000_000);
     assert_eq!(connected.stats().unwrap().mtu, 8_952);
 }
+
+#[tokio::test]
+async fn congestion_control_changes_while_data_flows() {
+    use tiderace::transport::congestion::Algorithm;
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    assert_eq!(connected.congestion(), Some(Algorithm::Cubic));
+    let data: Bytes = (0..2_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let expected = data.clone();
+    let reader = tokio::spawn(async move {
+        // Whole rounds of all algorithms, from each to the next and back.
+        for _ in 0..3 * Algorithm::ALL.len() {
+            let mut recv = accepted.accept_uni().await.unwrap();
+            let came = recv.read_to_end(10_000_000).await.unwrap();
+            assert!(came == expected, "what came differs");
+        }
+        accepted
+    });
+    for algorithm in (0..3).flat_map(|_| Algorithm::ALL) {
+        let mut send = connected.open_uni().await.unwrap();
+        let (first, second) = (data.slice(..1_000_000), data.slice(1_000_000..));
+        send.write_chunk(first).await.unwrap();
+        connected.set_congestion(algorithm);
+        assert_eq!(connected.congestion(), Some(algorithm));
+        send.write_chunk(second).await.unwrap();
+        send.finish().unwrap();
+        send.finished().await.unwrap();
+        assert!(connected.stats().unwrap().congestion_window > 0);
+    }
+    drop(reader.await.unwrap());
+}

@@ -43,7 +43,7 @@ pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
     ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, MemoryTokens,
-    PreferredAddresses, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner, TokenStore, Transmit,
+    PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner, TokenStore, Transmit,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

@@ -34,6 +34,12 @@ impl NewReno {
         }
     }
 
+    /// A controller in congestion avoidance, at the initial window of the parameters: it takes over from another one that knew
+    /// the path.
+    pub fn resume(parameters: &Parameters) -> Self {
+        Self { ssthresh: parameters.window(), ..Self::new(parameters) }
+    }
+
     /// RFC 9002 §7.3.2 MUST-1, MUST-2: on congestion, threshold and window become half of the window.
     fn reduce(&mut self) {
         self.undo = Some((self.window, self.ssthresh));

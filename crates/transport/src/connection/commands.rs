@@ -1,11 +1,14 @@
 //! What the application asks of a connection.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use units::Instant;
 use wire::{Dir, StreamId};
 
 use super::{Connection, lifecycle::CloseFrame};
 use crate::{
+    congestion::Algorithm,
     datagrams::SendDatagramError,
     events::{CloseReason, Event},
     streams::{Chunk, Order, Priority, ReadError, Then, WriteError},
@@ -16,6 +19,26 @@ impl Connection {
     /// Opens a stream. `None` while the peer's limit is reached; `StreamsAvailable` follows when it rises.
     pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
         if self.lifecycle.is_open() { self.streams.open(dir) } else { None }
+    }
+
+    /// Goes on under another congestion controller, on all paths. What the path has shown so far is kept; what is in flight
+    /// stays in flight. Without effect where it is the one in use.
+    pub fn set_congestion(&mut self, now: Instant, algorithm: Algorithm) {
+        if self.profile.congestion == algorithm {
+            return;
+        }
+        Arc::make_mut(&mut self.profile).congestion = algorithm;
+        let config = self.profile.recovery_config();
+        for (number, path) in self.paths.0.iter_mut().enumerate() {
+            let seed = self.seed.child("controller", self.controllers << 8 | number as u64);
+            path.recovery.change_controller(now, &config, seed);
+        }
+        self.controllers += 1;
+    }
+
+    /// The congestion control in use.
+    pub fn congestion(&self) -> Algorithm {
+        self.profile.congestion
     }
 
     /// The next stream that the peer opened, in the order of their numbers.

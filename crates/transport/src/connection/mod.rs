@@ -172,6 +172,8 @@ pub struct Connection {
     original_dcid: Option<ConnectionId>,
     /// Number of paths there ever were: the seed of the next one.
     paths_seen: u64,
+    /// Number of changes of congestion control: the seed of the next controller.
+    controllers: u64,
     skip: Skip,
     seed: Seed,
     /// A packet could not be sealed: the connection ends.
@@ -243,7 +245,8 @@ impl Connection {
     }
 
     pub(crate) fn accept_from(now: Instant, setup: Setup, config: &ServerConfig, origin: &Origin) -> Self {
-        let profile = config.profile.clone();
+        let chosen = config.profiles.as_ref().and_then(|profiles| profiles.choose(setup.remote));
+        let profile = chosen.unwrap_or_else(|| config.profile.clone());
         let mut random = setup.seed.stream("connection");
         let preferred = setup.preferred.map(|(cid, reset_token)| {
             let PreferredAddresses { ipv4, ipv6 } = config.preferred_address;
@@ -348,6 +351,7 @@ impl Connection {
             last_validated: 0,
             newcomer: None,
             paths_seen: 1,
+            controllers: 0,
             skip: Skip::new(),
             streams: Streams::new(side, &profile.streams),
             datagrams: Datagrams::new(&profile.datagrams_config()),

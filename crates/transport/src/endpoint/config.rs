@@ -1,7 +1,7 @@
 //! What an endpoint, a server and a client are given.
 
 use std::{
-    net::{SocketAddrV4, SocketAddrV6},
+    net::{SocketAddr, SocketAddrV4, SocketAddrV6},
     sync::Arc,
 };
 
@@ -56,6 +56,12 @@ pub enum RetryPolicy {
     Above(usize),
 }
 
+/// Chooses the transport settings of connections by what is known with their first packet.
+pub trait ProfileChooser: Send + Sync {
+    /// The profile for a client at this address; `None` for that of the configuration.
+    fn choose(&self, remote: SocketAddr) -> Option<Arc<Profile>>;
+}
+
 /// How connections are accepted.
 #[derive(Clone)]
 pub struct ServerConfig {
@@ -63,6 +69,8 @@ pub struct ServerConfig {
     pub tls: Arc<dyn ServerTls>,
     /// Transport settings of accepted connections.
     pub profile: Arc<Profile>,
+    /// Chooses other settings for some of them.
+    pub profiles: Option<Arc<dyn ProfileChooser>>,
     /// Address validation by Retry.
     pub retry: RetryPolicy,
     /// Connections at a time; more are refused with CONNECTION_REFUSED.
@@ -90,6 +98,7 @@ impl ServerConfig {
         Self {
             tls,
             profile,
+            profiles: None,
             retry,
             max_connections: 100_000,
             send_token: true,

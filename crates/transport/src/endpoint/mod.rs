@@ -24,7 +24,9 @@ use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken};
 
-pub use self::config::{ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, RetryPolicy, ServerConfig};
+pub use self::config::{
+    ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
+};
 pub use self::handouts::{TlsDone, TlsStep};
 pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
 use self::{

@@ -32,7 +32,9 @@ pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};
 
 use crate::congestion::rate::mul_div;
-use crate::congestion::{Algorithm, AutoRules, Controller, Parameters, RateEstimator, SentSample, Snapshot};
+use crate::congestion::{
+    Algorithm, AutoRules, Bbr, Controller, Cubic, NewReno, Parameters, RateEstimator, SentSample, Snapshot,
+};
 use crate::pacing::Pacer;
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
@@ -439,6 +441,31 @@ impl Recovery {
     }
 
     /// Reads what the controller decided, and paces accordingly.
+    /// Goes on under another congestion controller. It begins with what this path has shown: the window in use or, after a
+    /// controller with a model of the path, the flight that fills it; BBRv3 with bandwidth and propagation delay, too. While the
+    /// path is still being searched, the new one goes on searching from the window in use. What is in flight stays in flight.
+    pub fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
+        let model = self.controller.model().filter(|model| model.bdp > 0);
+        let filled = model.map_or(self.window, |model| model.bdp.min(self.window));
+        let parameters = Parameters { initial_window: Some(self.window), mtu: self.mtu, seed, now, auto: config.auto };
+        let at_rest = Parameters { initial_window: Some(filled), ..parameters };
+        let searching = self.controller.in_slow_start();
+        self.controller = match (config.algorithm, self.rtt.min()) {
+            (Algorithm::NewReno, _) if !searching => Box::new(NewReno::resume(&at_rest)),
+            (Algorithm::Cubic, _) if !searching => Box::new(Cubic::resume(&at_rest)),
+            (Algorithm::Bbr3, Some(min_rtt)) if !searching => {
+                let nanos = self.rtt.smoothed_nanos().max(1);
+                let bandwidth = model.map_or_else(
+                    || Bitrate::from_bps(mul_div(filled, 8_000_000_000, nanos)),
+                    |model| model.max_bandwidth,
+                );
+                Box::new(Bbr::resume(&parameters, bandwidth, min_rtt, self.rate.delivered()))
+            }
+            (algorithm, _) => algorithm.build(&parameters),
+        };
+        self.update_outputs(now);
+    }
+
     fn update_outputs(&mut self, now: Instant) {
         self.window = self.controller.window();
         if self.pacing {

@@ -741,3 +741,36 @@ fn an_old_acknowledgement_does_not_end_marking() {
     let fewer = Some(EcnCounts { ect0: 1, ect1: 0, ce: 0 });
     assert_eq!(path.try_ack(at(41), &[1], fewer).unwrap().ecn, EcnFeedback::None);
 }
+
+#[test]
+fn another_controller_goes_on_with_what_the_path_has_shown() {
+    for from in Algorithm::ALL {
+        for to in Algorithm::ALL {
+            let mut path = Path::new(from);
+            let mut millis = 0;
+            for round in 0..20 {
+                let first = path.ledger.next_pn();
+                // A flight that fills the window; in a few of them, a packet in the middle is lost.
+                let count = path.recovery.window() / u64::from(SIZE);
+                path.send_many(millis, usize::try_from(count.min(400)).unwrap());
+                millis += 40;
+                let last = path.ledger.next_pn();
+                let lost = (round % 5 == 4).then_some(first + 2);
+                let acked: Vec<u64> = (first..last).filter(|pn| Some(*pn) != lost).collect();
+                path.ack(millis, &acked);
+            }
+            path.send_many(millis, 3);
+            let (window, in_flight) = (path.recovery.window(), path.recovery.bytes_in_flight());
+            let config = Config { algorithm: to, ..Config::default() };
+            path.recovery.change_controller(at(millis), &config, Seed::from_number(2));
+            let after = path.recovery.window();
+            assert!(after >= 2 * u64::from(SIZE) && after <= window, "{from:?} to {to:?}: {window} became {after}");
+            assert_eq!(path.recovery.bytes_in_flight(), in_flight, "{from:?} to {to:?}");
+            // What was in flight is acknowledged under the new one.
+            let last = path.ledger.next_pn();
+            path.ack(millis + 40, &[last - 3, last - 2, last - 1]);
+            assert_eq!(path.recovery.bytes_in_flight(), 0, "{from:?} to {to:?}");
+            assert!(path.recovery.window() >= 2 * u64::from(SIZE), "{from:?} to {to:?}");
+        }
+    }
+}

@@ -33,6 +33,8 @@ const ID_LEN: usize = 4;
 pub enum Purpose {
     /// Session tickets of TLS.
     Tickets,
+    /// Session tickets of TLS over TCP, for programs that serve both: a ticket of one is none of the other.
+    TcpTickets,
     /// Tokens in Retry packets.
     Retry,
     /// Tokens in NEW_TOKEN frames.
@@ -47,6 +49,7 @@ impl Purpose {
     fn label(self) -> &'static [u8] {
         match self {
             Self::Tickets => b"session ticket",
+            Self::TcpTickets => b"session ticket tcp",
             Self::Retry => b"retry token",
             Self::NewToken => b"address token",
             Self::Reset => b"stateless reset",
@@ -103,6 +106,7 @@ struct Derived {
     key: RingKey,
     prk: hkdf::Prk,
     tickets: LessSafeKey,
+    tcp_tickets: LessSafeKey,
     retry: LessSafeKey,
     new_token: LessSafeKey,
     reset: hmac::Key,
@@ -116,14 +120,16 @@ impl Derived {
             LessSafeKey::new(key.expect("the key has the right length"))
         };
         let reset = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&prk, Purpose::Reset));
-        let (tickets, retry, new_token) = (seal(Purpose::Tickets), seal(Purpose::Retry), seal(Purpose::NewToken));
-        Self { key, prk, tickets, retry, new_token, reset }
+        let [tickets, tcp_tickets, retry, new_token] =
+            [Purpose::Tickets, Purpose::TcpTickets, Purpose::Retry, Purpose::NewToken].map(seal);
+        Self { key, prk, tickets, tcp_tickets, retry, new_token, reset }
     }
 
     fn aead(&self, purpose: Purpose) -> &LessSafeKey {
         match purpose {
             Purpose::Retry => &self.retry,
             Purpose::NewToken => &self.new_token,
+            Purpose::TcpTickets => &self.tcp_tickets,
             Purpose::Tickets | Purpose::Reset | Purpose::ConnectionIds => &self.tickets,
         }
     }
@@ -202,7 +208,7 @@ impl KeyRing {
 
     /// Seals `content` for a purpose: number of the key, nonce, ciphertext, tag. `bound` is not in it, and has to be the
     /// same when it is opened. The nonce has to be random.
-    pub(crate) fn seal(
+    pub fn seal(
         &self,
         purpose: Purpose,
         now: u64,
@@ -225,7 +231,10 @@ impl KeyRing {
     }
 
     /// Opens what a ring with the same key has sealed.
-    pub(crate) fn open(&self, purpose: Purpose, now: u64, bound: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
+    ///
+    /// # Errors
+    /// When the key is not in the ring or its time is over, or when this key has not sealed it for this purpose.
+    pub fn open(&self, purpose: Purpose, now: u64, bound: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (id, rest) = sealed.split_first_chunk::<ID_LEN>().ok_or(OpenError::Forged)?;
         let id = u32::from_be_bytes(*id);
         let (nonce, content) = rest.split_first_chunk::<NONCE_LEN>().ok_or(OpenError::Forged)?;
@@ -343,7 +352,7 @@ mod tests {
     fn purposes_and_secrets_do_not_open_each_others_work() {
         let ring = KeyRing::single([1; 32]);
         let sealed = seal(&ring, 0);
-        for purpose in [Purpose::Retry, Purpose::NewToken] {
+        for purpose in [Purpose::Retry, Purpose::NewToken, Purpose::TcpTickets] {
             assert_eq!(ring.open(purpose, 0, b"bound", &sealed), Err(OpenError::Forged));
         }
         assert_eq!(ring.open(Purpose::Tickets, 0, b"other", &sealed), Err(OpenError::Forged));
