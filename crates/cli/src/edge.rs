@@ -8,6 +8,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use edge::{ConfigError, Process, ProcessError, admin, config};
+use lab::stats::compare::{Better, MARGIN, compare_unpaired};
 use serde_json::Value;
 
 use crate::{
@@ -42,8 +43,29 @@ enum Command {
     Reload(Running),
     /// Print what a gateway that runs does, as JSON
     Status(Running),
+    /// Compare, for each policy, connections that got it with those that fitted it and did not
+    Compare(Running),
+    /// Make a ring of keys for gateways to share, or add a key to the one that is there
+    Keys(Keys),
     /// Print everything that may stand in a configuration, as Markdown
     Reference,
+}
+
+/// A ring of keys lets a client resume at every gateway that has the file: session tickets, address tokens and stateless resets.
+/// Run this on one machine, copy the file to the others, and name it in `keys.file` of all of them; gateways that run take it
+/// in within seconds. Run it again, once a day for example, to rotate: the new key is used when every machine has had time to
+/// get it, and the old ones go when nothing that they have sealed can come back.
+#[derive(Debug, Parser)]
+struct Keys {
+    /// The file. It is made with access for its owner alone
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+    /// The new key is used after this time, in which all machines have to get it
+    #[arg(long, value_name = "TIME", default_value = "10 min")]
+    lead: config::Span,
+    /// The old keys are good for this long after that. Tickets are good for 24 hours
+    #[arg(long, value_name = "TIME", default_value = "25 h")]
+    overlap: config::Span,
 }
 
 #[derive(Debug, Parser)]
@@ -90,6 +112,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Check(file) => check(&file.config),
         Command::Reload(running) => reload(&running),
         Command::Status(running) => status(&running),
+        Command::Compare(running) => compare(&running),
+        Command::Keys(keys) => rotate(&keys),
         Command::Reference => write_out(&config::reference::markdown()).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -156,6 +180,64 @@ fn status(running: &Running) -> Result<ExitCode, Failure> {
         return Err(refusal(&answer));
     }
     write_json_line(&answer).map(|()| ExitCode::SUCCESS)
+}
+
+/// The figures of an arm: name, which way is better, and what it is.
+const FIGURES: [(&str, Better, &str); 3] = [
+    ("rate", Better::Higher, "bytes per second of answers above 64 KiB"),
+    ("queueing", Better::Lower, "smoothed over smallest round trip"),
+    ("loss", Better::Lower, "packets lost"),
+];
+
+fn compare(running: &Running) -> Result<ExitCode, Failure> {
+    let answer = ask(running, "arms")?;
+    let arms = answer["arms"].as_object().ok_or_else(|| refusal(&answer))?;
+    if arms.is_empty() {
+        return write_out("no connection that a policy fits has ended yet\n").map(|()| ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for (policy, arms) in arms {
+        let count = |arm: &str| arms[arm]["connections"].as_u64().unwrap_or(0);
+        text.push_str(&format!("{policy}: {} connections with it, {} without\n", count("with"), count("without")));
+        for (figure, better, about) in FIGURES {
+            let values = |arm: &str| -> Vec<f64> {
+                let samples = arms[arm]["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+                samples.iter().filter_map(|sample| sample[figure].as_f64()).filter(|value| *value > 0.0).collect()
+            };
+            let (with, without) = (values("with"), values("without"));
+            let seed = units::Seed::from_number(1);
+            let line = match compare_unpaired(&with, &without, better, MARGIN, seed) {
+                None => "nothing to compare".to_owned(),
+                Some(result) => {
+                    let needed = result.pairs_needed.map(|runs| format!(", about {runs} of each would decide"));
+                    format!(
+                        "{:.3} [{:.3}, {:.3}] × without: {}{}",
+                        result.ratio.value,
+                        result.ratio.low,
+                        result.ratio.high,
+                        format!("{:?}", result.verdict).to_lowercase(),
+                        needed.unwrap_or_default()
+                    )
+                }
+            };
+            text.push_str(&format!("  {figure:<9} {line}  ({about}; {} and {})\n", with.len(), without.len()));
+        }
+    }
+    write_out(&text).map(|()| ExitCode::SUCCESS)
+}
+
+fn rotate(keys: &Keys) -> Result<ExitCode, Failure> {
+    let now = edge::keys::now();
+    let done = edge::keys::rotate(&keys.file, now, keys.lead.0, keys.overlap.0).map_err(Failure::new)?;
+    let when = |at: u64| match at.saturating_sub(now) {
+        0 => "at once".to_owned(),
+        seconds => format!("in {}", config::Span::secs(seconds)),
+    };
+    let mut text = format!("{}: key {} is used {}", keys.file.display(), done.id, when(done.from));
+    if let Some(until) = done.others_until {
+        text.push_str(&format!(", the others end {} at the latest", when(until)));
+    }
+    write_out(&format!("{text}\n")).map(|()| ExitCode::SUCCESS)
 }
 
 fn refusal(answer: &Value) -> Failure {

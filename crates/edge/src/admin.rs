@@ -69,11 +69,14 @@ async fn answer(stream: UnixStream, process: &Arc<Process>) -> io::Result<()> {
     } else {
         match line.trim() {
             "status" => process.status(),
+            "arms" => process.arms(),
             "reload" => match process.reload().await {
                 Ok(generation) => json!({"generation": generation}),
                 Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
             },
-            other => json!({"error": format!("there is no command `{other}`"), "hint": "there are status and reload"}),
+            other => {
+                json!({"error": format!("there is no command `{other}`"), "hint": "there are status, arms and reload"})
+            }
         }
     };
     write.write_all(format!("{answer}\n").as_bytes()).await

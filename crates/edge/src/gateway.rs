@@ -11,6 +11,7 @@ use crate::{
     files::plain,
     generation::{Answers, Generation, Shared, Target},
     observe::{self, Story},
+    policy::Course,
     upstream::{fields, switch},
 };
 
@@ -23,6 +24,8 @@ pub(crate) struct Peer {
     pub(crate) alt_svc: Option<HeaderValue>,
     /// When the request came in early data: the connection whose handshake is not complete.
     pub(crate) early: Option<tiderace::Connection>,
+    /// The way of a QUIC connection through the policies.
+    pub(crate) course: Option<Arc<Course>>,
 }
 
 /// Answers a request.
@@ -41,6 +44,7 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer
         tries: 0,
         early: peer.early.is_some(),
         error: None,
+        course: peer.course.clone(),
     };
     let alt_svc = peer.alt_svc.clone();
     let mut response = match find(&generation, &request, &mut story) {
@@ -66,6 +70,9 @@ fn find(generation: &Generation, request: &Request<AnyBody>, story: &mut Story) 
     let name = name.map_or(host.as_str(), |(name, _)| name).trim_end_matches('.').to_ascii_lowercase();
     let target = generation.routes.find(&name, request.uri().path()).cloned().ok_or(StatusCode::NOT_FOUND)?;
     story.route.clone_from(&target.name);
+    if let Some(course) = &story.course {
+        course.on_route(&target.name);
+    }
     Ok(target)
 }
 

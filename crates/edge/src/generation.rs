@@ -1,13 +1,20 @@
 //! Everything that one reading of the configuration decides.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    path::Path,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use tiderace::transport::ring::{RingKey, StrikeRegister};
 
 use crate::{
     admission::Admission,
     config::{Config, Route},
     files::Files,
+    keys, listen,
     metrics::Metrics,
     observe::AccessLog,
+    policy::{Policies, arms::Arms},
     route::Routes,
     stream,
     tls::{Keeping, Tls},
@@ -24,6 +31,11 @@ pub(crate) struct Generation {
     pub(crate) streams: Vec<Arc<stream::Target>>,
     pub(crate) back_ends: Vec<Arc<BackEnd>>,
     pub(crate) log: AccessLog,
+    pub(crate) policies: Policies,
+    /// The ring of keys, when it comes from a file.
+    keys: Option<Vec<RingKey>>,
+    /// The register of early data, when it is not the one before.
+    register: Option<Arc<dyn StrikeRegister>>,
 }
 
 /// Who answers for a route.
@@ -45,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) keeping: Keeping,
+    pub(crate) arms: Arms,
     current: RwLock<Arc<Generation>>,
 }
 
@@ -59,6 +72,10 @@ impl Generation {
         metrics: &Arc<Metrics>,
     ) -> Result<Self, String> {
         let tls = Tls::load(&config, keeping).map_err(|error| error.to_string())?;
+        let file = Path::new(&config.keys.file);
+        let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
+        let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
+        let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
             Some(before) if before.config.log == config.log => before.log.clone(),
             _ => AccessLog::open(&config.log.access)
@@ -74,11 +91,7 @@ impl Generation {
                 } else {
                     Answers::Files(Files::new(&route.files, &route.path))
                 };
-                let host = route.host.0.first().map_or("*", String::as_str);
-                (
-                    route.clone(),
-                    Arc::new(Target { route: route.clone(), name: format!("{host}{}", route.path), answers }),
-                )
+                (route.clone(), Arc::new(Target { route: route.clone(), name: route.name(), answers }))
             })
             .collect();
         let in_use = |back_end: &Arc<BackEnd>| {
@@ -89,14 +102,48 @@ impl Generation {
         };
         let back_ends = known.into_iter().filter(in_use).collect();
         let streams = config.streams.iter().map(|stream| Arc::new(stream::Target::new(stream))).collect();
-        Ok(Self { number, tls, routes: Routes::new(targets), streams, back_ends, log, config })
+        let policies = Policies::new(&config.policies, &listen::profile(&config), &keeping.lots);
+        Ok(Self {
+            number,
+            tls,
+            routes: Routes::new(targets),
+            streams,
+            back_ends,
+            log,
+            policies,
+            keys,
+            register,
+            config,
+        })
+    }
+}
+
+impl Generation {
+    /// Gives what outlives it to who keeps it, from then on in use.
+    fn hand_over(&self, keeping: &Keeping) {
+        if let Some(keys) = &self.keys {
+            // They made a ring when they were read.
+            if let Err(error) = keeping.ring.replace(keys.clone()) {
+                tracing::error!("the ring of keys stays what it was: {error}");
+            }
+        }
+        if let Some(register) = &self.register {
+            keeping.strikes.replace(register.clone());
+        }
     }
 }
 
 impl Shared {
     pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, keeping: Keeping) -> Self {
         metrics.generation.set(first.number.cast_signed());
-        Self { metrics, admission: Arc::default(), keeping, current: RwLock::new(Arc::new(first)) }
+        first.hand_over(&keeping);
+        Self {
+            metrics,
+            admission: Arc::default(),
+            keeping,
+            arms: Arms::default(),
+            current: RwLock::new(Arc::new(first)),
+        }
     }
 
     /// The generation that is in use.
@@ -106,6 +153,7 @@ impl Shared {
 
     /// From here on, everything new is under `next`.
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
+        next.hand_over(&self.keeping);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();

@@ -1,9 +1,10 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, `admission` counts;
+//! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, `admission` counts,
+//! `policy` says how QUIC sends;
 //! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols;
-//! `observe` writes the access log and the figures of [`metrics`]; [`admin`] is how an operator talks to it.
+//! [`keys`] is what several gateways share; `observe` writes the access log and the figures of [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
 //! use, and only when all of it works it takes its place; what began under a generation ends under it.
@@ -15,9 +16,11 @@ pub mod config;
 mod files;
 mod gateway;
 mod generation;
+pub mod keys;
 mod listen;
 pub mod metrics;
 mod observe;
+mod policy;
 pub mod process;
 mod route;
 mod stream;

@@ -76,6 +76,8 @@ pub struct Metrics {
     pub(crate) quic_rtt_seconds: Histogram,
     pub(crate) quic_loss_ratio: Histogram,
     pub(crate) quic_early_data: Family<ReasonLabel, Counter>,
+    pub(crate) early_data_register: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) ring_key: Gauge,
     pub(crate) quic_path_changes: Counter,
     pub(crate) quic_packets: Family<DirectionLabels, Counter>,
     pub(crate) quic_endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
@@ -153,6 +155,12 @@ impl Default for Metrics {
                 "QUIC connections by what became of early data",
                 Family::default()
             ),
+            early_data_register: figure!(
+                "early_data_register",
+                "What the register of early data has answered since the start: first, again (refused), none (refused)",
+                Family::default()
+            ),
+            ring_key: figure!("ring_key", "The number of the newest key of the ring", Gauge::default()),
             quic_path_changes: figure!("quic_path_changes", "Clients of QUIC that changed address", Counter::default()),
             quic_packets: figure!("quic_packets", "Packets of QUIC connections that have ended", Family::default()),
             quic_endpoint: figure!(
@@ -180,5 +188,22 @@ impl Metrics {
         // Writing into a string does not fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_figure_of_the_dashboard_and_the_rules_exists() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");
+        let code = include_str!("metrics.rs");
+        for file in ["grafana/tiderace-edge.json", "prometheus/rules.yml"] {
+            let text = std::fs::read_to_string(format!("{root}{file}")).unwrap();
+            for part in text.split("tiderace_edge_").skip(1) {
+                let name: String = part.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                let name = name.trim_end_matches("_total").trim_end_matches("_bucket");
+                assert!(code.contains(&format!("\"{name}\"")), "{file} asks for {name}");
+            }
+        }
     }
 }

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::{
     body::{AnyBody, BodyError},
     metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
+    policy::Course,
 };
 
 /// Lines that wait to be written.
@@ -68,6 +69,8 @@ pub(crate) struct Story {
     pub(crate) tries: u32,
     pub(crate) early: bool,
     pub(crate) error: Option<String>,
+    /// The way of a QUIC connection through the policies.
+    pub(crate) course: Option<Arc<Course>>,
 }
 
 #[derive(Serialize)]
@@ -90,6 +93,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     early_data: bool,
     complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
 }
@@ -177,6 +182,9 @@ impl Drop for Observed {
         metrics.requests.get_or_create(&labels).inc();
         let out = DirectionLabels { protocol: story.protocol, direction: "out" };
         metrics.content_bytes.get_or_create(&out).inc_by(self.bytes);
+        if let Some(course) = story.course.as_ref().filter(|_| self.complete) {
+            course.on_answer(self.bytes, seconds - self.first_byte);
+        }
         let Some(log) = &self.log.0 else { return };
         // A body that nobody asks for its end, such as that of a HEAD request, is complete.
         let complete = self.complete || self.body.is_end_stream() || story.method == "HEAD";
@@ -196,6 +204,7 @@ impl Drop for Observed {
             retries: story.tries.saturating_sub(1),
             early_data: story.early,
             complete,
+            policy: story.course.as_ref().and_then(|course| course.under()),
             error: story.error.as_deref(),
         };
         // JSON escapes every control character: a request cannot write lines of its own.

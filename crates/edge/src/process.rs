@@ -27,7 +27,7 @@ use crate::{
     worker::Workers,
 };
 
-/// How often certificates are looked at for changes.
+/// How often certificates and the ring of keys are looked at for changes.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The gateway cannot start, or cannot take a configuration.
@@ -200,7 +200,16 @@ impl Process {
             "workers": self.workers.count(),
             "connections": self.shared.admission.total(),
             "back_ends": back_ends,
+            // Numbers and times, and no secret.
+            "keys": self.shared.keeping.ring.keys().iter()
+                .map(|key| json!({"id": key.id, "from": key.from, "until": key.until}))
+                .collect::<Vec<_>>(),
         })
+    }
+
+    /// What connections have shown, by policy and by whether they got it, for a comparison of the two.
+    pub fn arms(&self) -> Value {
+        json!({"arms": self.shared.arms.to_json()})
     }
 
     /// The figures, in Prometheus' text format.
@@ -224,10 +233,17 @@ impl Process {
         for (reason, count) in counts {
             metrics.quic_endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
+        let answers = &self.shared.keeping.strikes.answers;
+        for (reason, count) in [("first", &answers.first), ("again", &answers.again), ("none", &answers.none)] {
+            let count = count.load(std::sync::atomic::Ordering::Relaxed);
+            metrics.early_data_register.get_or_create(&ReasonLabel { reason }).set(count as f64);
+        }
+        let newest = self.shared.keeping.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
+        metrics.ring_key.set(newest.into());
         metrics.render()
     }
 
-    /// Looks after certificates until `stop` is ready; then lets what is under way end, for as long as the configuration says.
+    /// Looks after certificates and the ring of keys until `stop` is ready; then lets what is under way end, for as long as the configuration says.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let watching = async {
             let mut seen = tls::changed(&self.shared.current().config);
@@ -252,8 +268,8 @@ impl Process {
         let _one_at_a_time = self.reloading.lock().await;
         let config = self.shared.current().config.clone();
         match self.apply(config) {
-            Ok(_) => tracing::info!("certificates have changed, and the new ones are in use"),
-            Err(error) => tracing::warn!("certificates have changed, and the old ones stay in use: {error}"),
+            Ok(_) => tracing::info!("certificates or keys have changed, and the new ones are in use"),
+            Err(error) => tracing::warn!("certificates or keys have changed, and the old ones stay in use: {error}"),
         }
     }
 

@@ -71,6 +71,10 @@ impl Target {
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
 pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Target>, entrance: &Entrance) {
+    // RFC 9001 §9.2: what a protocol does twice with a copy of its first bytes, only its operator knows.
+    if !target.stream.early_data && connection.established().await.is_err() {
+        return;
+    }
     if !target.stream.datagrams_to.is_empty() {
         let (connection, target) = (connection.clone(), target.clone());
         tokio::spawn(async move {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    hash::RandomState,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::SystemTime,
@@ -16,7 +17,10 @@ use rustls::{
 };
 use tiderace::{KeyRing, RustlsServer};
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    keys::{self, Strikes},
+};
 
 /// Certificates cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -101,18 +105,15 @@ impl ResolvesServerCert for Names {
 #[derive(Clone)]
 pub(crate) struct Keeping {
     pub(crate) ring: KeyRing,
-    tickets: Arc<dyn rustls::server::ProducesTickets>,
-    strikes: Arc<dyn tiderace::transport::ring::StrikeRegister>,
+    pub(crate) strikes: Arc<Strikes>,
+    /// Draws which connections get a policy that only a share gets.
+    pub(crate) lots: RandomState,
 }
 
 impl Keeping {
     pub(crate) fn new() -> Result<Self, TlsError> {
-        let mut secret = [0; 32];
-        ::aws_lc_rs::rand::fill(&mut secret)
-            .map_err(|_| TlsError::Refused("the system has no random numbers".to_owned()))?;
-        let tickets = aws_lc_rs::Ticketer::new().map_err(|error| TlsError::Refused(error.to_string()))?;
-        let strikes = Arc::new(tiderace::transport::ring::MemoryRegister::default());
-        Ok(Self { ring: KeyRing::single(secret), tickets, strikes })
+        let ring = keys::own_ring().map_err(TlsError::Refused)?;
+        Ok(Self { ring, strikes: Arc::new(Strikes::new()), lots: RandomState::new() })
     }
 }
 
@@ -165,7 +166,7 @@ impl Tls {
             .with_no_client_auth()
             .with_cert_resolver(names.clone());
         tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        tcp.ticketer = keeping.tickets.clone();
+        tcp.ticketer = Arc::new(keys::TcpTickets(keeping.ring.clone()));
         tcp.session_storage = Arc::new(Nothing);
         let mut quic = RustlsServer::builder()
             .certificates(names)
@@ -184,9 +185,9 @@ impl Tls {
     }
 }
 
-/// When the files of a configuration last changed, to notice that they have changed again.
+/// When the files of a configuration last changed, the ring of keys included, to notice that they have changed again.
 pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
-    let own = [config.certificate.as_str(), config.key.as_str()];
+    let own = [config.certificate.as_str(), config.key.as_str(), config.keys.file.as_str()];
     let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);
     let time = |path: &str| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect()

@@ -99,12 +99,12 @@ async fn reloads_under_load_lose_nothing() {
     // And new ones come all the time: no first packet goes unanswered. X25519MLKEM768 makes each ClientHello two datagrams.
     let (d, stopped, count) = (site.clone(), stop.clone(), done.clone());
     clients.spawn(async move {
-        let mut slowest = Duration::ZERO;
+        let mut handshakes = Vec::new();
         let mut opened = 0;
         while !stopped.load(Ordering::Relaxed) {
             let begun = Instant::now();
             let (_endpoint, mut h3) = d.h3().await;
-            slowest = slowest.max(begun.elapsed());
+            handshakes.push(begun.elapsed());
             assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 200);
             let mut h1 = d.h1().await;
             assert_eq!(h1.send_request(get1("/")).await.unwrap().status(), 200);
@@ -112,8 +112,10 @@ async fn reloads_under_load_lose_nothing() {
             opened += 2;
         }
         println!("measured connections opened under reloads: {opened}");
-        println!("measured slowest handshake under reloads, ms: {}", slowest.as_secs_f64() * 1e3);
-        assert!(slowest < Duration::from_secs(1), "a first packet went unanswered: {slowest:?}");
+        handshakes.sort();
+        let ms = |time: Option<&Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
+        println!("measured slowest handshake under reloads, ms: {}", ms(handshakes.last()));
+        println!("measured median handshake under reloads, ms: {}", ms(handshakes.get(handshakes.len() / 2)));
     });
     // One client's address changes again and again, as behind a NAT that forgets.
     let (e, stopped, count) = (site.clone(), stop.clone(), done.clone());
@@ -139,6 +141,12 @@ async fn reloads_under_load_lose_nothing() {
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
+    let turned_away: f64 = ["overloaded", "refused", "retries"]
+        .map(|reason| site.figure(&format!("tiderace_edge_quic_endpoint{{reason=\"{reason}\"}}")))
+        .iter()
+        .sum();
+    println!("measured first packets turned away: {turned_away}");
+    assert_eq!(turned_away, 0.0);
     println!("measured reloads: {}", reloads());
     println!("measured connections held: {}", each() * 3 + 1);
     println!("measured requests and exchanges: {}", done.load(Ordering::Relaxed));

@@ -6,9 +6,10 @@ use std::{
 };
 
 use http::Uri;
+use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Config, Many, Protocol, Route, Stream,
+    Config, Many, Policy, Protocol, Route, Stream,
     read::{
         Fault,
         Step::{Key, Number},
@@ -45,16 +46,12 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         }
         names(&certificate.name, &[Key("certificate-for"), Number(number), Key("name")])?;
     }
-    let congestion = config.transport.congestion.as_str();
-    if !CONGESTION.contains(&congestion) {
-        let fault = Fault::new(
-            &[Key("transport"), Key("congestion")],
-            format!("there is no congestion control `{congestion}`; expected one of {}", CONGESTION[..7].join(", ")),
-        );
-        return Err(match nearest(congestion, CONGESTION) {
-            Some(name) => fault.hint(format!("did you mean `{name}`?")),
-            None => fault,
-        });
+    check_congestion(&config.transport.congestion, &[Key("transport"), Key("congestion")])?;
+    let strikes = config.keys.strikes.as_str();
+    if !strikes.is_empty() && crate::keys::register(strikes).is_err() {
+        // What was written may have a password in it.
+        return Err(Fault::new(&[Key("keys"), Key("strikes")], "expected the URL of a Redis")
+            .hint("redis://127.0.0.1:6379/ or redis://user:password@host:port/database"));
     }
     if !config.metrics.listen.is_empty() {
         address(&config.metrics.listen).map_err(|message| Fault::new(&[Key("metrics"), Key("listen")], message))?;
@@ -81,6 +78,65 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for (number, stream) in config.streams.iter().enumerate() {
         check_stream(number, stream)?;
+    }
+    for (number, policy) in config.policies.iter().enumerate() {
+        check_policy(number, policy, config)?;
+    }
+    Ok(())
+}
+
+fn check_congestion(name: &str, at: &[super::read::Step]) -> Result<(), Fault> {
+    if CONGESTION.contains(&name) {
+        return Ok(());
+    }
+    let all = CONGESTION[..7].join(", ");
+    let fault = Fault::new(at, format!("there is no congestion control `{name}`; expected one of {all}"));
+    Err(match nearest(name, CONGESTION) {
+        Some(name) => fault.hint(format!("did you mean `{name}`?")),
+        None => fault,
+    })
+}
+
+fn check_policy(number: usize, policy: &Policy, config: &Config) -> Result<(), Fault> {
+    let at = |key| [Key("policy"), Number(number), Key(key)];
+    let whole = [Key("policy"), Number(number)];
+    if policy.name.is_empty() || !policy.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+        return Err(Fault::new(&whole, "expected a `name` of letters, digits, `-`, `_` and `.`"));
+    }
+    if config.policies[..number].iter().any(|other| other.name == policy.name) {
+        return Err(Fault::new(&at("name"), format!("another policy has the name `{}`", policy.name)));
+    }
+    if let Some(text) = policy.listen.0.iter().find(|text| !config.listen.0.contains(text)) {
+        return Err(Fault::new(&at("listen"), format!("`{text}` is not among the addresses in `listen`")));
+    }
+    for text in &policy.network.0 {
+        text.parse::<crate::policy::Network>().map_err(|message| Fault::new(&at("network"), message))?;
+    }
+    names(&policy.sni, &at("sni"))?;
+    let routes: Vec<String> = config.routes.iter().map(Route::name).collect();
+    if let Some(text) = policy.route.0.iter().find(|text| !routes.contains(text)) {
+        let fault = Fault::new(&at("route"), format!("there is no route `{text}`"));
+        return Err(fault.hint(format!("there are {}", routes.join(", "))));
+    }
+    if policy.congestion.is_empty() && policy.fec.is_empty() && policy.ack_frequency.is_empty() {
+        return Err(Fault::new(&whole, "expected `congestion`, `fec` or `ack-frequency`: it would change nothing"));
+    }
+    if !policy.congestion.is_empty() {
+        check_congestion(&policy.congestion, &at("congestion"))?;
+    }
+    for (key, text) in [("fec", &policy.fec), ("ack-frequency", &policy.ack_frequency)] {
+        if !text.is_empty() && !policy.is_known_at_once() {
+            let fault =
+                Fault::new(&at(key), "it is agreed on with the first packets, when only address and network are known");
+            return Err(fault.hint("leave `sni`, `alpn`, `route`, `rtt-above` and `loss-above` out of this policy"));
+        }
+    }
+    if !policy.fec.is_empty() {
+        policy.fec.parse::<FecPolicy>().map_err(|error| Fault::new(&at("fec"), error.to_string()))?;
+    }
+    if !policy.ack_frequency.is_empty() {
+        let parsed = policy.ack_frequency.parse::<AckFrequency>();
+        parsed.map_err(|error| Fault::new(&at("ack-frequency"), error.to_string()))?;
     }
     Ok(())
 }
@@ -191,7 +247,8 @@ impl Config {
     /// Makes paths in the file relative to its directory.
     pub(super) fn resolve(&mut self, directory: &Path) {
         let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
-        let paths = [&mut self.certificate, &mut self.key, &mut self.admin.socket].into_iter().chain(certificates);
+        let own = [&mut self.certificate, &mut self.key, &mut self.admin.socket, &mut self.keys.file];
+        let paths = own.into_iter().chain(certificates);
         let files = self.routes.iter_mut().map(|route| &mut route.files);
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
@@ -216,6 +273,13 @@ impl Config {
         for (number, certificate) in self.certificates.iter().enumerate() {
             let at = [Key("certificate-for"), Number(number)];
             with_path(&at, &certificate.certificate, &certificate.key)?;
+        }
+        if !self.keys.file.is_empty() {
+            crate::keys::read(Path::new(&self.keys.file)).map_err(|message| {
+                let hint =
+                    "`tiderace edge keys --file FILE` makes one; chmod 600, or 640 for a group of the gateway's own";
+                Fault::new(&[Key("keys"), Key("file")], message).hint(hint)
+            })?;
         }
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {
@@ -278,6 +342,36 @@ to = "tcp://127.0.0.1:6379"
             ("\"redis\"", "\"h3\"", 14, "stream[1].alpn", "[[route]]"),
             ("tcp://", "http://", 15, "stream[1].to", ""),
             ("\n[[route]]", "\n[transport]\ncongestion = \"cubik\"\n[[route]]", 6, "transport.congestion", "`cubic`"),
+            ("\n[[stream]]", "[[policy]]\nname = \"a\"\n[[stream]]", 12, "policy[1]", ""),
+            (
+                "\n[[stream]]",
+                "[[policy]]\nname = \"a\"\ncongestion = \"bbr4\"\n[[stream]]",
+                14,
+                "policy[1].congestion",
+                "",
+            ),
+            (
+                "\n[[stream]]",
+                "[[policy]]\nname = \"a\"\nnetwork = \"192.0.2.0/33\"\ncongestion = \"bbr3\"\n[[stream]]",
+                14,
+                "policy[1].network",
+                "",
+            ),
+            (
+                "\n[[stream]]",
+                "[[policy]]\nname = \"a\"\nroute = \"*/x\"\ncongestion = \"bbr3\"\n[[stream]]",
+                14,
+                "policy[1].route",
+                "there are */, example.org/files",
+            ),
+            (
+                "\n[[stream]]",
+                "[[policy]]\nname = \"a\"\nsni = \"a.example\"\nfec = \"auto\"\n[[stream]]",
+                15,
+                "policy[1].fec",
+                "leave `sni`",
+            ),
+            ("\n[[stream]]", "[[policy]]\nname = \"a\"\nshare = \"110 %\"\n[[stream]]", 14, "policy.share", ""),
         ] {
             let error = error(from, to);
             assert_eq!((error.line, error.field.as_deref()), (Some(line), Some(field)), "{error}");

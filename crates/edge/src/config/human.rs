@@ -87,6 +87,27 @@ impl fmt::Display for Size {
     }
 }
 
+/// A part of the whole: `10 %`, `0.5 %`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Part(pub f64);
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no part; expected 0 % to 100 %, as in `10 %`, `0.5 %`");
+        let (number, unit) = parts(text).ok_or_else(wrong)?;
+        if unit == "%" && (0.0..=100.0).contains(&number) { Ok(Self(number / 100.0)) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the digits that come from counting in binary.
+        write!(f, "{} %", (self.0 * 1e8).round() / 1e6)
+    }
+}
+
 macro_rules! as_text {
     ($name:ident) => {
         impl Serialize for $name {
@@ -105,6 +126,7 @@ macro_rules! as_text {
 
 as_text!(Span);
 as_text!(Size);
+as_text!(Part);
 
 /// One or many: `"a"` or `["a", "b"]`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -162,5 +184,11 @@ mod tests {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
         assert!("5".parse::<Size>().is_err());
+        for text in ["10 %", "0.5 %", "0 %", "100 %", "33.3 %"] {
+            assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
+        }
+        for bad in ["10", "101 %", "-1 %", "%"] {
+            assert!(bad.parse::<Part>().is_err(), "{bad}");
+        }
     }
 }

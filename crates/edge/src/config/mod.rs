@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::section::section;
 pub use self::{
-    human::{Many, Size, Span},
+    human::{Many, Part, Size, Span},
     read::{ConfigError, load, parse},
 };
 pub(crate) use check::{address, back_end, host_port};
@@ -38,8 +38,13 @@ section! {
         http3: Http3 = Http3::default(),
         /// Settings of QUIC.
         transport: Transport = Transport::default(),
+        /// How QUIC sends to some of the clients; the first that fits wins.
+        #[serde(rename = "policy")]
+        policies: Vec<Policy> = Vec::new(),
         /// Limits.
         limits: Limits = Limits::default(),
+        /// What several gateways share so that a client may come back to any of them.
+        keys: Keys = Keys::default(),
         /// The access log.
         log: Log = Log::default(),
         /// The socket for `tiderace edge reload` and `tiderace edge status`.
@@ -94,6 +99,47 @@ section! {
 }
 
 section! {
+    /// `[[policy]]`: how QUIC sends to some of the clients. Everything that it asks for has to fit. Of several that fit the first in
+    /// the file wins; a connection that is under one only changes to one that stands before it.
+    pub struct Policy {
+        /// Its name in logs and figures.
+        name: String = String::new(),
+        /// Connections at these of the addresses in `listen`. One or a list.
+        listen: Many = Many::default(),
+        /// Clients in these networks, as in `192.0.2.0/24`. One or a list.
+        network: Many = Many::default(),
+        /// Server names. One or a list.
+        sni: Many = Many::default(),
+        /// Application protocols (ALPN), such as `h3`. One or a list.
+        alpn: Many = Many::default(),
+        /// Connections with a request of these routes, from that request on: the route's host (`*` for none) and path, as in
+        /// `example.org/video`. One or a list.
+        route: Many = Many::default(),
+        /// Paths whose smallest round trip is longer.
+        rtt_above: Option<Span> = None,
+        /// Paths that lose more, as soon as 200 packets were sent.
+        loss_above: Option<Part> = None,
+        /// How many of the connections that fit get it; the others are compared with them (`tiderace edge compare`).
+        share: Part = Part(1.0),
+        /// Congestion control, as in `[transport]`; none for that one.
+        congestion: String = String::new(),
+        /// Forward error correction: `off`, `receive`, `auto`, or a code such as `rlc:1/5:40`. Only with `listen` and `network`,
+        /// which are known with the first packet.
+        fec: String = String::new(),
+        /// How often clients are asked to acknowledge: `off`, `adaptive`, or `fixed:N` packets. Only with `listen` and `network`.
+        ack_frequency: String = String::new(),
+    }
+}
+
+impl Policy {
+    /// Whether it is known with a client's first packet who gets it.
+    pub(crate) fn is_known_at_once(&self) -> bool {
+        let later = [&self.sni, &self.alpn, &self.route];
+        later.iter().all(|names| names.0.is_empty()) && self.rtt_above.is_none() && self.loss_above.is_none()
+    }
+}
+
+section! {
     /// `[limits]`: what a client may use up.
     pub struct Limits {
         /// Connections at a time, TCP and QUIC together.
@@ -110,6 +156,18 @@ section! {
         content_timeout: Span = Span::secs(60),
         /// TLS has to be done within this time.
         handshake_timeout: Span = Span::secs(10),
+    }
+}
+
+section! {
+    /// `[keys]`: what several gateways share so that a client may come back to any of them.
+    pub struct Keys {
+        /// A ring of keys for session tickets, tokens and stateless resets, made and rotated by `tiderace edge keys`. Read again
+        /// when it changes. None: keys of this process, which end with it.
+        file: String = String::new(),
+        /// Where it is noted which early data was used, so that it is accepted once: `redis://host:port/` for a Redis that all
+        /// gateways share; empty for the memory of this process.
+        strikes: String = String::new(),
     }
 }
 
@@ -164,6 +222,13 @@ section! {
     }
 }
 
+impl Route {
+    /// Its name in logs, figures and policies.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}", self.host.0.first().map_or("*", String::as_str), self.path)
+    }
+}
+
 section! {
     /// `[route.health]`: a back end that fails the check gets no requests while others are well.
     pub struct Health {
@@ -191,6 +256,9 @@ section! {
         to: String = String::new(),
         /// The back end of datagrams: `udp://host:port`; each connection has a socket of its own.
         datagrams_to: String = String::new(),
+        /// Streams of clients that come back may be served from early data, which somebody else may have sent again; others
+        /// wait for the end of the handshake. Needs `transport.early-data`.
+        early_data: bool = false,
         /// Begin each connection with the client's address (PROXY protocol version 2).
         proxy_protocol: bool = false,
         /// A connection to the back end has to be there within this time.

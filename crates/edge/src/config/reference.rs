@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Admin, Certificate, Config, Health, Http3, Limits, Log, Metrics, Route, Stream, Transport, section::Section,
+    Admin, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route, Stream, Transport,
+    section::Section,
 };
 
 /// The page, as Markdown.
@@ -19,7 +20,9 @@ pub fn markdown() -> String {
     section::<Certificate>(&mut page, "[[certificate-for]]");
     section::<Http3>(&mut page, "[http3]");
     section::<Transport>(&mut page, "[transport]");
+    section::<Policy>(&mut page, "[[policy]]");
     section::<Limits>(&mut page, "[limits]");
+    section::<Keys>(&mut page, "[keys]");
     section::<Log>(&mut page, "[log]");
     section::<Admin>(&mut page, "[admin]");
     section::<Metrics>(&mut page, "[metrics]");
@@ -35,9 +38,10 @@ fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
     let _ = write!(page, "\n## {title}\n\n{}\n\n| name | default | meaning |\n|---|---|---|\n", about.join(" "));
     for (field, doc) in S::FIELDS {
         let doc: Vec<&str> = doc.iter().map(|line| line.trim()).collect();
-        // Three fields have another name in the file than in the code: lists of tables are written in the singular.
+        // Four fields have another name in the file than in the code: lists of tables are written in the singular.
         let name = match *field {
             "certificates" => "certificate-for".to_owned(),
+            "policies" => "policy".to_owned(),
             "routes" => "route".to_owned(),
             "streams" => "stream".to_owned(),
             other => other.replace('_', "-"),

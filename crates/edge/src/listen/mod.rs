@@ -5,6 +5,8 @@
 mod quic;
 mod tcp;
 
+pub(crate) use self::quic::profile;
+
 use std::{io, net::SocketAddr, sync::Arc};
 
 use http::HeaderValue;
@@ -99,13 +101,13 @@ impl Listener {
 
     /// From here on, handshakes are made as `generation` wants.
     pub(crate) fn adopt(&self, generation: &Generation) {
-        self.endpoint.set_server_config(Some(quic::server_config(generation)));
+        self.endpoint.set_server_config(Some(quic::server_config(generation, self.local)));
     }
 
     /// Takes no connection more, and asks those that exist to end.
     pub(crate) fn drain(&self, generation: &Generation) {
         self.closed.send_replace(true);
-        let shed = tiderace::ServerConfig { versions: Vec::new(), ..quic::server_config(generation) };
+        let shed = tiderace::ServerConfig { versions: Vec::new(), ..quic::server_config(generation, self.local) };
         self.endpoint.set_server_config(Some(shed));
         self.draining.send_replace(true);
     }

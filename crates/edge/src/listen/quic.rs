@@ -1,10 +1,16 @@
 //! QUIC: HTTP/3, or another protocol by ALPN and server name.
 
-use std::{io, net::SocketAddr, num::NonZeroU8, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    num::{NonZeroU8, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::Request;
 use tiderace::{
-    Connection, Endpoint, Profile, RetryPolicy, ServerConfig, Shards, Stats,
+    Connection, Endpoint, Handshakes, Profile, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
     transport::{EndpointConfig, streams::StreamsConfig},
 };
 use tokio::sync::watch;
@@ -17,14 +23,18 @@ use crate::{
     gateway::{self, Peer},
     generation::{Generation, Shared},
     metrics::{DirectionLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels},
+    policy::Course,
     stream,
     worker::Workers,
 };
 
 /// RFC 9114 §8.1: H3_EXCESSIVE_LOAD.
 const EXCESSIVE_LOAD: u64 = 0x107;
+/// How often policies that ask what a path has shown look at it.
+const LOOK: Duration = Duration::from_secs(1);
 
-fn profile(config: &Config) -> Profile {
+/// How QUIC sends where no policy says otherwise.
+pub(crate) fn profile(config: &Config) -> Profile {
     Profile {
         name: "edge".to_owned(),
         congestion: config.transport.congestion.parse().expect("the configuration was checked"),
@@ -39,11 +49,12 @@ fn profile(config: &Config) -> Profile {
 }
 
 /// How a generation wants connections to be accepted.
-pub(super) fn server_config(generation: &Generation) -> ServerConfig {
+pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> ServerConfig {
     let config = &generation.config;
     let server = ServerConfig {
         retry: RetryPolicy::Above(config.transport.retry_above),
         max_connections: config.limits.connections,
+        profiles: (!config.policies.is_empty()).then(|| Arc::new(generation.policies.at(local)) as _),
         ..ServerConfig::new(Arc::new(generation.tls.quic.clone()), Arc::new(profile(config)))
     };
     let speaks = !config.streams.is_empty() || config.http3.enabled;
@@ -63,14 +74,21 @@ pub(super) fn open(
 ) -> io::Result<Endpoint> {
     let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
     let options = tiderace::EndpointOptions {
-        server: Some(server_config(first)),
+        server: Some(server_config(first, local)),
         ring: Some(shared.keeping.ring.clone()),
         shards: Shards::new(count),
         runtimes: workers.handles().to_vec(),
+        handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
         ..tiderace::EndpointOptions::default()
     };
     Endpoint::open(local, options)
+}
+
+/// Threads for TLS: one for each worker, and some that may wait for the register of early data meanwhile.
+fn tls_threads(workers: usize) -> NonZeroUsize {
+    const WAITING: usize = 4;
+    NonZeroUsize::MIN.saturating_add(workers + WAITING - 1)
 }
 
 /// Serves the connections of one worker until the listener is gone.
@@ -115,23 +133,50 @@ async fn serve(connection: Connection, entrance: Entrance) {
     let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };
     shared.metrics.connections.get_or_create(&label).inc();
     shared.metrics.connections_total.get_or_create(&label).inc();
-    if is_h3 {
-        serve_h3(&connection, remote, &entrance, &generation).await;
-    } else {
+    let course = Course::begin(generation.policies.at(entrance.local), &connection, remote);
+    let serving = async {
+        if is_h3 {
+            serve_h3(&connection, remote, &entrance, &generation, course.clone()).await;
+            return;
+        }
         let name = connection.server_name();
         let target = generation.streams.iter().find(|target| target.fits(&alpn, name.as_deref()));
         match target {
             Some(target) => stream::serve(&connection, target, &entrance).await,
             None => connection.close(stream::NOBODY, b"nobody answers for this name"),
         }
+    };
+    match course.as_deref().filter(|_| generation.policies.measure()) {
+        None => serving.await,
+        Some(course) => tokio::select! {
+            () = serving => {}
+            () = tick(course) => {}
+        },
     }
     if let Some(stats) = connection.stats() {
         write_down(&shared.metrics, &stats);
+        if let Some(course) = &course {
+            course.end(&stats, &shared.arms);
+        }
     }
     shared.metrics.connections.get_or_create(&label).dec();
 }
 
-async fn serve_h3(connection: &Connection, remote: SocketAddr, entrance: &Entrance, generation: &Generation) {
+/// Looks again and again at what the path has shown. Does not end.
+async fn tick(course: &Course) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        course.on_tick();
+    }
+}
+
+async fn serve_h3(
+    connection: &Connection,
+    remote: SocketAddr,
+    entrance: &Entrance,
+    generation: &Generation,
+    course: Option<Arc<Course>>,
+) {
     let limits = &generation.config.limits;
     let options = h3_quic::server::Options {
         max_fields: limits.fields.0,
@@ -140,13 +185,13 @@ async fn serve_h3(connection: &Connection, remote: SocketAddr, entrance: &Entran
     };
     let (shared, quic) = (entrance.shared.clone(), connection.clone());
     let service = move |request: Request<h3_quic::RequestBody>| {
-        let (shared, quic) = (shared.clone(), quic.clone());
+        let (shared, quic, course) = (shared.clone(), quic.clone(), course.clone());
         async move {
             let patience = shared.current().config.limits.content_timeout.0;
             // The client may have moved since.
             let remote = quic.remote_addr().unwrap_or(remote);
             let early = (!quic.is_established()).then_some(quic);
-            let peer = Peer { remote, protocol: "h3", alt_svc: None, early };
+            let peer = Peer { remote, protocol: "h3", alt_svc: None, early, course };
             gateway::answer(&shared, request.map(|body| incoming(body, patience)), peer).await
         }
     };

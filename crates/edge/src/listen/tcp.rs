@@ -193,6 +193,6 @@ async fn answer(
     let generation = entrance.shared.current();
     let patience = generation.config.limits.content_timeout.0;
     let alt_svc = entrance.alt_svc(&generation.config);
-    let peer = Peer { remote, protocol, alt_svc, early: None };
+    let peer = Peer { remote, protocol, alt_svc, early: None, course: None };
     Ok(gateway::answer(&entrance.shared, request.map(|body| incoming(body, patience)), peer).await)
 }

@@ -1,0 +1,332 @@
+//! What gateways share so that a client may come back to any of them: the ring of keys from a file, and the register of early
+//! data that was used.
+//!
+//! The file is read at the start, with each reload, and when it changes. [`rotate`] adds a key to it: the new one seals a little
+//! later, when every machine has it, and the old ones open for as long as something that they have sealed may come back.
+
+use std::{
+    io::Write,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustls::server::ProducesTickets;
+use tiderace::{
+    KeyRing,
+    transport::ring::{MAX_KEYS, MemoryRegister, Purpose, RingKey, Strike, StrikeId, StrikeRegister},
+};
+
+/// How long a session over TCP may be resumed, in seconds; as long as one over QUIC.
+const TICKET_LIFETIME: u32 = 24 * 60 * 60;
+/// The register has to answer within this time, or early data is refused: the handshake goes on without.
+const REGISTER_PATIENCE: Duration = Duration::from_millis(50);
+/// After a failure the register is left alone for this long, so that handshakes do not wait for one that is away.
+const REGISTER_PAUSE: Duration = Duration::from_secs(1);
+/// Connections to the register that are kept.
+const REGISTER_CONNECTIONS: usize = 16;
+
+/// The seconds since 1970-01-01T00:00:00Z.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| "the system has no random numbers".to_owned())?;
+    Ok(bytes)
+}
+
+/// A ring of this process alone.
+pub(crate) fn own_ring() -> Result<KeyRing, String> {
+    Ok(KeyRing::single(random()?))
+}
+
+/// The keys in a file.
+///
+/// # Errors
+/// When it cannot be read, makes no ring, or others than its owner and its group may read it.
+pub fn read(path: &Path) -> Result<Vec<RingKey>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(format!("everybody on this machine may read the keys in {}", path.display()));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    Ok(KeyRing::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?.keys())
+}
+
+/// What a rotation has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// The number of the new key.
+    pub id: u32,
+    /// It seals from then on, in Unix seconds.
+    pub from: u64,
+    /// The others open until then; `None` when there are none.
+    pub others_until: Option<u64>,
+}
+
+/// Adds a key to the file, which is made when it is not there. It seals in `lead`, and the others end `overlap` after that.
+/// Whoever reads the file sees the old one or the new one, and no half.
+///
+/// # Errors
+/// When the file cannot be read or written, or has too many keys that still hold.
+pub fn rotate(path: &Path, now: u64, lead: Duration, overlap: Duration) -> Result<Rotation, String> {
+    let mut keys = if path.exists() { read(path)? } else { Vec::new() };
+    keys.retain(|key| key.until.is_none_or(|until| until > now));
+    if keys.len() >= MAX_KEYS {
+        return Err(format!("{} keys in {} still hold, and a ring has no more", keys.len(), path.display()));
+    }
+    // The first key of a ring is needed at once.
+    let from = if keys.is_empty() { now } else { now + lead.as_secs() };
+    let end = from + overlap.as_secs();
+    for key in &mut keys {
+        key.until = Some(key.until.map_or(end, |until| until.min(end)));
+    }
+    let id = keys.iter().map(|key| key.id).max().map_or(1, |id| id.wrapping_add(1));
+    let rotation = Rotation { id, from, others_until: (!keys.is_empty()).then_some(end) };
+    keys.push(RingKey { id, secret: random()?, from: Some(from), until: None });
+    let ring = KeyRing::new(keys).map_err(|error| error.to_string())?;
+    replace(path, &ring.to_text()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(rotation)
+}
+
+/// Puts a file that only its owner, and the group that could read the old one, may read in the place of another, in one step.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mode = std::fs::metadata(path).map_or(0o600, |old| old.permissions().mode() & 0o640);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let renamed = written.and_then(|()| std::fs::rename(&beside, path));
+    if renamed.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    renamed
+}
+
+/// Tickets of TLS over TCP, sealed with the keys of the ring.
+#[derive(Debug)]
+pub(crate) struct TcpTickets(pub(crate) KeyRing);
+
+impl ProducesTickets for TcpTickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        TICKET_LIFETIME
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        // rustls does not say when a session began: the time goes with it, because a key may hold for longer than a ticket.
+        let now = now();
+        let mut content = now.to_be_bytes().to_vec();
+        content.extend_from_slice(plain);
+        Some(self.0.seal(Purpose::TcpTickets, now, random().ok()?, &[], &mut content))
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        let now = now();
+        let content = self.0.open(Purpose::TcpTickets, now, &[], cipher).ok()?;
+        let (issued, plain) = content.split_first_chunk::<8>()?;
+        let age = now.saturating_sub(u64::from_be_bytes(*issued));
+        (age <= u64::from(TICKET_LIFETIME)).then(|| plain.to_vec())
+    }
+}
+
+/// What the register has answered.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) first: AtomicU64,
+    pub(crate) again: AtomicU64,
+    pub(crate) none: AtomicU64,
+}
+
+/// The register of the configuration in use: another one may take its place while handshakes ask.
+pub(crate) struct Strikes {
+    register: RwLock<Arc<dyn StrikeRegister>>,
+    pub(crate) answers: Answers,
+}
+
+/// A register by its place in the configuration: empty for the memory of this process, or the URL of a Redis.
+pub(crate) fn register(place: &str) -> Result<Arc<dyn StrikeRegister>, String> {
+    if place.is_empty() {
+        return Ok(Arc::new(MemoryRegister::default()));
+    }
+    let client = redis::Client::open(place).map_err(|error| format!("`{}`: {error}", without_password(place)))?;
+    Ok(Arc::new(RedisRegister { client, idle: Mutex::default(), pause: Mutex::default() }))
+}
+
+/// A URL that may be shown.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+impl Strikes {
+    pub(crate) fn new() -> Self {
+        let register: Arc<dyn StrikeRegister> = Arc::new(MemoryRegister::default());
+        Self { register: RwLock::new(register), answers: Answers::default() }
+    }
+
+    pub(crate) fn replace(&self, register: Arc<dyn StrikeRegister>) {
+        *self.register.write().unwrap_or_else(PoisonError::into_inner) = register;
+    }
+}
+
+impl StrikeRegister for Strikes {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+        let register = self.register.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let answer = register.strike(id, now, expires);
+        let count = match answer {
+            Strike::First => &self.answers.first,
+            Strike::Again => &self.answers.again,
+            Strike::Full | Strike::Pending => &self.answers.none,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        answer
+    }
+}
+
+/// A register in a Redis, which all gateways ask. It is asked on a thread for handshakes, where waiting delays no data; what
+/// cannot be asked in time counts as full, so that early data is refused and nothing else is lost.
+struct RedisRegister {
+    client: redis::Client,
+    idle: Mutex<Vec<redis::Connection>>,
+    /// Until when nobody is to ask.
+    pause: Mutex<Option<Instant>>,
+}
+
+impl RedisRegister {
+    fn ask(&self, id: &StrikeId, seconds: u64) -> redis::RedisResult<Strike> {
+        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => {
+                let connection = self.client.get_connection_with_timeout(REGISTER_PATIENCE)?;
+                connection.set_read_timeout(Some(REGISTER_PATIENCE))?;
+                connection.set_write_timeout(Some(REGISTER_PATIENCE))?;
+                connection
+            }
+        };
+        let mut key = b"tiderace:0rtt:".to_vec();
+        id.iter().for_each(|byte| key.extend_from_slice(format!("{byte:02x}").as_bytes()));
+        // One command, so that of two that ask at the same time one is the first.
+        let set: Option<String> =
+            redis::cmd("SET").arg(key).arg(1).arg("NX").arg("EX").arg(seconds).query(&mut connection)?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < REGISTER_CONNECTIONS {
+            idle.push(connection);
+        }
+        Ok(if set.is_some() { Strike::First } else { Strike::Again })
+    }
+}
+
+impl StrikeRegister for RedisRegister {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+        let pause = *self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        if pause.is_some_and(|until| Instant::now() < until) {
+            return Strike::Full;
+        }
+        // Its clock counts from its own now, and a second is lost to rounding.
+        let seconds = expires.saturating_sub(now) + 1;
+        // A connection that was kept may have been closed by the other side: once more, with a new one.
+        let asked = self.ask(id, seconds).or_else(|error| {
+            if !error.is_connection_dropped() && !error.is_io_error() || error.is_timeout() {
+                return Err(error);
+            }
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.ask(id, seconds)
+        });
+        asked.unwrap_or_else(|error| {
+            tracing::warn!("the register of early data gives no answer, and early data is refused: {error}");
+            *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + REGISTER_PAUSE);
+            Strike::Full
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("tiderace-keys-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_rotation_overlaps_and_forgets() {
+        let folder = Folder::new("rotation");
+        let file = folder.0.join("ring");
+        let (lead, overlap) = (Duration::from_secs(60), Duration::from_secs(1_000));
+        let first = rotate(&file, 100, lead, overlap).unwrap();
+        assert_eq!(first, Rotation { id: 1, from: 100, others_until: None });
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let second = rotate(&file, 500, lead, overlap).unwrap();
+        assert_eq!(second, Rotation { id: 2, from: 560, others_until: Some(1_560) });
+        let keys = read(&file).unwrap();
+        assert_eq!(keys.iter().map(|key| (key.id, key.until)).collect::<Vec<_>>(), [(1, Some(1_560)), (2, None)]);
+        rotate(&file, 2_000, lead, overlap).unwrap();
+        assert_eq!(read(&file).unwrap().iter().map(|key| key.id).collect::<Vec<_>>(), [2, 3], "the first is over");
+        for _ in 0..MAX_KEYS - 2 {
+            rotate(&file, 2_001, lead, overlap).unwrap();
+        }
+        assert!(rotate(&file, 2_001, lead, overlap).unwrap_err().contains("still hold"));
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn keys_that_everybody_may_read_are_refused() {
+        let folder = Folder::new("open");
+        let file = folder.0.join("ring");
+        rotate(&file, 100, Duration::ZERO, Duration::ZERO).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read(&file).unwrap_err().contains("may read the keys"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        read(&file).unwrap();
+    }
+
+    #[test]
+    fn tickets_of_one_gateway_are_good_at_another() {
+        let ring = || KeyRing::new(vec![RingKey::new(1, [3; 32])]).unwrap();
+        let (a, b) = (TcpTickets(ring()), TcpTickets(ring()));
+        let ticket = a.encrypt(b"session").unwrap();
+        assert_eq!(b.decrypt(&ticket).unwrap(), b"session");
+        assert_eq!(TcpTickets(own_ring().unwrap()).decrypt(&ticket), None);
+        assert_eq!(b.decrypt(&ticket[..20]), None);
+    }
+
+    #[test]
+    fn a_register_that_is_away_refuses_early_data_at_once() {
+        // Nobody listens there.
+        let register = register("redis://127.0.0.1:1/").unwrap();
+        assert_eq!(register.strike(&[1; 16], 100, 110), Strike::Full);
+        let begun = Instant::now();
+        for _ in 0..1_000 {
+            assert_eq!(register.strike(&[1; 16], 100, 110), Strike::Full);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(self::register("nonsense").is_err());
+        assert!(!without_password("redis://user:secret@host/0").contains("secret"));
+    }
+}
