@@ -1,4 +1,5 @@
-//! The edge and the client: reloads under load, wrong configurations, hostile clients, and the verdicts of the race. Runs the tests
+//! The edge and the client: clients that people use, reloads under load, clients that come back, policies, wrong
+//! configurations, hostile clients, and the verdicts of the race. Runs the tests
 //! that do it, in full, and reads what they have measured.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -7,7 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Case, Context,
-    command::{Ended, Tests, cargo},
+    command::{Ended, Tests, cargo, load},
+    edge_clients, edge_watch,
     row::{Row, Target},
 };
 
@@ -15,7 +17,15 @@ use super::{
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
+        case("clients", "quic-go, aioquic, curl and Chromium load a page, also without UDP", edge_clients::measure),
         case("reloads", "1,000 reloads under load of HTTP/3, HTTP/2 and stream mode", reloads),
+        case("returning", "clients that come back to any of three gateways, and copies of what they sent", returning),
+        case(
+            "policies",
+            "which congestion control a connection gets, by name, network, route, path and share",
+            policies,
+        ),
+        case("watching", "a real Prometheus with the rules and the dashboard of deploy/", edge_watch::measure),
         case("verdicts", "what the client concludes, and what a race costs, in virtual time", verdicts),
         case("security", "smuggling, floods, slow clients, oversized fields, the admin socket", security),
         case("bad-config", "a wrong configuration changes nothing; errors name file, line and field", bad_config),
@@ -60,8 +70,37 @@ fn reloads(context: &Context) -> Result<Vec<Row>> {
             get("connections opened under reloads")?
         )),
         Row::new("slowest handshake", get("slowest handshake under reloads, ms")?, "ms", Target::AtMost(1_000.0))
-            .detail("an unanswered first packet would cost a probe timeout of 1 s"),
+            .detail(format!(
+                "an unanswered first packet would cost a probe timeout of 1 s; the median is {:.0} ms, with clients, back end and \
+                 gateway on the same processors; {}",
+                get("median handshake under reloads, ms")?,
+                load()
+            )),
+        Row::new("first packets turned away", get("first packets turned away")?, "", Target::Exactly(0.0)),
     ])
+}
+
+fn returning(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "edge-returning", "returning", "", &[("EDGE_POPULATION", "100")])?;
+    let values = measured(&ended.stdout);
+    let get = |what: &str| values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()));
+    let real = get("registers that are a real Redis")?;
+    Ok(vec![
+        Row::new("connections with early data", get("share with early data")?, "", Target::AtLeast(0.97)).detail(format!(
+            "of {} by 100 clients that came before, each to another of three processes than the time before; the ring was rotated \
+             and a process replaced meanwhile; register: {}",
+            get("returns")?,
+            if real == 1.0 { "Redis" } else { "a stand-in, because there is no redis-server" }
+        )),
+        Row::new("requests served twice", get("requests served twice")?, "", Target::Exactly(0.0))
+            .detail(format!("{} copies of first flights were sent to all three", get("copies sent")?)),
+        failures(&ended, "failures of the test"),
+    ])
+}
+
+fn policies(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "edge-policies", "policies", "", &[])?;
+    Ok(vec![failures(&ended, "failures of the tests of policies")])
 }
 
 fn verdicts(context: &Context) -> Result<Vec<Row>> {

@@ -13,6 +13,8 @@ mod congestion;
 mod cost;
 mod early_data;
 mod edge;
+mod edge_clients;
+mod edge_watch;
 mod fec;
 mod flood;
 mod fuzz;

@@ -1,0 +1,172 @@
+//! What operators see: a real Prometheus scrapes a gateway, evaluates the rules of `deploy/`, and answers every question that the
+//! dashboard asks.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    Context,
+    command::cargo,
+    row::{Row, Target},
+};
+
+const LIMIT: Duration = Duration::from_secs(1_800);
+/// Panels that stay empty while nothing fails, no client moves, and no health check runs.
+const QUIET: [&str; 7] = [
+    "connections_refused",
+    "connection_errors",
+    "streams_total",
+    "back_end",
+    "quic_loss_ratio",
+    "reloads",
+    "early_data_register",
+];
+
+fn port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Asks over HTTP; gives the body.
+fn ask(port: u16, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    Ok(body.to_owned())
+}
+
+/// Certificate and files.
+fn prepare(scratch: &Path) -> Result<()> {
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"])
+        .current_dir(scratch)
+        .output()
+        .context("cannot start openssl")?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let www = scratch.join("www");
+    std::fs::create_dir_all(&www)?;
+    std::fs::write(www.join("small"), vec![b'x'; 1_000])?;
+    Ok(())
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// Every expression of the dashboard, with Grafana's variables filled in.
+fn expressions(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    targets
+        .filter_map(|target| target["expr"].as_str())
+        .map(|text| text.replace("$__rate_interval", "1m").replace("$instance", ".*"))
+        .collect()
+}
+
+/// All rows.
+pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
+    let deploy = context.root.join("deploy");
+    let mut tested = Command::new("promtool");
+    tested.args(["test", "rules", "rules.test.yml"]).current_dir(deploy.join("prometheus"));
+    let tested = context.commands.run("edge-watch-rules", &mut tested, LIMIT)?;
+    let mut build = cargo(&context.root, ["build", "--locked", "--workspace", "--bin", "tiderace"]);
+    context.commands.run("edge-watch-build", &mut build, LIMIT)?.ok()?;
+    let program = context.commands.target().join("debug/tiderace");
+    let scratch = context.commands.scratch("edge-watch")?;
+    prepare(&scratch)?;
+    let (serve, figures, prometheus) = (port()?, port()?, port()?);
+    let text = format!(
+        "listen = \"127.0.0.1:{serve}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[transport]\nidle-timeout = \"2 s\"\n[metrics]\nlisten = \"127.0.0.1:{figures}\"\n\
+         [[route]]\nfiles = \"www\"\n"
+    );
+    let config = scratch.join("edge.toml");
+    std::fs::write(&config, text)?;
+    let mut command = Command::new(&program);
+    let edge = context.commands.start("edge-watch-edge", command.args(["edge", "run", "--config"]).arg(&config))?;
+    let text = std::fs::read_to_string(deploy.join("prometheus/prometheus.yml"))?
+        .replace("15s", "1s")
+        .replace("127.0.0.1:9464", &format!("127.0.0.1:{figures}"))
+        .replace("rules.yml", &deploy.join("prometheus/rules.yml").display().to_string());
+    std::fs::write(scratch.join("prometheus.yml"), text)?;
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--web.listen-address=127.0.0.1:{prometheus}")).arg("--storage.tsdb.path=data");
+    let server = context
+        .commands
+        .start("edge-watch-prometheus", command.arg("--config.file=prometheus.yml").current_dir(&scratch))?;
+    // Traffic of both kinds until there is something to see.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        for way in ["quic", "tcp"] {
+            let mut get = Command::new(&program);
+            get.args(["get", "--only", way, "--ca"])
+                .arg(scratch.join("cert.pem"))
+                .arg(format!("https://localhost:{serve}/small"));
+            context.commands.run("edge-watch-get", &mut get, LIMIT)?.ok()?;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(deploy.join("grafana/tiderace-edge.json"))?)?;
+    let (mut faults, mut empty, mut all) = (Vec::new(), Vec::new(), 0);
+    for expression in expressions(&dashboard) {
+        let answer: Value =
+            serde_json::from_str(&ask(prometheus, &format!("/api/v1/query?query={}", encoded(&expression)))?)?;
+        all += 1;
+        if answer["status"] != "success" {
+            faults.push(format!("{expression}: {}", answer["error"]));
+        } else if answer["data"]["result"].as_array().is_none_or(Vec::is_empty) {
+            empty.push(expression);
+        }
+    }
+    let rules: Value = serde_json::from_str(&ask(prometheus, "/api/v1/rules")?)?;
+    let groups = rules["data"]["groups"].as_array().context("there are no rules")?;
+    let rules: Vec<&Value> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
+    let unwell = rules.iter().filter(|rule| rule["health"] != "ok").count();
+    let firing: Vec<&str> =
+        rules.iter().filter(|rule| rule["state"] == "firing").filter_map(|rule| rule["name"].as_str()).collect();
+    let unexplained: Vec<&String> = empty.iter().filter(|text| !QUIET.iter().any(|name| text.contains(name))).collect();
+    ensure!(rules.len() > 5, "{}{}", server.printed(), edge.printed());
+    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    Ok(vec![
+        Row::new("failed tests of the alerts", if tested.succeeded() { 0.0 } else { 1.0 }, "", Target::Exactly(0.0))
+            .detail("promtool test rules deploy/prometheus/rules.test.yml"),
+        Row::new("rules that Prometheus cannot evaluate", number(unwell), "", Target::Exactly(0.0))
+            .detail(format!("of {}, over a gateway at work", rules.len())),
+        Row::new("alerts of a gateway that is well", number(firing.len()), "", Target::Exactly(0.0))
+            .detail(firing.join(", ")),
+        Row::new("questions of the dashboard that are wrong", number(faults.len()), "", Target::Exactly(0.0))
+            .detail(format!("of {all}\n{}", faults.join("\n"))),
+        Row::new("questions without an answer", number(unexplained.len()), "", Target::Exactly(0.0)).detail(format!(
+            "beside {} about what has not happened\n{}",
+            empty.len() - unexplained.len(),
+            unexplained.iter().map(|text| text.as_str()).collect::<Vec<_>>().join("\n")
+        )),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_found_and_filled_in() {
+        let dashboard = serde_json::json!({"panels": [{"type": "row"}, {"targets": [
+            {"expr": "rate(a{instance=~\"$instance\"}[$__rate_interval])"}
+        ]}]});
+        assert_eq!(expressions(&dashboard), ["rate(a{instance=~\".*\"}[1m])"]);
+        assert_eq!(encoded("a{b}"), "a%7Bb%7D");
+    }
+}
