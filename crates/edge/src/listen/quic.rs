@@ -80,7 +80,6 @@ pub(super) fn open(
         runtimes: workers.handles().to_vec(),
         handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
-        ..tiderace::EndpointOptions::default()
     };
     Endpoint::open(local, options)
 }
