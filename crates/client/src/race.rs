@@ -227,22 +227,28 @@ impl Race {
                 self.quic = State::Failed;
                 self.start_tcp(now);
             }
-            Input::TcpConnected => {
-                if let State::Trying(since) = self.tcp {
-                    self.tcp_connected = Some((now, now.saturating_since(since)));
-                }
-                // TCP gets through where UDP was not heard of: the questions begin.
-                if !self.heard && self.plan.quic.is_ok() {
-                    self.next_question = Some(now);
-                }
-            }
+            Input::TcpConnected => self.on_tcp_connected(now),
             Input::TcpReady => {
+                // Whoever is told of both at once may hear of the second first.
+                self.on_tcp_connected(now);
                 self.tcp = State::Ready(now);
                 self.use_leg(Leg::Tcp);
             }
             Input::TcpFailed => self.tcp = State::Failed,
         }
         self.advance(now);
+    }
+
+    fn on_tcp_connected(&mut self, now: Instant) {
+        let State::Trying(since) = self.tcp else { return };
+        if self.tcp_connected.is_some() {
+            return;
+        }
+        self.tcp_connected = Some((now, now.saturating_since(since)));
+        // TCP gets through where UDP was not heard of: the questions begin.
+        if !self.heard && self.plan.quic.is_ok() {
+            self.next_question = Some(now);
+        }
     }
 
     /// Takes in that time has passed.
@@ -378,6 +384,34 @@ impl std::fmt::Display for Verdict {
             Self::NotTried(Avoided::RefusedBefore) => f.write_str("QUIC was not tried: the server has refused before"),
             Self::NotTried(Avoided::Unwanted) => f.write_str("QUIC was not tried: it is not wanted"),
             Self::Unreachable => f.write_str("neither QUIC nor TCP leads to the server"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two tasks tell of the connection and of the handshake after it; which is heard first is chance.
+    #[test]
+    fn a_verdict_comes_whichever_is_heard_first() {
+        for order in [[Input::TcpConnected, Input::TcpReady], [Input::TcpReady, Input::TcpConnected]] {
+            let mut now = Instant::ZERO;
+            let mut race = Race::new(now, Plan::default());
+            let mut told = false;
+            while race.verdict().is_none() {
+                let (at, _) = race.poll_timeout().expect("a race without a verdict waits for something");
+                now = now.max(at);
+                assert!(now < Instant::ZERO + Duration::from_secs(3), "no verdict");
+                race.handle_timeout(now);
+                while let Some(action) = race.poll_action() {
+                    told |= action == Action::Start(Leg::Tcp);
+                }
+                if std::mem::take(&mut told) {
+                    order.into_iter().for_each(|input| race.handle(now, input));
+                }
+            }
+            assert!(matches!(race.verdict(), Some(Verdict::Blocked { questions: 12, .. })), "{order:?}");
         }
     }
 }
