@@ -15,7 +15,7 @@ use wire::{Dir, StreamId};
 
 use crate::{
     error::{ConnectError, DatagramError, WriteError},
-    shared::{Shared, State},
+    shared::{Shared, State, Wait},
     stream::{RecvStream, SendStream, from_write},
 };
 
@@ -53,7 +53,7 @@ impl Future for Connecting {
             return Poll::Ready(Err(reason.clone().into()));
         }
         if !waiters.connected {
-            waiters.wait_state(cx.waker());
+            waiters.wait(Wait::State, cx.waker());
             return Poll::Pending;
         }
         drop(state);
@@ -145,7 +145,7 @@ impl Connection {
             if waiters.connected {
                 return Poll::Ready(Ok(()));
             }
-            waiters.wait_state(cx.waker());
+            waiters.wait(Wait::State, cx.waker());
             Poll::Pending
         })
         .await
@@ -173,7 +173,7 @@ impl Connection {
             if let Some(id) = open(connection, dir) {
                 return Poll::Ready(Ok(id));
             }
-            state.wait_open(dir, cx.waker());
+            state.wait(Wait::Open(dir), cx.waker());
             Poll::Pending
         })
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
@@ -242,7 +242,7 @@ impl Connection {
             if let Some(id) = connection.accept(dir) {
                 return Poll::Ready(Ok(id));
             }
-            waiters.wait_accept(dir, cx.waker());
+            waiters.wait(Wait::Accept(dir), cx.waker());
             Poll::Pending
         })
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
@@ -289,7 +289,7 @@ impl Connection {
                 if connection.has_datagram_room(data.len()) {
                     return Some(connection.send_datagram(data.clone()));
                 }
-                waiters.datagram_room.push(cx.waker().clone());
+                waiters.wait(Wait::DatagramRoom, cx.waker());
                 None
             })?;
             let Some(sent) = sent else { return Poll::Pending };
@@ -309,7 +309,7 @@ impl Connection {
                 if let Some(data) = connection.recv_datagram() {
                     return Poll::Ready(Ok(data));
                 }
-                waiters.wait_datagrams(cx.waker());
+                waiters.wait(Wait::Datagram, cx.waker());
                 Poll::Pending
             })
             .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
@@ -339,7 +339,7 @@ impl Connection {
             if let Some(reason) = &waiters.closed {
                 return Poll::Ready(reason.clone());
             }
-            waiters.wait_state(cx.waker());
+            waiters.wait(Wait::State, cx.waker());
             Poll::Pending
         })
         .await

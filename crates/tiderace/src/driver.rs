@@ -78,11 +78,10 @@ impl Driver {
             if bytes >= BYTES_PER_PASS || state.endpoint.stats().connections >= enough {
                 break;
             }
-            if self.socket.poll_recv_ready(cx).is_pending() {
-                return false;
-            }
-            let now = self.shared.clock.now();
-            match self.socket.try_recv(now, |datagram| state.endpoint.handle_datagram(now, datagram)) {
+            let clock = &self.shared.clock;
+            let read = self.socket.poll_recv(cx, clock, |now, datagram| state.endpoint.handle_datagram(now, datagram));
+            let Poll::Ready(read) = read else { return false };
+            match read {
                 Ok(more) => bytes += more,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 // An ICMP message about an earlier datagram: the state machine finds out by itself.
@@ -113,7 +112,7 @@ impl Driver {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.unsent = Some(transmit);
-                    if self.socket.poll_send_ready(cx).is_pending() {
+                    if self.socket.poll_writable(cx).is_pending() {
                         return false;
                     }
                 }

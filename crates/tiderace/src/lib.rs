@@ -14,6 +14,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod qlog;
+mod readiness;
 #[cfg(target_os = "linux")]
 mod reuseport;
 mod shards;

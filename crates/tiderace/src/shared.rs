@@ -27,7 +27,8 @@ pub(crate) struct Shared {
 /// Everything behind the lock.
 pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
-    pub(crate) connections: FxHashMap<Handle, Waiters>,
+    // Boxed, because a table has up to twice as many places as entries.
+    pub(crate) connections: FxHashMap<Handle, Box<Waiters>>,
     pub(crate) incoming: VecDeque<Handle>,
     /// Connections with accepted early data whose handshake is not complete.
     pub(crate) incoming_early: VecDeque<Handle>,
@@ -59,48 +60,50 @@ pub(crate) struct Waiters {
     pub(crate) closed: Option<CloseReason>,
     /// There are handles of the connection or of its streams.
     pub(crate) held: bool,
-    state: Vec<Waker>,
-    accept: [Vec<Waker>; 2],
-    open: [Vec<Waker>; 2],
+    /// Few wait for anything but a stream, so one list does.
+    others: Vec<(Wait, Waker)>,
     // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
     readers: FxHashMap<StreamId, Waker>,
     writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
-    datagrams: Vec<Waker>,
-    /// Who waits for room in the queue of datagrams to be sent.
-    pub(crate) datagram_room: Vec<Waker>,
 }
 
-fn place(dir: Dir) -> usize {
-    match dir {
-        Dir::Bi => 0,
-        Dir::Uni => 1,
-    }
+/// What a task waits for, unless it is a stream's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The end of the handshake, or of the connection.
+    State,
+    /// A stream that the peer opens.
+    Accept(Dir),
+    /// Permission to open a stream.
+    Open(Dir),
+    /// A datagram.
+    Datagram,
+    /// Room in the queue of datagrams to be sent.
+    DatagramRoom,
 }
 
-/// Adds a waker. A task that looks often, as one that waits for several things does, is woken once.
-fn wait(list: &mut Vec<Waker>, waker: &Waker) {
-    if !list.iter().any(|waiting| waiting.will_wake(waker)) {
-        list.push(waker.clone());
+/// Takes an entry out; a table without entries gives its memory back, so that a connection at rest has none.
+fn take<T>(map: &mut FxHashMap<StreamId, T>, id: StreamId) -> Option<T> {
+    let taken = map.remove(&id);
+    if map.is_empty() && map.capacity() > 0 {
+        *map = FxHashMap::default();
     }
+    taken
 }
 
 impl Waiters {
-    pub(crate) fn wait_state(&mut self, waker: &Waker) {
-        wait(&mut self.state, waker);
+    /// Wakes `waker` when it comes to that. A task that looks often, as one that waits for several things does, is woken
+    /// once.
+    pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
+        if !self.others.iter().any(|(other, waiting)| *other == what && waiting.will_wake(waker)) {
+            self.others.push((what, waker.clone()));
+        }
     }
 
-    pub(crate) fn wait_datagrams(&mut self, waker: &Waker) {
-        wait(&mut self.datagrams, waker);
-    }
-
-    pub(crate) fn wait_accept(&mut self, dir: Dir, waker: &Waker) {
-        wait(&mut self.accept[place(dir)], waker);
-    }
-
-    pub(crate) fn wait_open(&mut self, dir: Dir, waker: &Waker) {
-        wait(&mut self.open[place(dir)], waker);
+    fn come(&mut self, what: Wait, wake: &mut Vec<Waker>) {
+        wake.extend(self.others.extract_if(.., |(other, _)| *other == what).map(|(_, waker)| waker));
     }
 
     pub(crate) fn wait_read(&mut self, id: StreamId, waker: &Waker) {
@@ -121,7 +124,7 @@ impl Waiters {
     }
 
     pub(crate) fn forget_end(&mut self, id: StreamId) {
-        self.ends.remove(&id);
+        take(&mut self.ends, id);
     }
 
     fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
@@ -136,22 +139,22 @@ impl Waiters {
         match event {
             Event::Connected => {
                 self.connected = true;
-                wake.append(&mut self.state);
-                wake.append(&mut self.datagrams);
+                self.come(Wait::State, wake);
+                self.come(Wait::Datagram, wake);
             }
             Event::Stream(event) => match event {
-                StreamEvent::Opened { dir } => wake.append(&mut self.accept[place(dir)]),
-                StreamEvent::StreamsAvailable { dir } => wake.append(&mut self.open[place(dir)]),
-                StreamEvent::Readable { id } => wake.extend(self.readers.remove(&id)),
-                StreamEvent::Writable { id } => wake.extend(self.writers.remove(&id)),
+                StreamEvent::Opened { dir } => self.come(Wait::Accept(dir), wake),
+                StreamEvent::StreamsAvailable { dir } => self.come(Wait::Open(dir), wake),
+                StreamEvent::Readable { id } => wake.extend(take(&mut self.readers, id)),
+                StreamEvent::Writable { id } => wake.extend(take(&mut self.writers, id)),
                 StreamEvent::Finished { id } => self.on_end(id, End::Delivered, wake),
                 StreamEvent::Stopped { id, code } => {
-                    wake.extend(self.writers.remove(&id));
+                    wake.extend(take(&mut self.writers, id));
                     self.on_end(id, End::Stopped(code), wake);
                 }
             },
-            Event::DatagramsReadable => wake.append(&mut self.datagrams),
-            Event::DatagramsWritable => wake.append(&mut self.datagram_room),
+            Event::DatagramsReadable => self.come(Wait::Datagram, wake),
+            Event::DatagramsWritable => self.come(Wait::DatagramRoom, wake),
             Event::Closed(reason) => {
                 self.closed = Some(reason);
                 self.wake_all(wake);
@@ -161,12 +164,7 @@ impl Waiters {
     }
 
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
-        wake.append(&mut self.state);
-        wake.append(&mut self.datagrams);
-        wake.append(&mut self.datagram_room);
-        for list in self.accept.iter_mut().chain(&mut self.open) {
-            wake.append(list);
-        }
+        wake.extend(std::mem::take(&mut self.others).into_iter().map(|(_, waker)| waker));
         for map in [&mut self.readers, &mut self.writers] {
             wake.extend(map.drain().map(|(_, waker)| waker));
         }

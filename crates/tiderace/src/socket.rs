@@ -1,13 +1,15 @@
 //! A UDP socket that reads and writes batches.
 
-use std::io::{self, IoSliceMut};
+use std::{
+    io::{self, IoSliceMut},
+    task::{Context, Poll, ready},
+};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
-use tokio::io::Interest;
 use transport::{Datagram, Ecn, Transmit};
 use units::Instant;
 
-use crate::buffers::ReceiveBuffers;
+use crate::{buffers::ReceiveBuffers, clock::Clock, readiness::Watched};
 
 /// Reads per system call at most.
 const BATCH: usize = 4;
@@ -40,7 +42,7 @@ impl std::ops::AddAssign for SocketStats {
 
 /// Owns the socket and its buffers.
 pub(crate) struct Socket {
-    io: tokio::net::UdpSocket,
+    watched: Watched,
     state: UdpSocketState,
     buffers: ReceiveBuffers,
     pub(crate) stats: SocketStats,
@@ -57,8 +59,8 @@ impl Socket {
         // RFC 9000 §14 MUST NOT-2: datagrams are not fragmented by IP
         // RFC 9000 §14 MUST-1: Don't Fragment is set in IPv4 where possible
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        let io = tokio::net::UdpSocket::from_std(socket)?;
-        Ok(Self { io, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
+        let watched = Watched::new(socket)?;
+        Ok(Self { watched, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
     }
 
     /// How many payloads one send may carry.
@@ -66,24 +68,28 @@ impl Socket {
         self.state.max_gso_segments()
     }
 
-    pub(crate) fn poll_recv_ready(&self, cx: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
-        self.io.poll_recv_ready(cx)
+    /// Ready when the socket, which had no room for a send, may have some.
+    pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.watched.poll_writable(cx)
     }
 
-    pub(crate) fn poll_send_ready(&self, cx: &mut std::task::Context<'_>) -> std::task::Poll<io::Result<()>> {
-        self.io.poll_send_ready(cx)
-    }
-
-    /// One system call; hands each read to `take`. Returns the number of bytes.
-    pub(crate) fn try_recv(&mut self, now: Instant, mut take: impl FnMut(Datagram)) -> io::Result<usize> {
+    /// One system call if there is something; hands each read to `take`. Returns the number of bytes. Otherwise the task
+    /// is woken when there is.
+    pub(crate) fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        clock: &Clock,
+        mut take: impl FnMut(Instant, Datagram),
+    ) -> Poll<io::Result<usize>> {
         let mut metas = [RecvMeta::default(); BATCH];
-        let (io, state, buffers) = (&self.io, &self.state, &mut self.buffers);
-        let count = io.try_io(Interest::READABLE, || {
+        let (state, buffers) = (&self.state, &mut self.buffers);
+        let count = ready!(self.watched.poll_read(cx, |socket| {
             let mut free = buffers.ready(BATCH).iter_mut();
             let mut slices: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as were asked for")));
-            state.recv(UdpSockRef::from(io), &mut slices, &mut metas)
-        })?;
+            state.recv(UdpSockRef::from(socket), &mut slices, &mut metas)
+        }))?;
+        let now = clock.now();
         self.stats.receive_calls += 1;
         let metas = &metas[..count];
         let mut bytes = 0;
@@ -92,16 +98,17 @@ impl Socket {
             if meta.len == 0 {
                 continue;
             }
-            take(Datagram {
+            let datagram = Datagram {
                 remote: meta.addr,
                 local: meta.dst_ip,
                 ecn: meta.ecn.map(from_codepoint),
                 received_at: now,
                 segment_size: meta.stride,
                 payload,
-            });
+            };
+            take(now, datagram);
         }
-        Ok(bytes)
+        Poll::Ready(Ok(bytes))
     }
 
     /// One system call.
@@ -113,7 +120,7 @@ impl Socket {
             segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
             src_ip: transmit.local,
         };
-        let result = self.io.try_io(Interest::WRITABLE, || self.state.try_send(UdpSockRef::from(&self.io), &out));
+        let result = self.state.try_send(UdpSockRef::from(self.watched.socket()), &out);
         match &result {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.stats.send_blocked += 1,
             _ => self.stats.send_calls += 1,
@@ -188,8 +195,9 @@ mod tests {
         let mut value: libc::c_int = -1;
         let mut len = size_of_val(&value) as libc::socklen_t;
         // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`.
-        let result =
-            unsafe { libc::getsockopt(socket.io.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+        let result = unsafe {
+            libc::getsockopt(socket.watched.socket().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+        };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
         value
     }

@@ -42,7 +42,7 @@ impl Remembered {
 /// Owns what is known of early data.
 pub(super) struct Early {
     state: EarlyData,
-    remembered: Option<Remembered>,
+    remembered: Option<Box<Remembered>>,
     /// Client: packets with lower numbers were 0-RTT packets that the server refused.
     refused_below: u64,
     /// Server: when late 0-RTT packets are not opened any more.
@@ -104,7 +104,7 @@ impl Connection {
         // hold for early data; exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
         // RFC 9000 §9.6.2 MUST NOT-1: a preferred address is for the connection on which it came, and no other.
         self.early.state = EarlyData::Offered;
-        self.early.remembered = Some(Remembered::of(&then));
+        self.early.remembered = Some(Box::new(Remembered::of(&then)));
         self.streams.begin_early();
         self.streams.set_peer_parameters(&then)?;
         self.stats.early_data_offered = 1;
@@ -148,7 +148,7 @@ impl Connection {
     /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
     // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
     pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
-        let Some(then) = self.early.remembered.filter(|_| self.early.state == EarlyData::Accepted) else {
+        let Some(then) = self.early.remembered.as_deref().filter(|_| self.early.state == EarlyData::Accepted) else {
             return Ok(());
         };
         if then.0.iter().zip(Remembered::of(peer).0).any(|(then, now)| now < *then) {

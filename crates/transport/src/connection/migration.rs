@@ -88,19 +88,19 @@ impl Connection {
             self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
-        self.newcomer = Some(Newcomer { remote, local, bytes, place: None });
+        self.newcomer = Some(Box::new(Newcomer { remote, local, bytes, place: None }));
         Some(NEWCOMER)
     }
 
     /// The path of a newcomer, one of whose packets turned out to be authentic and new.
     pub(super) fn welcome(&mut self, now: Instant) -> Option<usize> {
-        let Newcomer { remote, local, bytes, place } = self.newcomer?;
+        let Newcomer { remote, local, bytes, place } = **self.newcomer.as_ref()?;
         if place.is_some() {
             return place;
         }
         let place = self.add_path(now, remote, local)?;
         self.paths[place].amplification.on_received(bytes);
-        self.newcomer = Some(Newcomer { remote, local, bytes, place: Some(place) });
+        self.newcomer = Some(Box::new(Newcomer { remote, local, bytes, place: Some(place) }));
         Some(place)
     }
 
@@ -309,9 +309,8 @@ impl Connection {
     // RFC 9000 §9.6.1 SHOULD-1, SHOULD-2, MUST-1, RFC 9000 §9.6.2 MUST-1, RFC 9000 §21.5.3 MUST NOT-1: once the
     // handshake is confirmed the client validates a path there, and moves if it works.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
-        let Some(PreferredAddress { ipv4, ipv6, .. }) = self.preferred_address.filter(|_| self.preferred_due) else {
-            return;
-        };
+        let Some(preferred) = self.preferred_address.as_ref().filter(|_| self.preferred_due) else { return };
+        let PreferredAddress { ipv4, ipv6, .. } = **preferred;
         let remote = self.paths[self.active].remote;
         let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
         // From where the client is going, if it is.

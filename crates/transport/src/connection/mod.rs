@@ -141,14 +141,15 @@ pub struct Connection {
     /// Where the handshake found the server.
     handshake_remote: SocketAddr,
     /// Where the server would rather be reached, unless the client came there anyway.
-    preferred_address: Option<PreferredAddress>,
+    preferred_address: Option<Box<PreferredAddress>>,
     /// A client that goes there.
     follows: bool,
     /// It has yet to try.
     preferred_due: bool,
     /// The path to fall back to when the one in use turns out not to lead to the peer.
     last_validated: usize,
-    newcomer: Option<migration::Newcomer>,
+    /// Boxed, as the others that few connections have.
+    newcomer: Option<Box<migration::Newcomer>>,
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
@@ -177,7 +178,7 @@ pub struct Connection {
     skip: Skip,
     seed: Seed,
     /// A packet could not be sealed: the connection ends.
-    seal_failed: Option<TransportError>,
+    seal_failed: Option<Box<TransportError>>,
     connected: bool,
     events: VecDeque<Event>,
     /// `Closed` was told: nothing follows.
@@ -293,7 +294,7 @@ impl Connection {
         if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
             connection.local_ids.issue_in_parameters(cid, reset_token);
         }
-        connection.preferred_address = preferred;
+        connection.preferred_address = preferred.map(Box::new);
         if connection.is_preferred_here(local) {
             connection.preferred_address = None;
         }

@@ -76,7 +76,7 @@ impl Connection {
         };
         let len = self.close_packet(now, &packet, buffer, ecn);
         if let Some(error) = self.seal_failed.take() {
-            self.fail(now, error);
+            self.fail(now, *error);
             return None;
         }
         self.stats.mtu_probes_sent += 1;

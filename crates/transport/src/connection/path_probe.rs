@@ -66,7 +66,7 @@ impl Connection {
         let len = self.close_packet(now, &packet, buffer, None);
         self.active = active;
         if let Some(error) = self.seal_failed.take() {
-            self.fail(now, error);
+            self.fail(now, *error);
             return None;
         }
         self.paths[place].amplification.on_sent(len);

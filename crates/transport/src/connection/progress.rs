@@ -63,7 +63,7 @@ impl Connection {
         if let Some(preferred) = peer.preferred_address {
             // RFC 9000 §5.1.1: its ID has the sequence number 1.
             self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
-            self.preferred_address = Some(preferred);
+            self.preferred_address = Some(Box::new(preferred));
             self.preferred_due = self.follows;
         }
         self.random_bits.grease = self.profile.grease && peer.grease_quic_bit;

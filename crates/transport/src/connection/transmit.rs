@@ -170,7 +170,7 @@ impl Connection {
                 break;
             }
             if let Some(error) = self.seal_failed.take() {
-                self.fail(now, error);
+                self.fail(now, *error);
                 break;
             }
             self.paths[self.active].amplification.on_sent(size);
@@ -665,7 +665,7 @@ impl Connection {
             space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
         };
         if let Err(error) = sealed {
-            self.seal_failed = Some(error.into());
+            self.seal_failed = Some(Box::new(error.into()));
         }
         let sent = SentPacket {
             sent_at: now,
