@@ -7,6 +7,7 @@ use std::{fmt::Display, process::ExitCode};
 pub(crate) struct Failure {
     message: String,
     hint: Option<String>,
+    code: u8,
 }
 
 /// Exit code of a wrong request: option, file, name, address.
@@ -22,7 +23,12 @@ pub(crate) const UNSOUND: u8 = 1;
 
 impl Failure {
     pub(crate) fn new(message: impl Display) -> Self {
-        Self { message: message.to_string(), hint: None }
+        Self { message: message.to_string(), hint: None, code: USAGE }
+    }
+
+    /// This program cannot do it, and that is no mistake of whoever asked.
+    pub(crate) fn unsupported(message: impl Display) -> Self {
+        Self { code: UNSUPPORTED, ..Self::new(message) }
     }
 
     /// Says what to do about it.
@@ -37,12 +43,12 @@ impl Failure {
         if let Some(hint) = self.hint {
             eprintln!("hint: {hint}");
         }
-        ExitCode::from(USAGE)
+        ExitCode::from(self.code)
     }
 }
 
 impl From<::lab::scenario::ScenarioError> for Failure {
     fn from(error: ::lab::scenario::ScenarioError) -> Self {
-        Self { message: error.to_string(), hint: error.hint }
+        Self { message: error.to_string(), hint: error.hint, code: USAGE }
     }
 }

@@ -3,6 +3,8 @@
 mod campaign;
 mod judge;
 mod metadata;
+mod real_time;
+mod sample;
 mod suite;
 mod tools;
 mod trust;
@@ -33,8 +35,7 @@ use crate::{
     stdout::write_out,
 };
 
-/// What the records say about the program that wrote them.
-const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));
+use lab::record::LAB;
 
 /// Compare transports on modelled network paths.
 ///
@@ -220,7 +221,8 @@ impl Settings {
 
 /// The contenders that the scenario names.
 fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
-    let profiles = lab::settings::profiles(&scenario.contenders).map_err(|fault| {
+    present(scenario)?;
+    lab::roster::contenders(&scenario.contenders).map_err(|fault| {
         // A name is what people mistype; where it stands they know.
         let named = fault.field == "contenders.congestion";
         let failure = Failure::new(if named { fault.message } else { format!("{}: {}", fault.field, fault.message) });
@@ -228,8 +230,17 @@ fn contenders(scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, Failure> {
             Some(hint) => failure.hint(hint),
             None => failure,
         }
-    })?;
-    Ok(profiles.into_iter().map(lab::tiderace::with_profile).collect())
+    })
+}
+
+/// Refuses a scenario that names stacks which this program does not have: they belong to the workspace interop/.
+fn present(scenario: &Scenario) -> Result<(), Failure> {
+    let absent = lab::roster::absent(&scenario.contenders);
+    if absent.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::unsupported(format_args!("this program does not have the stacks {}", absent.join(", ")))
+        .hint("`cargo run --release -p virtual --bin beside -- SCENARIO` in interop/ runs them beside ours"))
 }
 
 /// Finds out before the runs whether their results can be stored, without leaving anything behind but the directory.

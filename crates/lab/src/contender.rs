@@ -28,6 +28,16 @@ pub trait Contender: Send + Sync {
     /// [`Evidence`] from the stack's own counters, or the run fails.
     fn factors(&self) -> Vec<Factor>;
 
+    /// What is switched on at one connection, from 0: the same at all, unless contenders of several kinds share the path.
+    fn factors_of(&self, _connection: usize) -> Vec<Factor> {
+        self.factors()
+    }
+
+    /// The kinds of contenders that share the path, each as it would be alone on it; nothing when all are of one kind.
+    fn alone(&self) -> Vec<Box<dyn Contender + '_>> {
+        Vec::new()
+    }
+
     /// Builds the nodes of one run. Called on the thread that runs it; the nodes need not be `Send`.
     ///
     /// # Errors
@@ -138,6 +148,8 @@ pub struct Measured {
     pub rtt: Option<Vec<Duration>>,
     /// Smallest RTT of the connection's whole life.
     pub rtt_min: Option<Duration>,
+    /// For each packet of the sender of the data that was declared lost: how long after it had been sent.
+    pub loss_delays: Option<Vec<Duration>>,
     /// Stream bytes put into packets, by the sender of the data.
     pub stream_bytes_sent: Option<u64>,
     /// Those of them that had been sent before.

@@ -75,6 +75,26 @@ pub enum Figure {
     FeedSeen,
     /// Bytes of images that were of no use.
     FeedWasted,
+    /// Connections that lost a packet in set-up.
+    LossSetup,
+    /// Connections that lost a packet after it.
+    LossAfter,
+    /// Median delay that a loss costs.
+    LossDelayP50,
+    /// 95th percentile of the delay that a loss costs.
+    LossDelayP95,
+    /// 99th percentile of the delay that a loss costs.
+    LossDelayP99,
+    /// What the first of two rivals gets.
+    Share,
+    /// What the first of two rivals loses of its goodput.
+    HarmFirst,
+    /// What the second of two rivals loses of its goodput.
+    HarmSecond,
+    /// By how much the RTT of the first of two rivals is longer.
+    HarmDelayFirst,
+    /// By how much the RTT of the second of two rivals is longer.
+    HarmDelaySecond,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -183,6 +203,23 @@ const TABLE: [Row; Figure::COUNT] = [
      "images that were complete before they were scrolled away, of all that were asked for"),
     (Figure::FeedWasted, "feed_wasted", "feed bytes wasted", Share, Some(Lower),
      "bytes of images that arrived and were scrolled away incomplete, of all bytes of images"),
+    (Figure::LossSetup, "loss_setup", "lost in set-up", Share, None,
+     "connections of which a link dropped a packet, in either direction, before their handshake was complete; warm-up included"),
+    (Figure::LossAfter, "loss_after", "lost after set-up", Share, None,
+     "connections of which a link dropped a packet after that; warm-up included"),
+    (Figure::LossDelayP50, "loss_delay_p50", "loss costs p50", Seconds, Some(Lower),
+     "median time from sending a packet to declaring it lost: what it carried goes out again that much later"),
+    (Figure::LossDelayP95, "loss_delay_p95", "loss costs p95", Seconds, Some(Lower), "95th percentile of the same times; needs 60"),
+    (Figure::LossDelayP99, "loss_delay_p99", "loss costs p99", Seconds, Some(Lower), "99th percentile of the same times; needs 300"),
+    (Figure::Share, "share", "share of the first", Share, None,
+     "of two rivals on one path: the part of their goodput that the connections of the first got"),
+    (Figure::HarmFirst, "harm_first", "harm to the first", Share, Some(Lower),
+     "1 - goodput of the first rival's connections / their goodput with the same seed when the second is silent (Ware et al., \
+      HotNets 2019)"),
+    (Figure::HarmSecond, "harm_second", "harm to the second", Share, Some(Lower), "the same of the second"),
+    (Figure::HarmDelayFirst, "harm_delay_first", "delay harm, first", Share, Some(Lower),
+     "1 - RTT p50 of the first rival's connections when the second is silent / their RTT p50 beside it"),
+    (Figure::HarmDelaySecond, "harm_delay_second", "delay harm, second", Share, Some(Lower), "the same of the second"),
 ];
 
 impl Figure {
@@ -192,7 +229,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 35;
+    pub const COUNT: usize = 45;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

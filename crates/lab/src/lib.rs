@@ -15,6 +15,8 @@ mod digest;
 
 pub mod audit;
 pub mod campaign;
+#[cfg(feature = "columns")]
+pub mod columns;
 pub mod compare;
 pub mod contender;
 pub mod experiment;
@@ -28,6 +30,8 @@ pub mod qlog;
 pub mod record;
 pub mod reference;
 pub mod report;
+pub mod rivals;
+pub mod roster;
 pub mod run;
 pub mod scenario;
 pub mod selftest;

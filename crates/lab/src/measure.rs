@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use netem::Histogram;
 use serde::{Deserialize, Serialize};
-use units::Duration;
+use sim::FlowLoss;
+use units::{Duration, Instant};
 
 use crate::{
     contender::{Flow, Measured},
@@ -117,6 +118,7 @@ pub fn figures(
     figures.extend(flows(connections));
     figures.extend(video(connections, segment));
     figures.extend(feed(connections));
+    figures.extend(loss_delays(connections));
     figures
 }
 
@@ -170,6 +172,69 @@ fn feed(connections: &[Measured]) -> Vec<(Figure, Reading)> {
         (Figure::FeedSeen, Reading::from_option(share(seen, seen + missed), Provenance::Measured)),
         (Figure::FeedWasted, Reading::from_option(share(wasted, useful + wasted), Provenance::Measured)),
     ]
+}
+
+/// What a loss costs, where there was one.
+fn loss_delays(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let Some(delays) = pooled(connections, |connection| connection.loss_delays.as_ref()) else { return Vec::new() };
+    if delays.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        (Figure::LossDelayP50, percentile(&delays, 0.5)),
+        (Figure::LossDelayP95, percentile(&delays, 0.95)),
+        (Figure::LossDelayP99, percentile(&delays, 0.99)),
+    ]
+}
+
+/// Connections of which a link dropped a packet before and after their handshake was complete: when they began, and what their
+/// flow lost in the whole run.
+pub(crate) fn connections_with_loss(
+    connections: &[Measured],
+    flows: impl Iterator<Item = (Instant, FlowLoss)>,
+) -> [(Figure, Reading); 2] {
+    let (mut setup, mut after) = (0, 0);
+    for (connection, (start, loss)) in connections.iter().zip(flows) {
+        // What is lost of a connection that is never established is lost in set-up.
+        let established = connection.handshake.map(|took| start + took);
+        let before = |at: Instant| established.is_none_or(|established| at <= established);
+        setup += u64::from(loss.first.is_some_and(before));
+        after += u64::from(loss.last.is_some_and(|at| !before(at)));
+    }
+    let of_all = |count| Reading::from_option(share(count, connections.len() as u64), Provenance::Simulated);
+    [(Figure::LossSetup, of_all(setup)), (Figure::LossAfter, of_all(after))]
+}
+
+/// What rivals do to one another: the connections of all of them together, and those of each kind when the other kinds are
+/// silent. `mine` says of which kind a connection is.
+pub(crate) fn harm(
+    together: &[Measured],
+    alone: &[Vec<Measured>],
+    mine: impl Fn(usize) -> usize,
+) -> Vec<(Figure, Reading)> {
+    let of = |connections: &[Measured], kind: usize| -> Vec<Measured> {
+        let own = connections.iter().enumerate().filter(|(index, _)| mine(*index) == kind);
+        own.map(|(_, connection)| connection.clone()).collect()
+    };
+    let delivered = |connections: &[Measured]| connections.iter().map(|one| one.delivered).sum::<u64>();
+    let median = |connections: &[Measured]| -> Option<f64> {
+        let samples = pooled(connections, |connection| connection.rtt.as_ref())?;
+        percentile(&samples, 0.5).value
+    };
+    let mut figures = vec![(
+        Figure::Share,
+        Reading::from_option(share(delivered(&of(together, 0)), delivered(together)), Provenance::Derived),
+    )];
+    let names = [(Figure::HarmFirst, Figure::HarmDelayFirst), (Figure::HarmSecond, Figure::HarmDelaySecond)];
+    for (kind, ((goodput, delay), alone)) in names.into_iter().zip(alone).enumerate() {
+        let (with, without) = (of(together, kind), of(alone, kind));
+        let kept = share(delivered(&with), delivered(&without));
+        figures.push((goodput, Reading::from_option(kept.map(|kept| 1.0 - kept), Provenance::Derived)));
+        let longer = median(&with).zip(median(&without)).filter(|(with, _)| *with > 0.0);
+        let harm = longer.map(|(with, without)| 1.0 - without / with);
+        figures.push((delay, Reading::from_option(harm, Provenance::Derived)));
+    }
+    figures
 }
 
 /// RTT percentiles, jitter and bufferbloat, from the samples of all connections together.

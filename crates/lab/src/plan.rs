@@ -5,9 +5,9 @@
 
 use crate::{
     contender::Contender,
+    record::{MANIFEST_SCHEMA, Manifest},
+    roster,
     scenario::{Point, Scenario, ScenarioError},
-    settings,
-    tiderace::with_profile,
 };
 
 /// One run.
@@ -42,6 +42,22 @@ impl Plan {
             contenders = plan.contenders(&plan.scenario(point)?)?.len();
         }
         Ok(Self { contenders, ..plan })
+    }
+
+    /// What the file of its records begins with. `lab` names the program and its version.
+    ///
+    /// # Errors
+    /// Never for a plan that could be made.
+    pub fn manifest(&self, lab: &str) -> Result<Manifest, ScenarioError> {
+        // The names of contenders are the same at all points.
+        let contenders = self.contenders(&self.scenario(0)?)?;
+        Ok(Manifest {
+            schema: MANIFEST_SCHEMA.to_owned(),
+            lab: lab.to_owned(),
+            scenario: self.scenario.clone(),
+            digest: self.scenario.digest(),
+            contenders: contenders.iter().map(|contender| contender.identity()).collect(),
+        })
     }
 
     /// The scenario with its factors.
@@ -91,8 +107,7 @@ impl Plan {
     /// # Errors
     /// When a controller or a field of a profile does not exist.
     pub fn contenders(&self, scenario: &Scenario) -> Result<Vec<Box<dyn Contender>>, ScenarioError> {
-        let profiles = settings::profiles(&scenario.contenders).map_err(|fault| at(scenario, fault))?;
-        Ok(profiles.into_iter().map(with_profile).collect())
+        roster::contenders(&scenario.contenders).map_err(|fault| at(scenario, fault))
     }
 }
 

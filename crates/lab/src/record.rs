@@ -24,6 +24,9 @@ pub const MANIFEST_SCHEMA: &str = "tiderace-lab-experiment/1";
 /// Schema of each further line.
 pub const RECORD_SCHEMA: &str = "tiderace-lab-run/1";
 
+/// What records say about the program that wrote them: its name and version.
+pub const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));
+
 /// What was to be run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -149,6 +152,22 @@ pub fn write(out: &mut impl Write, manifest: &Manifest, records: &[Record]) -> i
     records.iter().try_for_each(|record| line(serde_json::to_string(record)))
 }
 
+/// A record as its line in a file, with its checksum and without its end.
+///
+/// # Errors
+/// Never for a record that a run yielded.
+pub fn line(record: &Record) -> serde_json::Result<String> {
+    Ok(seal(serde_json::to_string(record)?))
+}
+
+/// A manifest as the first line of a file, with its checksum and without its end.
+///
+/// # Errors
+/// Never for a manifest of a scenario.
+pub fn head(manifest: &Manifest) -> serde_json::Result<String> {
+    Ok(seal(serde_json::to_string(manifest)?))
+}
+
 /// Reads an experiment back.
 ///
 /// # Errors
@@ -162,12 +181,18 @@ pub fn read(input: impl BufRead) -> Result<(Manifest, Vec<Record>), ReadError> {
 }
 
 /// Reads the first line.
-pub(crate) fn parse_manifest(line: &str) -> Result<Manifest, ReadError> {
+///
+/// # Errors
+/// When it is no manifest of this version, or damaged.
+pub fn parse_manifest(line: &str) -> Result<Manifest, ReadError> {
     parse(1, line, MANIFEST_SCHEMA)
 }
 
 /// Reads a further line.
-pub(crate) fn parse_record(number: usize, line: &str) -> Result<Record, ReadError> {
+///
+/// # Errors
+/// When it is no record of this version, or damaged. `number` is the line's, for the message.
+pub fn parse_record(number: usize, line: &str) -> Result<Record, ReadError> {
     parse(number, line, RECORD_SCHEMA)
 }
 

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-pub use html::html;
+pub use html::{Samples, html};
 pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
 pub use plain::{csv, markdown};
 pub use plot::{Along, Curve, Measured, curves};

@@ -13,13 +13,13 @@ use std::{
 
 use netem::{DropReason, LinkCounters, Queue};
 use rand_core::RngCore;
-use sim::{Access, Dumbbell, Host, Node, Simulation, client_address, server_address};
+use sim::{Access, Dumbbell, FlowLoss, Host, Node, Simulation, client_address, server_address};
 use units::{DataSize, Duration, Instant, Seed};
 
 use crate::{
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     matrix::Cell,
-    measure::{LinkWindow, figures},
+    measure::{LinkWindow, connections_with_loss, figures, harm},
     qlog::QlogDir,
     record::{ConnectionRecord, RECORD_SCHEMA, Record, RunOutcome, TraceSummary},
     scenario::{Direction, Scenario},
@@ -85,31 +85,76 @@ pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: 
         factors: contender.factors(),
         connections: Vec::new(),
     };
-    if let Err(reason) = simulate(scenario, contender, qlog, &mut record) {
+    if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
         record.outcome = RunOutcome::Failed(reason);
     }
     record
 }
 
-/// Builds the network and the nodes, lets time pass, and fills the record.
-fn simulate(
+/// Lets time pass and fills the record; of rivals also with what each does to the other.
+fn fill(
     scenario: &Scenario,
     contender: &dyn Contender,
     qlog: Option<&Path>,
     record: &mut Record,
 ) -> Result<(), String> {
     let seed = Seed::from_number(record.seed);
-    let connections = connections(scenario, seed);
     let qlog = qlog.map(|root| QlogDir::create(root, &record.contender.name, record.seed)).transpose();
     let qlog = qlog.map_err(|error| format!("cannot create the directory for qlog files: {error}"))?;
+    let passed = simulate(scenario, contender, qlog.as_ref(), record.seed)?;
+    let (span, measured) = (scenario.run.duration, passed.measured);
+    record.link = passed.link;
+    record.virtual_seconds = passed.virtual_seconds;
+    record.events = passed.events;
+    record.trace = passed.trace;
+    record.figures = figures(&measured, &record.link, &passed.queueing, span, scenario.traffic.video().segment);
+    let flows = connections(scenario, seed).into_iter().zip(passed.lost).map(|(one, lost)| (one.start, lost));
+    record.figures.extend(connections_with_loss(&measured, flows));
+    record.connections = measured.iter().map(|one| connection_record(one, span)).collect();
+    if let Some(reason) = passed.stalled {
+        return Err(reason);
+    }
+    verify(|connection| contender.factors_of(connection), &measured)?;
+    let kinds = contender.alone();
+    if !kinds.is_empty() {
+        let alone = kinds.iter().map(|kind| Ok(simulate(scenario, kind.as_ref(), None, record.seed)?.measured));
+        let alone = alone.collect::<Result<Vec<_>, String>>()?;
+        record.figures.extend(harm(&measured, &alone, |connection| connection % kinds.len()));
+    }
+    Ok(())
+}
+
+/// What a simulation yielded.
+struct Passed {
+    measured: Vec<Measured>,
+    link: LinkWindow,
+    queueing: netem::Histogram,
+    virtual_seconds: f64,
+    events: u64,
+    trace: TraceSummary,
+    /// What each connection's packets lost at the links.
+    lost: Vec<FlowLoss>,
+    /// The simulation came to a standstill, and why.
+    stalled: Option<String>,
+}
+
+/// Builds the network and the nodes and lets time pass.
+fn simulate(
+    scenario: &Scenario,
+    contender: &dyn Contender,
+    qlog: Option<&QlogDir>,
+    seed_number: u64,
+) -> Result<Passed, String> {
+    let seed = Seed::from_number(seed_number);
+    let connections = connections(scenario, seed);
     let spec = RunSpec {
         scenario,
-        seed_number: record.seed,
+        seed_number,
         seed: seed.child("stack", 0),
         connections: &connections,
         measure_from: scenario.run.measure_from(),
         end: scenario.run.end(),
-        qlog: qlog.as_ref(),
+        qlog,
         throttle: None,
     };
     let nodes = contender.build(&spec).map_err(|error| error.to_string())?;
@@ -128,25 +173,20 @@ fn simulate(
     let (before, reverse) = (*simulation.counters(link), simulation.counters(back).offered.bytes);
     simulation.network_mut().link_mut(link).take_queueing();
     let outcome = simulation.run_until(spec.end).map_err(fault)?;
-    record.link = window(&before, simulation.counters(link));
-    record.link.reverse_bytes = simulation.counters(back).offered.bytes - reverse;
-    record.virtual_seconds = simulation.now().max(spec.end).as_secs_f64();
-    record.events = simulation.events();
+    let mut loaded = window(&before, simulation.counters(link));
+    loaded.reverse_bytes = simulation.counters(back).offered.bytes - reverse;
     let trace = simulation.trace();
-    record.trace = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
+    let lost = (0..connections.len()).map(|flow| trace.loss(flow)).collect();
+    let summary = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
     let queueing = simulation.network_mut().link_mut(link).take_queueing();
+    let (virtual_seconds, events) = (simulation.now().max(spec.end).as_secs_f64(), simulation.events());
     drop(simulation);
     let measured = (nodes.measured)();
     if measured.len() != connections.len() {
         return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
     }
-    record.figures =
-        figures(&measured, &record.link, &queueing, scenario.run.duration, scenario.traffic.video().segment);
-    record.connections = measured.iter().map(|one| connection_record(one, scenario.run.duration)).collect();
-    if outcome.ended == sim::Ended::Stalled {
-        return Err(outcome.to_string());
-    }
-    verify(&record.factors, &measured)
+    let stalled = (outcome.ended == sim::Ended::Stalled).then(|| outcome.to_string());
+    Ok(Passed { measured, link: loaded, queueing, virtual_seconds, events, trace: summary, lost, stalled })
 }
 
 /// Where the connections are and when they start. The starts are the same for every contender.
@@ -237,7 +277,7 @@ fn connection_record(measured: &Measured, span: Duration) -> ConnectionRecord {
 ///
 /// A connection that was never established cannot show anything. It counts with its zero goodput; a run in which none
 /// was established shows nothing at all and fails.
-fn verify(factors: &[Factor], measured: &[Measured]) -> Result<(), String> {
+fn verify(factors: impl Fn(usize) -> Vec<Factor>, measured: &[Measured]) -> Result<(), String> {
     let wrong: u64 = measured.iter().map(|connection| connection.wrong_bytes).sum();
     if wrong > 0 {
         return Err(format!("{wrong} bytes arrived wrong, twice or out of place"));
@@ -247,8 +287,8 @@ fn verify(factors: &[Factor], measured: &[Measured]) -> Result<(), String> {
         let reason = measured.iter().find_map(|connection| connection.closed.as_deref());
         return Err(format!("no connection was established ({})", reason.unwrap_or("no reason was given")));
     }
-    for factor in factors {
-        for (index, connection) in established() {
+    for (index, connection) in established() {
+        for factor in factors(index) {
             let shown = connection.evidence.iter().find(|evidence| evidence.factor == factor.name);
             let missing = match shown {
                 None => "its counters do not mention it".to_owned(),
@@ -278,8 +318,8 @@ mod tests {
     #[test]
     fn a_factor_must_be_shown_on_every_connection() {
         let cubic = [Factor { name: "congestion".to_owned(), value: "cubic".to_owned() }];
-        assert_eq!(verify(&cubic, &[evidence("cubic", 7), evidence("cubic", 1)]), Ok(()));
-        let message = |connections: &[Measured]| verify(&cubic, connections).unwrap_err();
+        assert_eq!(verify(|_| cubic.to_vec(), &[evidence("cubic", 7), evidence("cubic", 1)]), Ok(()));
+        let message = |connections: &[Measured]| verify(|_| cubic.to_vec(), connections).unwrap_err();
         assert!(message(&[evidence("cubic", 7), evidence("newreno", 7)]).ends_with("its counters say `newreno`"));
         assert!(message(&[evidence("cubic", 0)]).ends_with("acknowledgements processed stands at zero"));
         let silent = Measured { evidence: Vec::new(), ..evidence("cubic", 1) };
@@ -289,12 +329,12 @@ mod tests {
     #[test]
     fn what_makes_a_run_useless() {
         let wrong = Measured { wrong_bytes: 3, ..evidence("cubic", 1) };
-        assert!(verify(&[], &[wrong]).unwrap_err().starts_with("3 bytes"));
+        assert!(verify(|_| Vec::new(), &[wrong]).unwrap_err().starts_with("3 bytes"));
         let failed = Measured { closed: Some("timed out".to_owned()), ..Measured::default() };
         assert_eq!(
-            verify(&[], std::slice::from_ref(&failed)).unwrap_err(),
+            verify(|_| Vec::new(), std::slice::from_ref(&failed)).unwrap_err(),
             "no connection was established (timed out)"
         );
-        assert_eq!(verify(&[], &[failed, evidence("cubic", 1)]), Ok(()));
+        assert_eq!(verify(|_| Vec::new(), &[failed, evidence("cubic", 1)]), Ok(()));
     }
 }

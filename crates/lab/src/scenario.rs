@@ -234,6 +234,12 @@ pub struct Selection {
     /// Fields of the profile of every contender, unless its own profile sets them.
     #[serde(skip_serializing_if = "Settings::is_empty")]
     pub settings: Settings,
+    /// Stacks of others with their controllers, such as `quinn-cubic`: see [`crate::roster`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<String>,
+    /// Pairs of the above that share the path, connection by connection in turn: see [`crate::rivals`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<[String; 2]>,
 }
 
 /// Fields of a profile by name.
@@ -250,18 +256,24 @@ struct SelectionTable {
     profiles: Vec<Settings>,
     #[serde(default)]
     settings: Settings,
+    #[serde(default)]
+    stacks: Vec<String>,
+    #[serde(default)]
+    rivals: Vec<[String; 2]>,
 }
 
 impl From<SelectionTable> for Selection {
-    fn from(SelectionTable { congestion, ack, profiles, settings }: SelectionTable) -> Self {
-        let usual = || if profiles.is_empty() { both() } else { Vec::new() };
-        Self { congestion: congestion.unwrap_or_else(usual), ack, profiles, settings }
+    fn from(SelectionTable { congestion, ack, profiles, settings, stacks, rivals }: SelectionTable) -> Self {
+        let named = !profiles.is_empty() || !stacks.is_empty() || !rivals.is_empty();
+        let usual = || if named { Vec::new() } else { both() };
+        Self { congestion: congestion.unwrap_or_else(usual), ack, profiles, settings, stacks, rivals }
     }
 }
 
 impl Default for Selection {
     fn default() -> Self {
-        Self { congestion: both(), ack: unasked(), profiles: Vec::new(), settings: Settings::new() }
+        let (stacks, rivals) = (Vec::new(), Vec::new());
+        Self { congestion: both(), ack: unasked(), profiles: Vec::new(), settings: Settings::new(), stacks, rivals }
     }
 }
 

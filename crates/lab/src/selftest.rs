@@ -3,6 +3,7 @@
 //! Checked with the scenario at hand: the arithmetic of its bottleneck, the share that its loss model loses, and that a
 //! run repeats bit for bit.
 
+mod anchors;
 mod calibration;
 
 use netem::{Link, LinkConfig, Loss, PacketMeta, Queue};

@@ -42,6 +42,12 @@ pub trait Stack: Host {
     /// Hands over the RTT samples taken since the last call, as [`Measured::rtt`] defines them. `false` when the stack does not tell them.
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool;
 
+    /// Hands over, for each packet that was declared lost since the last call, how long after it had been sent. `false` when the
+    /// stack does not tell.
+    fn take_loss_delays(&mut self, _sink: &mut dyn FnMut(Duration)) -> bool {
+        false
+    }
+
     /// What the stack has counted so far.
     fn counters(&self) -> StackCounters;
 
@@ -168,13 +174,23 @@ pub struct StackNode<S> {
     before: Option<StackCounters>,
     /// RTT samples since then; `None` when the stack does not tell them.
     rtt: Option<Vec<Duration>>,
+    /// The same of the time in which losses were found.
+    loss_delays: Option<Vec<Duration>>,
 }
 
 impl<S: Stack> StackNode<S> {
     /// One end of a connection with its share of the workload.
     pub fn new(stack: S, end: End, spec: &RunSpec<'_>) -> Self {
         let (app, measure_from) = (App::new(end, spec), spec.measure_from);
-        Self { stack, app, started: false, measure_from, before: None, rtt: Some(Vec::new()) }
+        Self {
+            stack,
+            app,
+            started: false,
+            measure_from,
+            before: None,
+            rtt: Some(Vec::new()),
+            loss_delays: Some(Vec::new()),
+        }
     }
 }
 
@@ -193,17 +209,9 @@ impl<S: Stack> Node for StackNode<S> {
         if self.stack.timeout().is_some_and(|(at, _)| at <= now) {
             self.stack.on_timeout(now);
         }
-        if let Some(samples) = &mut self.rtt {
-            let counts = now >= self.measure_from;
-            let told = self.stack.take_rtt_samples(&mut |sample| {
-                if counts {
-                    samples.push(sample);
-                }
-            });
-            if !told {
-                self.rtt = None;
-            }
-        }
+        let counts = now >= self.measure_from;
+        keep(&mut self.rtt, counts, |sink| self.stack.take_rtt_samples(sink));
+        keep(&mut self.loss_delays, counts, |sink| self.stack.take_loss_delays(sink));
         self.app.drive(now, &mut self.stack);
         loop {
             self.stack.transmit(now, out);
@@ -221,6 +229,19 @@ impl<S: Stack> Node for StackNode<S> {
     fn finished(&self) -> bool {
         // A run ends by the clock, not when everybody is content.
         false
+    }
+}
+
+/// Keeps the samples that `take` hands over, when they count; none at all of a stack that does not tell them.
+fn keep(kept: &mut Option<Vec<Duration>>, counts: bool, take: impl FnOnce(&mut dyn FnMut(Duration)) -> bool) {
+    let Some(samples) = kept else { return };
+    let told = take(&mut |sample| {
+        if counts {
+            samples.push(sample);
+        }
+    });
+    if !told {
+        *kept = None;
     }
 }
 
@@ -268,6 +289,7 @@ fn measured<S: Stack>(
         delivered: receiver.app.tally().delivered,
         handshake,
         rtt: sender.rtt.take(),
+        loss_delays: sender.loss_delays.take(),
         rtt_min: after.rtt_min,
         stream_bytes_sent: since(|counters| counters.stream_bytes_sent),
         stream_bytes_resent: since(|counters| counters.stream_bytes_resent),

@@ -16,7 +16,7 @@ use transport::{
     ack_frequency::AckFrequency,
     congestion::Algorithm,
     fec::FecPolicy,
-    observe::{Both, Observer, ObserverFactory, Start},
+    observe::{Both, LossEvent, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
     streams::{Order, Priority, ReadError, StreamEvent, WriteError},
     tls::{
@@ -221,19 +221,33 @@ impl ObserverFactory for Watch {
     }
 }
 
-/// RTT samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
+/// Samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
 #[derive(Clone, Debug, Default)]
-struct Samples(Arc<Mutex<Vec<Duration>>>);
+struct Samples(Arc<Mutex<Taken>>);
+
+/// Samples since they were last taken.
+#[derive(Debug, Default)]
+struct Taken {
+    rtt: Vec<Duration>,
+    /// How long after a packet was sent it was declared lost.
+    losses: Vec<Duration>,
+}
 
 impl Samples {
-    fn push(&self, sample: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    fn with(&self, act: impl FnOnce(&mut Taken)) {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 impl Observer for Samples {
     fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
-        self.push(adjusted);
+        self.with(|taken| taken.rtt.push(adjusted));
+    }
+
+    fn packet_lost(&mut self, _now: Instant, lost: &LossEvent) {
+        if !lost.mtu_probe {
+            self.with(|taken| taken.losses.push(lost.after));
+        }
     }
 }
 
@@ -333,7 +347,12 @@ impl Stack for End {
     }
 
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool {
-        self.samples.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(sink);
+        self.samples.with(|taken| taken.rtt.drain(..).for_each(sink));
+        true
+    }
+
+    fn take_loss_delays(&mut self, sink: &mut dyn FnMut(Duration)) -> bool {
+        self.samples.with(|taken| taken.losses.drain(..).for_each(sink));
         true
     }
 

@@ -15,7 +15,7 @@ use lab::{
     journal::{Damage, Journal, Records},
     plan::Plan,
     record::{MANIFEST_SCHEMA, Manifest},
-    report::{MatrixReport, breaches, csv, html, markdown},
+    report::{MatrixReport, Samples, breaches, csv, html, markdown},
     scenario::{Scenario, parse},
     selftest::Check,
     summary::Summary,
@@ -214,7 +214,8 @@ fn a_matrix_says_what_it_shows() {
     };
     assert!(reverse("8") < 0.6 * reverse("2"), "{} {}", reverse("8"), reverse("2"));
 
-    let page = html(&report, &summary.manifest.scenario, &[("kernel".to_owned(), "6 <x>".to_owned())]);
+    let page =
+        html(&report, &summary.manifest.scenario, &[("kernel".to_owned(), "6 <x>".to_owned())], &Samples::default());
     assert!(page.contains("&lt;tests&gt;") && page.contains("6 &lt;x&gt;") && !page.contains("<tests>"));
     for forbidden in ["http://", "https://", "<script", "@import", "url("] {
         assert!(!page.contains(forbidden), "a page that needs nothing else: {forbidden}");

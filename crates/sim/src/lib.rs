@@ -30,4 +30,4 @@ pub use node::{Datagram, Node, Outbox};
 pub use outcome::{Ended, Outcome, Waiting};
 pub use simulation::{Limits, Simulation};
 pub use topology::{Dumbbell, Host, client_address, point_to_point, server_address};
-pub use trace::{Trace, TraceHash, TraceRecord};
+pub use trace::{FlowLoss, Trace, TraceHash, TraceRecord};

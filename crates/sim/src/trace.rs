@@ -49,6 +49,17 @@ pub struct TraceRecord {
     pub transit: Transit,
 }
 
+/// What a flow lost at the links, whatever its direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowLoss {
+    /// When it was the first time; `None` when nothing was lost.
+    pub first: Option<Instant>,
+    /// When it was the last time.
+    pub last: Option<Instant>,
+    /// How many packets.
+    pub packets: u64,
+}
+
 /// Every packet that was offered to a link.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -56,11 +67,13 @@ pub struct Trace {
     packets: u64,
     kept: Vec<TraceRecord>,
     room: usize,
+    /// By flow, as far as a flow has lost something.
+    lost: Vec<FlowLoss>,
 }
 
 impl Trace {
     pub(crate) const fn new() -> Self {
-        Self { hash: TraceHash::EMPTY, packets: 0, kept: Vec::new(), room: 0 }
+        Self { hash: TraceHash::EMPTY, packets: 0, kept: Vec::new(), room: 0, lost: Vec::new() }
     }
 
     /// The hash of all packets so far.
@@ -78,6 +91,22 @@ impl Trace {
         &self.kept
     }
 
+    /// What links dropped of a flow. The connections of a [`Dumbbell`](crate::Dumbbell) are its flows, in their order.
+    pub fn loss(&self, flow: usize) -> FlowLoss {
+        self.lost.get(flow).copied().unwrap_or_default()
+    }
+
+    fn note_loss(&mut self, record: &TraceRecord) {
+        let flow = record.packet.flow as usize;
+        if flow >= self.lost.len() {
+            self.lost.resize(flow + 1, FlowLoss::default());
+        }
+        let lost = &mut self.lost[flow];
+        lost.first = lost.first.or(Some(record.at));
+        lost.last = Some(record.at);
+        lost.packets += 1;
+    }
+
     /// Keeps the first `records` packets.
     pub(crate) const fn keep(&mut self, records: usize) {
         self.room = records;
@@ -91,7 +120,10 @@ impl Trace {
         self.hash.fold(u64::from(packet.flow) << 32 | u64::from(packet.size));
         self.hash.fold(u64::from(record.link) << 8 | u64::from(packet.ecn.bits()));
         match transit.verdict {
-            Verdict::Dropped(reason) => self.hash.fold(reason as u64),
+            Verdict::Dropped(reason) => {
+                self.hash.fold(reason as u64);
+                self.note_loss(record);
+            }
             // The simulation adds a held packet when its fate is known.
             Verdict::Held(ticket) => self.hash.fold(1 << 62 | ticket.0),
             Verdict::Delivered { first, copy } => {

@@ -176,6 +176,8 @@ pub struct LossEvent {
     pub mtu_probe: bool,
     /// What gave it away.
     pub trigger: LossTrigger,
+    /// How long after it had been sent: what it carried goes out again that much later.
+    pub after: Duration,
 }
 
 /// The state of recovery and congestion control at one moment.

@@ -14,18 +14,17 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     campaign::{self, CampaignError, Effort, Ended},
-    contender::Contender,
     experiment::records_path,
     journal::{Journal, JournalError, Records},
     plan::Plan,
-    record::{MANIFEST_SCHEMA, Manifest},
+    record::Manifest,
     report::{MatrixReport, csv, html, markdown},
     scenario::{Scenario, load},
     selftest::{self, Check},
     summary::Summary,
 };
 
-use super::{LAB, Settings, metadata, writable};
+use super::{LAB, Settings, metadata, present, sample, writable};
 use crate::{
     failure::{Failure, SELF_TEST, UNSOUND},
     stdout::write_out,
@@ -114,6 +113,9 @@ pub(super) struct Outputs {
     /// Write every point as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write every run as Parquet, a row each; needs a program built with `--features columns`
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -122,7 +124,16 @@ pub(super) struct Outputs {
 impl Outputs {
     /// Whether something is asked for that only the report of a matrix has.
     pub(super) const fn needs_matrix(&self) -> bool {
-        self.html.is_some() || self.csv.is_some()
+        self.html.is_some() || self.csv.is_some() || self.parquet.is_some()
+    }
+
+    /// Refuses before the runs what could not be written after them.
+    pub(super) fn possible(&self) -> Result<(), Failure> {
+        if cfg!(feature = "columns") || self.parquet.is_none() {
+            return Ok(());
+        }
+        Err(Failure::unsupported("this program was built without Parquet")
+            .hint("build it with `cargo build --release --features columns`, or use the Python package in python/"))
     }
 }
 
@@ -141,6 +152,8 @@ pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     for (name, values) in &args.vary {
         scenario.factors.insert(name.clone(), lab::scenario::Levels::List(values.clone()));
     }
+    present(&scenario)?;
+    args.outputs.possible()?;
     let plan = Plan::new(scenario)?;
     let manifest = manifest(&plan)?;
     writable(&args.out, "--out")?;
@@ -177,6 +190,8 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
     };
     let (journal, stored, damage) = opened.map_err(|error| unusable(&args.records, &error))?;
     let Some(plan) = plan else { return Err(Failure::new("the manifest was not read")) };
+    present(plan.base())?;
+    args.outputs.possible()?;
     let manifest = manifest(&plan)?;
     if manifest.contenders != stored.contenders || manifest.lab != stored.lab {
         return Err(Failure::new(format_args!(
@@ -204,6 +219,7 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
 pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let (manifest, records) = Records::open(&args.records)
         .map_err(|error| Failure::new(format_args!("{}: {error}", args.records.display())))?;
+    present(&manifest.scenario)?;
     let plan = Plan::new(manifest.scenario)?;
     let mut found = None;
     for record in records {
@@ -243,19 +259,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
 
 /// What a plan's file begins with.
 pub(super) fn manifest(plan: &Plan) -> Result<Manifest, Failure> {
-    let contenders = contenders(plan)?;
-    Ok(Manifest {
-        schema: MANIFEST_SCHEMA.to_owned(),
-        lab: LAB.to_owned(),
-        scenario: plan.base().clone(),
-        digest: plan.base().digest(),
-        contenders: contenders.iter().map(|contender| contender.identity()).collect(),
-    })
-}
-
-/// The contenders at the first point: their names are the same at all of them.
-fn contenders(plan: &Plan) -> Result<Vec<Box<dyn Contender>>, Failure> {
-    Ok(plan.contenders(&plan.scenario(0)?)?)
+    Ok(plan.manifest(LAB)?)
 }
 
 /// The checks that need no run of the matrix, at its first point, and a run of it twice.
@@ -327,10 +331,16 @@ pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Res
         fs::write(file, text).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
     };
     if let Some(file) = &outputs.html {
-        write(file, html(&report, &summary.manifest.scenario, &metadata::load(path)))?;
+        let scenario = &summary.manifest.scenario;
+        write(file, html(&report, scenario, &metadata::load(path), &sample::samples(&report, scenario, path)))?;
     }
     if let Some(file) = &outputs.csv {
         write(file, csv(&report))?;
+    }
+    outputs.possible()?;
+    #[cfg(feature = "columns")]
+    if let Some(file) = &outputs.parquet {
+        write_parquet(path, file)?;
     }
     if outputs.json {
         let json = serde_json::to_string(&report).map_err(|error| Failure::new(format_args!("{error}")))?;
@@ -339,6 +349,14 @@ pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Res
         write_out(&format!("{}\nRecords (JSON lines): {}\n", markdown(&report), path.display()))?;
     }
     Ok(report)
+}
+
+/// Writes the records as columns.
+#[cfg(feature = "columns")]
+fn write_parquet(records: &Path, file: &Path) -> Result<(), Failure> {
+    lab::columns::write_parquet(records, file)
+        .map(drop)
+        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
 }
 
 /// Ctrl-C asks for the end; a second one ends the program at once, which loses the runs in progress only.

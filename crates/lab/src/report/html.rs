@@ -5,8 +5,9 @@ use core::fmt::Write;
 
 use super::{
     Effect, MatrixReport,
-    plain::{label, printed, state, words},
+    plain::{OF_RIVALS, label, printed, rivals, state, words},
     plot::{Axis, Bar, Series, distribution, ellipses, escape, forest, number},
+    series::TimeSeries,
 };
 use crate::{
     figure::Figure,
@@ -16,8 +17,17 @@ use crate::{
 
 const STYLE: &str = include_str!("style.css");
 
+/// Single connections over time, for a page.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// Which runs they are from, in words.
+    pub about: String,
+    /// The contenders and what a connection of each did.
+    pub series: Vec<(String, TimeSeries)>,
+}
+
 /// The report as a page. `scenario` says what was simulated, `metadata` where (names and values).
-pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)]) -> String {
+pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)], samples: &Samples) -> String {
     let mut out = String::new();
     let _ = write!(
         out,
@@ -36,10 +46,48 @@ pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, Str
     legend(&mut out, report);
     pictures(&mut out, report);
     by_level(&mut out, report);
+    rivalry(&mut out, report);
+    over_time(&mut out, samples);
     table(&mut out, report);
     about(&mut out, report, scenario, metadata);
     out.push_str("</main></body></html>\n");
     out
+}
+
+/// What rivals do to one another.
+fn rivalry(out: &mut String, report: &MatrixReport) {
+    let rows = rivals(report);
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("<section><h2>Rivals on one path</h2><p class=\"note\">Harm is what each loses against the same run in which the other is silent.</p><table><thead><tr><th>first + second</th>");
+    for figure in OF_RIVALS {
+        let _ = write!(out, "<th class=\"n\">{}</th>", escape(&label(figure.key())));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for (name, figures) in rows {
+        let _ = write!(out, "<tr><td>{}</td>", escape(&name));
+        for text in figures {
+            let _ = write!(out, "<td class=\"n\">{text}</td>");
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></section>");
+}
+
+/// One connection of each contender over time.
+fn over_time(out: &mut String, samples: &Samples) {
+    if samples.series.is_empty() {
+        return;
+    }
+    let _ = write!(out, "<section><h2>One connection over time</h2><p class=\"note\">{}</p>", escape(&samples.about));
+    for (index, (name, series)) in samples.series.iter().enumerate() {
+        let open = if index == 0 { " open" } else { "" };
+        let _ = write!(out, "<details{open}><summary>{}</summary>", escape(name));
+        series.body(out);
+        out.push_str("</details>");
+    }
+    out.push_str("</section>");
 }
 
 /// What was found, in sentences.

@@ -38,7 +38,7 @@ const COMPARED: [Figure; 12] = [
 ];
 
 /// Figures of the table of points.
-const SHOWN: [Figure; 18] = [
+const SHOWN: [Figure; 26] = [
     Figure::Goodput,
     Figure::FlowP50,
     Figure::FlowP95,
@@ -56,7 +56,15 @@ const SHOWN: [Figure; 18] = [
     Figure::RttP95,
     Figure::QueueDelayP99,
     Figure::LinkLoss,
+    Figure::LossSetup,
+    Figure::LossAfter,
+    Figure::LossDelayP95,
     Figure::Jain,
+    Figure::Share,
+    Figure::HarmFirst,
+    Figure::HarmSecond,
+    Figure::HarmDelayFirst,
+    Figure::HarmDelaySecond,
 ];
 
 /// What a matrix says.

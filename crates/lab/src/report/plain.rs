@@ -119,6 +119,32 @@ pub(super) fn breach_text(breach: &super::Breach) -> String {
     format!("Limit \"{}\" does not hold: {}: {found}.", breach.limit, breach.place)
 }
 
+/// What rivals do to one another: the figures of which there are any.
+pub(super) const OF_RIVALS: [Figure; 5] =
+    [Figure::Share, Figure::HarmFirst, Figure::HarmSecond, Figure::HarmDelayFirst, Figure::HarmDelaySecond];
+
+/// A row for each pair of rivals: its name and [`OF_RIVALS`], from the least to the most over the points.
+pub(super) fn rivals(report: &MatrixReport) -> Vec<(String, Vec<String>)> {
+    let row = |(index, name): (usize, &String)| {
+        let range = |figure: Figure| -> Option<String> {
+            let medians: Vec<f64> = report
+                .points
+                .iter()
+                .filter_map(|point| point.figures[index].iter().find(|quoted| quoted.figure == figure.key()))
+                .map(|quoted| quoted.median)
+                .collect();
+            let low = medians.iter().copied().reduce(f64::min)?;
+            let high = medians.iter().copied().reduce(f64::max)?;
+            let text = |value| printed(figure.key(), value);
+            Some(if medians.len() == 1 { text(low) } else { format!("{} to {}", text(low), text(high)) })
+        };
+        let figures: Vec<Option<String>> = OF_RIVALS.into_iter().map(range).collect();
+        figures[0].as_ref()?;
+        Some((name.clone(), figures.into_iter().map(|text| text.unwrap_or_else(|| "–".to_owned())).collect()))
+    };
+    report.contenders.iter().enumerate().filter_map(row).collect()
+}
+
 /// The report as Markdown.
 pub fn markdown(report: &MatrixReport) -> String {
     let mut out = String::new();
@@ -139,17 +165,29 @@ pub fn markdown(report: &MatrixReport) -> String {
         let _ = writeln!(out, "- {sentence}");
     }
     if !report.overall.is_empty() {
+        // With one point there is nothing to count.
+        let many = report.size.points > 1;
         let _ = writeln!(
             out,
-            "\n## Against {}\n\nGeometric mean of the ratios over all points, 95 % bootstrap interval; equivalent means within {:.0} %. The last column counts points in which the contender is better / worse / equivalent / undecided.\n\n| contender | figure | ratio | verdict | points |\n|---|---|---|---|---|",
+            "\n## Against {}\n\nGeometric mean of the ratios{}, 95 % bootstrap interval; equivalent means within {:.0} %.{}\n\n| contender | figure | ratio | verdict |{}\n|---|---|---|---|{}",
             report.contenders.first().map_or("", String::as_str),
-            MARGIN * 100.0
+            if many { " over all points" } else { " over the seeds" },
+            MARGIN * 100.0,
+            if many {
+                " The last column counts points in which the contender is better / worse / equivalent / undecided."
+            } else {
+                ""
+            },
+            if many { " points |" } else { "" },
+            if many { "---|" } else { "" }
         );
         for effect in &report.overall {
             let [better, worse, equivalent, undecided] = effect.tally;
+            let tally =
+                if many { format!(" {better} / {worse} / {equivalent} / {undecided} |") } else { String::new() };
             let _ = writeln!(
                 out,
-                "| {} | {} | {} [{}, {}] | {} | {better} / {worse} / {equivalent} / {undecided} |",
+                "| {} | {} | {} [{}, {}] | {} |{tally}",
                 effect.contender,
                 label(effect.figure),
                 number(effect.ratio.value),
@@ -157,6 +195,19 @@ pub fn markdown(report: &MatrixReport) -> String {
                 number(effect.ratio.high),
                 words(effect.verdict)
             );
+        }
+    }
+    let rivals = rivals(report);
+    if !rivals.is_empty() {
+        let heads: Vec<String> = OF_RIVALS.iter().map(|figure| label(figure.key())).collect();
+        let _ = writeln!(
+            out,
+            "\n## Rivals on one path\n\nHarm is what each loses against the same run in which the other is silent.\n\n| first + second | {} |\n|---|{}",
+            heads.join(" | "),
+            "---|".repeat(heads.len())
+        );
+        for (name, figures) in rivals {
+            let _ = writeln!(out, "| {name} | {} |", figures.join(" | "));
         }
     }
     for (name, levels) in &report.factors {

@@ -27,10 +27,13 @@ pub struct TimeSeries {
     latest_rtt: Vec<(f64, f64)>,
     smoothed_rtt: Vec<(f64, f64)>,
     pacing: Vec<(f64, f64)>,
-    /// Bytes of packets that left, bytes of those that were lost, and packets that came in, for each [`BIN`].
+    /// For each [`BIN`]: bytes of packets that left, that were acknowledged, that were lost; packets that came in, and those of
+    /// them that acknowledged something.
     sent: Vec<f64>,
+    delivered: Vec<f64>,
     lost: Vec<f64>,
     received: Vec<f64>,
+    acknowledgements: Vec<f64>,
     states: Vec<(f64, String)>,
     end: f64,
     /// Events that were read.
@@ -90,7 +93,7 @@ impl TimeSeries {
             "packet_sent" => {
                 let size = data["raw"]["length"].as_f64().unwrap_or(0.0);
                 add(&mut self.sent, at, size);
-                if let Some(number) = data["header"]["packet_number"].as_u64() {
+                if let Some(number) = application(data) {
                     sizes.insert(number, size);
                     if sizes.len() > 100_000 {
                         sizes.pop_first();
@@ -98,10 +101,24 @@ impl TimeSeries {
                 }
             }
             "packet_lost" => {
-                let known = data["header"]["packet_number"].as_u64().and_then(|number| sizes.get(&number).copied());
+                let known = application(data).and_then(|number| sizes.get(&number).copied());
                 add(&mut self.lost, at, known.unwrap_or(0.0));
             }
-            "packet_received" => add(&mut self.received, at, 1.0),
+            "packet_received" => {
+                add(&mut self.received, at, 1.0);
+                let frames = data["frames"].as_array().into_iter().flatten();
+                let mut acknowledges = false;
+                for frame in frames.filter(|frame| frame["frame_type"] == "ack") {
+                    acknowledges = true;
+                    // Packet numbers begin anew in each space: those of the handshake are few.
+                    if application(data).is_some() {
+                        add(&mut self.delivered, at, acknowledged(frame, sizes));
+                    }
+                }
+                if acknowledges {
+                    add(&mut self.acknowledgements, at, 1.0);
+                }
+            }
             _ => {}
         }
     }
@@ -131,9 +148,16 @@ impl TimeSeries {
             escape(title),
             self.events
         );
+        self.body(&mut out);
+        out.push_str("</main></body></html>\n");
+        out
+    }
+
+    /// The pictures, for a page that has other things as well.
+    pub(super) fn body(&self, out: &mut String) {
         let (bands, states) = self.bands();
         if !states.is_empty() {
-            out.push_str("<h2>States</h2><p class=\"note\">The colours behind the lines say in which state the congestion controller was.</p><p class=\"legend\">");
+            out.push_str("<h3>States</h3><p class=\"note\">The colours behind the lines say in which state the congestion controller was.</p><p class=\"legend\">");
             for (index, state) in states.iter().enumerate() {
                 let _ = write!(
                     out,
@@ -156,7 +180,12 @@ impl TimeSeries {
             (
                 "Rates",
                 "Mbit/s",
-                vec![("pacing rate", self.pacing.clone()), ("sent", rate(&self.sent)), ("lost", rate(&self.lost))],
+                vec![
+                    ("pacing rate", self.pacing.clone()),
+                    ("sent", rate(&self.sent)),
+                    ("delivered", rate(&self.delivered)),
+                    ("lost", rate(&self.lost)),
+                ],
             ),
             (
                 "Round-trip time",
@@ -165,9 +194,12 @@ impl TimeSeries {
             ),
             ("Wait: latest RTT less the smallest", "ms", vec![("wait", wait)]),
             (
-                "Packets that came back, acknowledgements above all",
+                "Rhythm of acknowledgements",
                 "1/s",
-                vec![("received", binned(&self.received, 1.0 / BIN))],
+                vec![
+                    ("packets received", binned(&self.received, 1.0 / BIN)),
+                    ("with an acknowledgement", binned(&self.acknowledgements, 1.0 / BIN)),
+                ],
             ),
         ];
         for (heading, unit, series) in pictures {
@@ -179,7 +211,7 @@ impl TimeSeries {
             if series.is_empty() {
                 continue;
             }
-            let _ = write!(out, "<section><h2>{}</h2><p class=\"legend\">", escape(heading));
+            let _ = write!(out, "<section><h3>{}</h3><p class=\"legend\">", escape(heading));
             for (index, one) in series.iter().enumerate() {
                 let _ = write!(
                     out,
@@ -192,9 +224,29 @@ impl TimeSeries {
             out.push_str(&lines(&series, &bands, Axis { label: unit, log: false, reversed: false }, (0.0, self.end)));
             out.push_str("</section>");
         }
-        out.push_str("</main></body></html>\n");
-        out
     }
+}
+
+/// The number of a packet with application data.
+fn application(data: &Value) -> Option<u64> {
+    let kind = data["header"]["packet_type"].as_str();
+    data["header"]["packet_number"].as_u64().filter(|_| kind.is_none_or(|kind| kind == "1RTT" || kind == "0RTT"))
+}
+
+/// Bytes of the packets that an ACK frame acknowledges for the first time.
+fn acknowledged(frame: &Value, sizes: &mut std::collections::BTreeMap<u64, f64>) -> f64 {
+    let mut bytes = 0.0;
+    for range in frame["acked_ranges"].as_array().into_iter().flatten() {
+        // One number stands for itself.
+        let (Some(low), high) = (range[0].as_u64(), range[1].as_u64()) else { continue };
+        let high = high.unwrap_or(low);
+        if low > high {
+            continue;
+        }
+        let known: Vec<u64> = sizes.range(low..=high).map(|(number, _)| *number).collect();
+        bytes += known.iter().filter_map(|number| sizes.remove(number)).sum::<f64>();
+    }
+    bytes
 }
 
 /// Adds to the bin of this moment. A time that no run reaches does not make a million bins.
@@ -224,6 +276,9 @@ mod tests {
         "\u{1e}{\"time\":200.0,\"name\":\"quic:recovery_metrics_updated\",\"data\":{\"congestion_window\":12000,\"latest_rtt\":50.5}}\n",
         "\u{1e}{\"time\":250.0,\"name\":\"quic:packet_lost\",\"data\":{\"header\":{\"packet_number\":7}}}\n",
         "\u{1e}{\"time\":300.0,\"name\":\"quic:congestion_state_updated\",\"data\":{\"new\":\"drain\"}}\n",
+        "\u{1e}{\"time\":310.0,\"name\":\"quic:packet_sent\",\"data\":{\"header\":{\"packet_number\":8},\"raw\":{\"length\":500}}}\n",
+        "\u{1e}{\"time\":320.0,\"name\":\"quic:packet_received\",\"data\":{\"header\":{\"packet_number\":0},\"frames\":[{\"frame_type\":\"ack\",\"acked_ranges\":[[8,9]]}]}}\n",
+        "\u{1e}{\"time\":330.0,\"name\":\"quic:packet_received\",\"data\":{\"header\":{\"packet_number\":1},\"frames\":[{\"frame_type\":\"ack\",\"acked_ranges\":[[8]]}]}}\n",
     );
 
     #[test]
@@ -233,6 +288,9 @@ mod tests {
         // 1250 bytes within 0.1 s: 0.1 Mbit/s, sent in the second bin and lost in the third.
         assert!((binned(&series.sent, 8e-6 / BIN)[1].1 - 0.1).abs() < 1e-12);
         assert!((binned(&series.lost, 8e-6 / BIN)[2].1 - 0.1).abs() < 1e-12);
+        // Acknowledged twice, delivered once.
+        assert!((series.delivered.iter().sum::<f64>() - 500.0).abs() < 1e-9);
+        assert!((series.acknowledgements.iter().sum::<f64>() - 2.0).abs() < 1e-9);
         let (bands, names) = series.bands();
         assert_eq!(names, ["startup", "drain"]);
         assert_eq!((bands[0].from, bands[0].to), (0.1, 0.3));

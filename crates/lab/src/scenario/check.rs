@@ -84,13 +84,24 @@ impl Scenario {
             return Err(fault("run.seed", "the seeds after it would not fit into 64 bits"));
         }
         let congestion = &self.contenders.congestion;
-        if congestion.is_empty() && self.contenders.profiles.is_empty() {
+        let others = self.contenders.stacks.len() + self.contenders.rivals.len();
+        if congestion.is_empty() && self.contenders.profiles.is_empty() && others == 0 {
             return Err(fault("contenders.congestion", "nobody is compared").hint("name at least one controller"));
         }
         for (i, name) in congestion.iter().enumerate() {
             if congestion[..i].contains(name) {
                 return Err(fault("contenders.congestion", format!("`{name}` is named twice")));
             }
+        }
+        let stacks = &self.contenders.stacks;
+        for (i, name) in stacks.iter().enumerate() {
+            if stacks[..i].contains(name) {
+                return Err(fault("contenders.stacks", format!("`{name}` is named twice")));
+            }
+        }
+        if !self.contenders.rivals.is_empty() && self.traffic.connections < 2 {
+            return Err(fault("contenders.rivals", "rivals need two connections at least")
+                .hint("set `connections` in [traffic]: those with even numbers are the first rival's"));
         }
         let ack = &self.contenders.ack;
         if ack.is_empty() {

@@ -1,6 +1,6 @@
 //! The fate of a frame, told to the part that the frame belongs to.
 
-use units::Instant;
+use units::{Duration, Instant};
 use wire::StreamId;
 
 use super::{control::Control, spaces::SpaceId};
@@ -67,13 +67,13 @@ impl Fates for Carriers<'_> {
         self.tell(verdict, &frame);
     }
 
-    fn packet_lost(&mut self, pn: u64, size: u16, mtu_probe: bool, trigger: LossTrigger) {
+    fn packet_lost(&mut self, pn: u64, size: u16, mtu_probe: bool, trigger: LossTrigger, after: Duration) {
         if !mtu_probe {
             self.fec.on_packet_lost(pn);
         }
         if let Some((now, observer)) = &mut self.observer {
             let space = self.space.observed();
-            observer.packet_lost(*now, &LossEvent { space, pn, size, mtu_probe, trigger });
+            observer.packet_lost(*now, &LossEvent { space, pn, size, mtu_probe, trigger, after });
         }
     }
 }

@@ -279,6 +279,7 @@ fn a_loss_names_what_is_sent_again() {
         size: 1200,
         mtu_probe: false,
         trigger: LossTrigger::TimeThreshold,
+        after: Duration::from_millis(9),
     };
     let records = recorded(|writer| {
         writer.packet_lost(Instant::ZERO, &lost);

@@ -168,7 +168,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
             Judgement::Keep | Judgement::Ignore => {}
             Judgement::Lost(trigger) => {
                 if entry.is_in_flight() {
-                    out.packet_lost(pn, entry.size, entry.is_mtu_probe(), trigger);
+                    out.packet_lost(pn, entry.size, entry.is_mtu_probe(), trigger, now - entry.sent_at);
                     recovery.on_packet_lost(space, pn, &entry, now);
                     if !entry.is_mtu_probe() {
                         outcome.loss_detection_time += now - entry.sent_at;

@@ -75,7 +75,7 @@ pub trait Fates {
     fn frame(&mut self, verdict: Verdict, frame: SentFrame);
 
     /// A packet in flight counts as lost; its frames follow.
-    fn packet_lost(&mut self, _pn: u64, _size: u16, _mtu_probe: bool, _trigger: LossTrigger) {}
+    fn packet_lost(&mut self, _pn: u64, _size: u16, _mtu_probe: bool, _trigger: LossTrigger, _after: Duration) {}
 }
 
 impl<F: FnMut(Verdict, SentFrame)> Fates for F {
