@@ -25,8 +25,25 @@ use crate::{
     stacks::Stack,
 };
 
-/// What there is, by name.
-pub const NAMES: [&str; 6] = ["noq-bbr3", "noq-cubic", "noq-newreno", "quinn-bbr", "quinn-cubic", "quinn-newreno"];
+/// What there is, by name: stack and controller.
+pub fn names() -> Vec<&'static str> {
+    let mut names = vec!["noq-bbr3", "noq-cubic", "noq-newreno", "quinn-bbr", "quinn-cubic", "quinn-newreno"];
+    if cfg!(feature = "quiche") {
+        names.extend(["quiche-bbr2", "quiche-cubic", "quiche-newreno"]);
+    }
+    names
+}
+
+/// The version of a package that this program is built with.
+fn locked(package: &str) -> Option<&'static str> {
+    let mut lines = include_str!("../../Cargo.lock").lines();
+    let name = format!("name = \"{package}\"");
+    lines.find(|line| *line == name)?;
+    lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')
+}
+
+/// Window of a stream and of a connection in bytes: more than any path of the laboratory holds.
+const WINDOW: u64 = 16 << 20;
 
 /// Builds both ends of a connection with one stack and one of its controllers.
 #[derive(Clone, Debug)]
@@ -43,7 +60,7 @@ impl Peers {
     /// # Errors
     /// When no certificate can be made.
     pub fn named(name: &str) -> Result<Option<Self>> {
-        let Some(name) = NAMES.into_iter().find(|known| *known == name) else { return Ok(None) };
+        let Some(name) = names().into_iter().find(|known| *known == name) else { return Ok(None) };
         let Some((stack, controller)) = name.split_once('-') else { return Ok(None) };
         let stack = stack.parse()?;
         let congestion = match controller {
@@ -63,8 +80,8 @@ impl Peers {
             identity: Arc::clone(&self.identity),
             post_quantum: false,
             idle_timeout: std::time::Duration::from_secs(300),
-            stream_window: 16 << 20,
-            connection_window: 16 << 20,
+            stream_window: WINDOW,
+            connection_window: WINDOW,
             streams: 100,
             memory: None,
             log: false,
@@ -103,7 +120,24 @@ impl StackBuilder for Peers {
     type Stack = End;
 
     fn identity(&self) -> Who {
-        Who { name: self.name.to_owned(), version: "see interop/Cargo.lock".to_owned(), parameters: BTreeMap::new() }
+        let package = match self.stack {
+            Stack::Tiderace => "tiderace-transport",
+            Stack::Quinn => "quinn-proto",
+            Stack::Noq => "noq-proto",
+            Stack::Quiche => "quiche",
+        };
+        let mut parameters = BTreeMap::from([
+            ("congestion".to_owned(), format!("{:?}", self.congestion)),
+            ("stream and connection window".to_owned(), format!("{WINDOW} B")),
+            ("datagram size".to_owned(), "the stack's first, not probed".to_owned()),
+        ]);
+        if self.stack == Stack::Quiche {
+            // It leaves pacing to whoever sends: nobody does here.
+            parameters.insert("pacing".to_owned(), "off".to_owned());
+            parameters.insert("datagram size".to_owned(), "at most 1350 B".to_owned());
+        }
+        let version = format!("{package} {}", locked(package).unwrap_or("of an unknown version"));
+        Who { name: self.name.to_owned(), version, parameters }
     }
 
     fn factors(&self) -> Vec<Factor> {
@@ -273,5 +307,29 @@ impl Host for End {
 
     fn receive_datagram(&mut self) -> Option<Bytes> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lab::{record::RunOutcome, run::run_one, scenario::load, stack::SansIo};
+
+    use super::*;
+
+    #[test]
+    fn every_stack_carries_data_and_says_its_version() {
+        let mut scenario = load("mobile").unwrap();
+        (scenario.run.duration, scenario.run.warmup) = (Duration::from_secs(3), Duration::ZERO);
+        scenario.traffic.start_spread = Duration::ZERO;
+        for name in names() {
+            let peers = SansIo(Peers::named(name).unwrap().unwrap());
+            let record = run_one(&scenario, &peers, 1, None);
+            assert_eq!(record.outcome, RunOutcome::Valid, "{name}");
+            let goodput: f64 = record.connections.iter().map(|one| one.goodput).sum();
+            assert!(goodput > 1e5, "{name}: {goodput} bit/s");
+            let version = &record.contender.version;
+            assert!(version.contains(|c: char| c.is_ascii_digit()) && !version.contains("unknown"), "{version}");
+        }
+        assert!(Peers::named("quinn-bbr9").unwrap().is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use virtual_interop::contender::{NAMES, Peers};
+use virtual_interop::contender::{Peers, names};
 
 /// Play the example test cases of draft-ietf-ccwg-bbr with the controllers of other stacks, in virtual time.
 ///
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     for name in &arguments.peer {
         let Some(peers) = Peers::named(name)? else {
-            bail!("there is no `{name}`\nhint: there are {}", NAMES.join(", "));
+            bail!("there is no `{name}`\nhint: there are {}", names().join(", "));
         };
         let contender = lab::stack::SansIo(peers);
         let results = lab::suite::run(&contender).map_err(|error| anyhow!("{name}: {error}"))?;

@@ -21,7 +21,8 @@ use units::Instant;
 use crate::{
     clock,
     peer::{
-        ALPN, Closed, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id, stream_kind,
+        ALPN, Closed, Congestion, Dir, Peer, Read, Refusal, SERVER_NAME, Settings, Side, Signal, Write, stream_id,
+        stream_kind,
     },
 };
 
@@ -126,7 +127,14 @@ fn config(side: Side, settings: &Settings) -> Result<Config> {
     config.set_max_idle_timeout(u64::try_from(settings.idle_timeout.as_millis())?);
     config.set_max_recv_udp_payload_size(1_472);
     config.set_max_send_udp_payload_size(MAX_DATAGRAM);
-    config.discover_pmtu(true);
+    config.discover_pmtu(settings.congestion.is_none());
+    if let Some(congestion) = settings.congestion {
+        config.set_cc_algorithm(match congestion {
+            Congestion::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
+            Congestion::NewReno => quiche::CongestionControlAlgorithm::Reno,
+            Congestion::Bbr => quiche::CongestionControlAlgorithm::Bbr2Gcongestion,
+        });
+    }
     config.enable_pacing(false);
     config.set_initial_max_data(settings.connection_window);
     config.set_initial_max_stream_data_bidi_local(settings.stream_window);
