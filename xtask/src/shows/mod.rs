@@ -21,6 +21,7 @@ mod fuzz;
 mod hazards;
 mod interop;
 mod laboratory;
+mod laboratory_stacks;
 mod link;
 mod matrices;
 mod one_way;
@@ -161,7 +162,7 @@ fn transport() -> [Case; 11] {
 }
 
 /// The cases of the laboratory: the one that needs a machine for itself comes last.
-fn laboratory() -> [Case; 8] {
+fn laboratory() -> [Case; 12] {
     let case = |name, about, measure| Case { name, about, measure };
     [
         case("controls", "the self-test passes, and fails with each part broken", matrices::controls),
@@ -169,6 +170,14 @@ fn laboratory() -> [Case; 8] {
         case("a-a", "the same against the same over disjoint seeds", matrices::same),
         case("equal", "equal records from one thread, four, and a program that was killed", matrices::equal),
         case("full-disk", "a full disk loses the run in progress; needs the right to mount", matrices::full_disk),
+        case("ray", "the Python package: records of a Ray of two workers, pandas and polars", laboratory_stacks::ray),
+        case("stacks", "quinn, noq and quiche beside ours; exit code 77 where they are not", laboratory_stacks::beside),
+        case("burst", "does the order of contenders hold for loss bursts of 1, 3 and 6?", laboratory_stacks::burst),
+        case(
+            "real-time",
+            "V14: real time agrees with virtual time; needs an idle machine",
+            laboratory_stacks::real_time,
+        ),
         case("page", "reports in a real browser; needs chromium", page::browser),
         case("memory", "10,000 runs in the memory of 1,000", matrices::memory),
         case("matrix", "a preset, and the matrix of RTT, load, connections and ACK frequency", matrices::finish),
