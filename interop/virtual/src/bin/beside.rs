@@ -117,7 +117,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let done = std::sync::atomic::AtomicUsize::new(0);
     campaign::run(&plan, &mut journal, &Effort::default(), &AtomicBool::new(false), &|_| {
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        if done % 100 == 0 {
+        if done.is_multiple_of(100) {
             eprintln!("{done} of {} runs", plan.len());
         }
     })?;
