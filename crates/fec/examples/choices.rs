@@ -16,11 +16,12 @@ use std::collections::BTreeMap;
 use fec::{Decoder, Encoder, Kernel, Schedule, Scheme};
 use support::{Channel, Random};
 
-const LOSSES: [f64; 10] = [0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.10, 0.15, 0.20];
+const LOSSES: [f64; 15] =
+    [0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.085, 0.10, 0.125, 0.15, 0.20];
 const BURSTS: [f64; 4] = [1.0, 2.0, 3.0, 6.0];
 /// Packets in which a loss has to be repaired.
-const SLOTS: [u64; 6] = [10, 20, 40, 80, 160, 320];
-const TARGETS: [f64; 3] = [0.001, 0.01, 0.03];
+const SLOTS: [u64; 15] = [10, 12, 15, 20, 25, 30, 35, 40, 50, 60, 80, 120, 160, 240, 320];
+const TARGETS: [f64; 4] = [0.0002, 0.001, 0.01, 0.03];
 const CODES: [&str; 21] = [
     "rlc:1/20:20",
     "rlc:1/20:40",
@@ -90,7 +91,7 @@ fn main() {
     if std::env::args().any(|arg| arg == "residual") {
         return print_residual();
     }
-    let symbols = 100_000;
+    let symbols = 200_000;
     // By loss, burst, code: residual for each limit.
     let scheme = |code: &str| code.parse::<Scheme>().expect("a code");
     let mut all = Vec::new();

@@ -62,7 +62,8 @@ impl Encoder {
     ///
     /// # Panics
     /// When it has more than 65,535 bytes.
-    #[inline]
+    // Never inlined, as `repair`: profiles tell by these names what coding takes.
+    #[inline(never)]
     pub fn push(&mut self, content: &[u8]) -> u64 {
         let id = self.next_id();
         let mut buffer = if self.symbols.len() == self.capacity {
@@ -86,6 +87,7 @@ impl Encoder {
 
     /// The repair symbol. `None` when a source symbol of it is not held. `next` is what will be asked for after it: when that
     /// combines the same symbols, both are made at once.
+    #[inline(never)]
     pub fn repair(&mut self, repair: &Repair, next: Option<&Repair>) -> Option<&[u8]> {
         debug_assert_eq!(repair.check(), Ok(()));
         if let Some((_, len)) = self.twin_is.take_if(|(twin, _)| twin == repair) {

@@ -23,5 +23,5 @@ pub use decoder::{Contradiction, Decoder, DecoderFigures, Repaired, Sourced};
 pub use encoder::Encoder;
 pub use kernel::{Kernel, Term};
 pub use repair::{MAX_SPAN, Repair, RepairError};
-pub use schedule::Schedule;
+pub use schedule::{Allowed, Schedule};
 pub use scheme::{ParseSchemeError, Scheme};

@@ -10,6 +10,17 @@ use crate::{
 
 /// Repair symbols that may be made ahead of their time: what ends a message before a block is full borrows from the next.
 const AHEAD: i32 = 2;
+/// Source symbols for each repair symbol at least, over all: the cap for what ends messages beyond the rate.
+const CAP: i32 = 3;
+
+/// What the repair symbols that end a message count against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// The rate of the scheme, which holds in the long run.
+    ByRate,
+    /// No more than the cap: one repair symbol for three source symbols.
+    ByCap,
+}
 
 /// Decides after which source symbols a repair symbol is due, keeping to the rate of a [`Scheme`] in the long run.
 #[derive(Debug)]
@@ -17,6 +28,8 @@ pub struct Schedule {
     scheme: Scheme,
     /// Grows by the number of repairs with each source, and shrinks by the number of sources with each repair.
     earned: i32,
+    /// The same for the cap.
+    spare: i32,
     /// First symbol of the blocks under way, or the oldest one that no repair covers.
     start: u64,
     /// The next symbol.
@@ -28,7 +41,7 @@ pub struct Schedule {
 impl Schedule {
     /// Repairs for the symbols from `next` on.
     pub fn new(scheme: Scheme, next: u64) -> Self {
-        Self { scheme, earned: 0, start: next, next, row: 0, due: VecDeque::new() }
+        Self { scheme, earned: 0, spare: 0, start: next, next, row: 0, due: VecDeque::new() }
     }
 
     /// What it keeps to.
@@ -52,6 +65,7 @@ impl Schedule {
             self.start = id;
         }
         self.next = id + 1;
+        self.spare = (self.spare + 1).min(AHEAD * CAP);
         match self.scheme {
             Scheme::Block { sources, repairs, depth } => {
                 // What all blocks under way together will need is as much as can be saved.
@@ -106,11 +120,19 @@ impl Schedule {
         self.next - self.start
     }
 
-    /// Nothing follows soon: covers what is not covered, with up to `most` repair symbols, as far as the rate allows borrowing.
-    /// Returns how many these are.
-    pub fn flush(&mut self, most: u8) -> u8 {
+    /// Nothing follows soon: covers what is not covered, with up to `most` repair symbols, as far as is allowed. Those by rate are
+    /// borrowed from it. Returns how many these are.
+    pub fn flush(&mut self, most: u8, allowed: Allowed) -> u8 {
         if self.uncovered() == 0 {
             return 0;
+        }
+        if allowed == Allowed::ByCap && matches!(self.scheme, Scheme::Window { .. }) {
+            let mut made = 0;
+            while made < most && self.spare >= (1 - AHEAD) * CAP {
+                self.window(self.next);
+                made += 1;
+            }
+            return made;
         }
         let (Scheme::Block { sources, .. } | Scheme::Window { sources, .. }) = self.scheme;
         let before = self.due.len();
@@ -155,6 +177,7 @@ impl Schedule {
     fn window(&mut self, end: u64) {
         let Scheme::Window { window, .. } = self.scheme else { return };
         self.due.push_back(window_of(end, u64::from(window), self.row));
+        self.spare -= CAP;
         self.row = (self.row + 1) % ROWS;
         self.start = end;
     }
@@ -224,7 +247,7 @@ mod tests {
             for id in 0..10_000 {
                 schedule.on_source(id);
                 if id % 3 == 2 {
-                    schedule.flush(1);
+                    schedule.flush(1, Allowed::ByRate);
                 }
                 while let Some(repair) = schedule.take_due() {
                     assert_eq!(repair.check(), Ok(()));
@@ -242,8 +265,28 @@ mod tests {
         let mut schedule = schedule("rlc:1/5:40");
         run(&mut schedule, 0..8);
         assert_eq!(schedule.uncovered(), 3);
-        assert_eq!(schedule.flush(1), 1);
+        assert_eq!(schedule.flush(1, Allowed::ByRate), 1);
         assert_eq!(schedule.take_due().map(|r| (r.first, r.last())), Some((0, 7)));
-        assert_eq!((schedule.uncovered(), schedule.flush(1)), (0, 0));
+        assert_eq!((schedule.uncovered(), schedule.flush(1, Allowed::ByRate)), (0, 0));
+    }
+
+    /// Short messages at a low rate: the end of each is covered, and never more than a third is repair.
+    #[test]
+    fn the_cap_covers_every_message_of_three() {
+        for (message, least, most) in [(11, 1.0 / 11.0, 0.142), (4, 0.25, 0.301), (3, 0.33, 0.334), (1, 0.33, 0.334)] {
+            let mut schedule = schedule("rlc:1/20:40");
+            let mut made = 0;
+            for id in 0..9_000 {
+                schedule.on_source(id);
+                if id % message == message - 1 {
+                    schedule.flush(1, Allowed::ByCap);
+                }
+                while schedule.take_due().is_some() {
+                    made += 1;
+                }
+            }
+            let share = f64::from(made) / 9_000.0;
+            assert!((least..=most).contains(&(share + 1e-9)), "{message}: {share}");
+        }
     }
 }

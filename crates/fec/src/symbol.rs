@@ -14,11 +14,13 @@ pub(crate) const fn padded(len: usize) -> usize {
     len.next_multiple_of(VECTOR)
 }
 
-/// A buffer for one symbol, to be used again.
+/// A buffer for one symbol, to be used again: its bytes stay initialised, so that filling it anew is one copy.
 #[derive(Debug, Default)]
 pub(crate) struct Coded {
     bytes: Vec<u8>,
+    /// The first aligned byte.
     start: usize,
+    len: usize,
 }
 
 impl Coded {
@@ -29,48 +31,46 @@ impl Coded {
     #[inline]
     pub(crate) fn fill(&mut self, content: &[u8]) {
         let len = u16::try_from(content.len()).expect("symbols are smaller than packets");
-        let whole = padded(PREFIX + content.len());
-        self.begin(whole);
-        self.bytes.extend_from_slice(&len.to_be_bytes());
-        self.bytes.extend_from_slice(content);
-        self.bytes.resize(self.start + whole, 0);
+        let room = self.begin(PREFIX + content.len());
+        let (prefix, rest) = room.split_at_mut(PREFIX);
+        prefix.copy_from_slice(&len.to_be_bytes());
+        let (place, padding) = rest.split_at_mut(content.len());
+        place.copy_from_slice(content);
+        padding.fill(0);
     }
 
     /// Holds `value`, and zeros behind it.
     pub(crate) fn copy(&mut self, value: &[u8]) {
-        let whole = padded(value.len());
-        self.begin(whole);
-        self.bytes.extend_from_slice(value);
-        self.bytes.resize(self.start + whole, 0);
+        let (place, padding) = self.begin(value.len()).split_at_mut(value.len());
+        place.copy_from_slice(value);
+        padding.fill(0);
     }
 
     /// Holds `len` zeros and some more.
     #[inline]
     pub(crate) fn zero(&mut self, len: usize) {
-        let whole = padded(len);
-        self.begin(whole);
-        self.bytes.resize(self.start + whole, 0);
+        self.begin(len).fill(0);
     }
 
     /// Holds at least `len` bytes.
     pub(crate) fn grow(&mut self, len: usize) {
-        if self.len() < len {
+        if self.len < len {
             let mut grown = Self::default();
             grown.zero(len);
-            grown[..self.len()].copy_from_slice(self);
+            grown[..self.len].copy_from_slice(self);
             *self = grown;
         }
     }
 
     /// Holds the first `len` bytes only, and what follows up to the next multiple of a vector.
     pub(crate) fn shorten(&mut self, len: usize) {
-        self.bytes.truncate(self.start + padded(len));
+        self.len = self.len.min(padded(len));
     }
 
     /// Nothing is held.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.len() == self.start
+        self.len == 0
     }
 
     #[inline]
@@ -78,13 +78,15 @@ impl Coded {
         self.bytes.capacity()
     }
 
-    /// Room for `whole` bytes behind an aligned start.
+    /// Room for `len` bytes and what is missing to a multiple of a vector, behind an aligned start; what it holds is of no meaning.
     #[inline]
-    fn begin(&mut self, whole: usize) {
-        self.bytes.clear();
-        self.bytes.reserve(whole + VECTOR - 1);
-        self.start = self.bytes.as_ptr().align_offset(VECTOR).min(VECTOR - 1);
-        self.bytes.resize(self.start, 0);
+    fn begin(&mut self, len: usize) -> &mut [u8] {
+        self.len = padded(len);
+        if self.bytes.len() < self.start + self.len {
+            self.bytes = vec![0; self.len + VECTOR - 1];
+            self.start = self.bytes.as_ptr().align_offset(VECTOR).min(VECTOR - 1);
+        }
+        &mut self.bytes[self.start..self.start + self.len]
     }
 }
 
@@ -92,14 +94,14 @@ impl Deref for Coded {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        &self.bytes[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for Coded {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..]
+        &mut self.bytes[self.start..self.start + self.len]
     }
 }
 

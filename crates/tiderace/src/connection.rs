@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use transport::{CloseReason, Handle, MigrateError, Stats, streams::Priority, tls::EarlyData};
+use transport::{CloseReason, Handle, MigrateError, Stats, fec::DatagramFlow, streams::Priority, tls::EarlyData};
 use units::Duration;
 use wire::{Dir, StreamId};
 
@@ -278,6 +278,19 @@ impl Connection {
         Ok(sent?)
     }
 
+    /// As [`send_datagram`](Self::send_datagram), as one of a flow: whether and how forward error correction protects it, and when it
+    /// is worthless. What expired before it could be sent is counted in [`Stats::datagram_frames_expired`].
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub fn send_datagram_in(&self, flow: &DatagramFlow, data: Bytes) -> Result<(), DatagramError> {
+        let mut state = self.held.shared.lock();
+        let now = self.held.shared.clock.now();
+        let sent = self.act(&mut state, |_, connection| connection.send_datagram_in(now, flow, data))?;
+        state.wake_driver();
+        Ok(sent?)
+    }
+
     /// Queues an unreliable datagram as soon as the queue has room for it, so that none is dropped unsent.
     ///
     /// # Errors
@@ -392,6 +405,12 @@ impl Connection {
     /// The congestion control in use; `None` once the connection is forgotten.
     pub fn congestion(&self) -> Option<transport::congestion::Algorithm> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.congestion())
+    }
+
+    /// What was agreed on about forward error correction; `Off` once the connection is forgotten.
+    pub fn fec(&self) -> transport::fec::FecPolicy {
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).map_or(Default::default(), transport::Connection::fec)
     }
 
     /// Smoothed RTT; zero once the connection is forgotten.

@@ -42,6 +42,7 @@ pub use transport;
 pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
     ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
+    fec::{DatagramFlow, FecPolicy, Protection},
     ring::KeyRing,
     streams::Priority,
     tls::EarlyData,

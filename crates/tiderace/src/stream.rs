@@ -10,7 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use transport::streams::{self, Chunk, Order, Priority};
+use transport::{
+    fec::Protection,
+    streams::{self, Chunk, Order, Priority},
+};
 use wire::StreamId;
 
 use crate::{
@@ -150,6 +153,16 @@ impl SendStream {
     pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
         let mut state = self.connection.held.shared.lock();
         self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
+    }
+
+    /// Whether what is written is worth repair symbols, where the connection makes some (`fec` of its profile).
+    ///
+    /// # Errors
+    /// When the stream or the connection is over.
+    pub fn set_protection(&mut self, protection: Protection) -> Result<(), WriteError> {
+        let mut state = self.connection.held.shared.lock();
+        let act = |_: &mut _, connection: &mut transport::Connection| connection.set_protection(self.id, protection);
+        self.connection.act(&mut state, act)?.map_err(from_write)
     }
 }
 

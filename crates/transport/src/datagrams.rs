@@ -15,6 +15,7 @@ use wire::{
 
 use crate::{
     error::{Code, TransportError},
+    fec::{Content, DatagramFlow, Tolerance},
     sent::SentFrame,
 };
 
@@ -67,7 +68,8 @@ pub enum DatagramEvent {
     Readable,
     /// [`has_room`](Datagrams::has_room) said no, and half of the queue is free since.
     Writable,
-    /// Datagrams were dropped before they were sent: the queue was full, or the path became too narrow for them.
+    /// Datagrams were dropped before they were sent: the queue was full, the path became too narrow for them, or they waited until they
+    /// were worthless.
     SendDropped {
         /// How many, since this was said last.
         count: u64,
@@ -94,12 +96,25 @@ pub struct DatagramFigures {
     pub lost: u64,
     /// Dropped before they were sent.
     pub send_dropped: u64,
+    /// Worthless before they could be sent.
+    pub expired: u64,
     /// Received.
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
     /// Dropped before the application took them.
     pub receive_dropped: u64,
+}
+
+/// A datagram that waits to be sent.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    data: Bytes,
+    /// From then on it is worthless.
+    expires: Instant,
+    /// What may stay lost of its flow.
+    tolerance: Tolerance,
 }
 
 /// The datagrams of a connection.
@@ -109,8 +124,7 @@ pub struct DatagramFigures {
 #[derive(Debug)]
 pub struct Datagrams {
     config: DatagramsConfig,
-    /// With the number of each.
-    outgoing: VecDeque<(u64, Bytes)>,
+    outgoing: VecDeque<Waiting>,
     outgoing_cost: u64,
     next_number: u64,
     /// Bytes of the datagram that was last put into a packet.
@@ -206,6 +220,19 @@ impl Datagrams {
     /// # Errors
     /// When the peer takes no datagrams, or none as large.
     pub fn send(&mut self, data: Bytes) -> Result<u64, SendDatagramError> {
+        self.queue(data, Instant::FAR_FUTURE, Tolerance::NONE)
+    }
+
+    /// As [`send`](Self::send), as one of a flow.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_in(&mut self, now: Instant, flow: &DatagramFlow, data: Bytes) -> Result<u64, SendDatagramError> {
+        let expires = flow.expiry.map_or(Instant::FAR_FUTURE, |span| now + span);
+        self.queue(data, expires, flow.tolerance())
+    }
+
+    fn queue(&mut self, data: Bytes, expires: Instant, tolerance: Tolerance) -> Result<u64, SendDatagramError> {
         // RFC 9221 §3 MUST NOT-1: no datagrams before the peer said that it takes them
         let max = self.max_size().ok_or(SendDatagramError::Unsupported)?;
         // RFC 9221 §3 MUST NOT-2: no datagrams that are larger than the peer takes
@@ -215,7 +242,7 @@ impl Datagrams {
         let number = self.next_number;
         self.next_number += 1;
         self.outgoing_cost += cost(&data);
-        self.outgoing.push_back((number, data));
+        self.outgoing.push_back(Waiting { number, data, expires, tolerance });
         // The newest stays, also when it alone is more than the bound.
         while self.outgoing_cost > self.config.send_buffer && self.outgoing.len() > 1 {
             self.drop_oldest();
@@ -233,11 +260,30 @@ impl Datagrams {
 
     #[cold]
     fn drop_oldest(&mut self) {
-        if let Some((number, data)) = self.outgoing.pop_front() {
+        self.figures.send_dropped += 1;
+        self.give_up_oldest();
+    }
+
+    fn give_up_oldest(&mut self) {
+        if let Some(Waiting { number, data, .. }) = self.outgoing.pop_front() {
             self.outgoing_cost -= cost(&data);
-            self.figures.send_dropped += 1;
             self.dropped = Some((number, self.dropped.map_or(0, |(_, count)| count) + 1));
         }
+    }
+
+    /// Drops what has become worthless at the front of the queue.
+    #[inline]
+    fn drop_expired(&mut self, now: Instant) {
+        while self.outgoing.front().is_some_and(|waiting| waiting.expires <= now) {
+            self.figures.expired += 1;
+            self.give_up_oldest();
+        }
+    }
+
+    /// What may stay lost of the flow of the datagram that leaves next.
+    pub(crate) fn next_tolerance(&mut self, now: Instant) -> Option<Tolerance> {
+        self.drop_expired(now);
+        self.outgoing.front().map(|waiting| waiting.tolerance)
     }
 
     /// Whether a datagram waits.
@@ -249,15 +295,33 @@ impl Datagrams {
     /// Whether the next datagram is as long as the last one sent: then a packet of the same size holds it.
     #[inline]
     pub fn next_is_alike(&self) -> bool {
-        self.outgoing.front().is_some_and(|(_, data)| data.len() == self.last_len)
+        self.outgoing.front().is_some_and(|waiting| waiting.data.len() == self.last_len)
     }
 
     /// Puts as many datagrams into the packet as fit, in order, and records each.
     ///
     /// The writer ends where the packet's payload ends. A frame that reaches there has no length, so nothing may be put behind
     /// it. What no packet on this path could hold is dropped.
-    pub fn write(&mut self, _now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
-        while let Some((number, data)) = self.outgoing.front() {
+    pub fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+        self.write_while(now, w, |_| true, record);
+    }
+
+    /// As [`write`](Self::write), up to the first datagram of a flow that is not admitted; what the packet carries of them.
+    #[inline]
+    pub(crate) fn write_while(
+        &mut self,
+        now: Instant,
+        w: &mut Writer<'_>,
+        admits: impl Fn(Tolerance) -> bool,
+        record: &mut impl FnMut(SentFrame),
+    ) -> Content {
+        let mut content = Content::EMPTY;
+        loop {
+            self.drop_expired(now);
+            let Some(&Waiting { number, ref data, expires, tolerance }) = self.outgoing.front() else { break };
+            if !admits(tolerance) {
+                break;
+            }
             let len = data.len();
             let room = w.remaining();
             let length_field = match room {
@@ -271,13 +335,15 @@ impl Datagrams {
             };
             encode_datagram_header(w, length_field);
             w.bytes(data);
-            record(SentFrame::Datagram(*number));
+            record(SentFrame::Datagram(number));
+            content = content.and(Content { tolerance, expires });
             self.figures.sent += 1;
             self.figures.sent_bytes += len as u64;
             self.last_len = len;
             self.outgoing_cost -= cost(data);
             self.outgoing.pop_front();
         }
+        content
     }
 
     /// The packet with this datagram was acknowledged.
@@ -432,6 +498,39 @@ mod tests {
         assert_eq!(packet(&mut d, 503).1, [0]);
         d.send(Bytes::new()).unwrap();
         assert_eq!(packet(&mut d, 1).0, [[0u8; 0]]);
+    }
+
+    #[test]
+    fn what_is_worthless_is_not_sent() {
+        let mut d = datagrams(10_000, 0);
+        let flow = DatagramFlow { expiry: Some(units::Duration::from_millis(20)), ..DatagramFlow::default() };
+        for i in 0..3u8 {
+            d.send_in(Instant::from_millis(10 * u64::from(i)), &flow, vec![i; 10].into()).unwrap();
+        }
+        d.send(vec![9; 10].into()).unwrap();
+        assert_eq!(d.next_tolerance(Instant::from_millis(30)), Some(Tolerance::NONE));
+        assert_eq!(d.poll_event(), Some(DatagramEvent::SendDropped { count: 2, last: 1 }));
+        let mut buf = vec![0; 100];
+        let mut numbers = Vec::new();
+        d.write(Instant::from_millis(39), &mut Writer::new(&mut buf), &mut |frame| numbers.push(frame));
+        assert_eq!(numbers, [SentFrame::Datagram(2), SentFrame::Datagram(3)]);
+        assert_eq!((d.figures().expired, d.figures().send_dropped, d.outgoing_cost), (2, 0, 0));
+    }
+
+    #[test]
+    fn flows_that_tolerate_more_are_told_apart() {
+        let mut d = datagrams(10_000, 0);
+        let flow = |loss| DatagramFlow { tolerated_loss: units::Probability::new(loss).unwrap(), ..Default::default() };
+        for loss in [0.02, 0.02, 0.0, 0.02] {
+            d.send_in(Instant::ZERO, &flow(loss), vec![1; 10].into()).unwrap();
+        }
+        let mut buf = vec![0; 100];
+        let mut w = Writer::new(&mut buf);
+        let tolerant = |tolerance: Tolerance| tolerance.share() > 0.01;
+        let content = d.write_while(Instant::ZERO, &mut w, tolerant, &mut |_| {});
+        assert_eq!((content.tolerance.share(), d.figures().sent), (0.02, 2));
+        assert_eq!(d.write_while(Instant::ZERO, &mut w, |_| true, &mut |_| {}).tolerance, Tolerance::NONE);
+        assert!(!d.wants_to_send());
     }
 
     // RFC 9221 §3 MUST NOT-1, MUST NOT-2, MUST-4, MUST-5

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use fec::Scheme;
 use units::{Bitrate, Duration, Instant};
 use wire::{ConnectionId, PacketKind, Side, TransportParameters};
 
@@ -280,6 +281,13 @@ events! {
     one_way_sample(way: Way, pn: u64, variation: Duration);
     /// An acknowledgement or a timeout of recovery was worked through.
     metrics(metrics: &RecoveryMetrics);
+    /// A packet that was lost was rebuilt from repair symbols: source symbol `id`, `delay` after it was first missed.
+    symbol_recovered(id: u64, delay: Duration);
+    /// The peer has rebuilt packet `pn`, which was lost: what it carried is not sent again. Not said of packets that were declared
+    /// lost before.
+    packet_recovered(pn: u64);
+    /// What is sent is protected by another code from here on; `None`: it is not.
+    code_updated(old: Option<Scheme>, new: Option<Scheme>);
     /// A deadline passed.
     timer_expired(timer: Timer);
     /// Keys for packets of `sender` at this level became usable.

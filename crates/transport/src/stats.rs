@@ -97,6 +97,7 @@ figures! {
     datagram_frames_received: Counter, Count, "DATAGRAM frames received";
     datagram_frames_lost: Counter, Count, "DATAGRAM frames in packets declared lost";
     datagram_frames_dropped: Counter, Count, "datagrams that left a full queue unsent or unread";
+    datagram_frames_expired: Counter, Count, "datagrams that were worthless before they could be sent";
     fec_symbols_sent: Counter, Count, "packets sent that forward error correction protects: source symbols";
     fec_repairs_sent: Counter, Count, "packets sent with a repair symbol";
     fec_repair_bytes_sent: Counter, Bytes, "bytes of packets with a repair symbol";

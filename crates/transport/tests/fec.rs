@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use netem::{LinkConfig, Loss, Queue};
 use sim::{client_address, point_to_point, server_address};
 use support::{
@@ -13,9 +14,14 @@ use support::{
     puppet::{Puppet, bytes},
     server_config, server_endpoint,
 };
-use transport::{Code, Endpoint, Event, Handle, Profile, Stats, congestion::Algorithm, tls::Level};
+use transport::{
+    Code, Endpoint, Event, Handle, Profile, Stats,
+    congestion::Algorithm,
+    fec::{DatagramFlow, Protection},
+    tls::Level,
+};
 use units::{Bitrate, Duration, Instant, Probability, Seed};
-use wire::{Frame, RepairFrame, StreamFrame, StreamId, SymbolAck, Writer};
+use wire::{Dir, Frame, Frames, RepairFrame, StreamFrame, StreamId, SymbolAck, Writer};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -37,6 +43,7 @@ fn iid(share: f64) -> Loss {
 
 /// A client that sends numbered datagrams at a constant rate, and a server that notes which arrive.
 struct Numbered {
+    flow: DatagramFlow,
     client: Option<Handle>,
     peer: Option<Handle>,
     interval: Duration,
@@ -51,7 +58,8 @@ struct Numbered {
 impl Numbered {
     fn new(client: Option<Handle>, count: u64, interval: Duration) -> Self {
         let (next, done_at) = (None, None);
-        Self { client, peer: client, interval, count, next, sent: 0, arrived: BTreeSet::new(), twice: 0, done_at }
+        let flow = DatagramFlow::default();
+        Self { flow, client, peer: client, interval, count, next, sent: 0, arrived: BTreeSet::new(), twice: 0, done_at }
     }
 }
 
@@ -77,7 +85,7 @@ impl App for Numbered {
             if self.sent < self.count {
                 let mut data = self.sent.to_be_bytes().to_vec();
                 data.resize(1300, self.sent as u8);
-                connection.send_datagram(data.into()).unwrap();
+                connection.send_datagram_in(now, &self.flow, data.into()).unwrap();
                 self.sent += 1;
                 self.next = Some(at + self.interval);
             } else {
@@ -113,10 +121,22 @@ fn numbered(
     up: &LinkConfig,
     down: &LinkConfig,
     seed: u64,
+    client: (Endpoint, Handle, u64),
+    server: Endpoint,
+) -> (Clocked, Clocked) {
+    numbered_in(DatagramFlow::default(), up, down, seed, client, server)
+}
+
+fn numbered_in(
+    flow: DatagramFlow,
+    up: &LinkConfig,
+    down: &LinkConfig,
+    seed: u64,
     (client, handle, count): (Endpoint, Handle, u64),
     server: Endpoint,
 ) -> (Clocked, Clocked) {
-    let client = Clocked(Host::new(client_address(0), client, Numbered::new(Some(handle), count, 2 * MS)));
+    let sends = Numbered { flow, ..Numbered::new(Some(handle), count, 2 * MS) };
+    let client = Clocked(Host::new(client_address(0), client, sends));
     let server = Clocked(Host::new(server_address(0), server, Numbered::new(None, 0, MS)));
     let mut simulation = point_to_point(Seed::from_number(seed), up, down, client, server).unwrap();
     let _ = simulation.run_until(Instant::from_millis(2 * count + 3_000)).unwrap();
@@ -126,11 +146,22 @@ fn numbered(
 
 /// Sends `count` datagrams, 500 a second; the figures of both ends and what arrived.
 fn datagrams(fec: (&str, &str), loss: Loss, count: u64, seed: u64) -> (Stats, Stats, BTreeSet<u64>) {
+    flow_of(DatagramFlow::default(), fec, &link(loss), count, seed)
+}
+
+/// The same of one flow.
+fn flow_of(
+    flow: DatagramFlow,
+    fec: (&str, &str),
+    up: &LinkConfig,
+    count: u64,
+    seed: u64,
+) -> (Stats, Stats, BTreeSet<u64>) {
     let mut client = client_endpoint(seed);
     let server = server_endpoint(seed, server_config(&profile(fec.1)));
     let handle =
         client.connect(Instant::ZERO, &client_config(&profile(fec.0)), server_address(0), "server.test").unwrap();
-    let (client, server) = numbered(&link(loss), &link(Loss::None), seed, (client, handle, count), server);
+    let (client, server) = numbered_in(flow, up, &link(Loss::None), seed, (client, handle, count), server);
     let stats = |host: &Host<Numbered>| host.endpoint.connection(host.app.peer.unwrap()).unwrap().stats();
     assert_eq!(server.0.app.twice, 0, "a datagram was delivered twice");
     (stats(&client.0), stats(&server.0), server.0.app.arrived)
@@ -233,6 +264,89 @@ fn reordering_delivers_nothing_twice() {
         assert_eq!(server.0.app.twice, 0);
         assert!(server.0.app.arrived.len() > 990, "{}", server.0.app.arrived.len());
     }
+}
+
+fn tolerating(share: f64) -> DatagramFlow {
+    DatagramFlow { tolerated_loss: Probability::new(share).unwrap(), ..DatagramFlow::default() }
+}
+
+/// A flow that is content with what the path loses is left alone; one that is not gets what it asks for, and no more than that.
+#[test]
+fn a_flow_gets_the_protection_that_it_asks_for() {
+    let run = |flow, code, loss| flow_of(flow, (code, code), &link(iid(loss)), 4_000, 7);
+    for code in ["rlc:1/5:40", "auto"] {
+        let (client, _, arrived) = run(tolerating(0.2), code, 0.05);
+        // Until the share that is lost is known, a fixed code protects.
+        assert!(client.fec_symbols_sent < 400, "{code}: {} symbols", client.fec_symbols_sent);
+        assert!(arrived.len() < 3_900, "{code}: {} arrived", arrived.len());
+    }
+    let never = DatagramFlow { protection: Protection::Never, ..DatagramFlow::default() };
+    let (client, _, arrived) = run(never, "rlc:1/5:40", 0.05);
+    assert_eq!((client.fec_symbols_sent, client.fec_repairs_sent), (0, 0));
+    assert!(arrived.len() < 3_900);
+    let share = |flow| {
+        let (client, server, arrived) = run(flow, "auto", 0.05);
+        assert!(server.fec_symbols_recovered > 50, "{server:?}");
+        (client.fec_repairs_sent as f64 / client.fec_symbols_sent as f64, 1.0 - arrived.len() as f64 / 4_000.0)
+    };
+    let (strict, tolerant) = (share(tolerating(0.0)), share(tolerating(0.03)));
+    assert!(tolerant.0 < 0.7 * strict.0, "{tolerant:?} {strict:?}");
+    assert!(strict.1 < 0.012 && tolerant.1 < 0.03, "{tolerant:?} {strict:?}");
+}
+
+/// A path that carries a third of the flow, in turns with one that carries it all: what waited too long is not sent, and what
+/// it would have repaired is not repaired.
+#[test]
+fn what_is_worthless_is_neither_sent_nor_repaired() {
+    let flow = DatagramFlow { expiry: Some(60 * MS), ..DatagramFlow::default() };
+    let narrow = LinkConfig { rate: Some(Bitrate::from_mbps(2)), ..link(iid(0.02)) };
+    let (kept, _, _) = flow_of(DatagramFlow::default(), ("rlc:1/5:40", "receive"), &narrow, 1_500, 9);
+    let (client, _, arrived) = flow_of(flow, ("rlc:1/5:40", "receive"), &narrow, 1_500, 9);
+    assert!(client.datagram_frames_expired > 300, "{client:?}");
+    assert_eq!(client.datagram_frames_sent + client.datagram_frames_expired, 1_500);
+    assert!(client.fec_symbols_sent <= client.datagram_frames_sent + 20 && arrived.len() < 1_200);
+    // Repair of what nobody wants is dropped: less of it leaves than the code would make.
+    let share = |stats: &Stats| stats.fec_repairs_sent as f64 / stats.fec_symbols_sent as f64;
+    assert!(client.fec_repairs_sent < kept.fec_repairs_sent && share(&client) <= share(&kept) + 0.01, "{client:?}");
+}
+
+/// Streams in one connection, one protected, one not: the symbols hold the first alone.
+#[test]
+fn protection_is_chosen_by_stream() {
+    let mut puppet = fec_peer();
+    let handle = puppet.handle.unwrap();
+    for (protection, protected) in [(Protection::Never, false), (Protection::Policy, true)] {
+        puppet.received.clear();
+        let connection = puppet.victim.connection_mut(handle).unwrap();
+        let stream = connection.open(Dir::Uni).unwrap();
+        connection.set_protection(stream, protection).unwrap();
+        connection.write(stream, &mut Bytes::from(vec![7; 3_000])).unwrap();
+        puppet.collect();
+        puppet.wait(100 * MS);
+        let data = puppet.frames().filter(|(_, frame)| matches!(frame, Frame::Stream(_))).count();
+        let symbols = puppet.frames().filter(|(_, frame)| matches!(frame, Frame::SourceSymbol { .. })).count();
+        assert!(data >= 2 && (symbols > 0) == protected, "{data} {symbols}");
+    }
+    // Both wait: the one that is not to be protected is in packets without a symbol, and alone there.
+    puppet.received.clear();
+    let connection = puppet.victim.connection_mut(handle).unwrap();
+    let (plain, safe) = (connection.open(Dir::Uni).unwrap(), connection.open(Dir::Uni).unwrap());
+    connection.set_protection(plain, Protection::Never).unwrap();
+    connection.write(plain, &mut Bytes::from(vec![1; 500])).unwrap();
+    connection.write(safe, &mut Bytes::from(vec![2; 500])).unwrap();
+    puppet.collect();
+    puppet.wait(100 * MS);
+    let mut seen = BTreeSet::new();
+    for (_, payload) in &puppet.received {
+        let frames: Vec<_> = Frames::new(payload).map(Result::unwrap).collect();
+        let symbol = frames.iter().any(|frame| matches!(frame, Frame::SourceSymbol { .. }));
+        for frame in frames {
+            if let Frame::Stream(StreamFrame { id, .. }) = frame {
+                seen.insert((id, symbol));
+            }
+        }
+    }
+    assert_eq!(seen, BTreeSet::from([(plain, false), (safe, true)]));
 }
 
 // Peers that abuse it.

@@ -162,12 +162,15 @@ fn bad_link() -> LinkConfig {
 
 /// Runs a transfer over a bad network. Returns who recorded it, and the figures of both ends.
 fn transfer(seed: u64) -> (Recorder, [Stats; 2]) {
+    transfer_with(seed, &Profile { receive_timestamps: 16, ..Profile::default() })
+}
+
+fn transfer_with(seed: u64, profile: &Profile) -> (Recorder, [Stats; 2]) {
     let recorder = Recorder::default();
-    let profile = Profile { receive_timestamps: 16, ..Profile::default() };
     let mut client = client_endpoint(seed);
-    let mut config = client_config(&profile);
+    let mut config = client_config(profile);
     config.observe = recorder.factory();
-    let server = server_endpoint(seed, ServerConfig { observe: recorder.factory(), ..server_config(&profile) });
+    let server = server_endpoint(seed, ServerConfig { observe: recorder.factory(), ..server_config(profile) });
     let handle = client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
     let link = bad_link();
     let mut sim = point_to_point(
@@ -239,6 +242,29 @@ fn the_file_agrees_with_the_figures() {
         }
     }
     assert!(lost > 0 && dropped > 0, "the network was not bad: {lost} lost, {dropped} dropped");
+}
+
+/// What repair does is in the file, as often as the figures say.
+#[test]
+fn repair_is_told() {
+    let (recorder, stats) = transfer_with(1, &Profile { fec: "rlc:1/5:40".parse().unwrap(), ..Profile::default() });
+    let mut recovered = 0;
+    for (events, stats) in recorder.events().iter().zip(stats) {
+        let count = |name| named(events, name).count() as u64;
+        let frames = |name, ty| {
+            let all = named(events, name).flat_map(|data| data["frames"].as_array().unwrap());
+            all.filter(|frame| frame["frame_type"] == ty).count() as u64
+        };
+        assert_eq!(frames("quic:packet_sent", "repair"), stats.fec_repairs_sent);
+        assert_eq!(frames("quic:packet_sent", "source_symbol"), stats.fec_symbols_sent);
+        assert_eq!(frames("quic:packet_received", "repair"), stats.fec_repairs_received);
+        assert_eq!(count("fec:symbol_recovered"), stats.fec_symbols_recovered);
+        assert_eq!(count("fec:packet_recovered"), stats.fec_packets_recovered);
+        let code = named(events, "fec:code_updated").next().unwrap();
+        assert_eq!((&code["old"], &code["new"]), (&Value::from("off"), &Value::from("rlc:1/5:40")));
+        recovered += stats.fec_symbols_recovered;
+    }
+    assert!(recovered > 5, "{recovered}");
 }
 
 #[test]
@@ -448,6 +474,8 @@ fn every_event_happens() {
     for seed in 0..4 {
         seen.extend(transfer(seed).0.seen.lock().unwrap().iter());
     }
+    let repaired = Profile { fec: "rlc:1/5:40".parse().unwrap(), ..Profile::default() };
+    seen.extend(transfer_with(1, &repaired).0.seen.lock().unwrap().iter());
     let mut pair = Pair::new(24, RetryPolicy::Always);
     pair.exchange();
     pair.pass(100);

@@ -171,7 +171,7 @@ pub(crate) fn run(seed: u64) -> Outcome {
         contents.push(content);
         schedule.on_source(id);
         if random.below(20) == 0 || step + 1 == symbols {
-            schedule.flush(2);
+            schedule.flush(2, if seed.is_multiple_of(2) { fec::Allowed::ByRate } else { fec::Allowed::ByCap });
         }
         let mut sent = vec![Packet::Source(id)];
         while let Some(repair) = schedule.take_due() {

@@ -11,6 +11,7 @@ use crate::{
     congestion::Algorithm,
     datagrams::SendDatagramError,
     events::{CloseReason, Event},
+    fec::{DatagramFlow, Protection},
     streams::{Chunk, Order, Priority, ReadError, Then, WriteError},
 };
 
@@ -90,6 +91,14 @@ impl Connection {
         self.streams.set_priority(id, priority)
     }
 
+    /// Whether a stream's data is worth repair symbols, where the connection makes some (`fec` of its profile).
+    ///
+    /// # Errors
+    /// When the stream is not open for sending.
+    pub fn set_protection(&mut self, id: StreamId, protection: Protection) -> Result<(), WriteError> {
+        self.streams.set_protection(id, protection)
+    }
+
     /// Bytes written to streams that the peer has not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         self.streams.unacknowledged_bytes()
@@ -128,6 +137,19 @@ impl Connection {
     /// When the peer takes none, or none of this size.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
         self.datagrams.send(data).map(|_| ())
+    }
+
+    /// As [`send_datagram`](Self::send_datagram), as one of a flow: whether and how it is protected, and when it is worthless.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub fn send_datagram_in(
+        &mut self,
+        now: Instant,
+        flow: &DatagramFlow,
+        data: Bytes,
+    ) -> Result<(), SendDatagramError> {
+        self.datagrams.send_in(now, flow, data).map(|_| ())
     }
 
     /// Whether a datagram of `len` bytes can be queued without dropping another. After `false`,

@@ -9,8 +9,8 @@ use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     error::{Code, TransportError},
-    fec::{SymbolRoom, View, may_be_in_symbol, violation},
-    recovery::{self, AckOutcome, Allowance},
+    fec::{Content, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
+    recovery::{self, AckOutcome},
     sent::SentFrame,
 };
 
@@ -63,7 +63,9 @@ impl Connection {
     // RFC 9265 §4: recovery does not hide the loss.
     fn deliver_recovered(&mut self, now: Instant, seen: &PacketSeen<'_>) -> Result<(), TransportError> {
         let mut any = false;
-        while let Some(content) = self.fec_receiver()?.next_recovered(now).map(Bytes::copy_from_slice) {
+        while let Some(Recovered { id, content, delay }) = self.fec_receiver()?.next_recovered(now) {
+            let content = Bytes::copy_from_slice(content);
+            self.observe(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
             self.streams.next_buffer();
             let mut frames = Frames::new(&content);
@@ -129,6 +131,7 @@ impl Connection {
                 }
             }
             if let Some(outcome) = outcome {
+                self.observe(now, |observer, at| observer.packet_recovered(at, pn));
                 self.on_outcome(now, &outcome);
             }
         }
@@ -148,6 +151,29 @@ impl Connection {
         sender.room(capacity, remaining, pn_len)
     }
 
+    /// Whether the data that leaves next is worth repair.
+    pub(super) fn protects_next(&mut self, now: Instant) -> bool {
+        let Some(sender) = self.fec.sender.as_ref().filter(|sender| sender.is_on()) else { return false };
+        let tolerance = self.datagrams.next_tolerance(now).unwrap_or_else(|| {
+            if self.streams.next_is_protected() == Some(false) { Tolerance::ALL } else { Tolerance::NONE }
+        });
+        sender.protects(tolerance)
+    }
+
+    /// Datagrams and stream data of a packet without a symbol: nothing that is worth one.
+    pub(super) fn write_unprotected(&mut self, now: Instant, w: &mut Writer<'_>) {
+        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
+        let ledger = &mut space.ledger;
+        let protects = |tolerance| self.fec.sender.as_ref().is_some_and(|sender| sender.protects(tolerance));
+        let protected = protects(Tolerance::NONE);
+        if self.datagrams.wants_to_send() {
+            self.datagrams.write_while(now, w, |tolerance| !protects(tolerance), &mut |f| ledger.record(f));
+        }
+        if self.streams.wants_to_send() {
+            self.streams.write_frames_while(w, |protectable| !(protectable && protected), &mut |f| ledger.record(f));
+        }
+    }
+
     /// Datagrams and stream data of a packet, as a source symbol; where it starts, when there is any.
     pub(super) fn write_symbol(&mut self, now: Instant, room: SymbolRoom, w: &mut Writer<'_>) -> Option<usize> {
         let start = w.position();
@@ -158,14 +184,19 @@ impl Connection {
         let space = self.spaces.get_mut(SpaceId::DATA)?;
         let ledger = &mut space.ledger;
         let mut ends = false;
+        let mut carried = Content::EMPTY;
         if self.datagrams.wants_to_send() {
-            self.datagrams.write(now, &mut inner, &mut |f| ledger.record(f));
+            carried = self.datagrams.write_while(now, &mut inner, |_| true, &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
+            let before = inner.position();
             self.streams.write_frames(&mut inner, &mut |f| {
                 ends |= matches!(f, SentFrame::Stream { fin: true, .. });
                 ledger.record(f);
             });
+            if inner.position() > before {
+                carried = carried.and(Content::STREAMS);
+            }
         }
         let len = inner.position();
         if len == 0 {
@@ -174,8 +205,11 @@ impl Connection {
         }
         ledger.record(SentFrame::Symbol(room.id));
         w.rewind(content + len);
-        if ends && let Some(sender) = &mut self.fec.sender {
-            sender.on_message_end();
+        if let Some(sender) = &mut self.fec.sender {
+            sender.begin(carried);
+            if ends {
+                sender.on_message_end();
+            }
         }
         if len == room.bytes {
             return Some(content);
@@ -214,7 +248,7 @@ impl Connection {
         let left = w.remaining();
         let Some(sender) = &mut self.fec.sender else { return 0 };
         let room = |first| left.saturating_sub(RepairFrame::header_len(first));
-        let Some((repair, data)) = sender.next_repair(room) else { return 0 };
+        let Some((repair, data)) = sender.next_repair(now, room) else { return 0 };
         let frame =
             RepairFrame { first: repair.first, count: repair.count, stride: repair.stride, row: repair.row, data };
         let frame = Frame::Repair(frame);
@@ -258,18 +292,20 @@ impl Connection {
 
     /// Acknowledgements and losses may change what is worth protecting.
     pub(super) fn review_fec(&mut self, now: Instant, outcome: &AckOutcome) {
-        let wants = self.has_data();
         let Some(sender) = &mut self.fec.sender else { return };
         let path = &mut self.paths[self.active];
         let rtt = path.recovery.rtt();
         let Some(min_rtt) = rtt.min() else { return };
         let smoothed_rtt = rtt.smoothed();
         let marked = matches!(outcome.ecn, recovery::EcnFeedback::Valid { newly_ce: 1.. });
-        let bulk = wants && !matches!(path.recovery.allowance(now, u64::MAX), Allowance::Bytes(_));
-        let view =
-            View { smoothed_rtt, min_rtt, acked: outcome.acked_packets, lost: outcome.lost_packets, bulk, marked };
+        let view = View { smoothed_rtt, min_rtt, acked: outcome.acked_packets, lost: outcome.lost_packets, marked };
+        let before = sender.code();
         sender.review(now, &view);
+        let after = sender.code();
         let patience = if sender.is_on() { (sender.patience(), sender.patience_time()) } else { Default::default() };
         path.recovery.set_patience(patience.0, patience.1);
+        if before != after {
+            self.observe(now, |observer, at| observer.code_updated(at, before, after));
+        }
     }
 }

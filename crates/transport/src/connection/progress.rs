@@ -91,6 +91,9 @@ impl Connection {
         }
         if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
             self.fec.start(self.profile.fec, window);
+            if let Some(code) = self.fec.sender.as_ref().and_then(|sender| sender.code()) {
+                self.observe(now, |observer, at| observer.code_updated(at, None, Some(code)));
+            }
         }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
         for path in &mut self.paths.0 {

@@ -249,7 +249,7 @@ impl Connection {
                     let mtu = self.paths[place].discovery.distrust();
                     self.set_path_mtu(now, place, mtu);
                 }
-                self.probe(id, deadline.reason == Reason::AntiDeadlock);
+                self.probe(now, id, deadline.reason == Reason::AntiDeadlock);
                 self.observe_metrics(now);
             }
         }
@@ -257,14 +257,14 @@ impl Connection {
 
     /// Asks for probes in a space. RFC 9002 §6.2.4 MUST-1, SHOULD-2: they carry something new, or else repeat what is
     /// missing.
-    fn probe(&mut self, id: SpaceId, anti_deadlock: bool) {
+    fn probe(&mut self, now: Instant, id: SpaceId, anti_deadlock: bool) {
         let new_data = self.wants_to_send(id);
         if let Some(space) = self.spaces.get_mut(id) {
             space.probes = if anti_deadlock { 1 } else { PROBES };
         }
         if id == SpaceId::DATA {
             // Repair of all that is missing does more than a copy of a part of it.
-            let repaired = !new_data && self.fec.sender.as_mut().is_some_and(|sender| sender.probe(PROBES));
+            let repaired = !new_data && self.fec.sender.as_mut().is_some_and(|sender| sender.probe(now, PROBES));
             if !new_data && !repaired {
                 self.repeat_oldest(id, REPEATED);
             }

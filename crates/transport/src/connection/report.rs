@@ -136,6 +136,7 @@ impl Connection {
         let datagrams = self.datagrams.figures();
         stats.datagram_frames_sent = datagrams.sent;
         stats.datagram_frames_lost = datagrams.lost;
+        stats.datagram_frames_expired = datagrams.expired;
         stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
         stats
     }

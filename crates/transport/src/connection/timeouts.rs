@@ -55,7 +55,11 @@ impl Connection {
         // Nor does what waits for an answer of TLS.
         let acks = acks.filter(|_| self.datagram_room() > 0 && !self.handshake.is_away());
         self.timers.set(Timer::AckDelay, acks);
-        let paced_until = if self.has_data() {
+        let held = self.has_data();
+        if let Some(sender) = &mut self.fec.sender {
+            sender.on_held(now, held);
+        }
+        let paced_until = if held {
             match self.paths[self.active].recovery.allowance(now, u64::MAX) {
                 Allowance::PacedUntil(at) => Some(at),
                 Allowance::Bytes(_) | Allowance::WindowFull => None,
@@ -66,7 +70,7 @@ impl Connection {
         };
         self.timers.set(Timer::Pacing, paced_until);
         // While data waits, repair follows from it.
-        let repair = self.fec.deadline().filter(|_| !self.has_data());
+        let repair = self.fec.deadline().filter(|_| !held);
         self.timers.set(Timer::Repair, repair);
         let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);

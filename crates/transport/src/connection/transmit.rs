@@ -258,6 +258,11 @@ impl Connection {
         // Nearly always only one space is left, and a datagram is a packet.
         let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
         let Some(mut packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
+        if packet.ack_eliciting
+            && let Some(sender) = &mut self.fec.sender
+        {
+            sender.on_packet(now);
+        }
         let limit = out.len() - TAG_LEN;
         if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
             out[packet.end..limit].fill(0);
@@ -515,10 +520,18 @@ impl Connection {
             self.write_control(now, w);
         }
         let capacity = w.position() + w.remaining() - frames_start;
-        if self.fec.sender.is_some()
-            && let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len)
-        {
-            return self.write_symbol(now, room, w);
+        if self.fec.sender.is_some() {
+            match self.protects_next(now) {
+                true => {
+                    if let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len) {
+                        return self.write_symbol(now, room, w);
+                    }
+                }
+                false => {
+                    self.write_unprotected(now, w);
+                    return None;
+                }
+            }
         }
         let space = self.spaces.get_mut(id)?;
         let ledger = &mut space.ledger;

@@ -7,7 +7,7 @@
 use fec::Scheme;
 use units::{Duration, Instant};
 
-use super::table;
+use super::{estimate::Estimate, table};
 
 /// Below this RTT a copy is quick enough.
 const LEAST_RTT: Duration = Duration::from_micros(22_500);
@@ -15,14 +15,13 @@ const LEAST_RTT: Duration = Duration::from_micros(22_500);
 const LEAST_LOSS: f64 = 0.001;
 /// Above it nothing that is permitted helps.
 const MOST_LOSS: f64 = 0.25;
-/// Packets over which the share is averaged.
-const SPAN: f64 = 1024.0;
 /// A queue is growing when packets wait for this share of the smallest RTT.
 const QUEUE_SHARE: f64 = 0.25;
-/// What may remain lost …
-const TARGET: f64 = 0.001;
-/// … or at least this, where nothing that is permitted leaves less.
-const LOOSE_TARGET: f64 = 0.01;
+/// What may remain lost, so that of a hundred messages in order less than one waits for a copy: each that does holds up those of
+/// most of a round trip.
+const TARGET: f64 = 0.0002;
+/// … or these, where nothing that is permitted leaves less.
+const LOOSE_TARGETS: [f64; 2] = [0.001, 0.01];
 /// Repair has to arrive before a copy would: within this share of the RTT.
 const IN_TIME: f64 = 0.75;
 /// The window held data back within this many round trips.
@@ -36,10 +35,19 @@ pub(crate) struct View {
     /// Packets newly acknowledged and lost.
     pub(crate) acked: u64,
     pub(crate) lost: u64,
-    /// Window or pacing hold data back.
-    pub(crate) bulk: bool,
     /// Packets were marked.
     pub(crate) marked: bool,
+}
+
+/// What is asked of protection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Packets per second.
+    pub(super) rate: f64,
+    /// Share of the strictest data that may stay lost; above 1 when there was none.
+    pub(super) tolerated: f64,
+    /// Window or pacing have held data back for long.
+    pub(super) bulk: bool,
 }
 
 /// What a choice depends on.
@@ -70,60 +78,28 @@ pub fn choose(conditions: &Conditions) -> Option<Scheme> {
     table::CODES.get(usize::from(choice)).copied()
 }
 
-/// Owns the estimates.
-#[derive(Debug)]
+/// Owns the choice.
+#[derive(Debug, Default)]
 pub(crate) struct Controller {
-    loss: f64,
-    burst: f64,
-    /// Packets seen, as far as they count for the estimates.
-    seen: f64,
-    last_lost: Option<u64>,
-    run: f64,
     bulk_until: Option<Instant>,
     marked_until: Option<Instant>,
     choice: Option<(Scheme, u8)>,
-}
-
-impl Default for Controller {
-    fn default() -> Self {
-        Self {
-            loss: 0.0,
-            burst: 1.0,
-            seen: 0.0,
-            last_lost: None,
-            run: 0.0,
-            bulk_until: None,
-            marked_until: None,
-            choice: None,
-        }
-    }
 }
 
 impl Controller {
     /// The lightest code, to begin with.
     pub(crate) const LEAST: Scheme = Scheme::Window { repairs: 1, sources: 20, window: 40 };
 
-    /// A packet was lost.
-    pub(crate) fn on_lost(&mut self, pn: u64) {
-        let follows = self.last_lost.is_some_and(|last| pn == last + 1);
-        if !follows && self.run > 0.0 {
-            self.burst += (self.run - self.burst) / 16.0;
-            self.run = 0.0;
-        }
-        self.run += 1.0;
-        self.last_lost = Some(pn);
-    }
-
     /// The code to use from here on, and how many repair symbols end a message; `None` for none.
-    pub(crate) fn review(&mut self, now: Instant, view: &View, rate: f64) -> Option<(Scheme, u8)> {
-        let packets = (view.acked + view.lost) as f64;
-        if packets > 0.0 {
-            // The first packets count as much as there are of them.
-            self.seen = (self.seen + packets).min(SPAN);
-            self.loss += (view.lost as f64 / packets - self.loss) * (packets / self.seen.max(packets));
-        }
+    pub(super) fn review(
+        &mut self,
+        now: Instant,
+        view: &View,
+        estimate: &Estimate,
+        demand: &Demand,
+    ) -> Option<(Scheme, u8)> {
         let rounds = |count: u32| now + view.smoothed_rtt * count;
-        if view.bulk {
+        if demand.bulk {
             self.bulk_until = Some(rounds(BULK_ROUNDS));
         }
         if view.marked {
@@ -132,9 +108,11 @@ impl Controller {
         let pending = |until: Option<Instant>| until.is_some_and(|until| now < until);
         let waiting = view.smoothed_rtt.saturating_sub(view.min_rtt);
         let queue = waiting.as_secs_f64() > QUEUE_SHARE * view.min_rtt.as_secs_f64();
+        // Once on, it goes on until it is not needed; before, a loss or two that came by chance prove nothing.
+        let loss = if self.choice.is_some() { estimate.loss() } else { estimate.loss_at_least() };
         let off = view.min_rtt < LEAST_RTT
-            || self.loss < LEAST_LOSS
-            || self.loss > MOST_LOSS
+            || loss < LEAST_LOSS
+            || estimate.loss() > MOST_LOSS
             || pending(self.bulk_until)
             || pending(self.marked_until);
         if off {
@@ -146,14 +124,14 @@ impl Controller {
             return self.choice;
         }
         let deadline = view.min_rtt.mul_f64(IN_TIME);
-        let burst = self.burst.max(1.0);
+        let (loss, burst, rate) = (estimate.loss(), estimate.burst(), demand.rate.min(1e6));
+        // Data that tolerates any loss asks for nothing; who speaks next may.
+        let tolerated = if demand.tolerated > 1.0 { 0.0 } else { demand.tolerated };
         let chosen =
-            |loss: f64, target: f64| choose(&Conditions { loss, burst, rate: rate.min(1e6), deadline, target });
-        // An estimate from few packets may be too low.
-        let margin = 1.0 + 1.0 / (self.loss * self.seen).max(1.0).sqrt();
-        let scheme = chosen(self.loss * margin, TARGET)
-            .or_else(|| chosen(self.loss, TARGET))
-            .or_else(|| chosen(self.loss, LOOSE_TARGET));
+            |loss, target: f64| choose(&Conditions { loss, burst, rate, deadline, target: target.max(tolerated) });
+        let scheme = chosen(loss * estimate.margin(), TARGET)
+            .or_else(|| chosen(loss, TARGET))
+            .or_else(|| LOOSE_TARGETS.into_iter().find_map(|target| chosen(loss, target)));
         // A choice is kept while it does: codes that change with every estimate protect less.
         if let (Some((held, _)), Some(wanted)) = (self.choice, scheme)
             && held.overhead() >= wanted.overhead()
@@ -161,7 +139,7 @@ impl Controller {
         {
             return self.choice;
         }
-        let tail = if self.loss > 0.02 { 2 } else { 1 };
+        let tail = if loss > 0.02 { 2 } else { 1 };
         self.choice = scheme.map(|scheme| (scheme, tail));
         self.choice
     }
@@ -193,33 +171,45 @@ mod tests {
     }
 
     fn view(acked: u64, lost: u64) -> View {
-        View { smoothed_rtt: 100 * MS, min_rtt: 100 * MS, acked, lost, bulk: false, marked: false }
+        View { smoothed_rtt: 100 * MS, min_rtt: 100 * MS, acked, lost, marked: false }
     }
 
-    fn after(loss_per_cent: u64, change: impl Fn(&mut View)) -> Option<(Scheme, u8)> {
-        let mut controller = Controller::default();
+    const DEMAND: Demand = Demand { rate: 1000.0, tolerated: 0.0, bulk: false };
+
+    fn after(loss_per_cent: u64, demand: Demand, change: impl Fn(&mut View)) -> Option<(Scheme, u8)> {
+        let (mut controller, mut estimate) = (Controller::default(), Estimate::default());
         let mut last = None;
         let mut pn = 0;
         for round in 0..200 {
             let mut view = view(100 - loss_per_cent, loss_per_cent);
             change(&mut view);
             for i in 0..loss_per_cent {
-                controller.on_lost(pn + i * 100 / loss_per_cent);
+                estimate.on_lost(pn + i * 100 / loss_per_cent);
             }
+            estimate.on_outcome(view.acked, view.lost);
             pn += 100;
-            last = controller.review(Instant::from_millis(100 * round), &view, 1000.0);
+            last = controller.review(Instant::from_millis(100 * round), &view, &estimate, &demand);
         }
         last
     }
 
     #[test]
     fn off_where_it_does_not_pay() {
-        assert!(after(5, |_| {}).is_some());
-        assert_eq!(after(0, |_| {}), None, "nothing is lost");
-        assert_eq!(after(5, |view| view.bulk = true), None, "repair would take the place of data");
-        assert_eq!(after(5, |view| (view.min_rtt, view.smoothed_rtt) = (20 * MS, 20 * MS)), None, "a copy is quick");
-        assert_eq!(after(5, |view| view.marked = true), None, "a queue is marked");
-        assert_eq!(after(50, |_| {}), None, "nothing that is permitted helps");
+        let nothing = |_: &mut View| {};
+        assert!(after(5, DEMAND, nothing).is_some());
+        assert_eq!(after(0, DEMAND, nothing), None, "nothing is lost");
+        assert_eq!(after(5, Demand { bulk: true, ..DEMAND }, nothing), None, "repair would take the place of data");
+        let near = |view: &mut View| (view.min_rtt, view.smoothed_rtt) = (20 * MS, 20 * MS);
+        assert_eq!(after(5, DEMAND, near), None, "a copy is quick");
+        assert_eq!(after(5, DEMAND, |view| view.marked = true), None, "a queue is marked");
+        assert_eq!(after(50, DEMAND, nothing), None, "nothing that is permitted helps");
+    }
+
+    #[test]
+    fn who_tolerates_more_gets_less() {
+        let overhead = |tolerated| after(5, Demand { tolerated, ..DEMAND }, |_| {}).unwrap().0.overhead();
+        let tolerated = [0.0, 0.01, 0.03].map(overhead);
+        assert!(tolerated[0] > tolerated[1] && tolerated[1] > tolerated[2], "{tolerated:?}");
     }
 
     #[test]

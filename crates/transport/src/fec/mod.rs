@@ -5,8 +5,11 @@
 //! `controller` finds worth its bytes; `receiver` rebuilds what was lost and says so. Codes and arithmetic are in the crate
 //! `fec`; where packets are built and read is the connection's business.
 
+mod carriers;
 mod controller;
+mod estimate;
 mod policy;
+mod protection;
 mod receiver;
 mod sender;
 mod table;
@@ -14,8 +17,10 @@ mod table;
 pub(crate) use controller::View;
 pub use controller::{Conditions, choose};
 pub use policy::{FecPolicy, ParseFecError};
-pub(crate) use receiver::Receiver;
-pub(crate) use sender::{Sender, SymbolRoom};
+pub(crate) use protection::Tolerance;
+pub use protection::{DatagramFlow, Protection};
+pub(crate) use receiver::{Receiver, Recovered};
+pub(crate) use sender::{Content, Sender, SymbolRoom};
 
 use units::Instant;
 use wire::Frame;

@@ -17,6 +17,14 @@ const REPEATS: u8 = 3;
 /// Ranges of recovered symbols in a report at most.
 const MAX_RANGES: usize = 16;
 
+/// A symbol that was lost and rebuilt.
+pub(crate) struct Recovered<'a> {
+    pub(crate) id: u64,
+    pub(crate) content: &'a [u8],
+    /// Since it was first missed.
+    pub(crate) delay: Duration,
+}
+
 /// Owns the decoder and the reports.
 pub(crate) struct Receiver {
     decoder: Decoder,
@@ -86,19 +94,21 @@ impl Receiver {
     }
 
     /// The next symbol that was rebuilt; it will be reported.
-    pub(crate) fn next_recovered(&mut self, now: Instant) -> Option<&[u8]> {
+    pub(crate) fn next_recovered(&mut self, now: Instant) -> Option<Recovered<'_>> {
         let (id, content) = self.decoder.next_recovered()?;
         self.recovered.insert(id);
         while self.recovered.range_count() > MAX_RANGES {
             self.recovered.pop_lowest();
         }
         self.repeats = REPEATS;
+        let mut delay = Duration::ZERO;
         if let Ok(place) = self.missed.binary_search_by_key(&id, |missed| missed.0)
             && let Some((_, at)) = self.missed.remove(place)
         {
-            self.recovery_delay += now - at;
+            delay = now - at;
+            self.recovery_delay += delay;
         }
-        Some(content)
+        Some(Recovered { id, content, delay })
     }
 
     /// Whether a report goes with the next acknowledgement.

@@ -2,31 +2,50 @@
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
-use fec::{Encoder, Kernel, MAX_SPAN, Repair, Schedule, Scheme};
+use fec::{Allowed, Encoder, Kernel, MAX_SPAN, Repair, Schedule, Scheme};
 use units::{Duration, Instant};
 use wire::{RepairFrame, source_symbol_len};
 
 use super::{
-    controller::{Controller, View},
+    carriers::Carriers,
+    controller::{Controller, Demand, View},
+    estimate::Estimate,
     policy::FecPolicy,
+    protection::Tolerance,
 };
 use crate::sent::Verdict;
 
-/// Symbols whose packets are remembered, for reports that come late.
-const REMEMBERED: usize = 1024;
 /// Repair symbols that wait for the congestion window at most: older ones have lost their worth.
 const MAX_WAITING: usize = 16;
+/// What is held back for shorter is a message, or the pause in which a controller measures the delay of an empty path.
+const BULK_LEAST: Duration = Duration::from_millis(250);
 /// The shortest silence after which the end of a message is covered.
 const TAIL_LEAST: Duration = Duration::from_millis(1);
 /// The length of a symbol in front of it, inside a repair symbol.
 const PREFIX: usize = 2;
 
-/// A packet that carried a symbol.
+/// Symbols over which the strictest content decides how much may stay lost.
+const STRICT_SPAN: u32 = 256;
+
+/// What a packet carries, as far as its protection depends on it.
 #[derive(Clone, Copy, Debug)]
-struct Carrier {
-    pn: u64,
-    /// The peer has the symbol, one way or the other; or its content has expired.
-    settled: bool,
+pub(crate) struct Content {
+    /// What may stay lost of the strictest of it.
+    pub(crate) tolerance: Tolerance,
+    /// When the last of it is worthless.
+    pub(crate) expires: Instant,
+}
+
+impl Content {
+    /// Nothing so far.
+    pub(crate) const EMPTY: Self = Self { tolerance: Tolerance::ALL, expires: Instant::ZERO };
+    /// Streams.
+    pub(crate) const STREAMS: Self = Self { tolerance: Tolerance::NONE, expires: Instant::FAR_FUTURE };
+
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { tolerance: self.tolerance.min(other.tolerance), expires: self.expires.max(other.expires) }
+    }
 }
 
 /// What a packet with a source symbol has room for.
@@ -60,19 +79,25 @@ pub(crate) struct SenderFigures {
 pub(crate) struct Sender {
     encoder: Encoder,
     schedule: Schedule,
+    estimate: Estimate,
     controller: Option<Controller>,
     /// Symbols are made at the moment.
     on: bool,
-    carriers: VecDeque<Carrier>,
-    /// The symbol of the first carrier.
-    first: u64,
-    /// Symbols below are all settled.
-    settled_below: u64,
+    carriers: Carriers,
+    /// What the packet that is being built carries.
+    content: Content,
+    /// The strictest of the latest symbols and of those before them, and how many are the latest.
+    strictest: [Tolerance; 2],
+    strict_symbols: u32,
     /// Repair symbols beyond the schedule: instead of copies after a probe timeout.
     extra: VecDeque<Repair>,
+    /// When the last symbol left, while its end may have to be covered.
     last_at: Option<Instant>,
-    /// Mean time between symbols while there is something to send.
+    last_packet_at: Option<Instant>,
+    /// Mean time between packets with data while there is something to send.
     gap: Duration,
+    /// Since when window or pacing have held data back without a break.
+    held_since: Option<Instant>,
     smoothed_rtt: Duration,
     message_ended: bool,
     /// Repair symbols after the end of a message.
@@ -96,14 +121,18 @@ impl Sender {
         Some(Self {
             encoder: Encoder::new(Kernel::best(), capacity),
             schedule: Schedule::new(scheme, 0),
+            estimate: Estimate::default(),
             on: controller.is_none(),
             tail: if controller.is_none() { repairs_of(scheme) } else { 1 },
             controller,
-            carriers: VecDeque::new(),
-            first: 0,
-            settled_below: 0,
+            carriers: Carriers::default(),
+            content: Content::EMPTY,
+            strictest: [Tolerance::ALL; 2],
+            strict_symbols: 0,
             extra: VecDeque::new(),
             last_at: None,
+            last_packet_at: None,
+            held_since: None,
             gap: Duration::ZERO,
             smoothed_rtt: Duration::ZERO,
             message_ended: false,
@@ -115,6 +144,17 @@ impl Sender {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on
+    }
+
+    /// Whether content of which so much may stay lost is protected at the moment.
+    #[inline]
+    pub(crate) fn protects(&self, tolerance: Tolerance) -> bool {
+        self.on && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
+    }
+
+    /// The code that protects what is sent at the moment; `None`: none does.
+    pub(crate) fn code(&self) -> Option<Scheme> {
+        self.on.then(|| self.schedule.scheme())
     }
 
     /// The code in use.
@@ -162,23 +202,41 @@ impl Sender {
         (bytes >= 32).then_some(SymbolRoom { id, padding: left - bytes, bytes })
     }
 
-    /// A packet with a symbol is about to leave.
-    pub(crate) fn on_sent(&mut self, now: Instant, pn: u64, content: &[u8]) {
-        let id = self.encoder.push(content);
-        if self.carriers.len() == REMEMBERED {
-            self.carriers.pop_front();
-            self.first += 1;
-        }
-        self.carriers.push_back(Carrier { pn, settled: false });
-        self.schedule.on_source(id);
-        self.figures.symbols += 1;
-        if let Some(last) = self.last_at.replace(now) {
+    /// A packet with data is about to leave.
+    pub(crate) fn on_packet(&mut self, now: Instant) {
+        if let Some(last) = self.last_packet_at.replace(now) {
             let gap = now - last;
             // Silence between messages is no distance between packets.
             if self.smoothed_rtt.is_zero() || gap < self.smoothed_rtt / 2 {
                 self.gap = (self.gap * 15 + gap) / 16;
             }
         }
+    }
+
+    /// What the symbol of the packet that is being built carries.
+    pub(crate) fn begin(&mut self, content: Content) {
+        self.content = content;
+    }
+
+    /// A packet with a symbol is about to leave.
+    pub(crate) fn on_sent(&mut self, now: Instant, pn: u64, content: &[u8]) {
+        let id = self.encoder.push(content);
+        let Content { tolerance, expires } = self.content;
+        self.carriers.push(pn, expires);
+        self.strictest[0] = self.strictest[0].min(tolerance);
+        self.strict_symbols += 1;
+        if self.strict_symbols >= STRICT_SPAN {
+            self.strict_symbols = 0;
+            self.strictest = [Tolerance::ALL, self.strictest[0]];
+        }
+        self.schedule.on_source(id);
+        self.figures.symbols += 1;
+        self.last_at = Some(now);
+    }
+
+    /// Window or pacing hold data back, or nothing waits.
+    pub(crate) fn on_held(&mut self, now: Instant, held: bool) {
+        self.held_since = if held { self.held_since.or(Some(now)) } else { None };
     }
 
     /// The application ended a message with what is being sent.
@@ -202,7 +260,8 @@ impl Sender {
             return false;
         }
         self.message_ended = false;
-        let made = self.schedule.flush(self.tail);
+        let allowed = if self.controller.is_some() { Allowed::ByCap } else { Allowed::ByRate };
+        let made = self.schedule.flush(self.tail, allowed);
         if made == 0 {
             // The rate does not permit it: the next symbol pays.
             self.last_at = None;
@@ -217,12 +276,10 @@ impl Sender {
     }
 
     /// The next repair symbol that is worth sending, what it combines and its bytes, if they are no more than `room`.
-    pub(crate) fn next_repair(&mut self, room: impl Fn(u64) -> usize) -> Option<(Repair, &[u8])> {
+    pub(crate) fn next_repair(&mut self, now: Instant, room: impl Fn(u64) -> usize) -> Option<(Repair, &[u8])> {
         loop {
             let mut repair = self.extra.pop_front().or_else(|| self.schedule.take_due())?;
-            if repair.stride == 1 {
-                self.leave_out_settled(&mut repair);
-            }
+            self.leave_out_done(now, &mut repair);
             let len = self.encoder.repair_len(&repair);
             if repair.count == 0 || len.is_none_or(|len| len > room(repair.first)) {
                 self.figures.dropped += 1;
@@ -234,36 +291,27 @@ impl Sender {
         }
     }
 
-    /// A window begins with what the peer may lack.
-    fn leave_out_settled(&mut self, repair: &mut Repair) {
-        while self.settled_below < self.encoder.next_id() && self.is_settled(self.settled_below) {
-            self.settled_below += 1;
-        }
-        let end = repair.first + u64::from(repair.count);
-        if matches!(self.schedule.scheme(), Scheme::Window { .. }) || repair.count > 64 {
-            let mut first = repair.first.max(self.settled_below.min(end)).max(self.encoder.first_id());
-            while first < end && self.is_settled(first) {
-                first += 1;
-            }
-            repair.count = u8::try_from(end.saturating_sub(first)).unwrap_or(u8::MAX);
+    /// A window begins with what the peer may lack and somebody still wants; what nobody does is not repaired.
+    fn leave_out_done(&mut self, now: Instant, repair: &mut Repair) {
+        let window = matches!(self.schedule.scheme(), Scheme::Window { .. }) || repair.count > 64;
+        if repair.stride == 1 && window {
+            let end = repair.first + u64::from(repair.count);
+            let first = self.carriers.first_wanted(now, repair.first.max(self.encoder.first_id()).min(end), end);
+            repair.count = u8::try_from(end - first).unwrap_or(u8::MAX);
             repair.first = first;
-        }
-    }
-
-    fn is_settled(&self, id: u64) -> bool {
-        match id.checked_sub(self.first) {
-            None => true,
-            Some(place) => {
-                usize::try_from(place).ok().and_then(|place| self.carriers.get(place)).is_some_and(|c| c.settled)
-            }
+        } else if repair.terms().all(|(id, _)| self.carriers.is_done(now, id)) {
+            repair.count = 0;
         }
     }
 
     /// Instead of copies of what is in flight: `count` repair symbols over all symbols that the peer may lack. False when there
     /// are none.
-    pub(crate) fn probe(&mut self, count: u8) -> bool {
-        let oldest = self.encoder.first_id().max(self.first);
-        let Some(first) = (oldest..self.encoder.next_id()).find(|id| !self.is_settled(*id)) else { return false };
+    pub(crate) fn probe(&mut self, now: Instant, count: u8) -> bool {
+        let (oldest, end) = (self.encoder.first_id().max(self.carriers.first()), self.encoder.next_id());
+        let first = self.carriers.first_wanted(now, oldest.min(end), end);
+        if first == end {
+            return false;
+        }
         self.extra.clear();
         for _ in 0..count {
             if let Some(repair) = self.schedule.extra(first) {
@@ -275,19 +323,14 @@ impl Sender {
 
     /// What became of the packet that carried a symbol.
     pub(crate) fn on_verdict(&mut self, verdict: Verdict, id: u64) {
-        if matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered)
-            && let Some(place) = id.checked_sub(self.first).and_then(|place| usize::try_from(place).ok())
-            && let Some(carrier) = self.carriers.get_mut(place)
-        {
-            carrier.settled = true;
+        if matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered) {
+            self.carriers.settle(id);
         }
     }
 
     /// A packet was declared lost.
     pub(crate) fn on_packet_lost(&mut self, pn: u64) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_lost(pn);
-        }
+        self.estimate.on_lost(pn);
     }
 
     /// The packets of the symbols that the peer says it has rebuilt, as far as they are remembered.
@@ -298,11 +341,9 @@ impl Sender {
         if *range.end() >= self.encoder.next_id() {
             return Err(());
         }
-        let start = (*range.start()).max(self.first);
-        for id in start..=*range.end() {
-            let carrier = &self.carriers[usize::try_from(id - self.first).unwrap_or(usize::MAX)];
-            if !carrier.settled {
-                on(id, carrier.pn);
+        for id in (*range.start()).max(self.carriers.first())..=*range.end() {
+            if let Some(pn) = self.carriers.unsettled(id) {
+                on(id, pn);
             }
         }
         Ok(())
@@ -311,10 +352,16 @@ impl Sender {
     /// Looks at the path, after acknowledgements and losses: which code is worth its bytes.
     pub(crate) fn review(&mut self, now: Instant, view: &View) {
         self.smoothed_rtt = view.smoothed_rtt;
+        self.estimate.on_outcome(view.acked, view.lost);
         if let Some(controller) = &mut self.controller {
-            let symbol_rate = if self.gap.is_zero() { f64::INFINITY } else { 1.0 / self.gap.as_secs_f64() };
+            let rate = if self.gap.is_zero() { f64::INFINITY } else { 1.0 / self.gap.as_secs_f64() };
             self.figures.reviews += 1;
-            let choice = controller.review(now, view, symbol_rate);
+            let demand = Demand {
+                rate,
+                tolerated: self.strictest[0].min(self.strictest[1]).share(),
+                bulk: self.held_since.is_some_and(|since| now - since >= (view.smoothed_rtt * 2).max(BULK_LEAST)),
+            };
+            let choice = controller.review(now, view, &self.estimate, &demand);
             self.on = choice.is_some();
             if let Some((scheme, tail)) = choice {
                 self.schedule.change(scheme);
@@ -329,7 +376,7 @@ impl Sender {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of::<Self>() + self.encoder.memory() + self.carriers.capacity() * size_of::<Carrier>()
+        size_of::<Self>() + self.encoder.memory() + self.carriers.memory()
     }
 }
 

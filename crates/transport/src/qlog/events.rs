@@ -402,3 +402,24 @@ pub(super) struct PacketLost<'a> {
 pub(super) struct MarkedForRetransmit<'a> {
     pub(super) frames: [QuicFrame<'a>; 1],
 }
+
+/// Not of the draft: docs/fec.md.
+#[derive(Serialize)]
+pub(super) struct SymbolRecovered {
+    pub(super) symbol_id: u64,
+    /// Milliseconds since the symbol was first missed.
+    pub(super) delay: f32,
+}
+
+/// Not of the draft: docs/fec.md.
+#[derive(Serialize)]
+pub(super) struct PacketRecovered {
+    pub(super) packet_number: u64,
+}
+
+/// Not of the draft: docs/fec.md.
+#[derive(Serialize)]
+pub(super) struct CodeUpdated {
+    pub(super) old: String,
+    pub(super) new: String,
+}

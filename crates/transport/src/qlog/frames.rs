@@ -1,8 +1,10 @@
 //! Frames, read from the payload of a packet while they are written to the file.
 
+use std::ops::RangeInclusive;
+
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use units::Duration;
-use wire::{Ack, Dir, Frame, Frames};
+use wire::{Ack, Dir, Frame, Frames, RepairFrame, SymbolAck};
 
 use super::{
     header::Token,
@@ -157,6 +159,19 @@ pub(super) enum QuicFrame<'a> {
         reordering_threshold: u64,
     },
     ImmediateAck {},
+    SourceSymbol {
+        symbol_id: u64,
+    },
+    Repair {
+        first_symbol_id: u64,
+        symbol_count: u8,
+        symbol_stride: u8,
+        row: u8,
+        raw: Raw,
+    },
+    SymbolAck {
+        recovered_ranges: RecoveredRanges<'a>,
+    },
     Unknown {
         frame_type_bytes: u64,
         raw: Raw,
@@ -179,17 +194,33 @@ pub(super) struct AckedRanges<'a>(Ack<'a>);
 
 impl Serialize for AckedRanges<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(untagged)]
-        enum Range {
-            One([u64; 1]),
-            Many([u64; 2]),
-        }
-        serializer.collect_seq(self.0.ranges().map(|range| {
-            let (low, high) = (*range.start(), *range.end());
-            if low == high { Range::One([low]) } else { Range::Many([low, high]) }
-        }))
+        serialize_ranges(self.0.ranges(), serializer)
     }
+}
+
+/// The ranges of a SYMBOL_ACK frame, likewise.
+pub(super) struct RecoveredRanges<'a>(SymbolAck<'a>);
+
+impl Serialize for RecoveredRanges<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_ranges(self.0.ranges(), serializer)
+    }
+}
+
+fn serialize_ranges<S: Serializer>(
+    ranges: impl Iterator<Item = RangeInclusive<u64>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Range {
+        One([u64; 1]),
+        Many([u64; 2]),
+    }
+    serializer.collect_seq(ranges.map(|range| {
+        let (low, high) = (*range.start(), *range.end());
+        if low == high { Range::One([low]) } else { Range::Many([low, high]) }
+    }))
 }
 
 impl<'a> QuicFrame<'a> {
@@ -257,10 +288,15 @@ impl<'a> QuicFrame<'a> {
                 }
             }
             Frame::ImmediateAck => Self::ImmediateAck {},
-            // The schema has no names for these; type and length are told, and the figures of fec are counters.
-            Frame::SourceSymbol { .. } | Frame::Repair(_) | Frame::SymbolAck(_) => {
-                Self::Unknown { frame_type_bytes: frame.ty(), raw: Raw::of(frame.encoded_len()) }
-            }
+            Frame::SourceSymbol { id } => Self::SourceSymbol { symbol_id: id },
+            Frame::Repair(RepairFrame { first, count, stride, row, data }) => Self::Repair {
+                first_symbol_id: first,
+                symbol_count: count,
+                symbol_stride: stride,
+                row,
+                raw: Raw::of_payload(data.len()),
+            },
+            Frame::SymbolAck(ack) => Self::SymbolAck { recovered_ranges: RecoveredRanges(ack) },
         }
     }
 

@@ -9,6 +9,8 @@ const FILE_SCHEMA: &str = "urn:ietf:params:qlog:file:sequential";
 const SERIALIZATION_FORMAT: &str = "application/qlog+json-seq";
 // quic-events §2.1 MUST: until it is an RFC, the URI ends in the number of the draft.
 pub(super) const EVENT_SCHEMA: &str = "urn:ietf:params:qlog:events:quic-13";
+/// Events of forward error correction, `fec:…` (docs/fec.md).
+pub(super) const FEC_SCHEMA: &str = "urn:tiderace:qlog:events:fec-1";
 
 /// Which end of the connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -53,7 +55,7 @@ pub(super) struct FileHeader<'a> {
 struct Trace<'a> {
     common_fields: CommonFields<'a>,
     vantage_point: VantagePoint,
-    event_schemas: [&'static str; 1],
+    event_schemas: [&'static str; 2],
 }
 
 #[derive(Serialize)]
@@ -97,7 +99,7 @@ impl<'a> FileHeader<'a> {
                     },
                 },
                 vantage_point: VantagePoint { ty: vantage },
-                event_schemas: [EVENT_SCHEMA],
+                event_schemas: [EVENT_SCHEMA, FEC_SCHEMA],
             },
         }
     }

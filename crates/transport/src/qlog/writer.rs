@@ -2,22 +2,23 @@
 
 use std::io::{self, Write};
 
+use fec::Scheme;
 use serde::Serialize;
 use units::{Duration, Instant};
 use wire::{ConnectionId, TransportParameters};
 
 use super::{
     events::{
-        AlpnIdentifier, AlpnInformation, CipherSet, ConnectionClosed, ConnectionStarted, KeyEvent, MarkedForRetransmit,
-        MigrationStateUpdated, MtuUpdated, PacketEventData, PacketLost, PacketUnread, ParametersSet,
-        RecoveryMetricsUpdated, RecoveryParametersSet, StateUpdated, TimerUpdated, TupleEndpointInfo, UdpDatagrams,
-        VersionInformation,
+        AlpnIdentifier, AlpnInformation, CipherSet, CodeUpdated, ConnectionClosed, ConnectionStarted, KeyEvent,
+        MarkedForRetransmit, MigrationStateUpdated, MtuUpdated, PacketEventData, PacketLost, PacketRecovered,
+        PacketUnread, ParametersSet, RecoveryMetricsUpdated, RecoveryParametersSet, StateUpdated, SymbolRecovered,
+        TimerUpdated, TupleEndpointInfo, UdpDatagrams, VersionInformation,
     },
     frames::{FrameList, QuicFrame},
     header::{PacketHeader, packet_type},
     record::Records,
     trace::{FileHeader, Vantage, rfc3339},
-    value::{Hex, Raw, Version},
+    value::{Hex, Raw, Version, millis},
 };
 use crate::{
     acks::Ecn,
@@ -292,6 +293,19 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
         if old != Some(metrics.state) {
             self.event(now, "quic:congestion_state_updated", &StateUpdated { old, new: metrics.state });
         }
+    }
+
+    fn symbol_recovered(&mut self, now: Instant, id: u64, delay: Duration) {
+        self.event(now, "fec:symbol_recovered", &SymbolRecovered { symbol_id: id, delay: millis(delay) });
+    }
+
+    fn packet_recovered(&mut self, now: Instant, pn: u64) {
+        self.event(now, "fec:packet_recovered", &PacketRecovered { packet_number: pn });
+    }
+
+    fn code_updated(&mut self, now: Instant, old: Option<Scheme>, new: Option<Scheme>) {
+        let name = |code: Option<Scheme>| code.map_or_else(|| "off".to_owned(), |code| code.to_string());
+        self.event(now, "fec:code_updated", &CodeUpdated { old: name(old), new: name(new) });
     }
 
     fn timer_expired(&mut self, now: Instant, timer: Timer) {

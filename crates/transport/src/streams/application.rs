@@ -10,6 +10,7 @@ use super::{
     slab::Slot,
     stream::{self, Priority},
 };
+use crate::fec::Protection;
 
 /// In which order a stream is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +224,16 @@ impl Streams {
         // RFC 9218 §4.1: urgencies are 0 to 7; a larger one ranks as the last.
         self.slab[slot].priority = Priority { urgency: priority.urgency.min(7), ..priority };
         self.refresh(slot);
+        Ok(())
+    }
+
+    /// Whether a stream's data is worth repair symbols, where the connection makes some; data that has not been sent obeys at once.
+    ///
+    /// # Errors
+    /// [`WriteError::Unknown`] when the stream has no sending part or is over.
+    pub fn set_protection(&mut self, id: StreamId, protection: Protection) -> Result<(), WriteError> {
+        let slot = self.sending(id)?;
+        self.slab[slot].unprotected = protection == Protection::Never;
         Ok(())
     }
 

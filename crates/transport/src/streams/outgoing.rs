@@ -30,13 +30,34 @@ impl Streams {
     ///
     /// The writer ends where the packet's payload ends. A STREAM frame that reaches there has no length, so nothing, not even
     /// padding, may be put behind it: frames of others come before.
+    #[inline]
     pub fn write_frames(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+        self.write_frames_while(w, |_| true, record);
+    }
+
+    /// Whether forward error correction may protect the data that is sent next; `None` when there is none.
+    pub(crate) fn next_is_protected(&self) -> Option<bool> {
+        self.schedule.pick(self.credit.available() > 0).map(|(slot, _)| !self.slab[slot].unprotected)
+    }
+
+    /// As [`write_frames`](Self::write_frames), up to the first stream that is not admitted: `admits` is told whether it may be
+    /// protected.
+    #[inline]
+    pub(crate) fn write_frames_while(
+        &mut self,
+        w: &mut Writer<'_>,
+        admits: impl Fn(bool) -> bool,
+        record: &mut impl FnMut(SentFrame),
+    ) {
         if (self.pending != 0 || !self.control.is_empty()) && !self.write_control(w, record) {
             return;
         }
         // RFC 9000 §13.3 SHOULD-2: lost data goes before new data, unless priorities say otherwise
         while let Some((slot, kind)) = self.schedule.pick(self.credit.available() > 0) {
-            if !self.write_stream(slot, kind, w, record) || w.remaining() < ROOM {
+            if !admits(!self.slab[slot].unprotected)
+                || !self.write_stream(slot, kind, w, record)
+                || w.remaining() < ROOM
+            {
                 break;
             }
         }

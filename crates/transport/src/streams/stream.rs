@@ -63,6 +63,8 @@ pub(super) struct Stream {
     /// Nothing of the stream may be sent: the application has not named it for early data, or it lies beyond the limit that
     /// the peer set after refusing early data.
     pub(super) held_back: bool,
+    /// Forward error correction leaves its data out.
+    pub(super) unprotected: bool,
 }
 
 impl Stream {
@@ -77,6 +79,7 @@ impl Stream {
             scheduled: false,
             writing: Writing::Free,
             held_back: false,
+            unprotected: false,
         }
     }
 

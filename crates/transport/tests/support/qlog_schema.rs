@@ -142,6 +142,10 @@ pub const EVENTS: &[(&str, &[&str], &[&str])] = &[
     ("quic:packet_lost", &[], &["header", "frames", "is_mtu_probe_packet", "trigger"]),
     ("quic:marked_for_retransmit", &["frames"], &[]),
     ("quic:ecn_state_updated", &["new"], &["old"]),
+    // Our own, of a schema that the file names.
+    ("fec:symbol_recovered", &["symbol_id", "delay"], &[]),
+    ("fec:packet_recovered", &["packet_number"], &[]),
+    ("fec:code_updated", &["old", "new"], &[]),
 ];
 
 /// Name, required fields beside `frame_type`, optional fields.
@@ -184,6 +188,10 @@ pub const FRAMES: &[(&str, &[&str], &[&str])] = &[
         &["raw"],
     ),
     ("immediate_ack", &[], &["raw"]),
+    // docs/fec.md.
+    ("source_symbol", &["symbol_id"], &[]),
+    ("repair", &["first_symbol_id", "symbol_count", "symbol_stride", "row", "raw"], &[]),
+    ("symbol_ack", &["recovered_ranges"], &[]),
 ];
 
 /// Event, and the values that its `trigger` may have.
