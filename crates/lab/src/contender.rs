@@ -156,6 +156,8 @@ pub struct Measured {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent by the sender of the data.
     pub packets_sent: Option<u64>,
+    /// What forward error correction did. `None` where nothing was protected.
+    pub repair: Option<RepairCounters>,
     /// Time of each request that was answered. `None` for other workloads.
     pub requests: Option<Vec<Duration>>,
     /// What became of the flow. `None` for other workloads.
@@ -172,6 +174,61 @@ pub struct Measured {
     pub wrong_bytes: u64,
     /// Counters that show the factors at work.
     pub evidence: Vec<Evidence>,
+}
+
+/// Counts of forward error correction: those of the sender of the data, and those of its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepairCounters {
+    /// Packets sent that are protected: source symbols.
+    pub symbols_sent: u64,
+    /// Packets sent with repair.
+    pub repairs_sent: u64,
+    /// Bytes of UDP payload of these.
+    pub repair_bytes: u64,
+    /// Packets that were lost and rebuilt, and are not sent again.
+    pub not_sent_again: u64,
+    /// Packets rebuilt at the receiver.
+    pub recovered: u64,
+    /// Packets that neither arrived nor could be rebuilt.
+    pub unrecovered: u64,
+    /// Repair symbols that arrived.
+    pub repairs_received: u64,
+    /// Those of them that came when what they combine was forgotten.
+    pub repairs_late: u64,
+    /// Those of them that told nothing new.
+    pub repairs_spurious: u64,
+    /// Nanoseconds from missing a packet to having rebuilt it, of all rebuilt packets together.
+    pub recovery_delay: u64,
+}
+
+impl RepairCounters {
+    /// What was counted since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        Self {
+            symbols_sent: less(self.symbols_sent, before.symbols_sent),
+            repairs_sent: less(self.repairs_sent, before.repairs_sent),
+            repair_bytes: less(self.repair_bytes, before.repair_bytes),
+            not_sent_again: less(self.not_sent_again, before.not_sent_again),
+            recovered: less(self.recovered, before.recovered),
+            unrecovered: less(self.unrecovered, before.unrecovered),
+            repairs_received: less(self.repairs_received, before.repairs_received),
+            repairs_late: less(self.repairs_late, before.repairs_late),
+            repairs_spurious: less(self.repairs_spurious, before.repairs_spurious),
+            recovery_delay: less(self.recovery_delay, before.recovery_delay),
+        }
+    }
+
+    /// One direction: what its sender counts of `sender`, and what its receiver counts of `receiver`.
+    pub fn of_direction(sender: &Self, receiver: &Self) -> Self {
+        Self {
+            symbols_sent: sender.symbols_sent,
+            repairs_sent: sender.repairs_sent,
+            repair_bytes: sender.repair_bytes,
+            not_sent_again: sender.not_sent_again,
+            ..*receiver
+        }
+    }
 }
 
 /// A short flow.

@@ -95,6 +95,16 @@ pub enum Figure {
     HarmDelayFirst,
     /// By how much the RTT of the second of two rivals is longer.
     HarmDelaySecond,
+    /// Share of the wire that is repair.
+    Repair,
+    /// Share of lost packets that repair rebuilt.
+    Recovered,
+    /// How long that took.
+    RecoveryDelay,
+    /// Share of repair that was not needed.
+    RepairSpurious,
+    /// Share of repair that came too late.
+    RepairLate,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -220,6 +230,16 @@ const TABLE: [Row; Figure::COUNT] = [
     (Figure::HarmDelayFirst, "harm_delay_first", "delay harm, first", Share, Some(Lower),
      "1 - RTT p50 of the first rival's connections when the second is silent / their RTT p50 beside it"),
     (Figure::HarmDelaySecond, "harm_delay_second", "delay harm, second", Share, Some(Lower), "the same of the second"),
+    (Figure::Repair, "repair", "repair", Share, Some(Lower),
+     "bytes of packets with repair symbols, of all bytes of IP packets that were offered to the loaded link"),
+    (Figure::Recovered, "recovered", "recovered", Share, Some(Higher),
+     "protected packets that were lost and rebuilt at the receiver, of those that were lost"),
+    (Figure::RecoveryDelay, "recovery_delay", "recovery delay", Seconds, Some(Lower),
+     "mean time from missing a packet to having rebuilt it"),
+    (Figure::RepairSpurious, "repair_spurious", "repair spurious", Share, Some(Lower),
+     "repair symbols that told nothing new, because nothing was missing, of those that arrived"),
+    (Figure::RepairLate, "repair_late", "repair late", Share, Some(Lower),
+     "repair symbols that came when what they combine was forgotten, of those that arrived"),
 ];
 
 impl Figure {
@@ -229,7 +249,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 45;
+    pub const COUNT: usize = 50;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

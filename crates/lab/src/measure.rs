@@ -8,7 +8,7 @@ use sim::FlowLoss;
 use units::{Duration, Instant};
 
 use crate::{
-    contender::{Flow, Measured},
+    contender::{Flow, Measured, RepairCounters},
     figure::Figure,
     stats::{
         distribution::to_f64,
@@ -17,6 +17,9 @@ use crate::{
     },
     workload::{FeedTally, VideoTally},
 };
+
+/// Bytes of the headers in front of a UDP payload over IPv4, as packets of the simulator have them.
+const IP_AND_UDP: u64 = 28;
 
 /// A figure of one run, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,7 +122,28 @@ pub fn figures(
     figures.extend(video(connections, segment));
     figures.extend(feed(connections));
     figures.extend(loss_delays(connections));
+    figures.extend(repair(connections, loaded));
     figures
+}
+
+/// Forward error correction, where anything was protected.
+fn repair(connections: &[Measured], loaded: &LinkWindow) -> Vec<(Figure, Reading)> {
+    let counts: Vec<RepairCounters> = connections.iter().filter_map(|connection| connection.repair).collect();
+    if counts.is_empty() {
+        return Vec::new();
+    }
+    let sum = |read: fn(&RepairCounters) -> u64| -> u64 { counts.iter().map(read).sum() };
+    let of_repair = |part: u64| Reading::from_option(share(part, sum(|c| c.repairs_received)), Provenance::Measured);
+    let (recovered, unrecovered) = (sum(|c| c.recovered), sum(|c| c.unrecovered));
+    let bytes = sum(|c| c.repair_bytes) + IP_AND_UDP * sum(|c| c.repairs_sent);
+    let delay = (recovered > 0).then(|| count(sum(|c| c.recovery_delay)) / 1e9 / count(recovered));
+    vec![
+        (Figure::Repair, Reading::from_option(share(bytes, loaded.offered_bytes), Provenance::Derived)),
+        (Figure::Recovered, Reading::from_option(share(recovered, recovered + unrecovered), Provenance::Measured)),
+        (Figure::RecoveryDelay, Reading::from_option(delay, Provenance::Measured)),
+        (Figure::RepairSpurious, of_repair(sum(|c| c.repairs_spurious))),
+        (Figure::RepairLate, of_repair(sum(|c| c.repairs_late))),
+    ]
 }
 
 /// Short flows, one per connection.

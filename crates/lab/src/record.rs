@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    contender::{Evidence, Factor, Identity},
+    contender::{Evidence, Factor, Identity, RepairCounters},
     figure::Figure,
     journal::{is_whole, seal},
     measure::{LinkWindow, Reading},
@@ -116,6 +116,9 @@ pub struct ConnectionRecord {
     pub stream_bytes_resent: Option<u64>,
     /// Packets of the sender of the data.
     pub packets_sent: Option<u64>,
+    /// What forward error correction did, where anything was protected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<RepairCounters>,
     /// Why it ended before the run did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,

@@ -267,6 +267,7 @@ fn connection_record(measured: &Measured, span: Duration) -> ConnectionRecord {
         stream_bytes_sent: measured.stream_bytes_sent,
         stream_bytes_resent: measured.stream_bytes_resent,
         packets_sent: measured.packets_sent,
+        repair: measured.repair,
         closed: measured.closed.clone(),
         evidence: measured.evidence.clone(),
     }

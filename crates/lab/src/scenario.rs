@@ -133,6 +133,10 @@ pub struct Traffic {
     /// `requests`, `flows`: bytes of each response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_size: Option<DataSize>,
+    /// `requests`: bytes of the first request (`upload`) or response (`download`) of each connection in place of the usual ones, so
+    /// that the connection knows what its path carries before the requests that are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_bytes: Option<DataSize>,
     /// `datagrams`, `messages`: payload rate of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_rate: Option<Bitrate>,

@@ -12,7 +12,7 @@ use units::{Duration, Instant};
 use crate::{
     contender::{
         BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Flow, Identity, Measured, Nodes,
-        RunSpec,
+        RepairCounters, RunSpec,
     },
     host::Host,
     scenario::{Direction, Workload},
@@ -71,6 +71,8 @@ pub struct StackCounters {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent.
     pub packets_sent: Option<u64>,
+    /// Forward error correction, where it was agreed on.
+    pub repair: Option<RepairCounters>,
 }
 
 /// Makes the two ends of a connection.
@@ -245,6 +247,12 @@ fn keep(kept: &mut Option<Vec<Duration>>, counts: bool, take: impl FnOnce(&mut d
     }
 }
 
+/// What an end counts of repair since measuring began, from its counters of the end and of the beginning.
+fn repair(after: &StackCounters, before: Option<&StackCounters>) -> Option<RepairCounters> {
+    let before = before.and_then(|counters| counters.repair).unwrap_or_default();
+    after.repair.map(|after| after.since(&before))
+}
+
 /// Puts together what the two ends of a connection counted.
 fn measured<S: Stack>(
     client: &mut StackNode<S>,
@@ -294,6 +302,10 @@ fn measured<S: Stack>(
         stream_bytes_sent: since(|counters| counters.stream_bytes_sent),
         stream_bytes_resent: since(|counters| counters.stream_bytes_resent),
         packets_sent: since(|counters| counters.packets_sent),
+        repair: repair(&after, sender.before.as_ref())
+            .zip(repair(&receiver.stack.counters(), receiver.before.as_ref()))
+            .map(|(sender, receiver)| RepairCounters::of_direction(&sender, &receiver))
+            .filter(|repair| repair.symbols_sent > 0),
         requests,
         flow,
         datagrams,

@@ -28,7 +28,7 @@ use units::{Duration, Instant};
 use wire::{Dir, StreamId};
 
 use crate::{
-    contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RunSpec},
+    contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RepairCounters, RunSpec},
     host::{Host, HostEvent, ReadEnd, Stream, Written},
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     view::SenderView,
@@ -272,6 +272,18 @@ impl End {
                 stream_bytes_sent: Some(stats.stream_bytes_sent),
                 stream_bytes_resent: Some(stats.stream_bytes_retransmitted),
                 packets_sent: Some(stats.packets_sent),
+                repair: (connection.fec() != FecPolicy::Off).then_some(RepairCounters {
+                    symbols_sent: stats.fec_symbols_sent,
+                    repairs_sent: stats.fec_repairs_sent,
+                    repair_bytes: stats.fec_repair_bytes_sent,
+                    not_sent_again: stats.fec_packets_recovered,
+                    recovered: stats.fec_symbols_recovered,
+                    unrecovered: stats.fec_symbols_unrecovered,
+                    repairs_received: stats.fec_repairs_received,
+                    repairs_late: stats.fec_repairs_late,
+                    repairs_spurious: stats.fec_repairs_spare,
+                    recovery_delay: stats.fec_recovery_delay,
+                }),
             },
             controller: connection.congestion_control(),
             acknowledged: stats.packets_acked,

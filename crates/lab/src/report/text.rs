@@ -273,12 +273,11 @@ fn traffic(scenario: &Scenario) -> String {
     };
     let kind = match traffic.workload {
         Workload::Bulk => format!("bulk {direction}, {} each", plural(traffic.streams, "stream")),
-        Workload::Requests => format!(
-            "{} in flight each, {} answered with {}",
-            plural(traffic.streams, "request"),
-            traffic.request_size(),
-            traffic.response_size()
-        ),
+        Workload::Requests => {
+            let after = traffic.warm_bytes.map_or(String::new(), |bytes| format!(", after {bytes} at once"));
+            let (number, request) = (plural(traffic.streams, "request"), traffic.request_size());
+            format!("{number} in flight each, {request} answered with {}{after}", traffic.response_size())
+        }
         Workload::Flows => {
             format!("one flow each, {} answered with {}", traffic.request_size(), traffic.response_size())
         }

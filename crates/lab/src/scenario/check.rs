@@ -133,6 +133,11 @@ impl Traffic {
         };
         belongs("traffic.request-size", self.request_size.is_some(), Workload::Requests, "requests")?;
         belongs("traffic.response-size", self.response_size.is_some(), Workload::Requests, "requests")?;
+        let warm = self.warm_bytes.is_some() && self.workload == Workload::Flows;
+        belongs("traffic.warm-bytes", self.warm_bytes.is_some(), Workload::Requests, "requests")?;
+        if warm {
+            return Err(fault("traffic.warm-bytes", "a flow has no request before the one that is measured"));
+        }
         belongs("traffic.datagram-rate", self.datagram_rate.is_some(), Workload::Datagrams, "datagrams")?;
         belongs("traffic.packet-rate", self.packet_rate.is_some(), Workload::Datagrams, "datagrams")?;
         belongs("traffic.datagram-size", self.datagram_size.is_some(), Workload::Datagrams, "datagrams")?;
@@ -160,6 +165,7 @@ impl Traffic {
                         .hint("add for example `response-size = \"20 kB\"`"));
                 }
                 range("traffic.request-size", self.request_size(), 1, 1 << 30)?;
+                self.warm_bytes.map_or(Ok(()), |bytes| range("traffic.warm-bytes", bytes, 1, 1 << 30))?;
                 range("traffic.response-size", self.response_size(), 1, 1 << 30)
             }
             Workload::Datagrams | Workload::Messages => {

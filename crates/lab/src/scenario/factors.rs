@@ -9,14 +9,15 @@ use units::duration_text;
 
 use super::{Fault, Overrides, Scenario, ScenarioError, check::fault, nearest, read};
 
-/// Factors that set several fields at once.
-pub const SHORTHANDS: [(&str, &str); 6] = [
+/// Factors that set several fields at once, or one by a shorter name.
+pub const SHORTHANDS: [(&str, &str); 7] = [
     ("path.rtt", "round-trip time: half of it as delay of each direction"),
     ("path.rate", "rate of each direction that has one"),
     ("path.loss", "independent loss in both directions"),
     ("path.queue", "drop-tail queue of each direction that has a rate, in bytes or as `2 BDP`"),
     ("path.loss-burst", "mean burst length of the loss of each direction that has loss; 1 is independent loss"),
     ("path.jitter", "jitter of both directions"),
+    ("fec", "forward error correction of every contender: `off`, a code such as `rlc:1/5:40`, or `auto`"),
 ];
 
 /// The values of a factor: a list, a range of whole numbers as `"1..5"`, or numbers between two ends.
@@ -194,6 +195,7 @@ impl Scenario {
                 field => {
                     let field = match field.strip_prefix("profile.") {
                         Some(field) => format!("contenders.settings.{field}"),
+                        None if field == "fec" => "contenders.settings.fec".to_owned(),
                         None => field.to_owned(),
                     };
                     let json = json.get_or_insert_with(|| serde_json::to_value(&scenario).unwrap_or_default());

@@ -41,11 +41,20 @@ presets![
     "matrix-rtt-load",
     "claims-ack",
     "claims-fairness",
+    "claims-fec",
+    "claims-fec-bulk",
     "claims-loss",
     "claims-narrow",
     "claims-packet-rate",
     "claims-pacing",
     "claims-rtt",
+    "fec-burst3",
+    "fec-burst6",
+    "fec-group",
+    "fec-iid",
+    "fec-noharm",
+    "fec-tail",
+    "full-stack",
 ];
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub(super) struct Requests {
     /// Bytes that this end sends on each stream, and that it expects.
     sends: u64,
     expects: u64,
+    /// What the first of them has instead, in the direction that is measured.
+    warm: Option<u64>,
     /// Slots without a request.
     idle: u32,
     /// Requests still to be made; `None`: without end.
@@ -31,6 +33,8 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Exchange {
     since: Instant,
+    sends: u64,
+    expects: u64,
     sent: u64,
     received: u64,
     /// This end may send: always at the client, at the server when the request is complete.
@@ -45,7 +49,8 @@ impl Requests {
             End::Client => (request, response, traffic.streams),
             End::Server => (response, request, 0),
         };
-        Self { end, counts, sends, expects, idle, left, streams: BTreeMap::new() }
+        let warm = traffic.warm_bytes.map(|bytes| bytes.as_bytes());
+        Self { end, counts, sends, expects, warm, idle, left, streams: BTreeMap::new() }
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
@@ -78,7 +83,12 @@ impl Requests {
     }
 
     fn begin(&mut self, stream: Stream, sending: bool, now: Instant) {
-        self.streams.insert(stream, Exchange { since: now, sent: 0, received: 0, sending, complete: false });
+        let (mut sends, mut expects) = (self.sends, self.expects);
+        if let Some(bytes) = self.warm.take() {
+            *if self.counts { &mut expects } else { &mut sends } = bytes;
+        }
+        let exchange = Exchange { since: now, sends, expects, sent: 0, received: 0, sending, complete: false };
+        self.streams.insert(stream, exchange);
     }
 
     fn send(&mut self, host: &mut impl Host, stream: Stream) {
@@ -86,8 +96,8 @@ impl Requests {
         if !exchange.sending {
             return;
         }
-        while exchange.sent < self.sends {
-            match host.write(stream, &mut pattern(exchange.sent, self.sends - exchange.sent)) {
+        while exchange.sent < exchange.sends {
+            match host.write(stream, &mut pattern(exchange.sent, exchange.sends - exchange.sent)) {
                 Written::Bytes(taken) => exchange.sent += taken as u64,
                 Written::Blocked => return,
                 Written::Closed => break,
@@ -112,7 +122,7 @@ impl Requests {
         exchange.complete = true;
         if end == ReadEnd::Finished {
             // A message that is shorter or longer than agreed is wrong in as many bytes.
-            scope.tally.wrong_bytes += exchange.received.abs_diff(self.expects);
+            scope.tally.wrong_bytes += exchange.received.abs_diff(exchange.expects);
         }
         match self.end {
             End::Client => {
