@@ -1,10 +1,12 @@
 //! `tiderace perf`: how fast connections are, between two machines or two processes, over real UDP sockets.
 //!
 //! [`server`] answers, [`client`] asks and reports. [`protocol`] is what they say to each other, [`transfer`] one
-//! stream of the client, [`samples`] what may be said of times, [`report`] what is printed, [`trust`] certificates.
+//! stream of the client, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
+//! certificates.
 
 mod client;
 mod cpu;
+mod fec;
 mod progress;
 mod protocol;
 mod reach;
@@ -17,7 +19,10 @@ mod trust;
 use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::{Parser, Subcommand};
-use tiderace::{Profile, QlogDir, transport::congestion::Algorithm};
+use tiderace::{
+    Profile, QlogDir,
+    transport::{congestion::Algorithm, fec::FecPolicy},
+};
 
 use crate::{address, failure::Failure};
 
@@ -44,6 +49,10 @@ struct EndArgs {
     /// over IPv4 and 1452 over IPv6
     #[arg(long, value_name = "BYTES", default_value_t = 1452, value_parser = clap::value_parser!(u16).range(1200..=1472))]
     mtu: u16,
+    /// Forward error correction of what this end sends: `off`, `receive` (the peer's is understood), `auto`, or a code such as
+    /// `rlc:1/5:40`, `rs:10+2`, `xor:10`. It takes both ends: an end with `off` gets none
+    #[arg(long, value_name = "POLICY", default_value = "receive")]
+    fec: FecPolicy,
     /// Write a qlog file for each connection into this directory; costs CPU time
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
@@ -52,7 +61,8 @@ struct EndArgs {
 impl EndArgs {
     fn profile(&self) -> Result<Profile, Failure> {
         let congestion = self.cc.as_deref().map(congestion).transpose()?.unwrap_or_default();
-        let mut profile = Profile { name: "perf".to_owned(), congestion, max_mtu: self.mtu, ..Profile::default() };
+        let mut profile =
+            Profile { name: "perf".to_owned(), congestion, max_mtu: self.mtu, fec: self.fec, ..Profile::default() };
         profile.streams.max_streams_bidi = MAX_STREAMS;
         Ok(profile)
     }

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, process::ExitCode, sync::Arc, 
 use clap::Parser;
 use tiderace::{
     ClientConfig, Connection, Endpoint,
+    transport::fec::FecPolicy,
     units::{DataSize, duration_text},
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -15,6 +16,7 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     EndArgs,
     cpu::process_time,
+    fec::{self, Counts},
     missing_qlog,
     progress::{Goal, Moved, Progress},
     protocol::SenderReport,
@@ -166,6 +168,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         download: outcome.download.map(Into::into),
         upload: outcome.upload.map(Into::into),
         sender: outcome.sender,
+        fec: outcome.fec,
         cpu: outcome.cpu,
         errors: tally.errors,
     };
@@ -205,6 +208,7 @@ struct Outcome {
     download: Option<Delivered>,
     upload: Option<Delivered>,
     sender: Option<Sender>,
+    fec: Vec<fec::Direction>,
     cpu: Option<Cpu>,
 }
 
@@ -351,7 +355,7 @@ impl Run<'_> {
         drop(bar);
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
 
-        let sender = self.ask(upload, download, &lines, &mut failed).await;
+        let (sender, fec) = self.ask(upload, download, &lines, &mut failed).await;
         for error in &failed {
             match error {
                 None => self.tally.completed += 1,
@@ -362,6 +366,7 @@ impl Run<'_> {
             download: download.then_some(sums[0]),
             upload: upload.then_some(sums[1]),
             sender,
+            fec,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
         }
     }
@@ -373,29 +378,42 @@ impl Run<'_> {
         download: bool,
         lines: &[Line],
         failed: &mut [Option<TransferError>],
-    ) -> Option<Sender> {
+    ) -> (Option<Sender>, Vec<fec::Direction>) {
         let mut sum: Option<SenderReport> = None;
         let mut add = |report: SenderReport| match &mut sum {
             Some(sum) => sum.merge(report),
             none => *none = Some(report),
         };
+        let (mut here, mut there) = (Counts::default(), Counts::default());
         for (line, failed) in lines.iter().zip(failed) {
-            if upload && let Some(stats) = line.connection.stats() {
-                add(SenderReport::new(&stats, line.rtt.get()));
+            let protected = line.connection.fec() != FecPolicy::Off;
+            if let Some(stats) = line.connection.stats() {
+                here.merge(&Counts::new(&stats));
+                if upload {
+                    add(SenderReport::new(&stats, line.rtt.get()));
+                }
             }
-            if download && failed.is_none() {
+            if (download || protected) && failed.is_none() {
                 match transfer::report(&line.connection).await {
-                    Ok(report) => add(report),
+                    Ok(report) => {
+                        there.merge(&report.fec);
+                        if download {
+                            add(report);
+                        }
+                    }
                     Err(error) => *failed = Some(error),
                 }
             }
         }
+        let directions = [("download", &there, &here), ("upload", &here, &there)];
+        let wanted = directions.into_iter().filter(|(name, ..)| if *name == "upload" { upload } else { download });
+        let fec = wanted.filter_map(|(name, from, to)| fec::Direction::new(name, from, to)).collect();
         let end = match (upload, download) {
             (true, true) => "both ends",
             (true, false) => "the client",
             _ => "the server",
         };
-        sum.map(|sum| Sender::new(end, &sum))
+        (sum.map(|sum| Sender::new(end, &sum)), fec)
     }
 }
 

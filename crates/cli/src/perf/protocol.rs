@@ -9,10 +9,10 @@
 use bytes::Bytes;
 use tiderace::{ReadError, RecvStream};
 
-use super::samples::Samples;
+use super::{fec::Counts, samples::Samples};
 
 /// The application protocol.
-pub(super) const ALPN: &str = "tiderace-perf/1";
+pub(super) const ALPN: &str = "tiderace-perf/2";
 /// A transfer without an end of its own.
 pub(super) const UNTIL_STOPPED: u64 = u64::MAX;
 const REPORT: u64 = u64::MAX - 1;
@@ -99,6 +99,7 @@ pub(super) struct SenderReport {
     /// Retransmissions included.
     pub(super) stream_bytes_sent: u64,
     pub(super) stream_bytes_retransmitted: u64,
+    pub(super) fec: Counts,
     pub(super) rtt: Samples,
 }
 
@@ -112,6 +113,7 @@ impl SenderReport {
             packets_lost: stats.packets_lost,
             stream_bytes_sent: stats.stream_bytes_sent,
             stream_bytes_retransmitted: stats.stream_bytes_retransmitted,
+            fec: Counts::new(stats),
             rtt,
         }
     }
@@ -125,12 +127,14 @@ impl SenderReport {
         ] {
             *sum = sum.saturating_add(value);
         }
+        self.fec.merge(&other.fec);
         self.rtt.merge(other.rtt);
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for number in [self.packets_sent, self.packets_lost, self.stream_bytes_sent, self.stream_bytes_retransmitted] {
+        let own = [self.packets_sent, self.packets_lost, self.stream_bytes_sent, self.stream_bytes_retransmitted];
+        for number in own.into_iter().chain(self.fec.numbers()) {
             out.extend_from_slice(&number.to_be_bytes());
         }
         self.rtt.encode(&mut out);
@@ -139,13 +143,14 @@ impl SenderReport {
 
     /// Reads what [`Self::encode`] wrote. `None` for anything else.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rtt) = bytes.split_first_chunk::<32>()?;
+        let (head, rtt) = bytes.split_first_chunk::<{ 8 * (4 + Counts::LEN) }>()?;
         let number = |place: usize| u64::from_be_bytes(head[place * 8..][..8].try_into().expect("8 bytes"));
         Some(Self {
             packets_sent: number(0),
             packets_lost: number(1),
             stream_bytes_sent: number(2),
             stream_bytes_retransmitted: number(3),
+            fec: Counts::from_numbers(std::array::from_fn(|place| number(4 + place))),
             rtt: Samples::decode(rtt)?,
         })
     }
@@ -194,11 +199,17 @@ mod tests {
     fn reports_read_back_and_fit() {
         let mut rtt = Samples::new();
         (0..10_000).for_each(|ms| rtt.record(Duration::from_millis(ms)));
-        let stats = tiderace::Stats { packets_sent: 1, packets_lost: 2, stream_bytes_sent: 3, ..Default::default() };
+        let stats = tiderace::Stats {
+            packets_sent: 1,
+            packets_lost: 2,
+            stream_bytes_sent: 3,
+            fec_symbols_sent: 4,
+            ..Default::default()
+        };
         let report = SenderReport::new(&stats, rtt);
         let bytes = report.encode();
         assert!(bytes.len() <= SenderReport::MAX_LEN);
         assert_eq!(SenderReport::decode(&bytes), Some(report));
-        assert_eq!(SenderReport::decode(&bytes[..40]), None);
+        assert_eq!(SenderReport::decode(&bytes[..100]), None);
     }
 }

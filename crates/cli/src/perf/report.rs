@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use serde::Serialize;
 
 use super::{
-    per_gib,
+    fec, per_gib,
     progress::{mbit_per_s, rate},
     protocol::SenderReport,
     samples::{Samples, Summary},
@@ -27,6 +27,8 @@ pub(super) struct Report {
     pub(super) download: Option<Goodput>,
     pub(super) upload: Option<Goodput>,
     pub(super) sender: Option<Sender>,
+    /// Directions in which packets were protected.
+    pub(super) fec: Vec<fec::Direction>,
     pub(super) cpu: Option<Cpu>,
     /// What went wrong, and how often.
     pub(super) errors: BTreeMap<String, u32>,
@@ -149,6 +151,9 @@ impl Report {
                 ),
             );
         }
+        for direction in &self.fec {
+            line("fec", direction.text());
+        }
         if let Some(Cpu { cpu_s, cpu_s_per_gib }) = self.cpu {
             let each = cpu_s_per_gib.map_or("–".to_owned(), |each| format!("{each:.2} s"));
             line("cpu", format!("{each} per GiB ({cpu_s:.2} s of this process)"));
@@ -201,6 +206,7 @@ mod tests {
                 retransmitted_share: share(1, 200),
                 rtt: summary(&[Duration::from_millis(50); 300]),
             }),
+            fec: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
             errors: BTreeMap::from([("idle for too long".to_owned(), 1)]),
         }
