@@ -11,7 +11,7 @@ use lab::{
 use super::{Cell, Runs};
 
 /// The scenarios behind the documents, in their order.
-pub(crate) const SCENARIOS: [&str; 8] = [
+pub(crate) const SCENARIOS: [&str; 10] = [
     "claims-rtt",
     "claims-ack",
     "claims-packet-rate",
@@ -19,6 +19,8 @@ pub(crate) const SCENARIOS: [&str; 8] = [
     "claims-fairness",
     "claims-pacing",
     "claims-loss",
+    "claims-fec",
+    "claims-fec-bulk",
     "video",
 ];
 
@@ -124,9 +126,37 @@ pub(super) fn of(scenario: &str) -> Vec<Number> {
         "claims-fairness" => fairness(),
         "claims-pacing" => pacing(),
         "claims-loss" => loss(),
+        "claims-fec" => fec(),
+        "claims-fec-bulk" => fec_bulk(),
         "video" => video(),
         _ => Vec::new(),
     }
+}
+
+/// The codes of `claims-fec`.
+pub(super) const CODES: [&str; 5] = ["xor:10", "rs:10+2", "rlc:1/10:40", "rlc:1/5:40", "rlc:1/5:160"];
+
+fn fec() -> Vec<Number> {
+    let mut numbers = Vec::new();
+    for burst in ["1", "3", "6", "10"] {
+        let point = [("path.loss-burst", burst)];
+        numbers.push(value(Figure::ResidualLoss, "off", &point));
+        for code in CODES {
+            numbers.extend([Figure::ResidualLoss, Figure::Recovered].map(|figure| value(figure, code, &point)));
+        }
+    }
+    numbers.extend(CODES.map(|code| value(Figure::Repair, code, &[("path.loss-burst", "1")])));
+    numbers
+}
+
+fn fec_bulk() -> Vec<Number> {
+    let mut numbers = Vec::new();
+    for loss in ["none", "0.1 %", "1 %", "5 %", "10 %"] {
+        let point = [("path.up.loss", loss)];
+        numbers.push(value(Figure::Goodput, "off", &point));
+        numbers.extend(["auto", "rlc:1/10:40", "rlc:1/5:40"].map(|code| beside(Figure::Goodput, code, "off", &point)));
+    }
+    numbers
 }
 
 const RTTS: [&str; 3] = ["5 ms", "50 ms", "200 ms"];

@@ -58,6 +58,21 @@ pub(super) fn of(scenario: &str, runs: &Runs) -> Result<Vec<Picture>> {
             let (x, y) = (Along { label: "RTT (ms)", log: true }, Along { label: "goodput (Mbit/s)", log: false });
             vec![("narrow.svg", curves(title, x, y, &every))]
         }
+        "claims-fec" => {
+            let field = Varied { field: "path.loss-burst", others: &[], figure: Figure::ResidualLoss };
+            let title = "What codes leave of 5 % loss over the length of bursts: datagrams, 20 Mbit/s, 50 ms";
+            let (x, y) =
+                (Along { label: "mean burst (packets)", log: true }, Along { label: "residual loss (%)", log: false });
+            vec![("fec-residual-over-burst.svg", curves(title, x, y, &field.curves(runs, &super::numbers::CODES)?))]
+        }
+        "claims-fec-bulk" => {
+            let field = Varied { field: "path.up.loss", others: &[], figure: Figure::Goodput };
+            let title = "Bulk transfer with repair over loss: CUBIC, 20 Mbit/s, 50 ms";
+            let (x, y) =
+                (Along { label: "random loss (%)", log: true }, Along { label: "goodput (Mbit/s)", log: false });
+            let codes = ["off", "auto", "rlc:1/10:40", "rlc:1/5:40"];
+            vec![("fec-goodput-over-loss.svg", curves(title, x, y, &field.curves(runs, &codes)?))]
+        }
         _ => Vec::new(),
     };
     Ok(drawn)

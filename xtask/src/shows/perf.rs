@@ -128,7 +128,7 @@ fn transfer(context: &Context, program: &Path, file: &Path, seed: u64) -> Result
 }
 
 /// Waits for the line that says where a program listens.
-fn listening(running: &mut Running) -> Result<String> {
+pub(crate) fn listening(running: &mut Running) -> Result<String> {
     let started = Instant::now();
     loop {
         let printed = running.printed();

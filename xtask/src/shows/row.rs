@@ -80,6 +80,7 @@ impl Row {
 impl From<Finding> for Row {
     fn from(finding: Finding) -> Self {
         let target = match (*finding.target.start(), *finding.target.end()) {
+            (f64::NEG_INFINITY, f64::INFINITY) => Target::Printed,
             (low, f64::INFINITY) => Target::AtLeast(low),
             (f64::NEG_INFINITY, high) => Target::AtMost(high),
             (low, high) => Target::Between(low, high),
