@@ -210,6 +210,10 @@ impl Case {
             (Self::Keyupdate, Peer::S2n, _) => Some("s2n-quic's clients cannot be told to update keys"),
             (Self::V2, Peer::S2n, _) | (Self::V2, _, Peer::S2n) => Some("s2n-quic does not speak version 2"),
             (Self::Connectionmigration, Peer::S2n, _) => Some("s2n-quic's clients do not migrate"),
+            (Self::Chacha20, Peer::Quiche, _) => Some("BoringSSL chooses the suite of TLS 1.3 by itself"),
+            (Self::Keyupdate, Peer::Quiche, _) => Some("quiche cannot start a key update"),
+            (Self::V2, Peer::Quiche, _) | (Self::V2, _, Peer::Quiche) => Some("quiche does not speak version 2"),
+            (Self::Ecn, Peer::Quiche, _) | (Self::Ecn, _, Peer::Quiche) => Some("quiche does not read marks"),
             (Self::V2, Peer::Quinn, _) | (Self::V2, _, Peer::Quinn) => Some("quinn does not speak version 2"),
             (Self::Connectionmigration, Peer::Aioquic, _) => Some("aioquic's clients do not migrate"),
             (Self::Ecn, Peer::Aioquic, _) | (Self::Ecn, _, Peer::Aioquic) => {

@@ -101,7 +101,10 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
     let ready: serde_json::Value = serde_json::from_str(&first).with_context(|| format!("the server said {first}"))?;
     let address = ready["address"].as_str().with_context(|| format!("the server said {first}"))?.parse()?;
 
-    // client – tap – link – server. With ECN there is nothing between, because the tap does not pass marks on.
+    // client – link – tap – server: what a server may send is judged by what has reached it, and by what it has sent when
+    // the client's proof arrives. With ECN there is nothing between, because the tap does not pass marks on.
+    let tap = if cell.case == Case::Ecn { None } else { Some(Tap::start(address, cell.case.rebind()).await?) };
+    let address = tap.as_ref().map_or(address, |tap| tap.address);
     let link = match cell.case.link() {
         Some(link) => Some(Relay::start(&RelayConfig {
             up: link.clone(),
@@ -111,10 +114,8 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
         })?),
         None => None,
     };
-    let address = link.as_ref().map_or(address, Relay::address);
-    let tap = if cell.case == Case::Ecn { None } else { Some(Tap::start(address, cell.case.rebind()).await?) };
     let mut command = client.command();
-    command.arg("client").arg("--connect").arg(tap.as_ref().map_or(address, |tap| tap.address).to_string());
+    command.arg("client").arg("--connect").arg(link.as_ref().map_or(address, Relay::address).to_string());
     command.arg("--ca").arg(&credentials.ca).args(cell.case.client_arguments(client.peer));
     let output = command.output().await.context("start the client")?;
     cell.seen = tap.map(|tap| tap.seen()).unwrap_or_default();
@@ -180,9 +181,12 @@ pub struct Matrix {
     pub cells: Vec<Cell>,
 }
 
+/// Client and server.
+type Pair<'a> = (&'a str, &'a str);
+
 impl Matrix {
     /// The pairs in their order, and by case what became of each.
-    fn columns(&self) -> (Vec<(&str, &str)>, BTreeMap<Case, BTreeMap<(&str, &str), &Cell>>) {
+    fn columns(&self) -> (Vec<Pair<'_>>, BTreeMap<Case, BTreeMap<Pair<'_>, &Cell>>) {
         let mut pairs = Vec::new();
         let mut cases: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for cell in &self.cells {

@@ -23,6 +23,8 @@ pub enum Peer {
     Aioquic,
     /// s2n-quic, from crates.io, built with this workspace when the feature `s2n` is on.
     S2n,
+    /// quiche, from crates.io, built with this workspace when the feature `quiche` is on.
+    Quiche,
 }
 
 /// A peer that can be started: a program and its first arguments.
@@ -36,13 +38,17 @@ pub struct Installed {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: &[Self] = &[Self::Tiderace, Self::Quinn, Self::QuicGo, Self::Aioquic, Self::S2n];
+    pub const ALL: &[Self] = &[Self::Tiderace, Self::Quinn, Self::QuicGo, Self::Aioquic, Self::S2n, Self::Quiche];
     /// The peers that need nothing but this workspace's build.
     pub const SHORT: &[Self] = &[Self::Tiderace, Self::Quinn];
 
     /// Whether this build has it: what is compiled here may be left out by a feature.
     pub fn is_built(self) -> bool {
-        self != Self::S2n || cfg!(feature = "s2n")
+        match self {
+            Self::S2n => cfg!(feature = "s2n"),
+            Self::Quiche => cfg!(feature = "quiche"),
+            _ => true,
+        }
     }
 
     /// Its name on the command line and in reports.
@@ -53,6 +59,7 @@ impl Peer {
             Self::QuicGo => "quic-go",
             Self::Aioquic => "aioquic",
             Self::S2n => "s2n-quic",
+            Self::Quiche => "quiche",
         }
     }
 
@@ -66,6 +73,7 @@ impl Peer {
             Self::Tiderace => (beside("tiderace-peer")?, vec![]),
             Self::Quinn => (beside("quinn-peer")?, vec![]),
             Self::S2n => (beside("s2n-peer").context("hint: build it with --features s2n")?, vec![]),
+            Self::Quiche => (beside("quiche-peer").context("hint: build it with --features quiche")?, vec![]),
             Self::QuicGo => {
                 let program = cache.join("quic-go-peer");
                 let mut build = Command::new("go");

@@ -2,7 +2,7 @@
 //! by either stack's word. Where a case wants it, it also is the NAT that gives the client another port or address.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
@@ -119,12 +119,14 @@ impl Tap {
                     };
                     clients.insert(from, moved);
                 }
-                if !clients.contains_key(&from) {
-                    seen.clients.fetch_add(1, Relaxed);
-                    let Ok(new) = Client::new(1, server, from, &front, &seen, Arc::default()).await else { return };
-                    clients.insert(from, new);
-                }
-                let Some(client) = clients.get(&from) else { continue };
+                let client = match clients.entry(from) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => {
+                        seen.clients.fetch_add(1, Relaxed);
+                        let Ok(new) = Client::new(1, server, from, &front, &seen, Arc::default()).await else { return };
+                        place.insert(new)
+                    }
+                };
                 client.account.up.fetch_add(len as u64, Relaxed);
                 seen.note_up(&buffer[..len], &client.account);
                 let _ = client.back.send(&buffer[..len]).await;
