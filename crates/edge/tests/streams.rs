@@ -71,7 +71,9 @@ async fn what_breaks_off_here_breaks_off_there() {
     // The back end breaks off: the stream is reset.
     let (mut send, mut recv) = quic.open_bi().await.unwrap();
     send.write_all(b"x").await.unwrap();
-    let (accepted, _) = within(back_end.accept()).await.unwrap();
+    let (mut accepted, _) = within(back_end.accept()).await.unwrap();
+    // Only with this here the gateway is known to have heard that it is connected.
+    assert_eq!(within(accepted.read_u8()).await.unwrap(), b'x');
     socket_reset(accepted);
     assert_eq!(within(recv.read_chunk(10)).await, Err(tiderace::ReadError::Reset(3)));
     assert!(quic.close_reason().is_none());
