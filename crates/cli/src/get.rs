@@ -64,6 +64,13 @@ async fn get(args: &Args) -> Result<ExitCode, Failure> {
         Way::Quic => Leg::Quic,
         Way::Tcp => Leg::Tcp,
     });
+    let ended = exchange(args, &client, only).await;
+    // However it ended: a server that hears nothing keeps the connection until its idle timeout.
+    client.close().await;
+    ended
+}
+
+async fn exchange(args: &Args, client: &Client, only: Option<Leg>) -> Result<ExitCode, Failure> {
     let fetched = match client.get(&args.url, only, args.udp).await {
         Ok(fetched) => fetched,
         Err(error @ (FetchError::Url(_) | FetchError::Resolve { .. })) => {

@@ -19,6 +19,7 @@ use units::Instant;
 
 use crate::{
     alt_svc,
+    goodbye::Goodbyes,
     memory::{Memory, Network},
     probe::Prober,
     race::{Action, Avoided, Input, Leg, Plan, Race, Verdict},
@@ -87,12 +88,13 @@ pub struct Client {
     tcp: Arc<rustls::ClientConfig>,
     profile: Arc<Profile>,
     memory: Arc<Mutex<Memory>>,
+    goodbyes: Arc<Goodbyes>,
     started: std::time::Instant,
 }
 
 /// What a leg has come to.
 enum Came {
-    Quic(Endpoint, tiderace::Connection),
+    Quic(Arc<Endpoint>, tiderace::Connection),
     QuicFailed(ConnectError),
     Tcp(Box<TlsStream<TcpStream>>),
     TcpConnected,
@@ -134,6 +136,7 @@ impl Client {
             tcp: Arc::new(tcp),
             profile: Arc::new(Profile::default()),
             memory: Arc::default(),
+            goodbyes: Arc::default(),
             started: std::time::Instant::now(),
         })
     }
@@ -184,6 +187,7 @@ impl Client {
             config: ClientConfig::new(Arc::new(self.quic.clone()), self.profile.clone()),
             tls: self.tcp.clone(),
             tcp_allowed: only != Some(Leg::Quic),
+            goodbyes: self.goodbyes.clone(),
             events: mpsc::unbounded_channel(),
             begun: self.now(),
             handshake: None,
@@ -209,6 +213,13 @@ impl Client {
         Ok(Fetched { response, protocol, first_byte, alternative, verdict })
     }
 
+    /// Closes the connections that are open, those of answers that were not read to their end included, and tells their
+    /// servers. Whoever ends the runtime without this leaves servers to find out by their idle timeout. Takes at most a
+    /// fraction of a second.
+    pub async fn close(self) {
+        self.goodbyes.say().await;
+    }
+
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +239,7 @@ struct Run {
     started: std::time::Instant,
     legs: JoinSet<Came>,
     prober: Option<Arc<Prober>>,
-    quic: Option<(Endpoint, tiderace::Connection)>,
+    quic: Option<(Arc<Endpoint>, tiderace::Connection)>,
     tcp: Option<Box<TlsStream<TcpStream>>>,
     /// What was wrong with QUIC and TCP.
     wrong: [String; 2],
@@ -238,6 +249,7 @@ struct Run {
     config: ClientConfig,
     tls: Arc<rustls::ClientConfig>,
     tcp_allowed: bool,
+    goodbyes: Arc<Goodbyes>,
     events: (mpsc::UnboundedSender<Came>, mpsc::UnboundedReceiver<Came>),
     begun: Instant,
     handshake: Option<Duration>,
@@ -283,8 +295,8 @@ impl Run {
         match action {
             Action::Start(Leg::Quic) => {
                 let (config, remote, host) = (self.config.clone(), self.udp, self.host.clone());
-                let events = self.events.0.clone();
-                self.legs.spawn(connect_quic(config, remote, host, events));
+                let (goodbyes, events) = (self.goodbyes.clone(), self.events.0.clone());
+                self.legs.spawn(connect_quic(config, remote, host, goodbyes, events));
             }
             Action::Start(Leg::Tcp) if !self.tcp_allowed => {
                 let why = io::Error::other("it is not wanted");
@@ -373,10 +385,11 @@ async fn connect_quic(
     config: ClientConfig,
     remote: SocketAddr,
     host: String,
+    goodbyes: Arc<Goodbyes>,
     events: mpsc::UnboundedSender<Came>,
 ) -> Came {
     let endpoint = match Endpoint::client_for(remote) {
-        Ok(endpoint) => endpoint,
+        Ok(endpoint) => Arc::new(endpoint),
         Err(error) => {
             tracing::debug!("no socket for QUIC: {error}");
             return Came::QuicFailed(ConnectError::EndpointClosed);
@@ -386,6 +399,7 @@ async fn connect_quic(
         Ok(connecting) => connecting,
         Err(error) => return Came::QuicFailed(error),
     };
+    goodbyes.await_of(endpoint.clone());
     let mut connecting = std::pin::pin!(connecting);
     // Whether anything was heard is looked at now and then: it matters to the verdict, and not to the millisecond.
     let mut look = tokio::time::interval(Duration::from_millis(25));
@@ -444,7 +458,7 @@ async fn connect_tcp(
 type Boxed = Box<dyn std::error::Error + Send + Sync>;
 
 async fn over_quic(
-    connection: Option<(Endpoint, tiderace::Connection)>,
+    connection: Option<(Arc<Endpoint>, tiderace::Connection)>,
     request: http::request::Builder,
 ) -> Result<(Response<ResponseBody>, &'static str), FetchError> {
     let exchange = |error: &dyn std::fmt::Display| FetchError::Exchange(error.to_string());

@@ -6,6 +6,7 @@
 
 pub mod alt_svc;
 pub mod fetch;
+mod goodbye;
 pub mod memory;
 pub mod probe;
 pub mod race;
