@@ -118,6 +118,11 @@ impl Running {
         [&self.stdout, &self.stderr].map(|path| read(path)).concat()
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it is still there.
     pub(crate) fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Case, Context,
     command::{Ended, Tests, cargo, load},
-    edge_clients, edge_watch,
+    edge_clients, edge_cost, edge_watch,
     row::{Row, Target},
 };
 
@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "which congestion control a connection gets, by name, network, route, path and share",
             policies,
         ),
+        case("cost", "processor time of a request and of a GiB, beside nginx and Caddy", edge_cost::measure),
         case("watching", "a real Prometheus with the rules and the dashboard of deploy/", edge_watch::measure),
         case("verdicts", "what the client concludes, and what a race costs, in virtual time", verdicts),
         case("security", "smuggling, floods, slow clients, oversized fields, the admin socket", security),

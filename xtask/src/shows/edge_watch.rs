@@ -3,8 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    path::Path,
+    net::TcpStream,
     process::Command,
     time::{Duration, Instant},
 };
@@ -15,6 +14,7 @@ use serde_json::Value;
 use super::{
     Context,
     command::cargo,
+    edge_cost::{port, site},
     row::{Row, Target},
 };
 
@@ -30,10 +30,6 @@ const QUIET: [&str; 7] = [
     "early_data_register",
 ];
 
-fn port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 /// Asks over HTTP; gives the body.
 fn ask(port: u16, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -43,22 +39,6 @@ fn ask(port: u16, path: &str) -> Result<String> {
     stream.read_to_string(&mut answer)?;
     let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
     Ok(body.to_owned())
-}
-
-/// Certificate and files.
-fn prepare(scratch: &Path) -> Result<()> {
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"])
-        .current_dir(scratch)
-        .output()
-        .context("cannot start openssl")?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let www = scratch.join("www");
-    std::fs::create_dir_all(&www)?;
-    std::fs::write(www.join("small"), vec![b'x'; 1_000])?;
-    Ok(())
 }
 
 fn encoded(text: &str) -> String {
@@ -87,7 +67,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     context.commands.run("edge-watch-build", &mut build, LIMIT)?.ok()?;
     let program = context.commands.target().join("debug/tiderace");
     let scratch = context.commands.scratch("edge-watch")?;
-    prepare(&scratch)?;
+    site(&scratch, &[("small", 1_000)])?;
     let (serve, figures, prometheus) = (port()?, port()?, port()?);
     let text = format!(
         "listen = \"127.0.0.1:{serve}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[transport]\nidle-timeout = \"2 s\"\n[metrics]\nlisten = \"127.0.0.1:{figures}\"\n\

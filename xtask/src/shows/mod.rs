@@ -14,6 +14,7 @@ mod cost;
 mod early_data;
 mod edge;
 mod edge_clients;
+mod edge_cost;
 mod edge_watch;
 mod fec;
 mod flood;
