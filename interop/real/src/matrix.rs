@@ -18,7 +18,7 @@ use crate::{
     case::Case,
     contract::Figures,
     credentials::Credentials,
-    peers::Installed,
+    peers::{Installed, Peer},
     tap::{Seen, Tap},
 };
 
@@ -101,21 +101,29 @@ async fn meet(client: &Installed, server: &Installed, credentials: &Credentials,
     let ready: serde_json::Value = serde_json::from_str(&first).with_context(|| format!("the server said {first}"))?;
     let address = ready["address"].as_str().with_context(|| format!("the server said {first}"))?.parse()?;
 
-    // client – link – tap – server: what a server may send is judged by what has reached it, and by what it has sent when
-    // the client's proof arrives. With ECN there is nothing between, because the tap does not pass marks on.
-    let tap = if cell.case == Case::Ecn { None } else { Some(Tap::start(address, cell.case.rebind()).await?) };
-    let address = tap.as_ref().map_or(address, |tap| tap.address);
-    let link = match cell.case.link() {
-        Some(link) => Some(Relay::start(&RelayConfig {
-            up: link.clone(),
-            down: link,
-            seed: Seed::from_number(1),
-            ..RelayConfig::new("127.0.0.1:0".parse()?, address)
-        })?),
-        None => None,
-    };
+    // client – tap – link – server. Clients of s2n-quic answer the first datagram before the second has come: with them the
+    // tap stands beside the server, where what it may send is still seen. With ECN there is nothing between, because the
+    // tap does not pass marks on.
+    let beside_server = client.peer == Peer::S2n;
+    let mut address = address;
+    let (mut tap, mut link) = (None, None);
+    for place in if beside_server { ["tap", "link"] } else { ["link", "tap"] } {
+        if place == "tap" && cell.case != Case::Ecn {
+            address = tap.insert(Tap::start(address, cell.case.rebind()).await?).address;
+        } else if place == "link"
+            && let Some(config) = cell.case.link()
+        {
+            let relay = Relay::start(&RelayConfig {
+                up: config.clone(),
+                down: config,
+                seed: Seed::from_number(1),
+                ..RelayConfig::new("127.0.0.1:0".parse()?, address)
+            })?;
+            address = link.insert(relay).address();
+        }
+    }
     let mut command = client.command();
-    command.arg("client").arg("--connect").arg(link.as_ref().map_or(address, Relay::address).to_string());
+    command.arg("client").arg("--connect").arg(address.to_string());
     command.arg("--ca").arg(&credentials.ca).args(cell.case.client_arguments(client.peer));
     let output = command.output().await.context("start the client")?;
     cell.seen = tap.map(|tap| tap.seen()).unwrap_or_default();
