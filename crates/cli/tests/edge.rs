@@ -1,33 +1,19 @@
 //! What `tiderace edge check` and `tiderace edge run` print for whoever publishes the site in DNS.
 
+mod scratch;
+
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A program; killed when dropped.
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use scratch::{Program, Scratch};
 
 /// A site of two names, of which one is no single name, at `listen`; and the file that says so.
-fn site(name: &str, listen: &str, extra: &str) -> (Folder, PathBuf) {
-    let folder = Folder(std::env::temp_dir().join(format!("tiderace-edge-dns-{name}-{}", std::process::id())));
+fn site(name: &str, listen: &str, extra: &str) -> (Scratch, PathBuf) {
+    let folder = Scratch::new(&format!("edge-dns-{name}"));
     std::fs::create_dir_all(folder.0.join("www")).unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["example.org".to_owned()]).unwrap();
     std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();

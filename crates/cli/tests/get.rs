@@ -1,9 +1,10 @@
 //! `tiderace get` as a server sees it.
 
+mod scratch;
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    path::PathBuf,
     process::{Command, Output, Stdio},
     sync::Arc,
     time::Duration,
@@ -14,23 +15,16 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tiderace::{CloseReason, Endpoint, Identity, Profile, RustlsServer, ServerConfig};
 
+use scratch::Scratch;
+
 /// Longer than any test may take: a connection that ends earlier was closed.
 const IDLE: Duration = Duration::from_secs(600);
 /// What a machine with much else to do may need.
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A server over HTTP/3 alone, and a file with its certificate.
-fn server(name: &str) -> (Endpoint, Folder) {
-    let folder = Folder(std::env::temp_dir().join(format!("tiderace-get-{name}-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).unwrap();
+fn server(name: &str) -> (Endpoint, Scratch) {
+    let folder = Scratch::new(&format!("get-{name}"));
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
     let identity = Identity::from_der(vec![made.cert.der().to_vec()], made.signing_key.serialize_der()).unwrap();

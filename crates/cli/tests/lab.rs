@@ -1,26 +1,16 @@
 //! `tiderace lab` from the outside: what it prints, which exit code it has, what it leaves behind.
 
+mod scratch;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
 
-/// A directory of its own for each test, removed at its end.
-struct Scratch(PathBuf);
+use scratch::Scratch;
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tiderace-cli-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn lab(&self, arguments: &[&str]) -> Output {
-        let program = env!("CARGO_BIN_EXE_tiderace");
-        Command::new(program).arg("lab").args(arguments).current_dir(&self.0).output().unwrap()
-    }
-
     /// All files below, by their paths.
     fn files(&self) -> Vec<PathBuf> {
         fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
@@ -33,12 +23,6 @@ impl Scratch {
         collect(&self.0, &mut files);
         files.sort();
         files
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

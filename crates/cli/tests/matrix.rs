@@ -1,26 +1,16 @@
 //! `tiderace lab matrix` and what works on its files, from the outside: exit codes, files, what is printed.
 
+mod scratch;
+
 use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
 };
 
-/// A directory of its own for each test, removed at its end.
-struct Scratch(PathBuf);
+use scratch::Scratch;
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tiderace-cli-matrix-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn lab(&self, arguments: &[&str]) -> Output {
-        let program = env!("CARGO_BIN_EXE_tiderace");
-        Command::new(program).arg("lab").args(arguments).current_dir(&self.0).output().unwrap()
-    }
-
     /// Exit code, standard output and standard error.
     fn told(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let output = self.lab(arguments);
@@ -32,12 +22,6 @@ impl Scratch {
         let entries = fs::read_dir(self.0.join(directory)).unwrap().map(|entry| entry.unwrap().path());
         let path = entries.into_iter().find(|path| path.extension().is_some_and(|end| end == "jsonl")).unwrap();
         path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,12 +1,14 @@
 //! Clients that come back, to any of three gateways that share a ring of keys and a register of early data: nearly all of their
 //! requests leave as early data, and no copy of them is served. Keys are rotated and a gateway is replaced meanwhile.
 
+mod scratch;
+
 use std::{
     collections::{HashMap, HashSet},
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -15,6 +17,8 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty};
 use tiderace::{ClientConfig, EarlyData, Endpoint, Profile, RustlsClient};
+
+use scratch::{Program, Scratch};
 
 /// Clients of the population; many when asked for.
 fn population() -> usize {
@@ -25,24 +29,6 @@ fn population() -> usize {
 const RETURNS: usize = 4;
 /// Datagrams of a client's first flight.
 const FLIGHT: usize = 4;
-
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A program; killed when dropped.
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Gateway {
     _program: Program,
@@ -199,8 +185,7 @@ async fn visit(config: &ClientConfig, server: SocketAddr, path: &str) -> Visit {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn returning_clients_use_early_data_at_any_gateway_and_no_copy_is_served() {
-    let folder = Folder(std::env::temp_dir().join(format!("tiderace-returning-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).unwrap();
+    let folder = Scratch::new("returning");
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     std::fs::write(folder.0.join("cert.pem"), certified.cert.pem()).unwrap();
     std::fs::write(folder.0.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();

@@ -521,16 +521,12 @@ impl Connection {
         }
         let capacity = w.position() + w.remaining() - frames_start;
         if self.fec.sender.is_some() {
-            match self.protects_next(now) {
-                true => {
-                    if let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len) {
-                        return self.write_symbol(now, room, w);
-                    }
-                }
-                false => {
-                    self.write_unprotected(now, w);
-                    return None;
-                }
+            if !self.protects_next(now) {
+                self.write_unprotected(now, w);
+                return None;
+            }
+            if let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len) {
+                return self.write_symbol(now, room, w);
             }
         }
         let space = self.spaces.get_mut(id)?;
