@@ -5,7 +5,6 @@ mod scratch;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
 };
 
 use scratch::Scratch;

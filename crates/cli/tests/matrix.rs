@@ -2,11 +2,7 @@
 
 mod scratch;
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Command, Output},
-};
+use std::fs;
 
 use scratch::Scratch;
 

@@ -294,8 +294,8 @@ fn a_flow_gets_the_protection_that_it_asks_for() {
     assert!(strict.1 < 0.012 && tolerant.1 < 0.03, "{tolerant:?} {strict:?}");
 }
 
-/// A path that carries a third of the flow, in turns with one that carries it all: what waited too long is not sent, and what
-/// it would have repaired is not repaired.
+/// A path that carries less than the flow, beside the same flow without an expiry: what waited too long is not sent, and what it
+/// would have repaired is not repaired.
 #[test]
 fn what_is_worthless_is_neither_sent_nor_repaired() {
     let flow = DatagramFlow { expiry: Some(60 * MS), ..DatagramFlow::default() };
