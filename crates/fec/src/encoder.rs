@@ -26,6 +26,8 @@ pub struct Encoder {
     /// A repair symbol that was made together with another, and its length.
     twin: Coded,
     twin_is: Option<(Repair, usize)>,
+    /// What was asked for last, and its length: whoever asks how long it is wants it next.
+    measured: Option<(Repair, usize)>,
 }
 
 impl Encoder {
@@ -43,6 +45,7 @@ impl Encoder {
             sum: Coded::default(),
             twin: Coded::default(),
             twin_is: None,
+            measured: None,
         }
     }
 
@@ -73,16 +76,28 @@ impl Encoder {
             Coded::default()
         };
         buffer.fill(content);
+        self.measured = None;
         self.symbols.push_back(buffer);
         id
     }
 
     /// Bytes of a repair symbol; `None` when a source symbol of it is not held.
-    pub fn repair_len(&self, repair: &Repair) -> Option<usize> {
-        let first = self.place(repair.first)?;
+    pub fn repair_len(&mut self, repair: &Repair) -> Option<usize> {
+        if let Some((known, len)) = self.measured.or(self.twin_is)
+            && known == *repair
+        {
+            return Some(len);
+        }
+        let mut place = self.place(repair.first)?;
         self.place(repair.last())?;
-        let symbols = self.symbols.range(first..).step_by(usize::from(repair.stride)).take(repair.count.into());
-        symbols.map(|coded| PREFIX + usize::from(u16::from_be_bytes([coded[0], coded[1]]))).max()
+        let mut longest = 0;
+        for _ in 0..repair.count {
+            longest = longest.max(self.symbols[place].content_len());
+            place += usize::from(repair.stride);
+        }
+        let len = PREFIX + longest;
+        self.measured = Some((*repair, len));
+        Some(len)
     }
 
     /// The repair symbol. `None` when a source symbol of it is not held. `next` is what will be asked for after it: when that

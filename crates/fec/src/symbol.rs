@@ -67,6 +67,12 @@ impl Coded {
         self.len = self.len.min(padded(len));
     }
 
+    /// Bytes of the content of the symbol that is held.
+    #[inline]
+    pub(crate) fn content_len(&self) -> usize {
+        usize::from(u16::from_be_bytes([self[0], self[1]]))
+    }
+
     /// Nothing is held.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

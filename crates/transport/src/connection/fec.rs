@@ -155,7 +155,7 @@ impl Connection {
     pub(super) fn protects_next(&mut self, now: Instant) -> bool {
         let Some(sender) = self.fec.sender.as_ref().filter(|sender| sender.is_on()) else { return false };
         let tolerance = self.datagrams.next_tolerance(now).unwrap_or_else(|| {
-            if self.streams.next_is_protected() == Some(false) { Tolerance::ALL } else { Tolerance::NONE }
+            if self.streams.next_is_unprotected() { Tolerance::ALL } else { Tolerance::NONE }
         });
         sender.protects(tolerance)
     }

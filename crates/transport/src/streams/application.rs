@@ -234,6 +234,7 @@ impl Streams {
     pub fn set_protection(&mut self, id: StreamId, protection: Protection) -> Result<(), WriteError> {
         let slot = self.sending(id)?;
         self.slab[slot].unprotected = protection == Protection::Never;
+        self.some_unprotected |= protection == Protection::Never;
         Ok(())
     }
 

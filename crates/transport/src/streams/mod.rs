@@ -172,6 +172,8 @@ pub struct Streams {
     figures: StreamFigures,
     /// Only early data can be sent.
     early: bool,
+    /// There has been a stream that must not be protected by forward error correction.
+    some_unprotected: bool,
 }
 
 impl Streams {
@@ -208,6 +210,7 @@ impl Streams {
             events: Events::default(),
             figures: StreamFigures::default(),
             early: false,
+            some_unprotected: false,
             config: config.clone(),
         }
     }

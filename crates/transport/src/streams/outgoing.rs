@@ -35,9 +35,10 @@ impl Streams {
         self.write_frames_while(w, |_| true, record);
     }
 
-    /// Whether forward error correction may protect the data that is sent next; `None` when there is none.
-    pub(crate) fn next_is_protected(&self) -> Option<bool> {
-        self.schedule.pick(self.credit.available() > 0).map(|(slot, _)| !self.slab[slot].unprotected)
+    /// Whether the data that is sent next must not be protected by forward error correction.
+    pub(crate) fn next_is_unprotected(&self) -> bool {
+        let next = || self.schedule.pick(self.credit.available() > 0);
+        self.some_unprotected && next().is_some_and(|(slot, _)| self.slab[slot].unprotected)
     }
 
     /// As [`write_frames`](Self::write_frames), up to the first stream that is not admitted: `admits` is told whether it may be
