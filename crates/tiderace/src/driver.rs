@@ -1,8 +1,8 @@
 //! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
 //!
-//! One pass: everything that the socket has (within a bound), the deadlines that have passed, events to whoever waits for
-//! them, everything that wants to leave, TLS steps for the pool; then the task sleeps until the socket, a deadline or a
-//! handle wakes it. When somebody was woken, what wants to leave waits for their turn: an acknowledgement then travels with
+//! One pass: everything that the socket has (within a bound), the deadlines that have passed, TLS steps for the pool, events
+//! to whoever waits for them, everything that wants to leave; then the task sleeps until the socket, a deadline or a handle
+//! wakes it. When somebody was woken, what wants to leave waits for their turn: an acknowledgement then travels with
 //! the answer, and answers to many requests in one batch.
 
 use std::{
@@ -178,16 +178,15 @@ impl Future for Driver {
         again |= this.receive(cx, &mut state);
         again |= this.exchange_strays(cx, &mut state);
         state.endpoint.handle_timeout(shared.clock.now());
+        if let Some(tls) = &mut this.tls {
+            tls.submit(shared.clock.now(), &mut state.endpoint);
+        }
         state.collect_events(&mut this.wake);
         if this.wake.is_empty() {
             again |= this.transmit(cx, &mut state);
         } else {
             this.deferred = true;
             again = true;
-        }
-        let tls = this.tls.as_mut();
-        if tls.is_some_and(|tls| tls.submit(shared.clock.now(), &mut state.endpoint)) {
-            again |= this.transmit(cx, &mut state);
         }
         again |= this.receive_tls(cx, &mut state);
         state.socket = this.socket.stats;

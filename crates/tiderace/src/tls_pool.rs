@@ -97,6 +97,11 @@ impl Outcome {
     /// Runs a step.
     #[cfg(not(target_os = "linux"))]
     fn of(step: TlsStep) -> Self {
+        Self::here(step)
+    }
+
+    /// Runs a step where data waits for it: the clock's time counts.
+    fn here(step: TlsStep) -> Self {
         let started = std::time::Instant::now();
         let done = step.run();
         Self { done, quick: started.elapsed() <= QUICK }
@@ -279,13 +284,13 @@ impl TlsLink {
         (self.out > 0).then(|| self.moved + PATIENCE)
     }
 
-    /// Gives the pool what is to be done, but for a step that is alone if steps are quick: that one runs here. `true` when it
-    /// did: then packets may have to leave. Call [`receive`](Self::receive) before going to sleep.
-    pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
+    /// Gives the pool what is to be done, but for a step that is alone if steps are quick: that one runs here, and what it wants
+    /// to send leaves with everything else. Call [`receive`](Self::receive) before going to sleep.
+    pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) {
         let mut ran = false;
         while let Some(step) = endpoint.poll_tls_step() {
             if self.out == 0 && self.quick == PROOF && !ran {
-                self.settle(now, Outcome::of(step), endpoint);
+                self.settle(now, Outcome::here(step), endpoint);
                 ran = true;
                 continue;
             }
@@ -295,6 +300,5 @@ impl TlsLink {
             self.out += 1;
             self.pool.submit(Job { step, to: self.to.clone() });
         }
-        ran
     }
 }

@@ -154,9 +154,10 @@ impl Connection {
     /// Whether the data that leaves next is worth repair.
     pub(super) fn protects_next(&mut self, now: Instant) -> bool {
         let Some(sender) = self.fec.sender.as_ref().filter(|sender| sender.is_on()) else { return false };
-        let tolerance = self.datagrams.next_tolerance(now).unwrap_or_else(|| {
-            if self.streams.next_is_unprotected() { Tolerance::ALL } else { Tolerance::NONE }
-        });
+        let tolerance = self
+            .datagrams
+            .next_tolerance(now)
+            .unwrap_or_else(|| if self.streams.next_is_unprotected() { Tolerance::ALL } else { Tolerance::NONE });
         sender.protects(tolerance)
     }
 

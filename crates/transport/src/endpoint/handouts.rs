@@ -76,8 +76,15 @@ impl Endpoint {
         self.hand_outs.limit = Some(limit.max(1));
     }
 
-    /// The next step to run: those of handshakes that have begun before those of new ones.
+    /// The next step to run: those of handshakes that have begun before those of new ones. To be polled before
+    /// [`poll_transmit`](Self::poll_transmit) too, if steps are run at once: what they have to send then leaves together with what
+    /// the connection has to send anyway.
     pub fn poll_tls_step(&mut self) -> Option<TlsStep> {
+        if self.hand_outs.begun.is_empty() && self.hand_outs.new.is_empty() {
+            for at in 0..self.dirty.len() {
+                self.find_step(self.dirty[at]);
+            }
+        }
         while let Some(handle) = self.hand_outs.begun.pop_front() {
             if let Some(step) = self.take_step(handle) {
                 return Some(TlsStep { handle, step });
@@ -110,9 +117,14 @@ impl Endpoint {
         }
     }
 
-    /// Notes that a connection has a step to be run elsewhere.
-    pub(super) fn queue_step(&mut self, handle: Handle, begun: bool) {
-        let queue = if begun { &mut self.hand_outs.begun } else { &mut self.hand_outs.new };
-        queue.push_back(handle);
+    /// Notes whether a connection has a step to be run elsewhere.
+    pub(super) fn find_step(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let handle = Handle { index, generation: slot.generation };
+        match slot.connection.as_mut().and_then(|connection| connection.new_tls_step()) {
+            Some(true) => self.hand_outs.begun.push_back(handle),
+            Some(false) => self.hand_outs.new.push_back(handle),
+            None => {}
+        }
     }
 }

@@ -521,11 +521,10 @@ impl Endpoint {
     /// A connection has nothing more to send: collects what it has to say to the endpoint.
     fn settle(&mut self, index: u32) {
         self.hear(index);
+        self.find_step(index);
         let slot = &mut self.slots[index as usize];
         slot.dirty = false;
-        let handle = Handle { index, generation: slot.generation };
         let Some(connection) = &mut slot.connection else { return };
-        let step = connection.new_tls_step();
         let wants_ids = connection.ids_wanted() > 0;
         while let Some(id) = connection.poll_retired_id() {
             self.routes.remove(&id, index);
@@ -550,9 +549,6 @@ impl Endpoint {
                 self.wakeups.insert((at, index));
                 slot.wakeup = Some(at);
             }
-        }
-        if let Some(begun) = step {
-            self.queue_step(handle, begun);
         }
         if wants_ids {
             self.mark_dirty(index);
