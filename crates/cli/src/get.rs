@@ -1,41 +1,100 @@
-//! `tiderace get`: one URL, over QUIC or TCP, and what was learned about the network.
+//! `tiderace get`: URLs, over QUIC or TCP, and what was learned about the network.
 
 use std::{io::Write, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Parser, ValueEnum};
-use client::{Client, FetchError, Leg, Trust};
+use clap::{Args as Group, Parser, ValueEnum};
+use client::{Client, FetchError, Leg, Route, Settings, Trust};
 use serde_json::json;
+use tiderace::EarlyData;
 
 use crate::{
     failure::{Failure, UNSOUND},
     stdout::{write_json_line, write_out},
 };
 
-/// Ask for a URL over QUIC, raced against TCP, and say what the race shows about the network.
+/// Ask for URLs over QUIC, raced against TCP, and say what the race shows about the network.
 ///
 /// QUIC gets a head start of 200 ms. What is there first is used; the verdict goes to the standard error: QUIC works, or UDP is
-/// blocked, or the path is bad, or the server refuses, each with its evidence.
+/// blocked, or the path is bad, or the server refuses, each with its evidence. Where the site's HTTPS record says that there
+/// is no HTTP/3, or where else it is, the race obeys.
 ///
-/// Exit code 0: there was an answer below 400. 1: another answer, or none. 2: the request is wrong.
+/// Several URLs are asked for one after the other, over the connections that are open. A session is resumed where there is a
+/// ticket, and the request leaves with the first packets (0-RTT); a server that finds this too early (425) is asked again after the
+/// handshake.
+///
+/// Exit code 0: there were answers below 400. 1: another answer, or none. 2: the request is wrong.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     /// What to ask for: https://…
-    url: String,
-    /// Trust the root certificates in this file (PEM) and no others
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[arg(value_name = "URL", required = true)]
+    urls: Vec<String>,
+    #[command(flatten)]
+    means: Means,
     /// Try one way only
     #[arg(long, value_name = "WAY")]
     only: Option<Way>,
     /// Speak QUIC to this address in place of the URL's, such as a relay
     #[arg(long, value_name = "ADDRESS:PORT")]
     udp: Option<SocketAddr>,
+    /// Open a connection for each URL, and close it after
+    #[arg(long)]
+    fresh: bool,
     /// Wait for the verdict for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     verdict_within: u64,
-    /// Print one JSON line about the exchange in place of the content
+    /// Print one JSON line about each exchange in place of the content
     #[arg(long)]
     json: bool,
+    /// Say on the standard error how each answer was come by
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+}
+
+/// What `get` and `proxy` have in common.
+#[derive(Debug, Group)]
+pub(crate) struct Means {
+    /// Trust the root certificates in this file (PEM) and no others
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Ask this name server for A, AAAA and HTTPS records in place of the system's
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    dns: Option<SocketAddr>,
+    /// Keep tickets in this file, so that the next run resumes (a build with `--features boringssl`)
+    #[arg(long, value_name = "FILE")]
+    tickets: Option<PathBuf>,
+    /// Send no request before the handshake is complete
+    #[arg(long)]
+    no_early_data: bool,
+}
+
+impl Means {
+    /// A client that has them. Within a runtime.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        let trust = match &self.ca {
+            None => Trust::Platform,
+            Some(path) => Trust::Pem(
+                std::fs::read(path)
+                    .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", path.display())))?,
+            ),
+        };
+        let settings = Settings {
+            trust,
+            dns: self.dns,
+            early_data: !self.no_early_data,
+            tickets: self.tickets.clone(),
+            ..Settings::default()
+        };
+        Client::with(&settings).map_err(|error| {
+            let hint = match error {
+                FetchError::Tickets(_) if !cfg!(feature = "boringssl") => {
+                    "build with `--features boringssl` (docs/tls.md), or give all URLs to one run: it keeps tickets in memory"
+                }
+                FetchError::Tickets(_) => "--tickets takes a file that this program has written, or none yet",
+                _ => "--ca takes a PEM file",
+            };
+            Failure::new(error).hint(hint)
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -52,33 +111,56 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn get(args: &Args) -> Result<ExitCode, Failure> {
-    let trust = match &args.ca {
-        None => Trust::Platform,
-        Some(path) => Trust::Pem(
-            std::fs::read(path)
-                .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", path.display())))?,
-        ),
-    };
-    let client = Client::new(&trust).map_err(|error| Failure::new(error).hint("--ca takes a PEM file"))?;
+    let client = args.means.client()?;
     let only = args.only.map(|way| match way {
         Way::Quic => Leg::Quic,
         Way::Tcp => Leg::Tcp,
     });
-    let ended = exchange(args, &client, only).await;
+    let route = Route { only, udp: args.udp, fresh: args.fresh };
+    let mut ended = Ok(ExitCode::SUCCESS);
+    for url in &args.urls {
+        match exchange(args, &client, url, &route).await {
+            Ok(Went::Well) => {}
+            Ok(Went::Wrong) => ended = Ok(ExitCode::from(UNSOUND)),
+            Ok(Went::Unread) => break,
+            Err(failure) => {
+                ended = Err(failure);
+                break;
+            }
+        }
+    }
     // However it ended: a server that hears nothing keeps the connection until its idle timeout.
     client.close().await;
     ended
 }
 
-async fn exchange(args: &Args, client: &Client, only: Option<Leg>) -> Result<ExitCode, Failure> {
-    let fetched = match client.get(&args.url, only, args.udp).await {
+/// What became of an exchange.
+enum Went {
+    Well,
+    /// The answer is no good one, or there is none.
+    Wrong,
+    /// Nobody reads any more.
+    Unread,
+}
+
+fn word(early: EarlyData) -> &'static str {
+    match early {
+        EarlyData::None => "none",
+        EarlyData::Offered => "offered",
+        EarlyData::Accepted => "accepted",
+        EarlyData::Rejected => "rejected",
+    }
+}
+
+async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Result<Went, Failure> {
+    let fetched = match client.get_by(url, route).await {
         Ok(fetched) => fetched,
         Err(error @ (FetchError::Url(_) | FetchError::Resolve { .. })) => {
             return Err(Failure::new(error).hint("write it like https://localhost:8443/"));
         }
         Err(error) => {
             eprintln!("error: {error}");
-            return Ok(ExitCode::from(UNSOUND));
+            return Ok(Went::Wrong);
         }
     };
     let status = fetched.response.status();
@@ -92,7 +174,7 @@ async fn exchange(args: &Args, client: &Client, only: Option<Leg>) -> Result<Exi
             let mut stdout = std::io::stdout().lock();
             // A reader that has gone away (`| head`) wants no more.
             if stdout.write_all(&data).is_err() {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(Went::Unread);
             }
         }
     }
@@ -100,14 +182,29 @@ async fn exchange(args: &Args, client: &Client, only: Option<Leg>) -> Result<Exi
     let verdict = tokio::time::timeout(Duration::from_secs(args.verdict_within), fetched.verdict).await;
     let verdict = verdict.ok().and_then(Result::ok).flatten();
     let first_byte_ms = fetched.first_byte.as_secs_f64() * 1e3;
-    let said = verdict.map_or_else(|| "there is no verdict".to_owned(), |verdict| verdict.to_string());
+    let said = match (verdict, fetched.reused) {
+        (Some(verdict), _) => verdict.to_string(),
+        (None, true) => "the connection was open".to_owned(),
+        (None, false) => "there is no verdict".to_owned(),
+    };
     if args.json {
+        let offer = fetched.offer.as_ref().map(
+            |offer| json!({"priority": offer.priority, "target": offer.target, "port": offer.port, "alpn": offer.alpn}),
+        );
         write_json_line(&json!({
-            "status": status.as_u16(), "protocol": fetched.protocol, "bytes": length,
-            "first_byte_ms": first_byte_ms, "verdict": said,
+            "url": url, "status": status.as_u16(), "protocol": fetched.protocol, "bytes": length,
+            "first_byte_ms": first_byte_ms, "verdict": said, "early_data": word(fetched.early_data),
+            "too_early": fetched.too_early, "reused": fetched.reused, "https_record": offer,
         }))?;
     } else {
         eprintln!("{status} over {}, first byte after {first_byte_ms:.1} ms, {length} bytes; {said}", fetched.protocol);
     }
-    Ok(if status.as_u16() < 400 { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    if args.verbose {
+        if let Some(offer) = &fetched.offer {
+            eprintln!("HTTPS record: priority {}, {}", offer.priority, offer.alpn.join(" "));
+        }
+        let twice = if fetched.too_early { "; too early (425), asked again after the handshake" } else { "" };
+        eprintln!("early data: {}{twice}", word(fetched.early_data));
+    }
+    Ok(if status.as_u16() < 400 { Went::Well } else { Went::Wrong })
 }

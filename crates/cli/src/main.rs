@@ -7,6 +7,7 @@ mod get;
 mod interrupt;
 mod lab;
 mod perf;
+mod proxy;
 mod relay;
 mod stdout;
 
@@ -33,6 +34,8 @@ enum Command {
     Lab(lab::Args),
     /// Measure connections over real UDP sockets.
     Perf(perf::Args),
+    /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
+    Proxy(proxy::Args),
     /// Put a modelled path between a client and a server.
     Relay(relay::Args),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Get(args) => get::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Perf(args) => perf::run(args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Relay(args) => relay::run(&args),
     };
     result.unwrap_or_else(failure::Failure::report)

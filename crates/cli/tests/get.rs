@@ -28,7 +28,7 @@ fn server(name: &str) -> (Endpoint, Scratch) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
     let identity = Identity::from_der(vec![made.cert.der().to_vec()], made.signing_key.serialize_der()).unwrap();
-    let tls = RustlsServer::builder().identity(identity).alpn(h3_quic::ALPN).build().unwrap();
+    let tls = RustlsServer::builder().identity(identity).alpn(h3_quic::ALPN).early_data(true).build().unwrap();
     let profile = Profile { idle_timeout: IDLE, ..Profile::default() };
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     (Endpoint::server(any, ServerConfig::new(Arc::new(tls), Arc::new(profile))).unwrap(), folder)
@@ -69,4 +69,91 @@ async fn the_server_is_told_when_nobody_reads_the_answer() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let no_error = h3_quic::Code::NO_ERROR.0;
     assert!(matches!(reason, CloseReason::PeerApplication { code, .. } if code == no_error), "{reason}");
+}
+
+/// Serves `count` connections that may begin with early data; the first request that comes so is too early.
+async fn serve_early(endpoint: &Endpoint, count: usize) {
+    let too_early = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    for _ in 0..count {
+        let connection = tokio::time::timeout(LIMIT, endpoint.accept_early()).await.unwrap().unwrap();
+        let (quic, too_early) = (connection.clone(), too_early.clone());
+        let service = move |_: Request<h3_quic::RequestBody>| {
+            let refuse = !quic.is_established() && too_early.swap(false, std::sync::atomic::Ordering::SeqCst);
+            async move {
+                let mut response =
+                    Response::new(Full::new(Bytes::from_static(b"x")).map_err(|never: Infallible| match never {}));
+                *response.status_mut() = if refuse { http::StatusCode::TOO_EARLY } else { http::StatusCode::OK };
+                response
+            }
+        };
+        let options = h3_quic::server::Options::default();
+        tokio::spawn(h3_quic::server::serve(connection, options, std::future::pending(), service));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_urls_share_a_connection_or_resume_with_early_data() {
+    let (endpoint, folder) = server("several");
+    let url = format!("https://{}/", endpoint.local_addr());
+    let ask = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+        command.args(["get", "--json", "--only", "quic"]).args(more).arg("--ca").arg(folder.0.join("cert.pem"));
+        command.args([&url, &url, &url]).env_remove("RUST_LOG").stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+    };
+    let lines = |output: Output| -> Vec<serde_json::Value> {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let asked = ask(&[]);
+    serve_early(&endpoint, 1).await;
+    let shared = lines(asked.await.unwrap());
+    assert_eq!(shared.iter().map(|line| line["reused"].as_bool().unwrap()).collect::<Vec<_>>(), [false, true, true]);
+    let asked = ask(&["--fresh"]);
+    serve_early(&endpoint, 3).await;
+    let fresh = lines(asked.await.unwrap());
+    let early: Vec<_> =
+        fresh.iter().map(|line| (line["early_data"].as_str().unwrap(), line["too_early"].as_bool().unwrap())).collect();
+    // The handshake may be over before the server looks at the request: then nothing was too early.
+    assert_eq!(
+        early.iter().map(|(early, _)| *early).collect::<Vec<_>>(),
+        ["none", "accepted", "accepted"],
+        "{fresh:?}"
+    );
+    assert!(fresh.iter().all(|line| line["status"] == 200), "{fresh:?}");
+    let asked = ask(&["--fresh", "--no-early-data"]);
+    serve_early(&endpoint, 3).await;
+    let late = lines(asked.await.unwrap());
+    assert!(late.iter().all(|line| line["early_data"] == "none"), "{late:?}");
+}
+
+#[cfg(not(feature = "boringssl"))]
+#[test]
+fn a_build_that_cannot_keep_tickets_says_so() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    let output = command.args(["get", "--tickets", "/tmp/x", "https://127.0.0.1:1/"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("cannot write tickets") && said.contains("--features boringssl"), "{said}");
+}
+
+/// Two processes: the second resumes with the ticket that the first has left in the file.
+#[cfg(feature = "boringssl")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_process_resumes_with_a_ticket_of_the_file() {
+    let (endpoint, folder) = server("file");
+    let url = format!("https://{}/", endpoint.local_addr());
+    for expected in ["none", "accepted"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+        command.args(["get", "--json", "--only", "quic", "--tickets"]).arg(folder.0.join("tickets"));
+        command.arg("--ca").arg(folder.0.join("cert.pem")).arg(&url).env_remove("RUST_LOG").stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let asked = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+        serve_early(&endpoint, 1).await;
+        let output = asked.await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((line["early_data"].as_str(), line["status"].as_u64()), (Some(expected), Some(200)), "{line}");
+    }
 }

@@ -1,38 +1,36 @@
-//! A request over whichever way is there first.
+//! A request over whichever way is there first, or over a connection that is there already.
 
 use std::{
     io,
     net::SocketAddr,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, Version, header};
-use http_body_util::{BodyExt, Empty, combinators::UnsyncBoxBody};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use tiderace::{ClientConfig, CloseReason, ConnectError, Endpoint, Profile, RustlsClient};
-use tokio::{net::TcpStream, sync::mpsc, task::JoinSet};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use http::{Request, Response, StatusCode, Uri, header, uri::Scheme};
+use http_body::Body;
+use http_body_util::{BodyExt, Empty};
+use tiderace::{ClientConfig, EarlyData, Profile};
+use tokio::sync::OwnedMutexGuard;
 use units::Instant;
 
 use crate::{
     alt_svc,
+    dial::{self, Destination, Dial, Means},
     goodbye::Goodbyes,
+    link::{Failed, Job, Link, Quic},
     memory::{Memory, Network},
-    probe::Prober,
-    race::{Action, Avoided, Input, Leg, Plan, Race, Verdict},
+    pool::{Key, Pool, Slot},
+    race::{Avoided, Leg, Plan, Verdict},
+    resolve::{Offer, RECORD_DELAY, Resolver},
+    tls,
 };
-
-/// Whom a client trusts.
-#[derive(Clone, Debug)]
-pub enum Trust {
-    /// What the platform trusts.
-    Platform,
-    /// The root certificates in this PEM text, and no others.
-    Pem(Vec<u8>),
-}
+pub use crate::{
+    link::{BodyError, ResponseBody},
+    tls::Trust,
+};
 
 /// A request could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +42,9 @@ pub enum FetchError {
     /// The roots cannot be used.
     #[error("{0}")]
     Trust(String),
+    /// Tickets cannot be kept there.
+    #[error("{0}")]
+    Tickets(String),
     /// The name has no address.
     #[error("cannot find the host `{host}`: {why}")]
     Resolve {
@@ -65,8 +66,44 @@ pub enum FetchError {
     Exchange(String),
 }
 
-/// The body of a response.
-pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+impl From<Failed> for FetchError {
+    fn from(failed: Failed) -> Self {
+        Self::Exchange(failed.why)
+    }
+}
+
+/// How a client is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whom it trusts.
+    pub trust: Trust,
+    /// The name server that is asked for everything, in place of the system's.
+    pub dns: Option<SocketAddr>,
+    /// How much longer the HTTPS record is waited for when there are addresses.
+    pub record_delay: Duration,
+    /// Requests with a safe method and without content leave as early data when a session is resumed (RFC 8470).
+    pub early_data: bool,
+    /// Keep the tickets of QUIC in this file, for the next process. Needs a build with the feature `boringssl`; without a file
+    /// tickets are kept in memory.
+    pub tickets: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { trust: Trust::Platform, dns: None, record_delay: RECORD_DELAY, early_data: true, tickets: None }
+    }
+}
+
+/// Which way a request goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Only this way is tried.
+    pub only: Option<Leg>,
+    /// Where QUIC is spoken, when that is not where the origin is.
+    pub udp: Option<SocketAddr>,
+    /// On a connection of its own, which is not kept for others.
+    pub fresh: bool,
+}
 
 /// A response, and how it was come by.
 pub struct Fetched {
@@ -78,29 +115,75 @@ pub struct Fetched {
     pub first_byte: Duration,
     /// Where HTTP/3 is to be had, if the response says so.
     pub alternative: Option<alt_svc::Alternative>,
-    /// The verdict, as soon as there is one: evidence may still be collected.
+    /// What became of early data: `None` where no session was resumed, or the connection was there before.
+    pub early_data: EarlyData,
+    /// The server answered 425 (Too Early), and the answer is the one after the handshake.
+    pub too_early: bool,
+    /// The connection was there before: nothing was raced.
+    pub reused: bool,
+    /// The HTTPS record by which the addresses were chosen.
+    pub offer: Option<Offer>,
+    /// The verdict, as soon as there is one: evidence may still be collected. There is none where nothing was raced.
     pub verdict: tokio::task::JoinHandle<Option<Verdict>>,
 }
 
-/// Makes requests, and remembers what came of them.
+/// Makes requests, and remembers what came of them. Clones share everything.
+///
+/// It is a [`tower_service::Service`] of requests with absolute URIs. Connections are kept for the requests that follow: for
+/// each origin one of HTTP/3 or HTTP/2, or up to six of HTTP/1.1.
+#[derive(Clone)]
 pub struct Client {
-    quic: RustlsClient,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    quic: ClientConfig,
     tcp: Arc<rustls::ClientConfig>,
-    profile: Arc<Profile>,
-    memory: Arc<Mutex<Memory>>,
+    resolver: Resolver,
+    memory: Mutex<Memory>,
+    pool: Pool,
     goodbyes: Arc<Goodbyes>,
     started: std::time::Instant,
 }
 
-/// What a leg has come to.
-enum Came {
-    Quic(Arc<Endpoint>, tiderace::Connection),
-    QuicFailed(ConnectError),
-    Tcp(Box<TlsStream<TcpStream>>),
-    TcpConnected,
-    TcpFailed(io::Error),
-    Heard,
+/// What a request is for.
+struct Target {
+    host: String,
+    port: u16,
+    secure: bool,
 }
+
+impl Target {
+    fn of(uri: &Uri) -> Result<Self, FetchError> {
+        let secure = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            _ => return Err(FetchError::Url(format!("`{uri}` is no http or https URL"))),
+        };
+        let host = uri.host().ok_or_else(|| FetchError::Url(format!("`{uri}` has no host")))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        Ok(Self { host, port, secure })
+    }
+
+    fn origin(&self) -> String {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+/// Where a race goes, and what is known.
+struct Course {
+    to: Destination,
+    plan: Plan,
+    network: Network,
+    offer: Option<Offer>,
+    /// QUIC goes where `alt-svc` has said.
+    by_alternative: bool,
+}
+
+/// Times that a request is tried on connections that were there before.
+const REUSES: usize = 2;
 
 impl Client {
     /// A client with an empty memory.
@@ -108,401 +191,335 @@ impl Client {
     /// # Errors
     /// When the roots cannot be used.
     pub fn new(trust: &Trust) -> Result<Self, FetchError> {
-        let refused = |error: &dyn std::fmt::Display| FetchError::Trust(error.to_string());
-        let quic = RustlsClient::builder().alpn(h3_quic::ALPN);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tcp = rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| refused(&error))?;
-        let (quic, mut tcp) = match trust {
-            Trust::Platform => {
-                let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(|error| refused(&error))?;
-                let tcp = tcp.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
-                (quic.platform_roots(), tcp)
-            }
-            Trust::Pem(pem) => {
-                let mut roots = rustls::RootCertStore::empty();
-                for certificate in CertificateDer::pem_slice_iter(pem) {
-                    let added = certificate.map_err(|error| refused(&error))?;
-                    roots.add(added).map_err(|error| refused(&error))?;
-                }
-                let quic = quic.roots_pem(pem).map_err(|error| refused(&error))?;
-                (quic, tcp.with_root_certificates(roots).with_no_client_auth())
+        Self::with(&Settings { trust: trust.clone(), ..Settings::default() })
+    }
+
+    /// As [`new`](Self::new), set up as wanted. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the roots, the name server or the file of tickets cannot be used.
+    pub fn with(settings: &Settings) -> Result<Self, FetchError> {
+        let Settings { trust, dns, record_delay, early_data, tickets } = settings;
+        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data)?;
+        let resolver = match dns {
+            None => Resolver::system(),
+            Some(server) => {
+                let failed = |why| FetchError::Resolve { host: server.to_string(), why };
+                Resolver::at(*server).map_err(failed)?
             }
         };
-        tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self {
-            quic: quic.build().map_err(|error| refused(&error))?,
-            tcp: Arc::new(tcp),
-            profile: Arc::new(Profile::default()),
-            memory: Arc::default(),
+        let inner = Inner {
+            quic: ClientConfig::new(quic, Arc::new(Profile::default())),
+            tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
+            resolver: resolver.with_delay(*record_delay),
+            memory: Mutex::default(),
+            pool: Pool::default(),
             goodbyes: Arc::default(),
             started: std::time::Instant::now(),
-        })
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    fn now(&self) -> Instant {
-        Instant::ZERO + self.started.elapsed()
-    }
-
-    /// Asks for `url`. With `only`, this way alone is tried. `udp` is where QUIC is spoken, when that is not the URL's own
-    /// address.
+    /// Asks for `url` on a connection of its own. With `only`, this way alone is tried. `udp` is where QUIC is spoken, when that is
+    /// not the URL's own address.
     ///
     /// # Errors
     /// When there is no answer.
     pub async fn get(&self, url: &str, only: Option<Leg>, udp: Option<SocketAddr>) -> Result<Fetched, FetchError> {
+        self.get_by(url, &Route { only, udp, fresh: true }).await
+    }
+
+    /// Asks for `url`, which has to be an https URL.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn get_by(&self, url: &str, route: &Route) -> Result<Fetched, FetchError> {
         let uri: Uri = url.parse().map_err(|error| FetchError::Url(format!("`{url}` is no URL: {error}")))?;
-        if uri.scheme_str() != Some("https") {
+        if uri.scheme() != Some(&Scheme::HTTPS) {
             return Err(FetchError::Url(format!("`{url}` is no https URL")));
         }
-        let host = uri.host().ok_or_else(|| FetchError::Url(format!("`{url}` has no host")))?.to_owned();
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = uri.port_u16().unwrap_or(443);
-        let resolve = |why| FetchError::Resolve { host: host.clone(), why };
-        let addresses: Vec<SocketAddr> =
-            tokio::net::lookup_host((host.as_str(), port)).await.map_err(resolve)?.collect();
-        let first = *addresses.first().ok_or_else(|| resolve(io::ErrorKind::NotFound.into()))?;
-        let udp = udp.unwrap_or(first);
-        let origin = format!("{host}:{port}");
-        let network = Network(local_address(udp).unwrap_or(first.ip()));
-        let mut plan = match only {
+        let agent = concat!("tiderace/", env!("CARGO_PKG_VERSION"));
+        let request = Request::get(uri).header(header::USER_AGENT, agent).body(Empty::<Bytes>::new());
+        self.send(request.map_err(|error| FetchError::Url(error.to_string()))?, route).await
+    }
+
+    /// Sends a request with an absolute URI. One of `https` is raced where no connection is open; one of `http` goes over TCP.
+    ///
+    /// # Errors
+    /// When there is no answer. What has content, or is not idempotent, is not sent twice.
+    pub async fn send<B>(&self, request: Request<B>, route: &Route) -> Result<Fetched, FetchError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let begun = std::time::Instant::now();
+        let target = Target::of(request.uri())?;
+        let (head, body) = request.into_parts();
+        let mut job = Job::new(head, body.map_err(Into::into).boxed_unsync());
+        let key = Key { origin: target.origin(), only: route.only, udp: route.udp };
+        let slot = (!route.fresh).then(|| self.inner.pool.slot(&key));
+        let mut open = None;
+        let mut live = None;
+        if let Some(slot) = &slot {
+            let mut guard = slot.clone().lock_owned().await;
+            for _ in 0..REUSES {
+                let Some(mut link) = guard.take() else { break };
+                drop(guard);
+                let answered = match &link {
+                    Link::Quic(quic) if job.is_repeatable() => {
+                        let (quic, request) = (quic.clone(), job.request());
+                        let asks = quic.clone();
+                        let mut pending = tokio::spawn(async move { asks.send(request).await });
+                        tokio::select! {
+                            answered = &mut pending => answered.unwrap_or_else(|error| {
+                                Err(Failed { why: error.to_string(), unprocessed: false })
+                            }),
+                            // The path may be gone: TCP takes part from here on.
+                            () = dial::silence(&quic, Plan::default().head_start) => {
+                                live = Some((quic, pending));
+                                guard = slot.clone().lock_owned().await;
+                                guard.forget();
+                                break;
+                            }
+                        }
+                    }
+                    _ => link.send(job.request()).await,
+                };
+                match answered {
+                    Ok(response) => {
+                        let protocol = link.protocol();
+                        slot.lock().await.keep(link);
+                        let none = tokio::spawn(std::future::ready(None));
+                        return Ok(Fetched { reused: true, ..self.fetched(response, protocol, begun, none) });
+                    }
+                    Err(failed) if job.survives(&failed) => {
+                        tracing::debug!("an open connection did not serve: {}", failed.why);
+                        guard = slot.clone().lock_owned().await;
+                    }
+                    Err(failed) => return Err(failed.into()),
+                }
+            }
+            open = Some(guard);
+        }
+        if target.secure {
+            self.race(&target, job, route, live, open, begun).await
+        } else {
+            self.plain(&target, job, open, begun).await
+        }
+    }
+
+    /// Opens a connection by a race, and sends the request on it.
+    async fn race(
+        &self,
+        target: &Target,
+        mut job: Job,
+        route: &Route,
+        live: Option<(Quic, dial::Pending)>,
+        mut open: Option<OwnedMutexGuard<Slot>>,
+        begun: std::time::Instant,
+    ) -> Result<Fetched, FetchError> {
+        let inner = self.inner.clone();
+        let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
+        let Course { to, plan, network, offer, by_alternative } = self.course(target, route, live.is_some()).await?;
+        let means = Means {
+            started: inner.started,
+            quic: inner.quic.clone(),
+            tcp: inner.tcp.clone(),
+            goodbyes: inner.goodbyes.clone(),
+            tcp_allowed: route.only != Some(Leg::Quic),
+        };
+        let mut dial = match live {
+            Some(live) => Dial::beside(means, to, plan, live),
+            None => {
+                let early = job.is_repeatable().then(|| job.request());
+                Dial::new(means, to, plan, early)
+            }
+        };
+        let (mut link, answer) = match dial.until_used().await? {
+            Leg::Quic => {
+                let opened = dial.quic.take().ok_or_else(gone)?;
+                match opened.asked {
+                    Some((quic, answer)) => (Link::Quic(quic), Some(answer)),
+                    None => (Link::Quic(Quic::begin(opened.endpoint, opened.connection).await?), None),
+                }
+            }
+            Leg::Tcp => {
+                let stream = dial.tcp.take().ok_or_else(gone)?;
+                (Link::over_tls(*stream, &inner.goodbyes).await?, None)
+            }
+        };
+        if let (Some(open), Some(shared)) = (&mut open, link.share()) {
+            open.keep(shared);
+        }
+        drop(open);
+        let was_early = answer.is_some();
+        let answered = match answer {
+            Some(answer) => Some(answer.await.map_err(|_| gone())?),
+            None => None,
+        };
+        let mut response = match answered {
+            Some(Ok(response)) => response,
+            Some(Err(failed)) if !job.survives(&failed) => return Err(failed.into()),
+            _ => link.send(job.request()).await?,
+        };
+        // RFC 8470 §5.2: whoever is told that it was too early asks again after the handshake.
+        let too_early = was_early && response.status() == StatusCode::TOO_EARLY;
+        if too_early {
+            if let Link::Quic(quic) = &link {
+                let over = |reason: tiderace::CloseReason| FetchError::Exchange(reason.to_string());
+                quic.connection().established().await.map_err(over)?;
+            }
+            response = link.send(job.request()).await?;
+        }
+        let early_data = match &link {
+            Link::Quic(quic) => quic.connection().early_data(),
+            _ => EarlyData::None,
+        };
+        let (protocol, leg) = (link.protocol(), link.leg());
+        if let (Some(slot), Link::H1(_)) = (slot, &link) {
+            slot.lock().await.keep(link);
+        }
+        let origin = target.origin();
+        if let Some(said) = response.headers().get(header::ALT_SVC).and_then(|value| value.to_str().ok())
+            && leg == Leg::Tcp
+        {
+            self.memory().hear(self.now(), network, &origin, said);
+        }
+        let judge = async move {
+            let verdict = dial.until_judged().await?;
+            let now = Instant::ZERO + inner.started.elapsed();
+            let mut memory = inner.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.learn(now, network, &origin, verdict, dial.handshake);
+            if by_alternative && !matches!(verdict, Verdict::Works | Verdict::Slower { .. }) {
+                memory.unlearn_alternative(network, &origin);
+            }
+            Some(verdict)
+        };
+        let fetched = self.fetched(response, protocol, begun, tokio::spawn(judge));
+        Ok(Fetched { early_data, too_early, offer, ..fetched })
+    }
+
+    /// Sends a request of `http` over TCP.
+    async fn plain(
+        &self,
+        target: &Target,
+        mut job: Job,
+        open: Option<OwnedMutexGuard<Slot>>,
+        begun: std::time::Instant,
+    ) -> Result<Fetched, FetchError> {
+        // Several at a time are usual with HTTP/1.1: nobody waits for this one.
+        let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
+        drop(open);
+        let addresses = self.inner.resolver.addresses(&target.host, target.port).await;
+        let addresses = addresses.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
+        let stream = dial::connect_tcp(addresses).await;
+        let stream = stream.map_err(|error| FetchError::Exchange(format!("TCP: {error}")))?;
+        let mut link = Link::plain(stream, &self.inner.goodbyes).await?;
+        let response = link.send(job.request()).await?;
+        let protocol = link.protocol();
+        if let Some(slot) = slot {
+            slot.lock().await.keep(link);
+        }
+        Ok(self.fetched(response, protocol, begun, tokio::spawn(std::future::ready(None))))
+    }
+
+    /// Where to go, and how.
+    async fn course(&self, target: &Target, route: &Route, live: bool) -> Result<Course, FetchError> {
+        let found = self.inner.resolver.resolve(&target.host, target.port).await;
+        let found = found.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
+        let origin = target.origin();
+        let first = *found.tcp.first().or(found.quic.first()).ok_or_else(gone)?;
+        let network = Network(dial::local_address(first).unwrap_or(first.ip()));
+        let mut quic = route.udp.or_else(|| routed(&found.quic));
+        let offers_http3 = found.offer.as_ref().is_some_and(Offer::has_http3);
+        let alternative = match (route.udp, offers_http3) {
+            (None, false) => self.memory().alternative(self.now(), network, &origin),
+            // RFC 9460 §9.3: the record speaks of the origin itself, and is newer than what a response once said.
+            _ => None,
+        };
+        let mut by_alternative = false;
+        if let Some((host, port)) = alternative {
+            let host = host.as_deref().unwrap_or(&target.host);
+            if let Ok(addresses) = self.inner.resolver.addresses(host, port).await
+                && let Some(address) = routed(&addresses)
+            {
+                (quic, by_alternative) = (Some(address), true);
+            }
+        }
+        let mut plan = match route.only {
             None => self.memory().plan(self.now(), network, &origin),
-            Some(Leg::Quic) => Plan { head_start: Duration::from_secs(3_600), ..Plan::default() },
+            Some(Leg::Quic) => {
+                let long = Duration::from_secs(3_600);
+                quic = quic.or_else(|| routed(&found.tcp));
+                Plan { head_start: long, judge_after: long, ..Plan::default() }
+            }
             Some(Leg::Tcp) => Plan { quic: Err(Avoided::Unwanted), ..Plan::default() },
         };
-        if only == Some(Leg::Quic) {
-            plan.judge_after = Duration::from_secs(3_600);
+        if quic.is_none() {
+            plan.quic = plan.quic.and(Err(Avoided::NotOffered));
         }
-        let mut run = Run {
-            race: Race::new(self.now(), plan),
-            started: self.started,
-            legs: JoinSet::new(),
-            prober: None,
-            quic: None,
-            tcp: None,
-            wrong: ["it was not tried".to_owned(), "it was not tried".to_owned()],
-            addresses,
-            udp,
-            host,
-            config: ClientConfig::new(Arc::new(self.quic.clone()), self.profile.clone()),
-            tls: self.tcp.clone(),
-            tcp_allowed: only != Some(Leg::Quic),
-            goodbyes: self.goodbyes.clone(),
-            events: mpsc::unbounded_channel(),
-            begun: self.now(),
-            handshake: None,
-        };
-        let begun = std::time::Instant::now();
-        let leg = run.until_used().await?;
-        let request =
-            Request::get(uri.clone()).header(header::USER_AGENT, concat!("tiderace/", env!("CARGO_PKG_VERSION")));
-        let (response, protocol) = match leg {
-            Leg::Quic => over_quic(run.quic.take(), request).await?,
-            Leg::Tcp => over_tcp(run.tcp.take(), request, &uri).await?,
-        };
-        let first_byte = begun.elapsed();
+        if live {
+            // TCP has waited already.
+            plan = Plan { quic: Ok(()), head_start: Duration::ZERO, ..plan };
+        }
+        let to = Destination { host: target.host.clone(), tcp: found.tcp, quic };
+        Ok(Course { to, plan, network, offer: found.offer, by_alternative })
+    }
+
+    fn fetched(
+        &self,
+        response: Response<ResponseBody>,
+        protocol: &'static str,
+        begun: std::time::Instant,
+        verdict: tokio::task::JoinHandle<Option<Verdict>>,
+    ) -> Fetched {
         let alternative =
             response.headers().get(header::ALT_SVC).and_then(|value| alt_svc::http3(value.to_str().ok()?));
-        let (memory, started) = (self.memory.clone(), self.started);
-        let verdict = tokio::spawn(async move {
-            let verdict = run.until_judged().await?;
-            let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.learn(Instant::ZERO + started.elapsed(), network, &origin, verdict, run.handshake);
-            Some(verdict)
-        });
-        Ok(Fetched { response, protocol, first_byte, alternative, verdict })
+        Fetched {
+            response,
+            protocol,
+            first_byte: begun.elapsed(),
+            alternative,
+            early_data: EarlyData::None,
+            too_early: false,
+            reused: false,
+            offer: None,
+            verdict,
+        }
+    }
+
+    /// Whether the host has an HTTPS record for its default port: then `http` means `https` (RFC 9460 §9.5).
+    pub async fn has_https_record(&self, host: &str) -> bool {
+        self.inner.resolver.resolve(host, 443).await.is_ok_and(|found| found.offer.is_some())
     }
 
     /// Closes the connections that are open, those of answers that were not read to their end included, and tells their
     /// servers. Whoever ends the runtime without this leaves servers to find out by their idle timeout. Takes at most a
     /// fraction of a second.
-    pub async fn close(self) {
-        self.goodbyes.say().await;
+    pub async fn close(&self) {
+        self.inner.pool.clear();
+        self.inner.goodbyes.say().await;
+    }
+
+    /// What finds origins.
+    pub fn resolver(&self) -> &Resolver {
+        &self.inner.resolver
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.inner.started.elapsed()
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The address that this host has on the way to `remote`. Nothing is sent.
-fn local_address(remote: SocketAddr) -> Option<std::net::IpAddr> {
-    let any: SocketAddr = if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let socket = std::net::UdpSocket::bind(any).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+fn gone() -> FetchError {
+    FetchError::Exchange("the connection is gone".to_owned())
 }
 
-/// A race over real sockets.
-struct Run {
-    race: Race,
-    started: std::time::Instant,
-    legs: JoinSet<Came>,
-    prober: Option<Arc<Prober>>,
-    quic: Option<(Arc<Endpoint>, tiderace::Connection)>,
-    tcp: Option<Box<TlsStream<TcpStream>>>,
-    /// What was wrong with QUIC and TCP.
-    wrong: [String; 2],
-    addresses: Vec<SocketAddr>,
-    udp: SocketAddr,
-    host: String,
-    config: ClientConfig,
-    tls: Arc<rustls::ClientConfig>,
-    tcp_allowed: bool,
-    goodbyes: Arc<Goodbyes>,
-    events: (mpsc::UnboundedSender<Came>, mpsc::UnboundedReceiver<Came>),
-    begun: Instant,
-    handshake: Option<Duration>,
-}
-
-impl Run {
-    fn now(&self) -> Instant {
-        Instant::ZERO + self.started.elapsed()
-    }
-
-    /// Goes on until a leg is to be used.
-    async fn until_used(&mut self) -> Result<Leg, FetchError> {
-        loop {
-            while let Some(action) = self.race.poll_action() {
-                match action {
-                    Action::Use(leg) => return Ok(leg),
-                    Action::Fail => {
-                        let [quic, tcp] = self.wrong.clone();
-                        return Err(FetchError::Unreachable { quic, tcp });
-                    }
-                    other => self.act(other).await,
-                }
-            }
-            self.step().await;
-        }
-    }
-
-    /// Goes on until there is a verdict.
-    async fn until_judged(&mut self) -> Option<Verdict> {
-        loop {
-            while let Some(action) = self.race.poll_action() {
-                self.act(action).await;
-            }
-            if let Some(verdict) = self.race.verdict() {
-                return Some(verdict);
-            }
-            self.race.poll_timeout()?;
-            self.step().await;
-        }
-    }
-
-    async fn act(&mut self, action: Action) {
-        match action {
-            Action::Start(Leg::Quic) => {
-                let (config, remote, host) = (self.config.clone(), self.udp, self.host.clone());
-                let (goodbyes, events) = (self.goodbyes.clone(), self.events.0.clone());
-                self.legs.spawn(connect_quic(config, remote, host, goodbyes, events));
-            }
-            Action::Start(Leg::Tcp) if !self.tcp_allowed => {
-                let why = io::Error::other("it is not wanted");
-                let _ = self.events.0.send(Came::TcpFailed(why));
-            }
-            Action::Start(Leg::Tcp) => {
-                let (addresses, tls, host, events) =
-                    (self.addresses.clone(), self.tls.clone(), self.host.clone(), self.events.0.clone());
-                self.legs.spawn(async move {
-                    match connect_tcp(addresses, tls, host, events).await {
-                        Ok(stream) => Came::Tcp(Box::new(stream)),
-                        Err(error) => Came::TcpFailed(error),
-                    }
-                });
-            }
-            Action::Ask => {
-                if self.prober.is_none()
-                    && let Ok(prober) = Prober::new(self.udp).await
-                {
-                    let prober = Arc::new(prober);
-                    self.prober = Some(prober.clone());
-                    self.legs.spawn(async move {
-                        prober.answered().await;
-                        Came::Heard
-                    });
-                }
-                if let Some(prober) = &self.prober {
-                    prober.ask().await;
-                }
-            }
-            Action::Use(_) | Action::Fail | Action::Done => {}
-        }
-    }
-
-    /// Waits for what happens next, and tells the race.
-    async fn step(&mut self) {
-        let now = self.now();
-        let wait = self.race.poll_timeout().map(|(at, _)| at.saturating_since(now));
-        let sleep = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        let came = tokio::select! {
-            Some(Ok(came)) = self.legs.join_next() => Some(came),
-            Some(came) = self.events.1.recv() => Some(came),
-            () = sleep => None,
-        };
-        let now = self.now();
-        match came {
-            None => self.race.handle_timeout(now),
-            Some(Came::Heard) => self.race.handle(now, Input::Heard),
-            Some(Came::TcpConnected) => self.race.handle(now, Input::TcpConnected),
-            Some(Came::Tcp(stream)) => {
-                self.tcp = Some(stream);
-                self.race.handle(now, Input::TcpReady);
-            }
-            Some(Came::TcpFailed(error)) => {
-                self.wrong[1] = format!("TCP: {error}");
-                self.race.handle(now, Input::TcpFailed);
-            }
-            Some(Came::Quic(endpoint, connection)) => {
-                self.quic = Some((endpoint, connection));
-                self.handshake = Some(now.saturating_since(self.begun));
-                self.race.handle(now, Input::QuicReady);
-            }
-            Some(Came::QuicFailed(error)) => {
-                let input = match &error {
-                    // Only what the server itself has said is a refusal.
-                    ConnectError::Closed(
-                        CloseReason::VersionMismatch { .. }
-                        | CloseReason::PeerClosed { .. }
-                        | CloseReason::PeerApplication { .. },
-                    ) => Input::QuicRefused,
-                    _ => Input::QuicFailed,
-                };
-                self.wrong[0] = format!("QUIC: {error}");
-                self.race.handle(now, input);
-            }
-        }
-    }
-}
-
-async fn connect_quic(
-    config: ClientConfig,
-    remote: SocketAddr,
-    host: String,
-    goodbyes: Arc<Goodbyes>,
-    events: mpsc::UnboundedSender<Came>,
-) -> Came {
-    let endpoint = match Endpoint::client_for(remote) {
-        Ok(endpoint) => Arc::new(endpoint),
-        Err(error) => {
-            tracing::debug!("no socket for QUIC: {error}");
-            return Came::QuicFailed(ConnectError::EndpointClosed);
-        }
-    };
-    let connecting = match endpoint.connect(&config, remote, &host) {
-        Ok(connecting) => connecting,
-        Err(error) => return Came::QuicFailed(error),
-    };
-    goodbyes.await_of(endpoint.clone());
-    let mut connecting = std::pin::pin!(connecting);
-    // Whether anything was heard is looked at now and then: it matters to the verdict, and not to the millisecond.
-    let mut look = tokio::time::interval(Duration::from_millis(25));
-    let mut heard = false;
-    loop {
-        tokio::select! {
-            connected = connecting.as_mut() => return match connected {
-                Ok(connection) => Came::Quic(endpoint, connection),
-                Err(error) => Came::QuicFailed(error),
-            },
-            _ = look.tick(), if !heard => {
-                heard = endpoint.socket_stats().receive_calls > 0;
-                if heard {
-                    let _ = events.send(Came::Heard);
-                }
-            }
-        }
-    }
-}
-
-/// Tries the addresses one after the other, the next when one takes long (RFC 8305 §5).
-async fn connect_tcp(
-    addresses: Vec<SocketAddr>,
-    tls: Arc<rustls::ClientConfig>,
-    host: String,
-    events: mpsc::UnboundedSender<Came>,
-) -> io::Result<TlsStream<TcpStream>> {
-    const NEXT: Duration = Duration::from_millis(250);
-    let mut tries = JoinSet::new();
-    let mut rest = addresses.into_iter();
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    let stream = loop {
-        if let Some(address) = rest.next() {
-            tries.spawn(TcpStream::connect(address));
-        }
-        tokio::select! {
-            Some(Ok(connected)) = tries.join_next() => match connected {
-                Ok(stream) => break stream,
-                Err(error) => {
-                    last = error;
-                    if tries.is_empty() && rest.len() == 0 {
-                        return Err(last);
-                    }
-                }
-            },
-            () = tokio::time::sleep(NEXT), if rest.len() > 0 => {}
-            else => return Err(last),
-        }
-    };
-    let _ = events.send(Came::TcpConnected);
-    stream.set_nodelay(true)?;
-    let name = ServerName::try_from(host).map_err(io::Error::other)?;
-    TlsConnector::from(tls).connect(name, stream).await
-}
-
-type Boxed = Box<dyn std::error::Error + Send + Sync>;
-
-async fn over_quic(
-    connection: Option<(Arc<Endpoint>, tiderace::Connection)>,
-    request: http::request::Builder,
-) -> Result<(Response<ResponseBody>, &'static str), FetchError> {
-    let exchange = |error: &dyn std::fmt::Display| FetchError::Exchange(error.to_string());
-    let (endpoint, connection) = connection.ok_or_else(|| exchange(&"the connection is gone"))?;
-    let mut sender = h3_quic::client::begin(connection).await.map_err(|error| exchange(&error))?;
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| exchange(&error))?;
-    let response = sender.send(request).await.map_err(|error| exchange(&error))?;
-    // The body keeps the connection: it goes with it.
-    let response = response.map(|body| {
-        let mut keep = Some((endpoint, sender));
-        body.map_err(Boxed::from)
-            .map_frame(move |frame| {
-                let _ = &mut keep;
-                frame
-            })
-            .boxed_unsync()
-    });
-    Ok((response, "h3"))
-}
-
-async fn over_tcp(
-    stream: Option<Box<TlsStream<TcpStream>>>,
-    request: http::request::Builder,
-    uri: &Uri,
-) -> Result<(Response<ResponseBody>, &'static str), FetchError> {
-    let exchange = |error: &dyn std::fmt::Display| FetchError::Exchange(error.to_string());
-    let stream = *stream.ok_or_else(|| exchange(&"the connection is gone"))?;
-    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let io = TokioIo::new(stream);
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| exchange(&error))?;
-    if is_h2 {
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.map_err(|error| exchange(&error))?;
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| exchange(&error))?;
-        return Ok((response.map(|body| body.map_err(Boxed::from).boxed_unsync()), "h2"));
-    }
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|error| exchange(&error))?;
-    tokio::spawn(connection);
-    let (mut head, body) = request.into_parts();
-    head.version = Version::HTTP_11;
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    head.headers.insert(header::HOST, authority.parse().map_err(|error| exchange(&error))?);
-    head.uri = uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|error| exchange(&error))?;
-    let response = sender.send_request(Request::from_parts(head, body)).await.map_err(|error| exchange(&error))?;
-    Ok((response.map(|body| body.map_err(Boxed::from).boxed_unsync()), "http/1.1"))
+/// The first address to which this host has a route, or else the first.
+fn routed(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    addresses.iter().find(|address| dial::local_address(**address).is_some()).or(addresses.first()).copied()
 }

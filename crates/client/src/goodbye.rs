@@ -1,4 +1,4 @@
-//! The goodbye of QUIC connections. A program that ends before its last packets have left keeps the server waiting for the idle
+//! The goodbye of connections. A program that ends before its last packets have left keeps the server waiting for the idle
 //! timeout.
 
 use std::{
@@ -11,10 +11,10 @@ use tiderace::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
 
 /// How long an endpoint stays to repeat a goodbye that was lost. RFC 9000 §10.2 has three probe timeouts for that, and lets go
-/// earlier whoever closes the socket.
+/// earlier whoever closes the socket. A connection over TCP has as long to send GOAWAY (RFC 9113 §6.8) and the end of TLS.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The endpoints whose connections are not over yet.
+/// The connections that are not over yet.
 #[derive(Debug)]
 pub(crate) struct Goodbyes {
     open: Mutex<JoinSet<()>>,
@@ -31,9 +31,7 @@ impl Goodbyes {
     /// Keeps an endpoint, which has a connection by now, until it has none.
     pub(crate) fn await_of(&self, endpoint: Arc<Endpoint>) {
         let mut end = self.end.subscribe();
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        while open.try_join_next().is_some() {}
-        open.spawn(async move {
+        self.spawn(async move {
             tokio::select! {
                 () = endpoint.wait_idle() => return,
                 // Gone is as good as told.
@@ -41,6 +39,35 @@ impl Goodbyes {
             }
             let _ = tokio::time::timeout(PATIENCE, endpoint.wait_idle()).await;
         });
+    }
+
+    /// Drives a connection over TCP until it ends by itself, which it does when nobody can send requests any more and the
+    /// exchanges are over.
+    pub(crate) fn await_driver<E: std::fmt::Display + Send>(
+        &self,
+        driver: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) {
+        let mut end = self.end.subscribe();
+        self.spawn(async move {
+            let mut driver = std::pin::pin!(driver);
+            let ended = tokio::select! {
+                ended = &mut driver => Some(ended),
+                _ = end.wait_for(|ended| *ended) => None,
+            };
+            let ended = match ended {
+                Some(ended) => ended,
+                None => tokio::time::timeout(PATIENCE, driver).await.unwrap_or(Ok(())),
+            };
+            if let Err(error) = ended {
+                tracing::debug!("a connection over TCP has ended: {error}");
+            }
+        });
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        while open.try_join_next().is_some() {}
+        open.spawn(task);
     }
 
     /// Closes what is open, and waits until the goodbyes have left.

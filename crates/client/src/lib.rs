@@ -1,15 +1,27 @@
 //! HTTP over QUIC raced against TCP, with memory and evidence for every fall-back.
 //!
-//! In the order in which a request meets them: [`memory`] says what is known of a network and an origin; [`race`] decides what is
-//! tried when, and what is to be concluded, without input or output; [`probe`] asks whether a UDP port answers at all; [`fetch`]
-//! does it over real sockets; [`alt_svc`] reads what servers say about HTTP/3.
+//! In the order in which a request meets them: `service` is the client as `tower` has it; [`fetch`] takes the request, and a
+//! connection from the `pool` if one is open; [`resolve`] finds addresses, and what the HTTPS record says; [`memory`] says what is
+//! known of the network and the origin; [`race`] decides what is tried when, and what is to be concluded, without input or output;
+//! `dial` does it over real sockets; [`probe`] asks whether a UDP port answers at all; `link` sends the request over what came
+//! of it; [`alt_svc`] reads what servers say about HTTP/3; `goodbye` tells them when it is over. [`proxy`] does
+//! it for programs that cannot be changed, [`private`] for protocols that are not HTTP.
 
 pub mod alt_svc;
+mod dial;
 pub mod fetch;
 mod goodbye;
+mod link;
 pub mod memory;
+mod pool;
+pub mod private;
 pub mod probe;
+pub mod proxy;
 pub mod race;
+pub mod resolve;
+mod service;
+mod tls;
 
-pub use fetch::{Client, FetchError, Fetched, Trust};
+pub use fetch::{Client, FetchError, Fetched, Route, Settings, Trust};
 pub use race::{Leg, Verdict};
+pub use service::Evidence;

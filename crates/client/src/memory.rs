@@ -4,7 +4,10 @@ use std::{collections::HashMap, net::IpAddr};
 
 use units::{Duration, Instant};
 
-use crate::race::{Avoided, Plan, Verdict};
+use crate::{
+    alt_svc,
+    race::{Avoided, Plan, Verdict},
+};
 
 /// Origins, and networks, that are remembered at most; the oldest go first.
 const REMEMBERED: usize = 1_000;
@@ -12,6 +15,8 @@ const REMEMBERED: usize = 1_000;
 const REST: Duration = Duration::from_secs(60);
 /// … up to this.
 const REST_MAX: Duration = Duration::from_secs(3_600);
+/// What a server says about HTTP/3 is believed for this long at most.
+const ALTERNATIVE_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// A head start is this much longer than QUIC took before, in which half of its handshakes would be late otherwise.
 const MARGIN: Duration = Duration::from_millis(50);
 
@@ -38,6 +43,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Memory {
     known: HashMap<(Network, String), Known>,
+    /// Host, port and end of what `alt-svc` has said. RFC 7838 §2.2: not to be used in another network.
+    alternatives: HashMap<(Network, String), (Option<String>, u16, Instant)>,
 }
 
 impl Memory {
@@ -63,6 +70,32 @@ impl Memory {
             plan.quic = plan.quic.and(Err(Avoided::BlockedBefore));
         }
         plan
+    }
+
+    /// Where an origin has HTTP/3, by what it has said: the host, if it is another one, and the port.
+    pub fn alternative(&self, now: Instant, network: Network, origin: &str) -> Option<(Option<String>, u16)> {
+        let (host, port, end) = self.alternatives.get(&(network, origin.to_owned()))?;
+        (*end > now).then(|| (host.clone(), *port))
+    }
+
+    /// Takes in the value of an `alt-svc` field. What it does not offer is forgotten (RFC 7838 §3.1).
+    pub fn hear(&mut self, now: Instant, network: Network, origin: &str, value: &str) {
+        let key = (network, origin.to_owned());
+        let Some(said) = alt_svc::http3(value) else {
+            self.alternatives.remove(&key);
+            return;
+        };
+        if self.alternatives.len() >= REMEMBERED
+            && let Some(next) = self.alternatives.iter().min_by_key(|(_, (.., end))| *end).map(|(key, _)| key.clone())
+        {
+            self.alternatives.remove(&next);
+        }
+        self.alternatives.insert(key, (said.host, said.port, now + said.max_age.min(ALTERNATIVE_MAX)));
+    }
+
+    /// Forgets where an origin had HTTP/3: it was not there.
+    pub fn unlearn_alternative(&mut self, network: Network, origin: &str) {
+        self.alternatives.remove(&(network, origin.to_owned()));
     }
 
     /// Takes a verdict in. `handshake` is how long QUIC took, when it came to its end.
@@ -128,6 +161,24 @@ mod tests {
         memory.learn(at(190), network(1), "a", BLOCKED, None);
         assert!(memory.plan(at(249), network(1), "a").quic.is_err());
         assert!(memory.plan(at(251), network(1), "a").quic.is_ok());
+    }
+
+    #[test]
+    fn alternatives_hold_in_their_network_for_their_time() {
+        let mut memory = Memory::default();
+        memory.hear(at(0), network(1), "a", r#"h3="b:444"; ma=60"#);
+        assert_eq!(memory.alternative(at(59), network(1), "a"), Some((Some("b".to_owned()), 444)));
+        assert_eq!(memory.alternative(at(61), network(1), "a"), None);
+        assert_eq!(memory.alternative(at(59), network(2), "a"), None);
+        memory.hear(at(1), network(1), "a", "clear");
+        assert_eq!(memory.alternative(at(2), network(1), "a"), None);
+        for number in 0..2_000 {
+            memory.hear(at(number), network(1), &number.to_string(), r#"h3=":1""#);
+        }
+        assert!(memory.alternatives.len() <= REMEMBERED);
+        assert!(memory.alternative(at(2_000), network(1), "1999").is_some());
+        memory.unlearn_alternative(network(1), "1999");
+        assert!(memory.alternative(at(2_000), network(1), "1999").is_none());
     }
 
     #[test]

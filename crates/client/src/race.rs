@@ -59,6 +59,8 @@ pub enum Avoided {
     RefusedBefore,
     /// The caller wants none.
     Unwanted,
+    /// The HTTPS record of the origin does not offer HTTP/3.
+    NotOffered,
 }
 
 /// What happened.
@@ -382,6 +384,9 @@ impl std::fmt::Display for Verdict {
                 f.write_str("QUIC was not tried: UDP was blocked in this network before")
             }
             Self::NotTried(Avoided::RefusedBefore) => f.write_str("QUIC was not tried: the server has refused before"),
+            Self::NotTried(Avoided::NotOffered) => {
+                f.write_str("QUIC was not tried: the HTTPS record of the site does not offer it")
+            }
             Self::NotTried(Avoided::Unwanted) => f.write_str("QUIC was not tried: it is not wanted"),
             Self::Unreachable => f.write_str("neither QUIC nor TCP leads to the server"),
         }

@@ -3,7 +3,8 @@
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
 //! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, `admission` counts,
 //! `policy` says how QUIC sends;
-//! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols;
+//! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols, `qmux` where
+//! they come over TCP;
 //! [`keys`] is what several gateways share; `observe` writes the access log and the figures of [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
@@ -22,6 +23,7 @@ pub mod metrics;
 mod observe;
 mod policy;
 pub mod process;
+mod qmux;
 mod route;
 mod stream;
 mod tls;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -40,6 +40,95 @@ pub(crate) struct Target {
     stream: config::Stream,
 }
 
+/// Who a client is, for back ends that want to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Introduction {
+    pub(crate) remote: SocketAddr,
+    pub(crate) alpn: Vec<u8>,
+    pub(crate) name: Option<String>,
+}
+
+impl Introduction {
+    fn of(connection: &Connection, local: SocketAddr) -> Self {
+        Self {
+            remote: connection.remote_addr().unwrap_or(local),
+            alpn: connection.alpn().unwrap_or_default(),
+            name: connection.server_name(),
+        }
+    }
+}
+
+/// Why nothing more can be read from a client, or written to it.
+pub(crate) enum Gone {
+    /// This direction is over for it; the other may go on.
+    Enough,
+    /// By a reset, or with the connection.
+    Broken,
+}
+
+/// The half of a client's stream that goes to it, over QUIC or QMux.
+pub(crate) trait Outgoing: Send {
+    fn write_chunk(&mut self, data: Bytes) -> impl Future<Output = Result<(), Gone>> + Send;
+    fn finish(&mut self);
+    fn reset(&mut self, code: u64);
+}
+
+/// The half that comes from it; `None` is the end.
+pub(crate) trait Incoming: Send {
+    fn read_chunk(&mut self, most: usize) -> impl Future<Output = Result<Option<Bytes>, Gone>> + Send;
+    fn stop(&mut self, code: u64);
+}
+
+impl Outgoing for SendStream {
+    async fn write_chunk(&mut self, data: Bytes) -> Result<(), Gone> {
+        Self::write_chunk(self, data).await.map_err(|error| match error {
+            WriteError::Stopped(_) | WriteError::StreamClosed => Gone::Enough,
+            _ => Gone::Broken,
+        })
+    }
+
+    fn finish(&mut self) {
+        // Only a stream that is over cannot be ended.
+        let _ = Self::finish(self);
+    }
+
+    fn reset(&mut self, code: u64) {
+        // What is over needs no goodbye.
+        let _ = Self::reset(self, code);
+    }
+}
+
+impl Incoming for RecvStream {
+    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Gone> {
+        Self::read_chunk(self, most).await.map_err(|error| match error {
+            ReadError::StreamClosed => Gone::Enough,
+            _ => Gone::Broken,
+        })
+    }
+
+    fn stop(&mut self, code: u64) {
+        let _ = Self::stop(self, code);
+    }
+}
+
+/// Datagrams of a client, over QUIC or QMux.
+pub(crate) trait Datagrams: Send + 'static {
+    /// `None` when the connection is over.
+    fn read(&self) -> impl Future<Output = Option<Bytes>> + Send;
+    fn send(&self, data: Bytes);
+}
+
+impl Datagrams for Connection {
+    async fn read(&self) -> Option<Bytes> {
+        self.read_datagram().await.ok()
+    }
+
+    fn send(&self, data: Bytes) {
+        // One that is too large is lost, as datagrams are.
+        let _ = self.send_datagram(data);
+    }
+}
+
 /// How the copying of a stream ended before its time.
 enum Broken {
     /// By the client's reset, or with its connection.
@@ -55,6 +144,15 @@ impl Target {
 
     /// Whether it answers for this protocol at this name.
     pub(crate) fn fits(&self, alpn: &[u8], name: Option<&str>) -> bool {
+        self.fits_one_of(&self.stream.alpn, alpn, name)
+    }
+
+    /// Whether it answers for this protocol over QMux at this name.
+    pub(crate) fn fits_qmux(&self, alpn: &[u8], name: Option<&str>) -> bool {
+        self.fits_one_of(&self.stream.qmux, alpn, name)
+    }
+
+    fn fits_one_of(&self, protocols: &config::Many, alpn: &[u8], name: Option<&str>) -> bool {
         let named = |pattern: &String| match (name, pattern.strip_prefix('*')) {
             (None, _) => false,
             (Some(name), None) => name.eq_ignore_ascii_case(pattern),
@@ -64,7 +162,7 @@ impl Target {
                     .is_some_and(|label| !label.is_empty() && !label.contains('.'))
             }
         };
-        let spoken = self.stream.alpn.0.iter().any(|own| own.as_bytes() == alpn);
+        let spoken = protocols.0.iter().any(|own| own.as_bytes() == alpn);
         spoken && (self.stream.sni.0.is_empty() || self.stream.sni.0.iter().any(named))
     }
 }
@@ -75,14 +173,7 @@ pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Targe
     if !target.stream.early_data && connection.established().await.is_err() {
         return;
     }
-    if !target.stream.datagrams_to.is_empty() {
-        let (connection, target) = (connection.clone(), target.clone());
-        tokio::spawn(async move {
-            if let Err(error) = datagrams(&connection, &target).await {
-                tracing::debug!("datagrams to {}: {error}", target.stream.datagrams_to);
-            }
-        });
-    }
+    carry_datagrams(connection.clone(), target);
     let mut drain = std::pin::pin!(entrance.drain());
     let mut streams = tokio::task::JoinSet::new();
     loop {
@@ -93,12 +184,8 @@ pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Targe
         };
         // The connection is over, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
-        let (connection, target, entrance) = (connection.clone(), target.clone(), entrance.clone());
-        streams.spawn(async move {
-            let result = stream(send, recv, &connection, &target, &entrance).await;
-            let labels = ResultLabels { protocol: "stream", result };
-            entrance.shared.metrics.streams.get_or_create(&labels).inc();
-        });
+        let who = Introduction::of(connection, entrance.local);
+        streams.spawn(carry(send, recv, who, "stream", target.clone(), entrance.clone()));
     }
     let patience = entrance.shared.current().config.drain.0;
     let rest = async {
@@ -111,26 +198,52 @@ pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Targe
     connection.close(DRAINED, b"");
 }
 
+/// Carries the datagrams of a connection until it is over, where somebody takes them.
+pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &std::sync::Arc<Target>) {
+    if target.stream.datagrams_to.is_empty() {
+        return;
+    }
+    let target = target.clone();
+    tokio::spawn(async move {
+        if let Err(error) = datagrams(&connection, &target).await {
+            tracing::debug!("datagrams to {}: {error}", target.stream.datagrams_to);
+        }
+    });
+}
+
+/// Carries one stream, and counts what became of it.
+pub(crate) async fn carry(
+    send: impl Outgoing,
+    recv: impl Incoming,
+    who: Introduction,
+    protocol: &'static str,
+    target: std::sync::Arc<Target>,
+    entrance: Entrance,
+) {
+    let result = stream(send, recv, who, &target, &entrance).await;
+    entrance.shared.metrics.streams.get_or_create(&ResultLabels { protocol, result }).inc();
+}
+
 /// Carries one stream; says what became of it.
-async fn stream(
-    mut send: SendStream,
-    mut recv: RecvStream,
-    connection: &Connection,
+async fn stream<S: Outgoing, R: Incoming>(
+    mut send: S,
+    mut recv: R,
+    who: Introduction,
     target: &Target,
     entrance: &Entrance,
 ) -> &'static str {
     let to = &target.stream.to;
-    let give_up = |send: &mut SendStream, recv: &mut RecvStream, code| {
-        // What is over needs no goodbye.
-        let _ = send.reset(code);
-        let _ = recv.stop(code);
+    let give_up = |send: &mut S, recv: &mut R, code| {
+        send.reset(code);
+        recv.stop(code);
     };
     if to.is_empty() {
         give_up(&mut send, &mut recv, NOBODY);
         return "refused";
     }
     let patience = target.stream.connect_timeout.0;
-    let introduction = target.stream.proxy_protocol.then(|| introduction(connection, entrance.local));
+    let introduction =
+        target.stream.proxy_protocol.then(|| proxy_header(who.remote, entrance.local, &who.alpn, who.name.as_deref()));
     let copied = if let Some(path) = to.strip_prefix("unix:") {
         match tokio::time::timeout(patience, UnixStream::connect(path)).await {
             Ok(Ok(mut back_end)) => {
@@ -175,8 +288,8 @@ async fn stream(
 
 /// Copies both directions until both have ended.
 async fn copy(
-    send: &mut SendStream,
-    recv: &mut RecvStream,
+    send: &mut impl Outgoing,
+    recv: &mut impl Incoming,
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
     introduction: Option<Vec<u8>>,
@@ -185,7 +298,7 @@ async fn copy(
 }
 
 async fn up(
-    recv: &mut RecvStream,
+    recv: &mut impl Incoming,
     mut to: impl AsyncWrite + Unpin,
     introduction: Option<Vec<u8>>,
 ) -> Result<(), Broken> {
@@ -196,27 +309,26 @@ async fn up(
         match recv.read_chunk(CHUNK).await {
             Ok(Some(data)) => to.write_all(&data).await.map_err(Broken::BackEnd)?,
             Ok(None) => return to.shutdown().await.map_err(Broken::BackEnd),
-            Err(ReadError::StreamClosed) => return Ok(()),
-            Err(_) => return Err(Broken::Client),
+            Err(Gone::Enough) => return Ok(()),
+            Err(Gone::Broken) => return Err(Broken::Client),
         }
     }
 }
 
-async fn down(send: &mut SendStream, mut from: impl AsyncRead + Unpin) -> Result<(), Broken> {
+async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Result<(), Broken> {
     let mut buffer = BytesMut::new();
     loop {
         buffer.reserve(CHUNK);
         match from.read_buf(&mut buffer).await {
             Ok(0) => {
-                // Only a stream that is over cannot be ended.
-                let _ = send.finish();
+                send.finish();
                 return Ok(());
             }
             Ok(_) => match send.write_chunk(buffer.split().freeze()).await {
                 Ok(()) => {}
                 // The client wants no more of this direction; the other may go on.
-                Err(WriteError::Stopped(_) | WriteError::StreamClosed) => return Ok(()),
-                Err(_) => return Err(Broken::Client),
+                Err(Gone::Enough) => return Ok(()),
+                Err(Gone::Broken) => return Err(Broken::Client),
             },
             Err(error) => return Err(Broken::BackEnd(error)),
         }
@@ -224,7 +336,7 @@ async fn down(send: &mut SendStream, mut from: impl AsyncRead + Unpin) -> Result
 }
 
 /// Carries datagrams both ways until the connection is over.
-async fn datagrams(connection: &Connection, target: &Target) -> io::Result<()> {
+async fn datagrams(connection: &impl Datagrams, target: &Target) -> io::Result<()> {
     let address = host_port(&target.stream.datagrams_to, "udp://").unwrap_or_default();
     let address = tokio::net::lookup_host(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
     let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -233,14 +345,14 @@ async fn datagrams(connection: &Connection, target: &Target) -> io::Result<()> {
     let mut buffer = vec![0; 65_536];
     loop {
         tokio::select! {
-            data = connection.read_datagram() => match data {
+            data = connection.read() => match data {
                 // A datagram that finds no way is lost, as datagrams are.
-                Ok(data) => drop(socket.send(&data).await),
-                Err(_) => return Ok(()),
+                Some(data) => drop(socket.send(&data).await),
+                None => return Ok(()),
             },
             received = socket.recv(&mut buffer) => {
                 if let Ok(length) = received {
-                    let _ = connection.send_datagram(bytes::Bytes::copy_from_slice(&buffer[..length]));
+                    connection.send(Bytes::copy_from_slice(&buffer[..length]));
                 }
             }
         }
@@ -248,12 +360,6 @@ async fn datagrams(connection: &Connection, target: &Target) -> io::Result<()> {
 }
 
 /// The header of PROXY protocol version 2: the client's address, this end's, the application protocol and the name.
-fn introduction(connection: &Connection, local: SocketAddr) -> Vec<u8> {
-    let remote = connection.remote_addr().unwrap_or(local);
-    let alpn = connection.alpn().unwrap_or_default();
-    proxy_header(remote, local, &alpn, connection.server_name().as_deref())
-}
-
 fn proxy_header(remote: SocketAddr, local: SocketAddr, alpn: &[u8], name: Option<&str>) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     // Version 2, on behalf of a client.
@@ -320,5 +426,7 @@ mod tests {
         {
             assert_eq!(named.fits(b"x", name), fits, "{name:?}");
         }
+        let over_tcp = Target::new(&Stream { alpn: many(&["x"]), qmux: many(&["x-qx"]), ..Stream::default() });
+        assert!(over_tcp.fits_qmux(b"x-qx", None) && !over_tcp.fits_qmux(b"x", None) && !over_tcp.fits(b"x-qx", None));
     }
 }

@@ -166,6 +166,8 @@ impl Tls {
             .with_no_client_auth()
             .with_cert_resolver(names.clone());
         tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let qmux = config.streams.iter().flat_map(|stream| &stream.qmux.0);
+        tcp.alpn_protocols.extend(qmux.map(|alpn| alpn.as_bytes().to_vec()));
         tcp.ticketer = Arc::new(keys::TcpTickets(keeping.ring.clone()));
         tcp.session_storage = Arc::new(Nothing);
         let mut quic = RustlsServer::builder()

@@ -184,6 +184,18 @@ fn check_stream(number: usize, stream: &Stream) -> Result<(), Fault> {
             return Err(Fault::new(&at("alpn"), format!("`{alpn}` is HTTP")).hint("HTTP goes to a [[route]]"));
         }
     }
+    for alpn in &stream.qmux.0 {
+        if alpn.is_empty() || alpn.len() > 255 {
+            return Err(Fault::new(&at("qmux"), "expected a name of 1 to 255 bytes"));
+        }
+        // draft-ietf-quic-qmux §8.1 MUST: the names over QUIC and over TCP differ.
+        if ["h3", "h2", "http/1.1"].contains(&alpn.as_str()) || stream.alpn.0.contains(alpn) {
+            let message = format!("`{alpn}` has a meaning already");
+            return Err(
+                Fault::new(&at("qmux"), message).hint("over TCP a protocol needs another name, such as `name-qx`")
+            );
+        }
+    }
     names(&stream.sni, &at("sni"))?;
     if stream.to.is_empty() && stream.datagrams_to.is_empty() {
         return Err(Fault::new(&[Key("stream"), Number(number)], "expected `to` or `datagrams-to`"));

@@ -250,6 +250,9 @@ section! {
     pub struct Stream {
         /// Application protocols (ALPN). One or a list.
         alpn: Many = Many::default(),
+        /// Application protocols (ALPN) with which clients speak the same over TLS on TCP where UDP does not get through
+        /// (QMux, draft-ietf-quic-qmux-02); other names than those in `alpn`. One or a list.
+        qmux: Many = Many::default(),
         /// Server names; none for every name. One or a list.
         sni: Many = Many::default(),
         /// The back end of streams: `tcp://host:port` or `unix:/path`.

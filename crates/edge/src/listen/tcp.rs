@@ -22,6 +22,7 @@ use crate::{
     gateway::{self, Peer},
     generation::Generation,
     metrics::{ProtocolLabel, ReasonLabel, ResultLabels},
+    qmux,
 };
 
 /// Connections that wait to be accepted, for each worker.
@@ -97,12 +98,22 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
         }
     };
     metrics.handshakes.get_or_create(&ResultLabels { protocol: "tcp", result: "completed" }).inc();
-    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let protocol = if is_h2 { "h2" } else { "http/1.1" };
+    let alpn = stream.get_ref().1.alpn_protocol();
+    let is_h2 = alpn == Some(b"h2");
+    // Whatever else was agreed on is a private protocol.
+    let is_private = alpn.is_some_and(|alpn| alpn != b"h2" && alpn != b"http/1.1");
+    let protocol = match () {
+        () if is_private => "qmux",
+        () if is_h2 => "h2",
+        () => "http/1.1",
+    };
     let label = ProtocolLabel { protocol };
     metrics.connections.get_or_create(&label).inc();
     metrics.connections_total.get_or_create(&label).inc();
-    let served = if is_h2 {
+    let served = if is_private {
+        qmux::serve(stream, remote, &entrance).await;
+        Ok(())
+    } else if is_h2 {
         serve_h2(stream, remote, &entrance, &generation).await
     } else {
         serve_h1(stream, remote, &entrance, &generation).await

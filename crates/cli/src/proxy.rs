@@ -1,0 +1,95 @@
+//! `tiderace proxy`: a local HTTP proxy for programs that cannot be changed.
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use clap::{Parser, ValueEnum};
+use client::proxy::{self, Proxy, Secure, Served};
+use serde_json::json;
+
+use crate::{
+    address::cannot_listen,
+    failure::Failure,
+    get::Means,
+    interrupt::Interrupt,
+    stdout::{write_json_line, write_out},
+};
+
+/// Serve programs on this machine as an HTTP proxy, and ask for what they want over QUIC, raced against TCP.
+///
+/// Requests with an absolute URI (`http_proxy=http://127.0.0.1:8080`) go through the race. Those of http are asked for as https where
+/// the host has an HTTPS record, or as --https says, and otherwise go over TCP. Programs that tunnel (CONNECT, which is what they do
+/// for https) speak with the origin themselves: their tunnel is TCP.
+///
+/// Only this machine can use it: there is no access control, so that other than loopback addresses are refused. Upgrades such as
+/// WebSocket need a tunnel.
+///
+/// Exit code 0: ended by a signal. 2: the request is wrong.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// Serve at this address
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Ask for http as https: where there is an HTTPS record, always, or never
+    #[arg(long, value_name = "WHEN", default_value = "record")]
+    https: When,
+    #[command(flatten)]
+    means: Means,
+    /// Print one JSON line when it listens, and one about each request
+    #[arg(long)]
+    json: bool,
+    /// Say on the standard error what became of each request
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum When {
+    Record,
+    Always,
+    Never,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &Args) -> Result<ExitCode, Failure> {
+    if !args.listen.ip().is_loopback() {
+        return Err(Failure::new(format_args!("{} is no address of this machine alone", args.listen))
+            .hint("listen at 127.0.0.1 or [::1]: whoever reaches the proxy may use it"));
+    }
+    let mut interrupt = Interrupt::listen()?;
+    let (listener, address) = proxy::listen(args.listen).await.map_err(|error| cannot_listen(args.listen, &error))?;
+    let secure = match args.https {
+        When::Record => Secure::Record,
+        When::Always => Secure::Always,
+        When::Never => Secure::Never,
+    };
+    let (as_json, verbose) = (args.json, args.verbose);
+    let tell = move |served: Served| {
+        let Served { method, uri, status, protocol } = served;
+        if as_json {
+            // Whoever does not read is served all the same.
+            let _ = write_json_line(&json!({
+                "event": "request", "method": method.as_str(), "uri": uri.to_string(), "status": status.as_u16(),
+                "protocol": protocol,
+            }));
+        } else if verbose {
+            eprintln!("{method} {uri}: {status} over {}", protocol.unwrap_or("nothing"));
+        }
+    };
+    let served = Proxy::new(args.means.client()?, secure, tell);
+    if args.json {
+        write_json_line(&json!({"event": "listening", "address": address.to_string()}))?;
+    } else {
+        write_out(&format!("serving http://{address}\n"))?;
+    }
+    served
+        .serve(listener, interrupt.wait())
+        .await
+        .map_err(|error| Failure::new(format_args!("cannot go on: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,107 @@
+//! `tiderace proxy` as programs use it: a real curl, where there is one.
+
+mod program;
+mod scratch;
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use program::{Service, refused};
+use scratch::{Program, Scratch};
+
+/// A gateway with a page; gives its address.
+fn gateway(name: &str) -> (Scratch, Program, SocketAddr) {
+    let folder = Scratch::new(&format!("proxy-{name}"));
+    std::fs::create_dir_all(folder.0.join("www")).unwrap();
+    std::fs::write(folder.0.join("www/page"), "hello").unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(folder.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let file = folder.0.join("edge.toml");
+    let text = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n";
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.args(["edge", "run", "--config"]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut program = Program(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+    (folder, program, address)
+}
+
+fn proxy(certificate: &Path, https: &str) -> Service {
+    let certificate = certificate.to_str().unwrap();
+    Service::start(&["proxy", "--listen", "127.0.0.1:0", "--json", "--https", https, "--ca", certificate])
+}
+
+/// What curl prints, and then protocol and status; `None` where there is no curl.
+fn curl(proxy: &Service, certificate: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "", "--write-out", "|%{http_code}"]);
+    command.arg("--cacert").arg(certificate).arg("--proxy").arg(format!("http://{}", proxy.address()));
+    match command.args(arguments).output() {
+        Ok(output) => {
+            assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(String::from_utf8(output.stdout).unwrap())
+        }
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn curl_gets_what_it_asks_for_over_http3_and_through_tunnels() {
+    let (folder, _gateway, address) = gateway("curl");
+    let certificate = folder.0.join("cert.pem");
+    let served = proxy(&certificate, "always");
+    let plain = format!("http://{address}/page");
+    let Some(first) = curl(&served, &certificate, &["--include", &plain]) else {
+        println!("there is no curl: nothing is shown");
+        return;
+    };
+    assert!(first.ends_with("hello|200"), "{first}");
+    let fields = first.to_ascii_lowercase();
+    assert!(
+        fields.contains("proxy-status: tiderace; next-protocol=\"h3\"") && fields.contains("via: 3 tiderace"),
+        "{first}"
+    );
+    assert!(!fields.contains("alt-svc"), "{first}");
+    // An absolute URI of https, which is rare and allowed.
+    let whole = format!("https://{address}/page");
+    assert_eq!(curl(&served, &certificate, &["--request-target", &whole, &plain]).unwrap(), "hello|200");
+    // https the usual way: a tunnel, in which curl speaks with the origin itself.
+    assert_eq!(curl(&served, &certificate, &[&whole]).unwrap(), "hello|200");
+    let missing = format!("http://{address}/nothing");
+    assert!(curl(&served, &certificate, &[&missing]).unwrap().ends_with("|404"));
+    let (code, lines) = served.interrupt();
+    assert_eq!(code, Some(0));
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (line["method"].as_str().unwrap(), line["status"].as_u64().unwrap(), line["protocol"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(seen, [("GET", 200, "h3"), ("GET", 200, "h3"), ("CONNECT", 200, "tcp"), ("GET", 404, "h3")]);
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let (folder, _gateway, address) = gateway("wrong");
+    let certificate = folder.0.join("cert.pem");
+    let served = proxy(&certificate, "never");
+    // No TLS is spoken: the gateway cannot answer, and the proxy has to.
+    let Some(said) = curl(&served, &certificate, &[&format!("http://{address}/page")]) else { return };
+    assert!(said.starts_with("tiderace proxy: ") && said.ends_with("|502"), "{said}");
+    let said = curl(&served, &certificate, &["http://127.0.0.1:1/"]).unwrap();
+    assert!(said.starts_with("tiderace proxy: ") && said.ends_with("|502"), "{said}");
+    // Asked as if it were the origin.
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--write-out", "|%{http_code}", "--noproxy", "*"]);
+    let output = command.arg(format!("http://{}/", served.address())).output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("|400"));
+    let (error, _) = refused(&["proxy", "--listen", "0.0.0.0:0"]);
+    assert!(error.contains("no address of this machine alone"), "{error}");
+}

@@ -1,0 +1,422 @@
+//! A race over real sockets: what [`race`](crate::race) asks for is done here, and it is told what came of it.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{Request, Response};
+use rustls::pki_types::ServerName;
+use tiderace::{ClientConfig, CloseReason, ConnectError, Endpoint};
+use tokio::{net::TcpStream, sync::mpsc, sync::oneshot, task::JoinHandle, task::JoinSet};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use units::Instant;
+
+use crate::{
+    fetch::FetchError,
+    goodbye::Goodbyes,
+    link::{Failed, Quic, RequestBody, ResponseBody},
+    probe::Prober,
+    race::{Action, Input, Leg, Plan, Race, Verdict},
+};
+
+/// An answer that is under way.
+pub(crate) type Answer = oneshot::Receiver<Result<Response<ResponseBody>, Failed>>;
+/// A request that is under way on a connection that was there before.
+pub(crate) type Pending = JoinHandle<Result<Response<ResponseBody>, Failed>>;
+
+/// Where a race goes.
+#[derive(Clone)]
+pub(crate) struct Destination {
+    /// The name that certificates have to be for.
+    pub(crate) host: String,
+    /// Best first.
+    pub(crate) tcp: Vec<SocketAddr>,
+    /// `None` where QUIC has nowhere to go.
+    pub(crate) quic: Option<SocketAddr>,
+}
+
+/// With what it is run.
+pub(crate) struct Means {
+    /// The origin of the race's times.
+    pub(crate) started: std::time::Instant,
+    pub(crate) quic: ClientConfig,
+    pub(crate) tcp: Arc<rustls::ClientConfig>,
+    pub(crate) goodbyes: Arc<Goodbyes>,
+    /// Without this TCP only fails.
+    pub(crate) tcp_allowed: bool,
+}
+
+/// A QUIC connection.
+pub(crate) struct Opened {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) connection: tiderace::Connection,
+    /// HTTP/3 has begun on it, and a request has left with the first packets.
+    pub(crate) asked: Option<(Quic, Answer)>,
+}
+
+/// What a leg has come to.
+enum Came {
+    Quic(Box<Opened>),
+    QuicFailed(Refusal),
+    Tcp(Box<TlsStream<TcpStream>>),
+    TcpConnected,
+    TcpFailed(io::Error),
+    Heard,
+}
+
+/// Why there is no connection, and whether the server has said so itself.
+struct Refusal {
+    why: String,
+    by_server: bool,
+}
+
+impl From<ConnectError> for Refusal {
+    fn from(error: ConnectError) -> Self {
+        let by_server = matches!(
+            error,
+            ConnectError::Closed(
+                CloseReason::VersionMismatch { .. }
+                    | CloseReason::PeerClosed { .. }
+                    | CloseReason::PeerApplication { .. }
+            )
+        );
+        Self { why: error.to_string(), by_server }
+    }
+}
+
+impl From<Failed> for Refusal {
+    fn from(failed: Failed) -> Self {
+        Self { why: failed.why, by_server: false }
+    }
+}
+
+/// A race at work.
+pub(crate) struct Dial {
+    race: Race,
+    means: Means,
+    to: Destination,
+    legs: JoinSet<Came>,
+    prober: Option<Arc<Prober>>,
+    pub(crate) quic: Option<Opened>,
+    pub(crate) tcp: Option<Box<TlsStream<TcpStream>>>,
+    /// What was wrong with QUIC and TCP.
+    wrong: [String; 2],
+    /// Leaves with the first packets of QUIC where a session is resumed.
+    early: Option<Request<RequestBody>>,
+    /// QUIC was there before, and is silent.
+    live: Option<(Quic, Pending)>,
+    events: (mpsc::UnboundedSender<Came>, mpsc::UnboundedReceiver<Came>),
+    begun: Instant,
+    /// How long QUIC has taken.
+    pub(crate) handshake: Option<Duration>,
+}
+
+impl Dial {
+    pub(crate) fn new(means: Means, to: Destination, plan: Plan, early: Option<Request<RequestBody>>) -> Self {
+        let now = Instant::ZERO + means.started.elapsed();
+        Self {
+            race: Race::new(now, plan),
+            means,
+            to,
+            legs: JoinSet::new(),
+            prober: None,
+            quic: None,
+            tcp: None,
+            wrong: ["it was not tried".to_owned(), "it was not tried".to_owned()],
+            early,
+            live: None,
+            events: mpsc::unbounded_channel(),
+            begun: now,
+            handshake: None,
+        }
+    }
+
+    /// As [`new`](Self::new), where a QUIC connection is there from which nothing is heard since a request was sent.
+    pub(crate) fn beside(means: Means, to: Destination, plan: Plan, live: (Quic, Pending)) -> Self {
+        Self { live: Some(live), ..Self::new(means, to, plan, None) }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.means.started.elapsed()
+    }
+
+    /// Goes on until a leg is to be used.
+    pub(crate) async fn until_used(&mut self) -> Result<Leg, FetchError> {
+        loop {
+            while let Some(action) = self.race.poll_action() {
+                match action {
+                    Action::Use(leg) => return Ok(leg),
+                    Action::Fail => {
+                        let [quic, tcp] = self.wrong.clone();
+                        return Err(FetchError::Unreachable { quic, tcp });
+                    }
+                    other => self.act(other).await,
+                }
+            }
+            self.step().await;
+        }
+    }
+
+    /// Goes on until there is a verdict.
+    pub(crate) async fn until_judged(&mut self) -> Option<Verdict> {
+        loop {
+            while let Some(action) = self.race.poll_action() {
+                self.act(action).await;
+            }
+            if let Some(verdict) = self.race.verdict() {
+                return Some(verdict);
+            }
+            self.race.poll_timeout()?;
+            self.step().await;
+        }
+    }
+
+    async fn act(&mut self, action: Action) {
+        match action {
+            Action::Start(Leg::Quic) => {
+                if let Some((link, pending)) = self.live.take() {
+                    self.legs.spawn(wait_for_life(link, pending, self.events.0.clone()));
+                    return;
+                }
+                let Some(remote) = self.to.quic else {
+                    let refusal = Refusal { why: "it has no address".to_owned(), by_server: false };
+                    let _ = self.events.0.send(Came::QuicFailed(refusal));
+                    return;
+                };
+                let (config, host, early) = (self.means.quic.clone(), self.to.host.clone(), self.early.take());
+                let (goodbyes, events) = (self.means.goodbyes.clone(), self.events.0.clone());
+                self.legs.spawn(connect_quic(config, remote, host, early, goodbyes, events));
+            }
+            Action::Start(Leg::Tcp) if !self.means.tcp_allowed => {
+                let why = io::Error::other("it is not wanted");
+                let _ = self.events.0.send(Came::TcpFailed(why));
+            }
+            Action::Start(Leg::Tcp) => {
+                let (to, tls, events) = (self.to.clone(), self.means.tcp.clone(), self.events.0.clone());
+                self.legs.spawn(async move {
+                    match connect_tls(to.tcp, tls, to.host, events).await {
+                        Ok(stream) => Came::Tcp(Box::new(stream)),
+                        Err(error) => Came::TcpFailed(error),
+                    }
+                });
+            }
+            Action::Ask => {
+                if self.prober.is_none()
+                    && let Some(remote) = self.to.quic
+                    && let Ok(prober) = Prober::new(remote).await
+                {
+                    let prober = Arc::new(prober);
+                    self.prober = Some(prober.clone());
+                    self.legs.spawn(async move {
+                        prober.answered().await;
+                        Came::Heard
+                    });
+                }
+                if let Some(prober) = &self.prober {
+                    prober.ask().await;
+                }
+            }
+            Action::Use(_) | Action::Fail | Action::Done => {}
+        }
+    }
+
+    /// Waits for what happens next, and tells the race.
+    async fn step(&mut self) {
+        let now = self.now();
+        let wait = self.race.poll_timeout().map(|(at, _)| at.saturating_since(now));
+        let sleep = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        let came = tokio::select! {
+            Some(Ok(came)) = self.legs.join_next() => Some(came),
+            Some(came) = self.events.1.recv() => Some(came),
+            () = sleep => None,
+        };
+        let now = self.now();
+        match came {
+            None => self.race.handle_timeout(now),
+            Some(Came::Heard) => self.race.handle(now, Input::Heard),
+            Some(Came::TcpConnected) => self.race.handle(now, Input::TcpConnected),
+            Some(Came::Tcp(stream)) => {
+                self.tcp = Some(stream);
+                self.race.handle(now, Input::TcpReady);
+            }
+            Some(Came::TcpFailed(error)) => {
+                self.wrong[1] = format!("TCP: {error}");
+                self.race.handle(now, Input::TcpFailed);
+            }
+            Some(Came::Quic(opened)) => {
+                self.quic = Some(*opened);
+                self.handshake = Some(now.saturating_since(self.begun));
+                self.race.handle(now, Input::QuicReady);
+            }
+            Some(Came::QuicFailed(refusal)) => {
+                // Only what the server itself has said is a refusal.
+                let input = if refusal.by_server { Input::QuicRefused } else { Input::QuicFailed };
+                self.wrong[0] = format!("QUIC: {}", refusal.why);
+                self.race.handle(now, input);
+            }
+        }
+    }
+}
+
+/// How often it is looked whether anything was heard: it matters to the verdict, and not to the millisecond.
+const LOOK: Duration = Duration::from_millis(25);
+
+async fn connect_quic(
+    config: ClientConfig,
+    remote: SocketAddr,
+    host: String,
+    early: Option<Request<RequestBody>>,
+    goodbyes: Arc<Goodbyes>,
+    events: mpsc::UnboundedSender<Came>,
+) -> Came {
+    let endpoint = match Endpoint::client_for(remote) {
+        Ok(endpoint) => Arc::new(endpoint),
+        Err(error) => {
+            let why = format!("no socket: {error}");
+            return Came::QuicFailed(Refusal { why, by_server: false });
+        }
+    };
+    let connecting = match endpoint.connect(&config, remote, &host) {
+        Ok(connecting) => connecting,
+        Err(error) => return Came::QuicFailed(error.into()),
+    };
+    goodbyes.await_of(endpoint.clone());
+    let connected = async {
+        let Some(request) = early else { return Ok((connecting.await?, None)) };
+        match connecting.into_early() {
+            Ok(connection) => {
+                let quic = Quic::begin(endpoint.clone(), connection.clone()).await?;
+                let (tell, answer) = oneshot::channel();
+                let asks = quic.clone();
+                tokio::spawn(async move {
+                    // When TCP was there first, nobody waits for the answer.
+                    let _ = tell.send(asks.send(request).await);
+                });
+                connection.established().await.map_err(ConnectError::from)?;
+                Ok((connection, Some((quic, answer))))
+            }
+            Err(connecting) => Ok::<_, Refusal>((connecting.await?, None)),
+        }
+    };
+    let mut connected = std::pin::pin!(connected);
+    let mut look = tokio::time::interval(LOOK);
+    let mut heard = false;
+    loop {
+        tokio::select! {
+            connected = connected.as_mut() => return match connected {
+                Ok((connection, asked)) => {
+                    let endpoint = endpoint.clone();
+                    Came::Quic(Box::new(Opened { endpoint, connection, asked }))
+                }
+                Err(refusal) => Came::QuicFailed(refusal),
+            },
+            _ = look.tick(), if !heard => {
+                heard = endpoint.socket_stats().receive_calls > 0;
+                if heard {
+                    let _ = events.send(Came::Heard);
+                }
+            }
+        }
+    }
+}
+
+/// Datagrams that a connection has received.
+fn received(link: &Quic) -> u64 {
+    link.connection().stats().map_or(0, |stats| stats.packets_received)
+}
+
+/// Ends when nothing is heard on a connection for this long.
+pub(crate) async fn silence(link: &Quic, length: Duration) {
+    let before = received(link);
+    tokio::time::sleep(length).await;
+    if received(link) > before {
+        // The server is there: how long it takes for an answer is its own affair.
+        std::future::pending().await
+    }
+}
+
+/// A connection that is silent: whether anything comes of it.
+async fn wait_for_life(link: Quic, pending: Pending, events: mpsc::UnboundedSender<Came>) -> Came {
+    let before = received(&link);
+    let mut pending = pending;
+    let mut look = tokio::time::interval(LOOK);
+    let mut heard = false;
+    loop {
+        tokio::select! {
+            answered = &mut pending => {
+                let answered = answered.unwrap_or_else(|error| Err(Failed { why: error.to_string(), unprocessed: false }));
+                return match answered {
+                    Ok(response) => {
+                        let (tell, answer) = oneshot::channel();
+                        let _ = tell.send(Ok(response));
+                        let (endpoint, connection) = (link.endpoint.clone(), link.connection().clone());
+                        Came::Quic(Box::new(Opened { endpoint, connection, asked: Some((link, answer)) }))
+                    }
+                    Err(failed) => Came::QuicFailed(failed.into()),
+                };
+            }
+            _ = look.tick(), if !heard => {
+                heard = received(&link) > before;
+                if heard {
+                    let _ = events.send(Came::Heard);
+                }
+            }
+        }
+    }
+}
+
+/// Tries the addresses one after the other, the next when one takes long (RFC 8305 §5).
+pub(crate) async fn connect_tcp(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    const NEXT: Duration = Duration::from_millis(250);
+    let mut tries = JoinSet::new();
+    let mut rest = addresses.into_iter();
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let stream = loop {
+        if let Some(address) = rest.next() {
+            tries.spawn(TcpStream::connect(address));
+        }
+        tokio::select! {
+            Some(Ok(connected)) = tries.join_next() => match connected {
+                Ok(stream) => break stream,
+                Err(error) => {
+                    last = error;
+                    if tries.is_empty() && rest.len() == 0 {
+                        return Err(last);
+                    }
+                }
+            },
+            () = tokio::time::sleep(NEXT), if rest.len() > 0 => {}
+            else => return Err(last),
+        }
+    };
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn connect_tls(
+    addresses: Vec<SocketAddr>,
+    tls: Arc<rustls::ClientConfig>,
+    host: String,
+    events: mpsc::UnboundedSender<Came>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = connect_tcp(addresses).await?;
+    let _ = events.send(Came::TcpConnected);
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    TlsConnector::from(tls).connect(name, stream).await
+}
+
+/// The address that this host has on the way to `remote`. Nothing is sent.
+pub(crate) fn local_address(remote: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let socket = std::net::UdpSocket::bind(any).ok()?;
+    socket.connect(remote).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}

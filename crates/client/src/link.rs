@@ -1,0 +1,291 @@
+//! A connection over which requests are sent, whatever it is made of.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Request, Response, Version, header, request::Parts};
+use http_body_util::{BodyExt, Empty, combinators::UnsyncBoxBody};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tiderace::Endpoint;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::{goodbye::Goodbyes, race::Leg};
+
+/// An error of a body.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// The body of a request.
+pub(crate) type RequestBody = UnsyncBoxBody<Bytes, BodyError>;
+/// The body of a response.
+pub type ResponseBody = UnsyncBoxBody<Bytes, BodyError>;
+
+/// An exchange that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) why: String,
+    /// The server has not begun with it, so that it may be sent again whatever it asks for.
+    pub(crate) unprocessed: bool,
+}
+
+/// What is asked for; it can be asked for again when it has no content.
+pub(crate) struct Job {
+    head: Parts,
+    /// `None` when there is nothing to send, or it was taken.
+    body: Option<RequestBody>,
+    empty: bool,
+}
+
+impl Job {
+    pub(crate) fn new(head: Parts, body: RequestBody) -> Self {
+        let empty = http_body::Body::is_end_stream(&body);
+        Self { head, body: (!empty).then_some(body), empty }
+    }
+
+    /// Whether it may happen twice (RFC 9110 §9.2.1), and can.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.empty && self.head.method.is_safe()
+    }
+
+    /// Whether it can be sent again after this failure.
+    pub(crate) fn survives(&self, failed: &Failed) -> bool {
+        self.empty && (failed.unprocessed || self.head.method.is_idempotent())
+    }
+
+    /// The request; one with content is there once.
+    pub(crate) fn request(&mut self) -> Request<RequestBody> {
+        let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
+        Request::from_parts(self.head.clone(), self.body.take().unwrap_or_else(nothing))
+    }
+}
+
+/// HTTP/3.
+#[derive(Clone)]
+pub(crate) struct Quic {
+    pub(crate) endpoint: Arc<Endpoint>,
+    sender: h3_quic::client::SendRequest,
+}
+
+/// A connection.
+pub(crate) enum Link {
+    Quic(Quic),
+    H2(http2::SendRequest<RequestBody>),
+    /// One exchange at a time.
+    H1(http1::SendRequest<RequestBody>),
+}
+
+impl Quic {
+    /// Begins HTTP/3 on a connection, whose handshake may be under way.
+    pub(crate) async fn begin(endpoint: Arc<Endpoint>, connection: tiderace::Connection) -> Result<Self, Failed> {
+        let sender = h3_quic::client::begin(connection).await;
+        let sender = sender.map_err(|error| Failed { why: error.to_string(), unprocessed: true })?;
+        Ok(Self { endpoint, sender })
+    }
+
+    pub(crate) fn connection(&self) -> &tiderace::Connection {
+        self.sender.connection()
+    }
+
+    pub(crate) async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failed> {
+        strip(request.headers_mut());
+        request.headers_mut().remove(header::HOST);
+        let mut sender = self.sender.clone();
+        let response = sender
+            .send(request)
+            .await
+            .map_err(|error| Failed { unprocessed: error.is_unprocessed(), why: error.to_string() })?;
+        // The body keeps the connection: it goes with it.
+        Ok(response.map(|body| {
+            let mut keep = Some((self.endpoint.clone(), sender));
+            body.map_err(BodyError::from)
+                .map_frame(move |frame| {
+                    let _ = &mut keep;
+                    frame
+                })
+                .boxed_unsync()
+        }))
+    }
+}
+
+impl Link {
+    /// HTTP over TLS on TCP, as was agreed on. The connection is driven by a task that `goodbyes` waits for.
+    pub(crate) async fn over_tls(stream: TlsStream<TcpStream>, goodbyes: &Goodbyes) -> Result<Self, Failed> {
+        let failed = |error: hyper::Error| Failed { why: error.to_string(), unprocessed: true };
+        let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let io = TokioIo::new(stream);
+        if is_h2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.map_err(failed)?;
+            goodbyes.await_driver(connection);
+            return Ok(Self::H2(sender));
+        }
+        let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
+        goodbyes.await_driver(connection);
+        Ok(Self::H1(sender))
+    }
+
+    /// HTTP/1.1 without TLS.
+    pub(crate) async fn plain(stream: TcpStream, goodbyes: &Goodbyes) -> Result<Self, Failed> {
+        let failed = |error: hyper::Error| Failed { why: error.to_string(), unprocessed: true };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        goodbyes.await_driver(connection);
+        Ok(Self::H1(sender))
+    }
+
+    pub(crate) fn protocol(&self) -> &'static str {
+        match self {
+            Self::Quic(_) => "h3",
+            Self::H2(_) => "h2",
+            Self::H1(_) => "http/1.1",
+        }
+    }
+
+    pub(crate) fn leg(&self) -> Leg {
+        if matches!(self, Self::Quic(_)) { Leg::Quic } else { Leg::Tcp }
+    }
+
+    /// Whether a request can be sent at this moment.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Quic(quic) => quic.connection().close_reason().is_none(),
+            Self::H2(sender) => sender.is_ready(),
+            Self::H1(sender) => sender.is_ready(),
+        }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Quic(quic) => quic.connection().close_reason().is_some(),
+            Self::H2(sender) => sender.is_closed(),
+            Self::H1(sender) => sender.is_closed(),
+        }
+    }
+
+    /// Another handle, of what carries several exchanges at a time.
+    pub(crate) fn share(&self) -> Option<Self> {
+        match self {
+            Self::Quic(quic) => Some(Self::Quic(quic.clone())),
+            Self::H2(sender) => Some(Self::H2(sender.clone())),
+            Self::H1(_) => None,
+        }
+    }
+
+    /// Sends a request, and gives the answer as soon as its fields are there.
+    pub(crate) async fn send(&mut self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failed> {
+        let failed = |error: &hyper::Error| Failed {
+            why: chain(error),
+            // Nothing of it was sent: the connection had ended.
+            unprocessed: error.is_canceled() || error.is_closed(),
+        };
+        match self {
+            Self::Quic(quic) => quic.send(request).await,
+            Self::H2(sender) => {
+                strip(request.headers_mut());
+                request.headers_mut().remove(header::HOST);
+                *request.version_mut() = Version::HTTP_2;
+                let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+                Ok(response.map(|body| body.map_err(BodyError::from).boxed_unsync()))
+            }
+            Self::H1(sender) => {
+                strip(request.headers_mut());
+                let (mut head, body) = request.into_parts();
+                head.version = Version::HTTP_11;
+                let wrong = |error: &dyn std::fmt::Display| Failed { why: error.to_string(), unprocessed: true };
+                let authority = head.uri.authority().map_or("", |authority| authority.as_str());
+                // RFC 9110 §4.2.4: who asks does not say who it is in the host's name.
+                let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+                let host = authority.parse().map_err(|error| wrong(&error))?;
+                head.headers.insert(header::HOST, host);
+                let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+                head.uri = path.parse().map_err(|error| wrong(&error))?;
+                let request = Request::from_parts(head, body);
+                let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+                Ok(response.map(|body| body.map_err(BodyError::from).boxed_unsync()))
+            }
+        }
+    }
+}
+
+/// An error and what led to it: hyper's own words say little.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}
+
+/// RFC 9110 §7.6.1: fields that are for one connection do not go on to the next. `te` may say that trailers are welcome.
+pub(crate) fn strip(fields: &mut HeaderMap) {
+    let named: Vec<HeaderName> = fields
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let fixed = [
+        header::CONNECTION,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ];
+    for name in named.into_iter().chain(fixed) {
+        fields.remove(name);
+    }
+    if fields.get(header::TE).is_some_and(|value| value != "trailers") {
+        fields.remove(header::TE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_one_connection_stays_there() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "x-hop, Keep-Alive"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "gzip"),
+            ("proxy-authorization", "Basic x"),
+            ("transfer-encoding", "chunked"),
+            ("accept", "*/*"),
+        ] {
+            fields.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        strip(&mut fields);
+        assert_eq!(fields.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+        fields.insert(header::TE, "trailers".parse().unwrap());
+        strip(&mut fields);
+        assert_eq!(fields.len(), 2);
+    }
+
+    #[test]
+    fn only_what_has_no_content_is_sent_twice() {
+        let body = |text: &'static str| http_body_util::Full::from(text).map_err(|never| match never {}).boxed_unsync();
+        let job = |method: &str, content| {
+            Job::new(Request::builder().method(method).body(()).unwrap().into_parts().0, body(content))
+        };
+        let seen = Failed { why: String::new(), unprocessed: false };
+        let unseen = Failed { unprocessed: true, ..seen.clone() };
+        for (method, content, repeatable, survives) in [
+            ("GET", "", true, [true, true]),
+            ("DELETE", "", false, [true, true]),
+            ("POST", "", false, [false, true]),
+            ("GET", "x", false, [false, false]),
+            ("PUT", "x", false, [false, false]),
+        ] {
+            let job = job(method, content);
+            let got = (job.is_repeatable(), [job.survives(&seen), job.survives(&unseen)]);
+            assert_eq!(got, (repeatable, survives), "{method} {content}");
+        }
+    }
+}

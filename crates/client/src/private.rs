@@ -1,0 +1,342 @@
+//! Private protocols: QUIC raced against QMux over TLS on TCP, so that the same streams and datagrams work where UDP does not.
+//!
+//! Over TCP a protocol has another name (ALPN) than over QUIC (draft-ietf-quic-qmux §8.1).
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tiderace::{ClientConfig, CloseReason, Endpoint, Profile};
+use units::Instant;
+
+use crate::{
+    dial::{self, Destination, Dial, Means},
+    fetch::{FetchError, Route, Settings},
+    goodbye::Goodbyes,
+    memory::{Memory, Network},
+    race::{Avoided, Leg, Plan, Verdict},
+    resolve::Resolver,
+    tls,
+};
+
+/// Connects to servers of one protocol, and remembers what came of it.
+pub struct PrivateClient {
+    quic: ClientConfig,
+    tcp: Arc<rustls::ClientConfig>,
+    qmux: Vec<u8>,
+    resolver: Resolver,
+    memory: Arc<Mutex<Memory>>,
+    goodbyes: Arc<Goodbyes>,
+    started: std::time::Instant,
+}
+
+/// A connection, and how it was come by.
+pub struct Connected {
+    /// The connection.
+    pub channel: Channel,
+    /// From the beginning to the end of the handshake.
+    pub handshake: Duration,
+    /// The verdict, as soon as there is one: evidence may still be collected.
+    pub verdict: tokio::task::JoinHandle<Option<Verdict>>,
+}
+
+/// A connection over QUIC, or over QMux. Clones refer to the same one.
+#[derive(Clone)]
+pub enum Channel {
+    /// Over UDP. The endpoint is the connection's own.
+    Quic(Arc<Endpoint>, tiderace::Connection),
+    /// Over TCP.
+    Qmux(qmux::Connection),
+}
+
+/// The sending half of a stream.
+pub enum Sender {
+    /// Over UDP.
+    Quic(tiderace::SendStream),
+    /// Over TCP.
+    Qmux(qmux::SendStream),
+}
+
+/// The receiving half of a stream.
+pub enum Receiver {
+    /// Over UDP.
+    Quic(tiderace::RecvStream),
+    /// Over TCP.
+    Qmux(qmux::RecvStream),
+}
+
+/// A stream, a datagram or the connection is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The peer gave the stream up.
+    #[error("the peer reset the stream (code {0})")]
+    Reset(u64),
+    /// The peer wants no more of the stream.
+    #[error("the peer asked to stop (code {0})")]
+    Stopped(u64),
+    /// Anything else, in words.
+    #[error("{0}")]
+    Over(String),
+}
+
+impl From<CloseReason> for Ended {
+    fn from(reason: CloseReason) -> Self {
+        Self::Over(reason.to_string())
+    }
+}
+
+impl From<qmux::Closed> for Ended {
+    fn from(closed: qmux::Closed) -> Self {
+        Self::Over(closed.to_string())
+    }
+}
+
+impl From<qmux::Refused> for Ended {
+    fn from(refused: qmux::Refused) -> Self {
+        match refused {
+            qmux::Refused::Reset(code) => Self::Reset(code),
+            qmux::Refused::Stopped(code) => Self::Stopped(code),
+            other => Self::Over(other.to_string()),
+        }
+    }
+}
+
+impl From<tiderace::WriteError> for Ended {
+    fn from(error: tiderace::WriteError) -> Self {
+        match error {
+            tiderace::WriteError::Stopped(code) => Self::Stopped(code),
+            other => Self::Over(other.to_string()),
+        }
+    }
+}
+
+impl From<tiderace::ReadError> for Ended {
+    fn from(error: tiderace::ReadError) -> Self {
+        match error {
+            tiderace::ReadError::Reset(code) => Self::Reset(code),
+            other => Self::Over(other.to_string()),
+        }
+    }
+}
+
+impl PrivateClient {
+    /// For a protocol with the name `quic` over QUIC, and `qmux` over TLS on TCP. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the settings cannot be used.
+    pub fn new(settings: &Settings, quic: &[u8], qmux: &[u8]) -> Result<Self, FetchError> {
+        let Settings { trust, dns, tickets, .. } = settings;
+        let resolver = match dns {
+            None => Resolver::system(),
+            Some(server) => {
+                let failed = |why| FetchError::Resolve { host: server.to_string(), why };
+                Resolver::at(*server).map_err(failed)?
+            }
+        };
+        // What a protocol may say twice, only its application knows: no early data.
+        let tls = tls::quic(trust, quic, tickets.as_deref(), false)?;
+        Ok(Self {
+            quic: ClientConfig::new(tls, Arc::new(Profile::default())),
+            tcp: tls::tcp(trust, &[qmux])?,
+            qmux: qmux.to_vec(),
+            resolver,
+            memory: Arc::default(),
+            goodbyes: Arc::default(),
+            started: std::time::Instant::now(),
+        })
+    }
+
+    /// Connects to `host`. Of the route `fresh` has no meaning.
+    ///
+    /// # Errors
+    /// When neither way leads there.
+    pub async fn connect(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
+        let begun = std::time::Instant::now();
+        let resolve = |why| FetchError::Resolve { host: host.to_owned(), why };
+        let addresses = self.resolver.addresses(host, port).await.map_err(resolve)?;
+        let first: SocketAddr = addresses[0];
+        let origin = format!("{host}:{port}");
+        let network = Network(dial::local_address(first).unwrap_or(first.ip()));
+        let now = || Instant::ZERO + self.started.elapsed();
+        let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let long = Duration::from_secs(3_600);
+        let plan = match route.only {
+            None => memory().plan(now(), network, &origin),
+            Some(Leg::Quic) => Plan { head_start: long, judge_after: long, ..Plan::default() },
+            Some(Leg::Tcp) => Plan { quic: Err(Avoided::Unwanted), ..Plan::default() },
+        };
+        let means = Means {
+            started: self.started,
+            quic: self.quic.clone(),
+            tcp: self.tcp.clone(),
+            goodbyes: self.goodbyes.clone(),
+            tcp_allowed: route.only != Some(Leg::Quic),
+        };
+        let to = Destination { host: host.to_owned(), tcp: addresses, quic: route.udp.or(Some(first)) };
+        let mut dial = Dial::new(means, to, plan, None);
+        let gone = || FetchError::Exchange("the connection is gone".to_owned());
+        let channel = match dial.until_used().await? {
+            Leg::Quic => {
+                let opened = dial.quic.take().ok_or_else(gone)?;
+                Channel::Quic(opened.endpoint, opened.connection)
+            }
+            Leg::Tcp => {
+                let stream = *dial.tcp.take().ok_or_else(gone)?;
+                // draft-ietf-quic-qmux §8.1 MUST: without an agreement on the protocol there is no connection.
+                if stream.get_ref().1.alpn_protocol() != Some(&self.qmux[..]) {
+                    return Err(FetchError::Exchange("the server does not speak the protocol over TCP".to_owned()));
+                }
+                let connection = qmux::Connection::start(stream, qmux::Side::Client, qmux::Config::default());
+                connection.connected().await.map_err(|closed| FetchError::Exchange(closed.to_string()))?;
+                Channel::Qmux(connection)
+            }
+        };
+        let handshake = begun.elapsed();
+        let (memory, started) = (self.memory.clone(), self.started);
+        let verdict = tokio::spawn(async move {
+            let verdict = dial.until_judged().await?;
+            let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.learn(Instant::ZERO + started.elapsed(), network, &origin, verdict, dial.handshake);
+            Some(verdict)
+        });
+        Ok(Connected { channel, handshake, verdict })
+    }
+
+    /// Closes the connections over QUIC that are open, and tells their servers; those over TCP are closed by
+    /// [`Channel::close`].
+    pub async fn close(&self) {
+        self.goodbyes.say().await;
+    }
+}
+
+impl Channel {
+    /// `quic` or `qmux`.
+    pub fn protocol(&self) -> &'static str {
+        match self {
+            Self::Quic(..) => "quic",
+            Self::Qmux(_) => "qmux",
+        }
+    }
+
+    /// Opens a bidirectional stream, as soon as the peer allows.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn open_bi(&self) -> Result<(Sender, Receiver), Ended> {
+        Ok(match self {
+            Self::Quic(_, connection) => {
+                let (send, recv) = connection.open_bi().await?;
+                (Sender::Quic(send), Receiver::Quic(recv))
+            }
+            Self::Qmux(connection) => {
+                let (send, recv) = connection.open_bi().await?;
+                (Sender::Qmux(send), Receiver::Qmux(recv))
+            }
+        })
+    }
+
+    /// The next bidirectional stream that the peer opened.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn accept_bi(&self) -> Result<(Sender, Receiver), Ended> {
+        Ok(match self {
+            Self::Quic(_, connection) => {
+                let (send, recv) = connection.accept_bi().await?;
+                (Sender::Quic(send), Receiver::Quic(recv))
+            }
+            Self::Qmux(connection) => {
+                let (send, recv) = connection.accept_bi().await?;
+                (Sender::Qmux(send), Receiver::Qmux(recv))
+            }
+        })
+    }
+
+    /// Queues a datagram. Over QUIC it may be lost; over QMux only while it waits here.
+    ///
+    /// # Errors
+    /// When the peer takes none of this size, or the connection is over.
+    pub fn send_datagram(&self, data: Bytes) -> Result<(), Ended> {
+        match self {
+            Self::Quic(_, connection) => connection.send_datagram(data).map_err(|error| Ended::Over(error.to_string())),
+            Self::Qmux(connection) => Ok(connection.send_datagram(data)?),
+        }
+    }
+
+    /// The next datagram of the peer.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub async fn read_datagram(&self) -> Result<Bytes, Ended> {
+        Ok(match self {
+            Self::Quic(_, connection) => connection.read_datagram().await?,
+            Self::Qmux(connection) => connection.read_datagram().await?,
+        })
+    }
+
+    /// Closes the connection, and waits until the peer has been told, or had the time for that.
+    pub async fn close(&self, code: u64, reason: &str) {
+        match self {
+            Self::Quic(endpoint, connection) => {
+                connection.close(code, reason.as_bytes());
+                let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
+            }
+            Self::Qmux(connection) => {
+                connection.close(code, reason);
+                connection.gone().await;
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Writes all of `data`.
+    ///
+    /// # Errors
+    /// When the peer wants no more, or the stream or the connection is over.
+    pub async fn write_chunk(&mut self, data: Bytes) -> Result<(), Ended> {
+        match self {
+            Self::Quic(send) => Ok(send.write_chunk(data).await?),
+            Self::Qmux(send) => Ok(send.write_chunk(data).await?),
+        }
+    }
+
+    /// Ends the stream after what was written.
+    ///
+    /// # Errors
+    /// When it is over.
+    pub fn finish(&mut self) -> Result<(), Ended> {
+        match self {
+            Self::Quic(send) => Ok(send.finish()?),
+            Self::Qmux(send) => Ok(send.finish()?),
+        }
+    }
+
+    /// Gives the stream up.
+    ///
+    /// # Errors
+    /// When it is over.
+    pub fn reset(&mut self, code: u64) -> Result<(), Ended> {
+        match self {
+            Self::Quic(send) => Ok(send.reset(code)?),
+            Self::Qmux(send) => Ok(send.reset(code)?),
+        }
+    }
+}
+
+impl Receiver {
+    /// Up to `most` bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// When the peer has given the stream up, or the stream or the connection is over.
+    pub async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Ended> {
+        match self {
+            Self::Quic(recv) => Ok(recv.read_chunk(most).await?),
+            Self::Qmux(recv) => Ok(recv.read_chunk(most).await?),
+        }
+    }
+}

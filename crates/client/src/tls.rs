@@ -1,0 +1,83 @@
+//! Whom the client trusts, and where it keeps its tickets: TLS for QUIC and for TCP.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use tiderace::{RustlsClient, transport::tls::ClientTls};
+
+use crate::fetch::FetchError;
+
+/// Whom a client trusts.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// What the platform trusts.
+    Platform,
+    /// The root certificates in this PEM text, and no others.
+    Pem(Vec<u8>),
+}
+
+fn refused(error: impl std::fmt::Display) -> FetchError {
+    FetchError::Trust(error.to_string())
+}
+
+/// TLS for QUIC. Tickets stay in memory, or go into a file where BoringSSL is built in.
+pub(crate) fn quic(
+    trust: &Trust,
+    protocol: &[u8],
+    tickets: Option<&Path>,
+    early_data: bool,
+) -> Result<Arc<dyn ClientTls>, FetchError> {
+    if let Some(path) = tickets {
+        return in_file(trust, protocol, path, early_data);
+    }
+    let tls = RustlsClient::builder().alpn(protocol).early_data(early_data);
+    let tls = match trust {
+        Trust::Platform => tls.platform_roots(),
+        Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
+    };
+    Ok(Arc::new(tls.build().map_err(refused)?))
+}
+
+#[cfg(feature = "boringssl")]
+fn in_file(trust: &Trust, protocol: &[u8], path: &Path, early_data: bool) -> Result<Arc<dyn ClientTls>, FetchError> {
+    let tickets = tiderace::FileTickets::open(path)
+        .map_err(|error| FetchError::Tickets(format!("cannot keep tickets in {}: {error}", path.display())))?;
+    let tls = tiderace::BoringClient::builder().alpn(protocol).early_data(early_data).ticket_store(Arc::new(tickets));
+    let tls = match trust {
+        Trust::Platform => tls,
+        Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
+    };
+    Ok(Arc::new(tls.build().map_err(refused)?))
+}
+
+#[cfg(not(feature = "boringssl"))]
+fn in_file(_: &Trust, _: &[u8], _: &Path, _: bool) -> Result<Arc<dyn ClientTls>, FetchError> {
+    Err(FetchError::Tickets(
+        "this build cannot write tickets to a file: rustls keeps parts of a session to itself, and the backend that does not, \
+         BoringSSL, is not built in"
+            .to_owned(),
+    ))
+}
+
+/// TLS for TCP.
+pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]]) -> Result<Arc<rustls::ClientConfig>, FetchError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(refused)?;
+    let mut tls = match trust {
+        Trust::Platform => {
+            let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(refused)?;
+            tls.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
+        }
+        Trust::Pem(pem) => {
+            let mut roots = rustls::RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                roots.add(certificate.map_err(refused)?).map_err(refused)?;
+            }
+            tls.with_root_certificates(roots).with_no_client_auth()
+        }
+    };
+    tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(Arc::new(tls))
+}

@@ -1,0 +1,240 @@
+//! Connections over several requests: kept, shared, resumed, lost, and ended with a goodbye.
+
+mod site;
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use site::{Site, content, read};
+use tiderace::{EarlyData, Endpoint, Identity, Profile, RustlsServer, ServerConfig};
+use tiderace_client::{Client, Evidence, Leg, Route, Trust, Verdict};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, UdpSocket},
+    sync::oneshot,
+};
+use tower_service::Service;
+
+/// What a machine with much else to do may need.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_of_tower_shares_connections() {
+    let site = Site::new("tower", "");
+    let mut client = Client::new(&site.trust).unwrap();
+    let request = |url: &str| Request::get(url).body(Empty::<Bytes>::new()).unwrap();
+    // Several at a time make one race.
+    let asked: Vec<_> = (0..8).map(|_| tokio::spawn(client.call(request(&site.url)))).collect();
+    let mut opened = 0;
+    for asked in asked {
+        let response = asked.await.unwrap().unwrap();
+        let evidence = response.extensions().get::<Evidence>().unwrap().clone();
+        assert_eq!((response.status(), evidence.protocol), (StatusCode::OK, "h3"));
+        opened += u32::from(!evidence.reused);
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+    }
+    assert_eq!(opened, 1);
+    // A request chooses its way by an extension; ways do not share connections.
+    for reused in [false, true] {
+        let mut tcp = request(&site.url);
+        tcp.extensions_mut().insert(Route { only: Some(Leg::Tcp), ..Route::default() });
+        let response = client.call(tcp).await.unwrap();
+        let evidence = response.extensions().get::<Evidence>().unwrap();
+        assert_eq!((evidence.protocol, evidence.reused), ("h2", reused));
+    }
+    client.close().await;
+    let error = client.call(request("ftp://127.0.0.1/")).await.err().unwrap();
+    assert!(error.to_string().contains("no http or https URL"), "{error}");
+}
+
+/// Hands datagrams on to `server` until it is cut.
+async fn relay(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let outside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let inside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    inside.connect(server).await.unwrap();
+    let address = outside.local_addr().unwrap();
+    let cut = Arc::new(AtomicBool::new(false));
+    let client = Arc::new(std::sync::Mutex::new(None));
+    let (o, i, c, k) = (outside.clone(), inside.clone(), client.clone(), cut.clone());
+    tokio::spawn(async move {
+        let mut buffer = [0; 65_536];
+        while let Ok((length, from)) = o.recv_from(&mut buffer).await {
+            *c.lock().unwrap() = Some(from);
+            if !k.load(Ordering::SeqCst) {
+                let _ = i.send(&buffer[..length]).await;
+            }
+        }
+    });
+    let k = cut.clone();
+    tokio::spawn(async move {
+        let mut buffer = [0; 65_536];
+        while let Ok(length) = inside.recv(&mut buffer).await {
+            let to = *client.lock().unwrap();
+            if let Some(to) = to.filter(|_| !k.load(Ordering::SeqCst)) {
+                let _ = outside.send_to(&buffer[..length], to).await;
+            }
+        }
+    });
+    (address, cut)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn udp_that_is_cut_in_the_middle_is_told_and_costs_a_head_start() {
+    let site = Site::new("cut", "");
+    let (udp, cut) = relay(site.process.addresses()[0]).await;
+    let client = Client::new(&site.trust).unwrap();
+    let route = Route { udp: Some(udp), ..Route::default() };
+    let fetched = client.get_by(&site.url, &route).await.unwrap();
+    assert_eq!(content(fetched).await, ("hello".to_owned(), Verdict::Works));
+    let fetched = client.get_by(&site.url, &route).await.unwrap();
+    assert_eq!((fetched.protocol, fetched.reused), ("h3", true));
+    assert_eq!(read(fetched).await, ("hello".to_owned(), None));
+    cut.store(true, Ordering::SeqCst);
+    let fetched = client.get_by(&site.url, &route).await.unwrap();
+    assert_eq!((fetched.protocol, fetched.reused), ("h2", false));
+    let (text, verdict) = content(fetched).await;
+    assert_eq!(text, "hello");
+    assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");
+    let fetched = client.get_by(&site.url, &route).await.unwrap();
+    assert_eq!((fetched.protocol, fetched.reused), ("h2", true), "what works is kept");
+    client.close().await;
+}
+
+/// A server over HTTP/3 that takes early data.
+fn early_server() -> (Endpoint, Trust) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let identity = Identity::from_der(vec![made.cert.der().to_vec()], made.signing_key.serialize_der()).unwrap();
+    let tls = RustlsServer::builder().identity(identity).alpn(h3_quic::ALPN).early_data(true).build().unwrap();
+    let config = ServerConfig::new(Arc::new(tls), Arc::new(Profile::default()));
+    let endpoint = Endpoint::server("127.0.0.1:0".parse().unwrap(), config).unwrap();
+    (endpoint, Trust::Pem(made.cert.pem().into_bytes()))
+}
+
+/// Serves connections of `endpoint`; methods are answered in the content. So many of the requests that come before the end of the
+/// handshake are too early; counts these.
+fn serve(endpoint: Arc<Endpoint>, too_early: u32) -> Arc<AtomicU32> {
+    let early = Arc::new(AtomicU32::new(0));
+    let seen = early.clone();
+    tokio::spawn(async move {
+        while let Some(connection) = endpoint.accept_early().await {
+            let (quic, seen) = (connection.clone(), seen.clone());
+            let service = move |request: Request<h3_quic::RequestBody>| {
+                let in_handshake = !quic.is_established();
+                let seen = seen.clone();
+                async move {
+                    let turn = if in_handshake { seen.fetch_add(1, Ordering::SeqCst) } else { u32::MAX };
+                    let status = if turn < too_early { StatusCode::TOO_EARLY } else { StatusCode::OK };
+                    let body = Full::new(Bytes::from(request.method().to_string()));
+                    let mut response = Response::new(body.map_err(|never: Infallible| match never {}));
+                    *response.status_mut() = status;
+                    response
+                }
+            };
+            let options = h3_quic::server::Options::default();
+            tokio::spawn(h3_quic::server::serve(connection, options, std::future::pending(), service));
+        }
+    });
+    early
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn safe_requests_leave_early_and_too_early_ones_again() {
+    let (endpoint, trust) = early_server();
+    let url = format!("https://{}/", endpoint.local_addr());
+    let early = serve(Arc::new(endpoint), 1);
+    let client = Client::new(&trust).unwrap();
+    let route = Route { only: Some(Leg::Quic), fresh: true, ..Route::default() };
+    let first = client.get_by(&url, &route).await.unwrap();
+    assert_eq!((first.early_data, first.too_early), (EarlyData::None, false));
+    content(first).await;
+    // Tickets come after the handshake.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let second = client.get_by(&url, &route).await.unwrap();
+    assert_eq!((second.response.status(), second.early_data), (StatusCode::OK, EarlyData::Accepted));
+    assert_eq!(
+        second.too_early,
+        early.load(Ordering::SeqCst) > 0,
+        "what came before the end of the handshake was refused"
+    );
+    assert!(second.too_early);
+    assert_eq!(content(second).await.0, "GET");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let third = client.get_by(&url, &route).await.unwrap();
+    assert_eq!((third.early_data, third.too_early), (EarlyData::Accepted, false));
+    content(third).await;
+    assert_eq!(early.load(Ordering::SeqCst), 2);
+    // What is not safe waits, and so does what has content.
+    for request in [Request::post(&url).body(Full::<Bytes>::default()), Request::get(&url).body(Full::from("x"))] {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let fetched = client.send(request.unwrap(), &route).await.unwrap();
+        assert_eq!(fetched.response.status(), StatusCode::OK);
+        read(fetched).await;
+    }
+    assert_eq!(early.load(Ordering::SeqCst), 2);
+    client.close().await;
+}
+
+/// Speaks just enough of HTTP/2 to answer requests with 200 and nothing; gives the types of the frames that came.
+async fn frames(listener: TcpListener, tls: rustls::ServerConfig, told: oneshot::Sender<Vec<(u8, u32)>>) {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut stream = tokio_rustls::TlsAcceptor::from(Arc::new(tls)).accept(stream).await.unwrap();
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.unwrap();
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut seen = Vec::new();
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).await.is_ok() {
+        let mut payload = vec![0; usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).await.unwrap();
+        // Of GOAWAY the code.
+        let code = if head[3] == 7 { u32::from_be_bytes(payload[4..8].try_into().unwrap()) } else { 0 };
+        seen.push((head[3], code));
+        match (head[3], head[4]) {
+            (4, 0) => stream.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap(),
+            // END_STREAM and END_HEADERS, and in the static table of HPACK 8 is `:status: 200`.
+            (1, _) => stream.write_all(&[0, 0, 1, 1, 5, 0, 0, 0, head[8], 0x88]).await.unwrap(),
+            _ => {}
+        }
+    }
+    let _ = told.send(seen);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_http2_hear_goaway() {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![made.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    for fresh in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/", listener.local_addr().unwrap());
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(frames(listener, tls.clone(), tell));
+        let client = Client::new(&Trust::Pem(made.cert.pem().into_bytes())).unwrap();
+        let fetched = client.get_by(&url, &Route { only: Some(Leg::Tcp), fresh, ..Route::default() }).await.unwrap();
+        assert_eq!(fetched.protocol, "h2");
+        read(fetched).await;
+        client.close().await;
+        let seen = tokio::time::timeout(LIMIT, told).await.unwrap().unwrap();
+        assert_eq!(seen.last(), Some(&(7, 0)), "the last is GOAWAY without an error: {seen:?}");
+    }
+}

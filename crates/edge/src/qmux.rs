@@ -1,0 +1,111 @@
+//! Private protocols over TLS on TCP, for clients whose network has no UDP: the streams and datagrams of QMux go where those of QUIC
+//! go.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use qmux::{Config, Connection, RecvStream, Refused, SendStream, Side};
+use tokio::{net::TcpStream, task::JoinSet};
+use tokio_rustls::server::TlsStream;
+
+use crate::{
+    config,
+    listen::Entrance,
+    stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
+};
+
+/// Code with which a connection is closed when its time is over.
+const DRAINED: u64 = 0;
+
+fn gone(refused: &Refused) -> Gone {
+    match refused {
+        Refused::Stopped(_) | Refused::StreamClosed => Gone::Enough,
+        _ => Gone::Broken,
+    }
+}
+
+impl Outgoing for SendStream {
+    async fn write_chunk(&mut self, data: Bytes) -> Result<(), Gone> {
+        Self::write_chunk(self, data).await.map_err(|refused| gone(&refused))
+    }
+
+    fn finish(&mut self) {
+        // Only a stream that is over cannot be ended.
+        let _ = Self::finish(self);
+    }
+
+    fn reset(&mut self, code: u64) {
+        let _ = Self::reset(self, code);
+    }
+}
+
+impl Incoming for RecvStream {
+    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Gone> {
+        Self::read_chunk(self, most).await.map_err(|refused| gone(&refused))
+    }
+
+    fn stop(&mut self, code: u64) {
+        Self::stop(self, code);
+    }
+}
+
+impl Datagrams for Connection {
+    async fn read(&self) -> Option<Bytes> {
+        self.read_datagram().await.ok()
+    }
+
+    fn send(&self, data: Bytes) {
+        // One that is too large is lost, as datagrams are.
+        let _ = self.send_datagram(data);
+    }
+}
+
+/// The limits of QUIC hold for QMux, too.
+fn settings(config: &config::Config) -> Config {
+    Config {
+        streams_bidi: u64::from(config.limits.requests_per_connection),
+        streams_uni: 0,
+        idle_timeout: config.transport.idle_timeout.0,
+        ..Config::default()
+    }
+}
+
+/// Serves a connection until it is over. A drain lets its streams end, and takes no more.
+pub(crate) async fn serve(tls: TlsStream<TcpStream>, remote: SocketAddr, entrance: &Entrance) {
+    let generation = entrance.shared.current();
+    let session = tls.get_ref().1;
+    let who = Introduction {
+        remote,
+        alpn: session.alpn_protocol().unwrap_or_default().to_vec(),
+        name: session.server_name().map(str::to_owned),
+    };
+    let target = generation.streams.iter().find(|target| target.fits_qmux(&who.alpn, who.name.as_deref()));
+    let target: Option<Arc<Target>> = target.cloned();
+    let connection = Connection::start(tls, Side::Server, settings(&generation.config));
+    let Some(target) = target else {
+        connection.close(stream::NOBODY, "nobody answers for this name");
+        connection.gone().await;
+        return;
+    };
+    stream::carry_datagrams(connection.clone(), &target);
+    let mut drain = std::pin::pin!(entrance.drain());
+    let mut streams = JoinSet::new();
+    loop {
+        let halves = tokio::select! {
+            accepted = connection.accept_bi() => accepted,
+            () = &mut drain => break,
+            Some(_) = streams.join_next() => continue,
+        };
+        // The connection is over, and its streams notice by themselves.
+        let Ok((send, recv)) = halves else {
+            while streams.join_next().await.is_some() {}
+            return;
+        };
+        streams.spawn(stream::carry(send, recv, who.clone(), "qmux", target.clone(), entrance.clone()));
+    }
+    let patience = entrance.shared.current().config.drain.0;
+    let rest = async { while streams.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(patience, rest).await;
+    connection.close(DRAINED, "");
+    connection.gone().await;
+}
