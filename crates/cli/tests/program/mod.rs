@@ -1,4 +1,5 @@
 //! Runs the program as a user does.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::{
     io::{BufRead, BufReader, Read},

@@ -18,10 +18,12 @@ use hickory_resolver::proto::{
 };
 use tokio::net::UdpSocket;
 
+type Records = BTreeMap<(String, RecordType), Vec<RData>>;
+
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    records: Arc<Mutex<BTreeMap<(String, RecordType), Vec<RData>>>>,
+    records: Arc<Mutex<Records>>,
     /// What was asked, in lower case, with the type.
     asked: Arc<Mutex<Vec<String>>>,
 }
