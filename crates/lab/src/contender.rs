@@ -156,6 +156,8 @@ pub struct Measured {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent by the sender of the data.
     pub packets_sent: Option<u64>,
+    /// Bytes of memory that the sender of the data holds at the end.
+    pub memory: Option<u64>,
     /// What forward error correction did. `None` where nothing was protected.
     pub repair: Option<RepairCounters>,
     /// Time of each request that was answered. `None` for other workloads.

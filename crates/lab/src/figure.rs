@@ -105,6 +105,8 @@ pub enum Figure {
     RepairSpurious,
     /// Share of repair that came too late.
     RepairLate,
+    /// Memory of a connection.
+    Memory,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -120,6 +122,8 @@ pub enum Unit {
     Index,
     /// Per second.
     PerSecond,
+    /// Bytes; printed as KiB.
+    Bytes,
 }
 
 impl Unit {
@@ -130,6 +134,7 @@ impl Unit {
             Self::Seconds => "s",
             Self::Share | Self::Index => "1",
             Self::PerSecond => "1/s",
+            Self::Bytes => "B",
         }
     }
 
@@ -141,6 +146,7 @@ impl Unit {
             Self::Share => ("%", 100.0),
             Self::Index => ("", 1.0),
             Self::PerSecond => ("1/s", 1.0),
+            Self::Bytes => ("KiB", 1.0 / 1024.0),
         }
     }
 }
@@ -149,7 +155,7 @@ impl Unit {
 type Row = (Figure, &'static str, &'static str, Unit, Option<Better>, &'static str);
 
 use Better::{Higher, Lower};
-use Unit::{BitsPerSecond, Index, PerSecond, Seconds, Share};
+use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Seconds, Share};
 
 #[rustfmt::skip]
 const TABLE: [Row; Figure::COUNT] = [
@@ -240,6 +246,9 @@ const TABLE: [Row; Figure::COUNT] = [
      "repair symbols that told nothing new, because nothing was missing, of those that arrived"),
     (Figure::RepairLate, "repair_late", "repair late", Share, Some(Lower),
      "repair symbols that came when what they combine was forgotten, of those that arrived"),
+    (Figure::Memory, "memory", "memory", Bytes, Some(Lower),
+     "mean over the connections of what the sender of the data holds at the end of the run: state, records of packets, and data that \
+      is not acknowledged; without its TLS library"),
 ];
 
 impl Figure {
@@ -249,7 +258,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 50;
+    pub const COUNT: usize = 51;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

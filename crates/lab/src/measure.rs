@@ -123,6 +123,10 @@ pub fn figures(
     figures.extend(feed(connections));
     figures.extend(loss_delays(connections));
     figures.extend(repair(connections, loaded));
+    if let Some(held) = connections.iter().map(|connection| connection.memory).sum::<Option<u64>>() {
+        let mean = (!connections.is_empty()).then(|| count(held) / to_f64(connections.len()));
+        figures.insert(Figure::Memory, Reading::from_option(mean, Provenance::Measured));
+    }
     figures
 }
 

@@ -73,6 +73,8 @@ pub struct StackCounters {
     pub packets_sent: Option<u64>,
     /// Forward error correction, where it was agreed on.
     pub repair: Option<RepairCounters>,
+    /// Bytes of memory that the connection holds.
+    pub memory: Option<u64>,
 }
 
 /// Makes the two ends of a connection.
@@ -302,6 +304,7 @@ fn measured<S: Stack>(
         stream_bytes_sent: since(|counters| counters.stream_bytes_sent),
         stream_bytes_resent: since(|counters| counters.stream_bytes_resent),
         packets_sent: since(|counters| counters.packets_sent),
+        memory: after.memory,
         repair: repair(&after, sender.before.as_ref())
             .zip(repair(&receiver.stack.counters(), receiver.before.as_ref()))
             .map(|(sender, receiver)| RepairCounters::of_direction(&sender, &receiver))

@@ -272,6 +272,7 @@ impl End {
                 stream_bytes_sent: Some(stats.stream_bytes_sent),
                 stream_bytes_resent: Some(stats.stream_bytes_retransmitted),
                 packets_sent: Some(stats.packets_sent),
+                memory: Some(connection.memory() as u64),
                 repair: (connection.fec() != FecPolicy::Off).then_some(RepairCounters {
                     symbols_sent: stats.fec_symbols_sent,
                     repairs_sent: stats.fec_repairs_sent,

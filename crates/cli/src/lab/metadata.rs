@@ -2,6 +2,18 @@
 
 use std::{fs, path::Path, process::Command};
 
+/// Settings of the system that move kernel TCP and sockets.
+const SETTINGS: [&str; 8] = [
+    "net.ipv4.tcp_congestion_control",
+    "net.core.default_qdisc",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_slow_start_after_idle",
+];
+
 /// Names and values, in the order in which they are shown.
 pub(super) fn collect(lab: &str) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
@@ -19,6 +31,7 @@ pub(super) fn collect(lab: &str) -> Vec<(String, String)> {
     let entries = [
         ("program", Some(lab.to_owned())),
         ("build", Some(build.to_owned())),
+        ("commit of the build", option_env!("TIDERACE_COMMIT").map(str::to_owned)),
         ("commit of the directory it was run in", commit()),
         ("command", Some(std::env::args().collect::<Vec<_>>().join(" "))),
         ("seconds since 1970", now.map(|now| now.as_secs().to_string())),
@@ -30,7 +43,8 @@ pub(super) fn collect(lab: &str) -> Vec<(String, String)> {
         ("frequency governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         ("load at the start", read("/proc/loadavg")),
     ];
-    entries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    let settings = SETTINGS.map(|name| (name, read(&format!("/proc/sys/{}", name.replace('.', "/")))));
+    entries.into_iter().chain(settings).filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// Writes the metadata beside the records. A file that cannot be written is no reason not to run.

@@ -1,7 +1,7 @@
 //! What has to hold: limits for figures, in the units that people write.
 
 use serde::{Deserialize, Serialize};
-use units::{Bitrate, Probability, duration_text};
+use units::{Bitrate, DataSize, Probability, duration_text};
 
 use super::{Fault, check::fault, nearest};
 use crate::figure::{Figure, Unit};
@@ -58,6 +58,7 @@ impl Threshold {
                     Unit::Seconds => "100 ms",
                     Unit::Share => "1 %",
                     Unit::Index | Unit::PerSecond => "0.95",
+                    Unit::Bytes => "100 kB",
                 };
                 return Err(fault(&field, format!("cannot read `{text}`: expected for example `{example}`")));
             }
@@ -73,6 +74,7 @@ fn value(unit: Unit, text: &str) -> Option<f64> {
         Unit::BitsPerSecond => text.parse::<Bitrate>().ok().map(|rate| rate.as_bps() as f64),
         Unit::Seconds => duration_text::parse(text).ok().map(|span| span.as_secs_f64()),
         Unit::Share => text.parse::<Probability>().ok().map(Probability::get),
+        Unit::Bytes => text.parse::<DataSize>().ok().map(|size| size.as_bytes() as f64),
         Unit::Index | Unit::PerSecond => text.trim().parse().ok().filter(|x: &f64| x.is_finite()),
     }
 }

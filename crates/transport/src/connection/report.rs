@@ -147,6 +147,14 @@ impl Connection {
         spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum::<usize>() + self.fec.memory()
     }
 
+    /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits, either to be
+    /// acknowledged or to be read. What the TLS library holds is not in it.
+    pub fn memory(&self) -> usize {
+        let streams = self.streams.figures();
+        let waiting = streams.send_buffered_bytes + streams.receive_buffered_bytes;
+        size_of::<Self>() + self.records_memory() + (streams.overhead_bytes + waiting) as usize
+    }
+
     /// The state of recovery and congestion control of the path in use.
     pub fn metrics(&self) -> RecoveryMetrics {
         let recovery = &self.paths[self.active].recovery;
