@@ -248,7 +248,7 @@ const TABLE: [Row; Figure::COUNT] = [
      "repair symbols that came when what they combine was forgotten, of those that arrived"),
     (Figure::Memory, "memory", "memory", Bytes, Some(Lower),
      "mean over the connections of what the sender of the data holds at the end of the run: state, records of packets, and data that \
-      is not acknowledged; without its TLS library"),
+      was sent and is not acknowledged; without what the application has written ahead, and without its TLS library"),
 ];
 
 impl Figure {

@@ -38,7 +38,7 @@ const COMPARED: [Figure; 12] = [
 ];
 
 /// Figures of the table of points.
-const SHOWN: [Figure; 26] = [
+const SHOWN: [Figure; 27] = [
     Figure::Goodput,
     Figure::FlowP50,
     Figure::FlowP95,
@@ -60,6 +60,7 @@ const SHOWN: [Figure; 26] = [
     Figure::LossAfter,
     Figure::LossDelayP95,
     Figure::Jain,
+    Figure::Memory,
     Figure::Share,
     Figure::HarmFirst,
     Figure::HarmSecond,

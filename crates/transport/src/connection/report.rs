@@ -147,11 +147,11 @@ impl Connection {
         spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum::<usize>() + self.fec.memory()
     }
 
-    /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits, either to be
-    /// acknowledged or to be read. What the TLS library holds is not in it.
+    /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits to be
+    /// acknowledged or to be read. What the application has written ahead is not in it, nor what the TLS library holds.
     pub fn memory(&self) -> usize {
         let streams = self.streams.figures();
-        let waiting = streams.send_buffered_bytes + streams.receive_buffered_bytes;
+        let waiting = streams.send_buffered_bytes - streams.send_unsent_bytes + streams.receive_buffered_bytes;
         size_of::<Self>() + self.records_memory() + (streams.overhead_bytes + waiting) as usize
     }
 
