@@ -68,8 +68,9 @@ pub(crate) struct Means {
 }
 
 impl Means {
-    /// A client that has them. Within a runtime.
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
+    /// A client that has them. Within a runtime. With `keep_alive`, connections are kept from being forgotten on the way, at first
+    /// after so much silence.
+    pub(crate) fn client(&self, keep_alive: Option<Duration>) -> Result<Client, Failure> {
         let trust = match &self.ca {
             None => Trust::Platform,
             Some(path) => Trust::Pem(
@@ -82,6 +83,7 @@ impl Means {
             dns: self.dns,
             early_data: !self.no_early_data,
             tickets: self.tickets.clone(),
+            keep_alive,
             ..Settings::default()
         };
         Client::with(&settings).map_err(|error| {
@@ -111,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn get(args: &Args) -> Result<ExitCode, Failure> {
-    let client = args.means.client()?;
+    let client = args.means.client(None)?;
     let only = args.only.map(|way| match way {
         Way::Quic => Leg::Quic,
         Way::Tcp => Leg::Tcp,

@@ -1,6 +1,6 @@
 //! `tiderace proxy`: a local HTTP proxy for programs that cannot be changed.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use client::proxy::{self, Proxy, Secure, Served};
@@ -13,6 +13,9 @@ use crate::{
     interrupt::Interrupt,
     stdout::{write_json_line, write_out},
 };
+
+/// The first silence after which a connection is looked after; what is measured then decides.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Serve programs on this machine as an HTTP proxy, and ask for what they want over QUIC, raced against TCP.
 ///
@@ -81,7 +84,7 @@ async fn serve(args: &Args) -> Result<ExitCode, Failure> {
             eprintln!("{method} {uri}: {status} over {}", protocol.unwrap_or("nothing"));
         }
     };
-    let served = Proxy::new(args.means.client()?, secure, tell);
+    let served = Proxy::new(args.means.client(Some(KEEP_ALIVE))?, secure, tell);
     if args.json {
         write_json_line(&json!({"event": "listening", "address": address.to_string()}))?;
     } else {

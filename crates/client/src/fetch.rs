@@ -20,12 +20,14 @@ use crate::{
     alt_svc,
     dial::{self, Destination, Dial, Means},
     goodbye::Goodbyes,
+    keep_alive::Mapping,
     link::{Failed, Job, Link, Quic},
     memory::{Memory, Network},
     pool::{Key, Pool, Slot},
     race::{Avoided, Leg, Plan, Verdict},
     resolve::{Offer, RECORD_DELAY, Resolver},
     tls,
+    upkeep::{LocalAddress, Upkeep},
 };
 pub use crate::{
     link::{BodyError, ResponseBody},
@@ -86,11 +88,28 @@ pub struct Settings {
     /// Keep the tickets of QUIC in this file, for the next process. Needs a build with the feature `boringssl`; without a file
     /// tickets are kept in memory.
     pub tickets: Option<PathBuf>,
+    /// Keep open connections from being forgotten by translators of addresses (NAT), by questions whose distance follows from
+    /// what is measured. The first silence is this long, and each is at most half of the idle timeout. `None`: a connection that
+    /// nobody uses ends.
+    pub keep_alive: Option<Duration>,
+    /// Connections end when nothing is heard for this long; servers may want it shorter.
+    pub idle_timeout: Duration,
+    /// Where this host is: when that changes, open connections move.
+    pub local_address: LocalAddress,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { trust: Trust::Platform, dns: None, record_delay: RECORD_DELAY, early_data: true, tickets: None }
+        Self {
+            trust: Trust::Platform,
+            dns: None,
+            record_delay: RECORD_DELAY,
+            early_data: true,
+            tickets: None,
+            keep_alive: None,
+            idle_timeout: Duration::from_secs(30),
+            local_address: LocalAddress::default(),
+        }
     }
 }
 
@@ -143,6 +162,7 @@ struct Inner {
     memory: Mutex<Memory>,
     pool: Pool,
     goodbyes: Arc<Goodbyes>,
+    upkeep: Upkeep,
     started: std::time::Instant,
 }
 
@@ -199,7 +219,8 @@ impl Client {
     /// # Errors
     /// When the roots, the name server or the file of tickets cannot be used.
     pub fn with(settings: &Settings) -> Result<Self, FetchError> {
-        let Settings { trust, dns, record_delay, early_data, tickets } = settings;
+        let Settings { trust, dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
+        let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
         let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data)?;
         let resolver = match dns {
             None => Resolver::system(),
@@ -209,12 +230,13 @@ impl Client {
             }
         };
         let inner = Inner {
-            quic: ClientConfig::new(quic, Arc::new(Profile::default())),
+            quic: ClientConfig::new(quic, Arc::new(profile)),
             tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
             resolver: resolver.with_delay(*record_delay),
             memory: Mutex::default(),
             pool: Pool::default(),
             goodbyes: Arc::default(),
+            upkeep: Upkeep::new(settings),
             started: std::time::Instant::now(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -348,6 +370,9 @@ impl Client {
                 (Link::over_tls(*stream, &inner.goodbyes).await?, None)
             }
         };
+        if let Link::Quic(quic) = &mut link {
+            quic.keep(&inner.upkeep);
+        }
         if let (Some(open), Some(shared)) = (&mut open, link.share()) {
             open.keep(shared);
         }
@@ -499,6 +524,11 @@ impl Client {
     pub async fn close(&self) {
         self.inner.pool.clear();
         self.inner.goodbyes.say().await;
+    }
+
+    /// What is measured of translators of addresses, of all networks. Nothing without [`Settings::keep_alive`].
+    pub fn measured_mappings(&self) -> Vec<Mapping> {
+        self.inner.upkeep.measured()
     }
 
     /// What finds origins.

@@ -4,13 +4,15 @@
 //! connection from the `pool` if one is open; [`resolve`] finds addresses, and what the HTTPS record says; [`memory`] says what is
 //! known of the network and the origin; [`race`] decides what is tried when, and what is to be concluded, without input or output;
 //! `dial` does it over real sockets; [`probe`] asks whether a UDP port answers at all; `link` sends the request over what came
-//! of it; [`alt_svc`] reads what servers say about HTTP/3; `goodbye` tells them when it is over. [`proxy`] does
+//! of it; [`alt_svc`] reads what servers say about HTTP/3; `upkeep` keeps an open connection from being forgotten on the
+//! way ([`keep_alive`] measures how soon that is), and moves it when this host's address changes; `goodbye` tells servers when it is over. [`proxy`] does
 //! it for programs that cannot be changed, [`private`] for protocols that are not HTTP.
 
 pub mod alt_svc;
 mod dial;
 pub mod fetch;
 mod goodbye;
+pub mod keep_alive;
 mod link;
 pub mod memory;
 mod pool;
@@ -21,7 +23,9 @@ pub mod race;
 pub mod resolve;
 mod service;
 mod tls;
+mod upkeep;
 
 pub use fetch::{Client, FetchError, Fetched, Route, Settings, Trust};
 pub use race::{Leg, Verdict};
 pub use service::Evidence;
+pub use upkeep::LocalAddress;

@@ -11,7 +11,11 @@ use tiderace::Endpoint;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::{goodbye::Goodbyes, race::Leg};
+use crate::{
+    goodbye::Goodbyes,
+    race::Leg,
+    upkeep::{Kept, Upkeep},
+};
 
 /// An error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -64,6 +68,8 @@ impl Job {
 pub(crate) struct Quic {
     pub(crate) endpoint: Arc<Endpoint>,
     sender: h3_quic::client::SendRequest,
+    /// Ends with the last handle.
+    kept: Option<Arc<Kept>>,
 }
 
 /// A connection.
@@ -79,7 +85,13 @@ impl Quic {
     pub(crate) async fn begin(endpoint: Arc<Endpoint>, connection: tiderace::Connection) -> Result<Self, Failed> {
         let sender = h3_quic::client::begin(connection).await;
         let sender = sender.map_err(|error| Failed { why: error.to_string(), unprocessed: true })?;
-        Ok(Self { endpoint, sender })
+        Ok(Self { endpoint, sender, kept: None })
+    }
+
+    /// Looks after the connection as long as there is a handle, those of bodies included.
+    pub(crate) fn keep(&mut self, upkeep: &Upkeep) {
+        let kept = upkeep.begin(self.endpoint.clone(), self.connection().clone());
+        self.kept = Some(Arc::new(kept));
     }
 
     pub(crate) fn connection(&self) -> &tiderace::Connection {
@@ -96,7 +108,7 @@ impl Quic {
             .map_err(|error| Failed { unprocessed: error.is_unprocessed(), why: error.to_string() })?;
         // The body keeps the connection: it goes with it.
         Ok(response.map(|body| {
-            let mut keep = Some((self.endpoint.clone(), sender));
+            let mut keep = Some(self.clone());
             body.map_err(BodyError::from)
                 .map_frame(move |frame| {
                     let _ = &mut keep;

@@ -20,6 +20,7 @@ use crate::{
     race::{Avoided, Leg, Plan, Verdict},
     resolve::Resolver,
     tls,
+    upkeep::{Kept, Upkeep},
 };
 
 /// Connects to servers of one protocol, and remembers what came of it.
@@ -27,9 +28,11 @@ pub struct PrivateClient {
     quic: ClientConfig,
     tcp: Arc<rustls::ClientConfig>,
     qmux: Vec<u8>,
+    over_tcp: qmux::Config,
     resolver: Resolver,
     memory: Arc<Mutex<Memory>>,
     goodbyes: Arc<Goodbyes>,
+    upkeep: Upkeep,
     started: std::time::Instant,
 }
 
@@ -47,7 +50,7 @@ pub struct Connected {
 #[derive(Clone)]
 pub enum Channel {
     /// Over UDP. The endpoint is the connection's own.
-    Quic(Arc<Endpoint>, tiderace::Connection),
+    Quic(Arc<Endpoint>, tiderace::Connection, Arc<Kept>),
     /// Over TCP.
     Qmux(qmux::Connection),
 }
@@ -129,7 +132,8 @@ impl PrivateClient {
     /// # Errors
     /// When the settings cannot be used.
     pub fn new(settings: &Settings, quic: &[u8], qmux: &[u8]) -> Result<Self, FetchError> {
-        let Settings { trust, dns, tickets, .. } = settings;
+        let Settings { trust, dns, tickets, idle_timeout, keep_alive, .. } = settings;
+        let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
         let resolver = match dns {
             None => Resolver::system(),
             Some(server) => {
@@ -140,12 +144,14 @@ impl PrivateClient {
         // What a protocol may say twice, only its application knows: no early data.
         let tls = tls::quic(trust, quic, tickets.as_deref(), false)?;
         Ok(Self {
-            quic: ClientConfig::new(tls, Arc::new(Profile::default())),
+            quic: ClientConfig::new(tls, Arc::new(profile)),
+            over_tcp: qmux::Config { idle_timeout: *idle_timeout, keep_alive: *keep_alive, ..qmux::Config::default() },
             tcp: tls::tcp(trust, &[qmux])?,
             qmux: qmux.to_vec(),
             resolver,
             memory: Arc::default(),
             goodbyes: Arc::default(),
+            upkeep: Upkeep::new(settings),
             started: std::time::Instant::now(),
         })
     }
@@ -182,7 +188,8 @@ impl PrivateClient {
         let channel = match dial.until_used().await? {
             Leg::Quic => {
                 let opened = dial.quic.take().ok_or_else(gone)?;
-                Channel::Quic(opened.endpoint, opened.connection)
+                let kept = self.upkeep.begin(opened.endpoint.clone(), opened.connection.clone());
+                Channel::Quic(opened.endpoint, opened.connection, Arc::new(kept))
             }
             Leg::Tcp => {
                 let stream = *dial.tcp.take().ok_or_else(gone)?;
@@ -190,7 +197,7 @@ impl PrivateClient {
                 if stream.get_ref().1.alpn_protocol() != Some(&self.qmux[..]) {
                     return Err(FetchError::Exchange("the server does not speak the protocol over TCP".to_owned()));
                 }
-                let connection = qmux::Connection::start(stream, qmux::Side::Client, qmux::Config::default());
+                let connection = qmux::Connection::start(stream, qmux::Side::Client, self.over_tcp.clone());
                 connection.connected().await.map_err(|closed| FetchError::Exchange(closed.to_string()))?;
                 Channel::Qmux(connection)
             }
@@ -228,7 +235,7 @@ impl Channel {
     /// When the connection is over.
     pub async fn open_bi(&self) -> Result<(Sender, Receiver), Ended> {
         Ok(match self {
-            Self::Quic(_, connection) => {
+            Self::Quic(_, connection, _) => {
                 let (send, recv) = connection.open_bi().await?;
                 (Sender::Quic(send), Receiver::Quic(recv))
             }
@@ -245,7 +252,7 @@ impl Channel {
     /// When the connection is over.
     pub async fn accept_bi(&self) -> Result<(Sender, Receiver), Ended> {
         Ok(match self {
-            Self::Quic(_, connection) => {
+            Self::Quic(_, connection, _) => {
                 let (send, recv) = connection.accept_bi().await?;
                 (Sender::Quic(send), Receiver::Quic(recv))
             }
@@ -262,7 +269,9 @@ impl Channel {
     /// When the peer takes none of this size, or the connection is over.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), Ended> {
         match self {
-            Self::Quic(_, connection) => connection.send_datagram(data).map_err(|error| Ended::Over(error.to_string())),
+            Self::Quic(_, connection, _) => {
+                connection.send_datagram(data).map_err(|error| Ended::Over(error.to_string()))
+            }
             Self::Qmux(connection) => Ok(connection.send_datagram(data)?),
         }
     }
@@ -273,7 +282,7 @@ impl Channel {
     /// When the connection is over.
     pub async fn read_datagram(&self) -> Result<Bytes, Ended> {
         Ok(match self {
-            Self::Quic(_, connection) => connection.read_datagram().await?,
+            Self::Quic(_, connection, _) => connection.read_datagram().await?,
             Self::Qmux(connection) => connection.read_datagram().await?,
         })
     }
@@ -281,7 +290,7 @@ impl Channel {
     /// Closes the connection, and waits until the peer has been told, or had the time for that.
     pub async fn close(&self, code: u64, reason: &str) {
         match self {
-            Self::Quic(endpoint, connection) => {
+            Self::Quic(endpoint, connection, _) => {
                 connection.close(code, reason.as_bytes());
                 let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
             }

@@ -30,9 +30,12 @@ struct Network {
     rate: f64,
     blocked: bool,
     sheds: bool,
+    /// UDP is cut after QUIC was there, and before the next request.
+    cut: bool,
 }
 
-const GOOD: Network = Network { rtt: Duration::from_millis(60), loss: 0.0, rate: 50e6, blocked: false, sheds: false };
+const GOOD: Network =
+    Network { rtt: Duration::from_millis(60), loss: 0.0, rate: 50e6, blocked: false, sheds: false, cut: false };
 
 struct Tls {
     server: Arc<RustlsServer>,
@@ -146,6 +149,8 @@ fn race(tls: &Tls, network: Network, seed: u64) -> Outcome {
     let mut client = Endpoint::new(config("client"), None);
     let id = seed.to_be_bytes();
     let mut race = Race::new(world.now, Plan::default());
+    let mut begun = world.now;
+    let mut live = false;
     let mut used = None;
     let mut first_byte = None;
     let mut buffer = vec![0; 65_536];
@@ -153,6 +158,8 @@ fn race(tls: &Tls, network: Network, seed: u64) -> Outcome {
     loop {
         while let Some(action) = race.poll_action() {
             match action {
+                // It is there already.
+                Action::Start(Leg::Quic) if live => {}
                 Action::Start(Leg::Quic) => {
                     let config = ClientConfig::new(tls.client.clone(), profile.clone());
                     client.connect(world.now, &config, address(SERVER), "localhost").unwrap();
@@ -203,6 +210,15 @@ fn race(tls: &Tls, network: Network, seed: u64) -> Outcome {
             inputs.into_iter().for_each(|input| race.handle(world.now, input));
             continue;
         }
+        if race.verdict().is_some() && used.is_some() && network.cut && !live {
+            // The next request, on the connection that is there: TCP takes part after a head start without a sign of life.
+            (world.network.blocked, live, begun) = (true, true, world.now);
+            world.coming.clear();
+            world.now = begun + Plan::default().head_start;
+            race = Race::new(world.now, Plan { head_start: Duration::ZERO, ..Plan::default() });
+            (used, first_byte) = (None, None);
+            continue;
+        }
         if race.verdict().is_some() && used.is_some() || world.now >= end {
             break;
         }
@@ -241,7 +257,7 @@ fn race(tls: &Tls, network: Network, seed: u64) -> Outcome {
             }
         }
     }
-    let first_byte = first_byte.unwrap_or(end).saturating_since(Instant::ZERO);
+    let first_byte = first_byte.unwrap_or(end).saturating_since(begun);
     Outcome { verdict: race.verdict(), used, first_byte }
 }
 
@@ -292,6 +308,13 @@ fn a_good_path() {
 #[test]
 fn udp_is_blocked() {
     case("UDP cut at start", Network { blocked: true, ..GOOD }, |outcome| {
+        matches!(outcome.verdict, Some(Verdict::Blocked { .. })) && outcome.used == Some(Leg::Tcp)
+    });
+}
+
+#[test]
+fn udp_is_cut_in_the_middle() {
+    case("UDP cut in the middle", Network { cut: true, ..GOOD }, |outcome| {
         matches!(outcome.verdict, Some(Verdict::Blocked { .. })) && outcome.used == Some(Leg::Tcp)
     });
 }

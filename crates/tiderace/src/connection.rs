@@ -387,6 +387,22 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends a PING, to hear whether the peer is there. Without effect once the connection is over.
+    pub fn ping(&self) {
+        let mut state = self.held.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
+            connection.ping();
+            state.wake_driver();
+        }
+    }
+
+    /// How often the peer has challenged the path in use; 0 once the connection is forgotten. A client that is challenged after a
+    /// silence knows that its address has changed on the way: a translator has forgotten it.
+    pub fn challenges_received(&self) -> u64 {
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).map_or(0, transport::Connection::challenges_received)
+    }
+
     /// All figures at this moment; `None` once the connection is forgotten.
     pub fn stats(&self) -> Option<Stats> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())

@@ -27,7 +27,11 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case("cost", "processor time of a request and of a GiB, beside nginx and Caddy", edge_cost::measure),
         case("watching", "a real Prometheus with the rules and the dashboard of deploy/", edge_watch::measure),
-        case("verdicts", "what the client concludes, and what a race costs, in virtual time", verdicts),
+        case(
+            "verdicts",
+            "what the client concludes, and what a race costs, in virtual time and through the relay",
+            verdicts,
+        ),
         case("security", "smuggling, floods, slow clients, oversized fields, the admin socket", security),
         case("bad-config", "a wrong configuration changes nothing; errors name file, line and field", bad_config),
     ]
@@ -106,22 +110,35 @@ fn policies(context: &Context) -> Result<Vec<Row>> {
 
 fn verdicts(context: &Context) -> Result<Vec<Row>> {
     let ended = test(context, "client-verdicts", "verdicts", "", &[("CLIENT_SEEDS", "1000")])?;
+    let mut rows = verdict_rows(&ended, "in virtual time", "1,000 seeds", "which is a model")?;
+    let runs = [("CLIENT_RELAY_RUNS", RELAY_RUNS), ("CLIENT_RELAY_AT_ONCE", "24")];
+    let relayed = test(context, "client-verdicts-relay", "relay_verdicts", "", &runs)?;
+    let detail = format!("{RELAY_RUNS} seeds, UDP through the relay in real time");
+    rows.extend(verdict_rows(&relayed, "through the relay", &detail, "which is real; connect() takes no time there")?);
+    Ok(rows)
+}
+
+/// Runs of a case through the relay.
+const RELAY_RUNS: &str = "1000";
+
+/// What the cases of a test have measured.
+fn verdict_rows(ended: &Ended, how: &str, runs: &str, tcp: &str) -> Result<Vec<Row>> {
     let values = measured(&ended.stdout);
     let mut rows = Vec::new();
     for (what, share) in
         values.iter().filter_map(|(what, share)| Some((what.strip_prefix("share of right verdicts, ")?, *share)))
     {
-        rows.push(Row::new(format!("right verdicts, {what}"), share, "", Target::AtLeast(0.99)).detail("1,000 seeds"));
+        rows.push(Row::new(format!("right verdicts, {what}, {how}"), share, "", Target::AtLeast(0.99)).detail(runs));
         let p99 = |way: &str| values.get(format!("p99 in ms, {what}, {way}").as_str()).copied();
         let (raced, alone) = p99("raced").zip(p99("TCP alone")).context("no times")?;
         rows.push(
             Row::new(
-                format!("p99 to the first byte beyond TCP alone, {what}"),
+                format!("p99 to the first byte beyond TCP alone, {what}, {how}"),
                 raced - alone,
                 "ms",
                 Target::AtMost(300.0),
             )
-            .detail(format!("{raced} ms raced, {alone} ms with TCP alone, which is a model")),
+            .detail(format!("{raced} ms raced, {alone} ms with TCP alone, {tcp}")),
         );
     }
     ensure!(!rows.is_empty(), "{}", ended.reason());

@@ -186,6 +186,12 @@ impl Connection {
         self.control.ping = true;
     }
 
+    /// How often the peer has challenged the path in use. A client that is challenged after a silence knows that its address has
+    /// changed on the way: a translator has forgotten it.
+    pub fn challenges_received(&self) -> u64 {
+        self.paths[self.active].challenge.asked
+    }
+
     pub(super) fn push(&mut self, event: Event) {
         self.events.push_back(event);
     }

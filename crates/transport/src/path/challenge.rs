@@ -33,6 +33,8 @@ pub(crate) struct Challenge {
     /// When the challenge is sent again.
     repeat: Option<(Instant, Duration)>,
     responses: VecDeque<[u8; 8]>,
+    /// How often the peer has challenged us.
+    pub(crate) asked: u64,
 }
 
 impl Challenge {
@@ -53,6 +55,7 @@ impl Challenge {
 
     /// The peer challenges us on this path.
     pub(crate) fn on_challenge(&mut self, data: [u8; 8]) {
+        self.asked += 1;
         if self.responses.len() == RESPONSES_LIMIT {
             self.responses.pop_front();
         }

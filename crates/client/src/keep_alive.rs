@@ -1,0 +1,170 @@
+//! How long a connection may be silent: measured, because translators of addresses (NAT) forget a silent one after a time that
+//! nobody tells. No clock and no socket here.
+//!
+//! After a silence a client asks (PING). Where the mapping is gone, the packet leaves from another address, and the server challenges
+//! it (RFC 9000 §9.3.3): that is the evidence. So the time after which a mapping is gone is found by asking later and later, and then
+//! by halving what lies between; from then on questions stay below it.
+
+use std::collections::HashMap;
+
+use units::Duration;
+
+use crate::memory::Network;
+
+/// The first silence: RFC 4787 §4.3 asks for 2 minutes, RFC 9000 §10.1.2 has seen 30 seconds.
+const FIRST: Duration = Duration::from_secs(15);
+/// Silences below are not tried: who forgets faster has lost more than this connection.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Networks that are remembered.
+const NETWORKS: usize = 64;
+
+/// What came of a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The mapping was there still.
+    Kept,
+    /// The server has seen another address.
+    Forgotten,
+}
+
+/// What is known of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The longest silence that it has survived.
+    pub kept: Duration,
+    /// The shortest after which it was gone.
+    pub forgotten: Option<Duration>,
+}
+
+impl Mapping {
+    /// The next silence, of at most `longest`.
+    pub fn next(&self, longest: Duration) -> Duration {
+        let next = match self.forgotten {
+            None => self.kept + self.kept / 2,
+            // Near enough: a tenth below what is known to work.
+            Some(gone) if gone.saturating_sub(self.kept) <= gone / 8 => self.kept - self.kept / 10,
+            Some(gone) => (self.kept + gone) / 2,
+        };
+        next.clamp(SHORTEST, longest.max(SHORTEST))
+    }
+
+    /// Whether the time is known well enough.
+    pub fn is_known(&self) -> bool {
+        self.forgotten.is_some_and(|gone| gone.saturating_sub(self.kept) <= gone / 8)
+    }
+
+    /// Takes in what came of a silence of this length.
+    pub fn learn(&mut self, silence: Duration, outcome: Outcome) {
+        match outcome {
+            Outcome::Kept => {
+                self.kept = self.kept.max(silence);
+                // It contradicts what was seen before: the network is another, or the mapping was lost by chance.
+                self.forgotten = self.forgotten.filter(|gone| *gone > silence);
+            }
+            Outcome::Forgotten => {
+                let gone = self.forgotten.map_or(silence, |gone| gone.min(silence));
+                self.forgotten = Some(gone);
+                if self.kept >= gone {
+                    self.kept = gone / 2;
+                }
+            }
+        }
+    }
+}
+
+/// What is known of networks. Shared by the connections of a client.
+#[derive(Debug)]
+pub struct Mappings {
+    first: Duration,
+    known: HashMap<Network, (u64, Mapping)>,
+    uses: u64,
+}
+
+impl Default for Mappings {
+    fn default() -> Self {
+        Self::beginning_with(FIRST)
+    }
+}
+
+impl Mappings {
+    /// Begins with silences of this length in a network that is not known.
+    pub fn beginning_with(first: Duration) -> Self {
+        Self { first, known: HashMap::new(), uses: 0 }
+    }
+
+    /// What is known of all networks.
+    pub fn all(&self) -> Vec<Mapping> {
+        self.known.values().map(|(_, mapping)| *mapping).collect()
+    }
+
+    /// What is known of a network.
+    pub fn of(&mut self, network: Network) -> &mut Mapping {
+        self.uses += 1;
+        if !self.known.contains_key(&network)
+            && self.known.len() >= NETWORKS
+            && let Some(oldest) = self.known.iter().min_by_key(|(_, (used, _))| *used).map(|(network, _)| *network)
+        {
+            self.known.remove(&oldest);
+        }
+        // The first silence is as long as `next` makes it.
+        let kept = self.first * 2 / 3;
+        let (used, mapping) = self.known.entry(network).or_insert((0, Mapping { kept, forgotten: None }));
+        *used = self.uses;
+        mapping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn milliseconds(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn the_time_is_found_whatever_it_is_and_kept_below() {
+        let longest = milliseconds(600_000);
+        for timeout in [1_000, 5_000, 14_000, 20_000, 30_000, 47_000, 120_000, 300_000].map(milliseconds) {
+            let mut mapping = *Mappings::default().of(Network([192, 0, 2, 1].into()));
+            let mut lost = 0;
+            for turn in 0..40 {
+                let silence = mapping.next(longest);
+                let outcome = if silence > timeout { Outcome::Forgotten } else { Outcome::Kept };
+                mapping.learn(silence, outcome);
+                lost += u32::from(outcome == Outcome::Forgotten);
+                assert!(turn < 20 || outcome == Outcome::Kept, "{timeout:?}: {mapping:?}");
+            }
+            assert!(mapping.is_known() && lost <= 8, "{timeout:?}: {mapping:?} after {lost} losses");
+            let silence = mapping.next(longest);
+            assert!(silence <= timeout && silence * 4 >= timeout * 3, "{timeout:?}: {silence:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_without_a_translator_is_asked_as_seldom_as_is_allowed() {
+        let mut mapping = *Mappings::default().of(Network([192, 0, 2, 1].into()));
+        assert_eq!(mapping.next(milliseconds(600_000)), milliseconds(15_000));
+        for _ in 0..20 {
+            let silence = mapping.next(milliseconds(60_000));
+            mapping.learn(silence, Outcome::Kept);
+        }
+        assert_eq!((mapping.next(milliseconds(60_000)), mapping.forgotten), (milliseconds(60_000), None));
+        // Another translator.
+        mapping.learn(milliseconds(20_000), Outcome::Forgotten);
+        assert!(mapping.next(milliseconds(60_000)) < milliseconds(20_000));
+        mapping.learn(milliseconds(25_000), Outcome::Kept);
+        assert_eq!(mapping.forgotten, None);
+    }
+
+    #[test]
+    fn networks_are_bounded() {
+        let mut mappings = Mappings::default();
+        for number in 0..200_u8 {
+            mappings.of(Network([10, 0, 0, number].into())).kept = milliseconds(1);
+            mappings.of(Network([10, 0, 0, 0].into()));
+        }
+        assert_eq!(mappings.known.len(), NETWORKS);
+        assert_eq!(mappings.of(Network([10, 0, 0, 0].into())).kept, milliseconds(1));
+    }
+}

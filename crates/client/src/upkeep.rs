@@ -1,0 +1,173 @@
+//! What an open QUIC connection needs while nobody asks for anything: it is kept from being forgotten on the way, and moves when the
+//! address of this host changes.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tiderace::{Connection, Endpoint};
+use tokio::task::AbortHandle;
+
+use crate::{
+    dial,
+    fetch::Settings,
+    keep_alive::{Mapping, Mappings, Outcome},
+    memory::Network,
+};
+
+/// How often the address of this host is looked at. It costs a system call or two, and no packet.
+const LOOK: Duration = Duration::from_millis(500);
+/// A question is given up after this time.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Says which address this host has on the way to another; the default asks the system.
+#[derive(Clone)]
+pub struct LocalAddress(pub Arc<dyn Fn(SocketAddr) -> Option<IpAddr> + Send + Sync>);
+
+impl std::fmt::Debug for LocalAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalAddress").finish_non_exhaustive()
+    }
+}
+
+impl Default for LocalAddress {
+    fn default() -> Self {
+        Self(Arc::new(dial::local_address))
+    }
+}
+
+/// How connections are kept.
+#[derive(Clone, Default)]
+pub(crate) struct Upkeep {
+    pub(crate) address: LocalAddress,
+    /// `None`: a connection that nobody uses ends by its idle timeout.
+    pub(crate) mappings: Option<Arc<Mutex<Mappings>>>,
+    /// The idle timeout of this end; zero for none.
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Looks after a connection until it is dropped.
+pub struct Kept(AbortHandle);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Upkeep {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            address: settings.local_address.clone(),
+            mappings: settings.keep_alive.map(|first| Arc::new(Mutex::new(Mappings::beginning_with(first)))),
+            idle_timeout: settings.idle_timeout,
+        }
+    }
+
+    /// What is known of networks.
+    pub(crate) fn measured(&self) -> Vec<Mapping> {
+        let Some(mappings) = &self.mappings else { return Vec::new() };
+        mappings.lock().unwrap_or_else(PoisonError::into_inner).all()
+    }
+
+    /// Begins with a connection, until it is over or what is returned is dropped.
+    pub(crate) fn begin(&self, endpoint: Arc<Endpoint>, connection: Connection) -> Kept {
+        let this = self.clone();
+        Kept(tokio::spawn(async move { this.run(&endpoint, &connection).await }).abort_handle())
+    }
+
+    async fn run(&self, endpoint: &Endpoint, connection: &Connection) {
+        let Some(remote) = connection.remote_addr() else { return };
+        let mut address = (self.address.0)(remote);
+        let mut seen = activity(connection);
+        let mut since = Instant::now();
+        loop {
+            let network = Network(address.unwrap_or(remote.ip()));
+            let silence = self.silence(network);
+            let due = silence.map(|silence| (since + silence).saturating_duration_since(Instant::now()));
+            tokio::select! {
+                _ = connection.closed() => return,
+                () = tokio::time::sleep(due.unwrap_or(LOOK).min(LOOK)) => {}
+            }
+            let found = (self.address.0)(remote);
+            if let Some(new) = found.filter(|_| found != address) {
+                address = found;
+                move_to(endpoint, new);
+                since = Instant::now();
+                continue;
+            }
+            let active = activity(connection);
+            if active != seen {
+                (seen, since) = (active, Instant::now());
+                continue;
+            }
+            if let Some(silence) = silence.filter(|silence| since.elapsed() >= *silence) {
+                self.ask(connection, network, silence.max(since.elapsed())).await;
+                (seen, since) = (activity(connection), Instant::now());
+            }
+        }
+    }
+
+    /// The next silence in a network.
+    fn silence(&self, network: Network) -> Option<Duration> {
+        let mappings = self.mappings.as_ref()?;
+        // RFC 9000 §10.1.2: well below the idle timeout, so that a question that is lost can be repeated.
+        let longest = if self.idle_timeout.is_zero() { Duration::from_secs(600) } else { self.idle_timeout / 2 };
+        Some(mappings.lock().unwrap_or_else(PoisonError::into_inner).of(network).next(longest))
+    }
+
+    /// Asks after a silence, and learns from what comes.
+    async fn ask(&self, connection: &Connection, network: Network, silence: Duration) {
+        let (challenges, received) = (connection.challenges_received(), packets(connection));
+        connection.ping();
+        let begun = Instant::now();
+        let mut heard = None;
+        while begun.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            if connection.challenges_received() > challenges {
+                self.learn(network, silence, Outcome::Forgotten);
+                return;
+            }
+            if packets(connection) > received && heard.is_none() {
+                heard = Some(Instant::now());
+            }
+            // A challenge comes with the answer, or right after it.
+            if heard.is_some_and(|heard| heard.elapsed() >= connection.rtt().max(Duration::from_millis(50))) {
+                self.learn(network, silence, Outcome::Kept);
+                return;
+            }
+        }
+        // No answer says nothing about the mapping.
+    }
+
+    fn learn(&self, network: Network, silence: Duration, outcome: Outcome) {
+        if let Some(mappings) = &self.mappings {
+            let mut mappings = mappings.lock().unwrap_or_else(PoisonError::into_inner);
+            let mapping = mappings.of(network);
+            mapping.learn(silence, outcome);
+            tracing::debug!("after {} ms of silence: {outcome:?}, {mapping:?}", silence.as_millis());
+        }
+    }
+}
+
+/// Goes on from another address.
+fn move_to(endpoint: &Endpoint, address: IpAddr) {
+    let moved = UdpSocket::bind((address, 0)).and_then(|socket| endpoint.rebind(socket));
+    match moved {
+        Ok(()) => tracing::debug!("this host is at {address} from here on: the connection moves"),
+        Err(error) => {
+            tracing::debug!("this host is at {address} from here on, and the connection cannot move: {error}")
+        }
+    }
+}
+
+fn packets(connection: &Connection) -> u64 {
+    connection.stats().map_or(0, |stats| stats.packets_received)
+}
+
+/// What changes when anything is sent or received.
+fn activity(connection: &Connection) -> (u64, u64) {
+    connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
+}
