@@ -1,6 +1,6 @@
 //! Verdicts through the relay: real sockets, real TLS, and for UDP the very links of the laboratory, in real time. TCP passes
 //! through a forwarder that takes half a round trip each way, and a whole one more at the start for the handshake that the kernel has
-//! made at once; it is real otherwise.
+//! made at once; its losses are modelled there, as the timeouts that they cost (first 1 s, then 200 ms or two round trips).
 
 mod site;
 
@@ -15,7 +15,9 @@ use std::{
 };
 
 use emu::{Relay, RelayConfig};
-use netem::{LinkConfig, Loss};
+use netem::{LinkConfig, Loss, Queue};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
 use site::{Site, read};
 use tiderace_client::{Client, Leg, Route, Settings, Trust, Verdict};
 use tokio::{
@@ -24,7 +26,7 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::Instant,
 };
-use units::{Bitrate, Probability, Seed};
+use units::{Bitrate, DataSize, Probability, Seed};
 
 /// Runs of each case.
 fn runs() -> u64 {
@@ -36,13 +38,34 @@ fn at_once() -> usize {
     std::env::var("CLIENT_RELAY_AT_ONCE").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
+/// How long TCP takes longer for its losses: each is repeated after a timeout, which doubles.
+fn late(random: &mut ChaCha8Rng, loss: f64, packets: usize, first_timeout: Duration) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for _ in 0..packets {
+        let (mut late, mut timeout) = (Duration::ZERO, first_timeout);
+        while f64::from(random.next_u32()) < loss * f64::from(u32::MAX) {
+            late += timeout;
+            timeout = (timeout * 2).min(Duration::from_secs(4));
+        }
+        slowest = slowest.max(late);
+    }
+    slowest
+}
+
 /// Hands on what it reads after a delay.
-async fn delayed(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
+async fn delayed(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    path: Path,
+    mut random: ChaCha8Rng,
+) {
     let (enter, mut leave) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let reads = async move {
         let mut buffer = vec![0; 16_384];
+        let timeout = (path.rtt * 2).max(Duration::from_millis(200));
         loop {
             let length = from.read(&mut buffer).await.unwrap_or(0);
+            let delay = path.rtt / 2 + late(&mut random, path.tcp_loss, length.div_ceil(1_400), timeout);
             if enter.send((Instant::now() + delay, buffer[..length].to_vec())).is_err() || length == 0 {
                 return;
             }
@@ -61,17 +84,21 @@ async fn delayed(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt
 }
 
 /// TCP to `server` with half of `rtt` each way, after a whole one at the start.
-async fn tcp_path(server: SocketAddr, rtt: Duration) -> SocketAddr {
+async fn tcp_path(server: SocketAddr, path: Path, seed: u64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
+            let connect = path.rtt + late(&mut random, path.tcp_loss, 2, Duration::from_secs(1));
+            let mut ways = [random.next_u64(), random.next_u64()].map(ChaCha8Rng::seed_from_u64).into_iter();
+            let (up, down) = (ways.next().unwrap(), ways.next().unwrap());
             tokio::spawn(async move {
-                tokio::time::sleep(rtt).await;
+                tokio::time::sleep(connect).await;
                 let Ok(far) = TcpStream::connect(server).await else { return };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-                tokio::join!(delayed(near_read, far_write, rtt / 2), delayed(far_read, near_write, rtt / 2));
+                tokio::join!(delayed(near_read, far_write, path, up), delayed(far_read, near_write, path, down));
             });
         }
     });
@@ -113,12 +140,14 @@ async fn cuttable(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
 struct Path {
     rtt: Duration,
     loss: f64,
+    /// Of TCP's packets.
+    tcp_loss: f64,
     rate: Option<Bitrate>,
     /// UDP is cut after the first exchange.
     cut: bool,
 }
 
-const GOOD: Path = Path { rtt: Duration::from_millis(60), loss: 0.0, rate: None, cut: false };
+const GOOD: Path = Path { rtt: Duration::from_millis(60), loss: 0.0, tcp_loss: 0.0, rate: None, cut: false };
 
 /// Time to the first byte over TCP alone, and over the race; and the verdict.
 async fn one(
@@ -132,6 +161,10 @@ async fn one(
     let link = LinkConfig {
         delay: path.rtt / 2,
         rate: path.rate,
+        queue: match path.rate {
+            Some(_) => Queue::DropTail { bytes: DataSize::from_bytes(1 << 20) },
+            None => Queue::Unlimited,
+        },
         loss: Loss::Iid { p: Probability::new(path.loss).unwrap() },
         ..LinkConfig::default()
     };
@@ -142,7 +175,7 @@ async fn one(
         ..RelayConfig::new("127.0.0.1:0".parse().unwrap(), udp)
     };
     let relay = Relay::start(&config).unwrap();
-    let url = format!("https://{}/", tcp_path(server, path.rtt).await);
+    let url = format!("https://{}/", tcp_path(server, path, seed).await);
     let client = Client::with(&Settings { trust: trust.clone(), ..Settings::default() }).unwrap();
     let alone = client.get(&url, Some(Leg::Tcp), None).await.unwrap();
     let alone_took = alone.first_byte;
@@ -221,7 +254,7 @@ async fn udp_is_cut_in_the_middle() {
 async fn a_path_loses_thirty_percent() {
     // Whoever wins: UDP is not blocked, and nobody refuses.
     let right = |verdict, _: &str| matches!(verdict, Some(Verdict::Works | Verdict::Slower { .. } | Verdict::BadPath));
-    case("30 % loss", "", Path { loss: 0.3, ..GOOD }, right).await;
+    case("30 % loss", "", Path { loss: 0.3, tcp_loss: 0.3, ..GOOD }, right).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
