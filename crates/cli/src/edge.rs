@@ -43,6 +43,10 @@ enum Command {
     Reload(Running),
     /// Print what a gateway that runs does, as JSON
     Status(Running),
+    /// List the QUIC connections of a gateway that runs, the newest first, as JSON
+    Connections(Running),
+    /// Write what single QUIC connections of a gateway that runs do: qlog, packets, and the keys that open them
+    Capture(Capture),
     /// Compare, for each policy, connections that got it with those that fitted it and did not
     Compare(Running),
     /// Make a ring of keys for gateways to share, or add a key to the one that is there
@@ -85,6 +89,33 @@ struct Running {
     socket: Option<PathBuf>,
 }
 
+/// The capture is a folder that its owner alone can open: a qlog file for each connection, packets.pcapng, which Wireshark opens
+/// with the keys in it, keys.log with the same keys for other programs, and capture.json. It has what clients and back ends have
+/// said to each other.
+///
+/// The configuration has to allow it: `[capture] enabled = true`. Keys are there for connections that begin while the capture is
+/// under way; of one that ran before, only the qlog shows what is in its packets. Ctrl-C ends the capture.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example:
+  tiderace edge capture --config edge.toml --client 192.0.2.7 --for 30s
+  tiderace qlog show captures/capture-1700000000000")]
+struct Capture {
+    #[command(flatten)]
+    running: Running,
+    /// The client: an address, or an address with a port. Its connections that run, and those that it opens meanwhile
+    #[arg(long, value_name = "ADDR", required_unless_present = "cid", conflicts_with = "cid")]
+    client: Option<String>,
+    /// One connection that runs, by one of its IDs in hexadecimal digits; `tiderace edge connections` lists them
+    #[arg(long, value_name = "ID")]
+    cid: Option<String>,
+    /// How long. `capture.max-time` is the most
+    #[arg(long = "for", value_name = "TIME", default_value = "10 s")]
+    time: config::Span,
+    /// Print what there is as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         let failure = Self::new(&error);
@@ -111,7 +142,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Run(file) => serve(&file.config),
         Command::Check(file) => check(&file.config),
         Command::Reload(running) => reload(&running),
-        Command::Status(running) => status(&running),
+        Command::Status(running) => show(&running, "status"),
+        Command::Connections(running) => show(&running, "connections"),
+        Command::Capture(args) => capture(&args),
         Command::Compare(running) => compare(&running),
         Command::Keys(keys) => rotate(&keys),
         Command::Reference => write_out(&config::reference::markdown()).map(|()| ExitCode::SUCCESS),
@@ -174,12 +207,50 @@ fn reload(running: &Running) -> Result<ExitCode, Failure> {
     }
 }
 
-fn status(running: &Running) -> Result<ExitCode, Failure> {
-    let answer = ask(running, "status")?;
+fn show(running: &Running, command: &str) -> Result<ExitCode, Failure> {
+    let answer = ask(running, command)?;
     if answer["error"].is_string() {
         return Err(refusal(&answer));
     }
     write_json_line(&answer).map(|()| ExitCode::SUCCESS)
+}
+
+fn capture(args: &Capture) -> Result<ExitCode, Failure> {
+    let order = serde_json::json!({
+        "client": args.client,
+        "cid": args.cid,
+        "seconds": args.time.0.as_secs_f64(),
+    });
+    let answer = ask(&args.running, &format!("capture {order}"))?;
+    if answer["error"].is_string() {
+        return Err(refusal(&answer));
+    }
+    if args.json {
+        return write_json_line(&answer).map(|()| ExitCode::SUCCESS);
+    }
+    let count = |name: &str| answer[name].as_u64().unwrap_or(0);
+    let connections = answer["connections"].as_array().map_or(0, Vec::len);
+    let bundle = answer["bundle"].as_str().unwrap_or_default();
+    let ended = match answer["ended_by"].as_str() {
+        Some("size") => "capture.max-size",
+        Some("connection") => "the end of the connection",
+        _ => "its time",
+    };
+    let mut text = format!(
+        "{bundle}: {connections} connections, {} packets, {} keys; ended by {ended}\n",
+        count("packets"),
+        count("keys")
+    );
+    let missing = (count("connections_left_out"), count("items_left_out"));
+    if missing != (0, 0) {
+        text.push_str(&format!(
+            "left out: {} connections beyond capture.max-connections, {} pieces for which the disk was too slow\n",
+            missing.0, missing.1
+        ));
+    }
+    write_out(&text)?;
+    eprintln!("hint: tiderace qlog show {bundle}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The figures of an arm: name, which way is better, and what it is.

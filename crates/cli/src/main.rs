@@ -8,6 +8,7 @@ mod interrupt;
 mod lab;
 mod perf;
 mod proxy;
+mod qlog;
 mod relay;
 mod stdout;
 
@@ -36,6 +37,8 @@ enum Command {
     Perf(perf::Args),
     /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
     Proxy(proxy::Args),
+    /// Say what qlog files show.
+    Qlog(qlog::Args),
     /// Put a modelled path between a client and a server.
     Relay(relay::Args),
 }
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Qlog(args) => qlog::run(args),
         Command::Relay(args) => relay::run(&args),
     };
     result.unwrap_or_else(failure::Failure::report)

@@ -63,3 +63,68 @@ fn run_prints_the_record_with_the_port_that_is_served() {
     let record = format!("_{port}._https.example.org. 3600 IN HTTPS 1 example.org. alpn=\"h3,h2\" port={port}");
     assert_eq!(lines.next().unwrap(), format!("publish in DNS: {record}"));
 }
+
+/// Asks the gateway for `name`; the answer's size.
+fn get(folder: &Scratch, port: u16, name: &str) -> usize {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    program.args(["get", "--only", "quic", "--ca"]).arg(folder.0.join("cert.pem"));
+    program.arg(format!("https://127.0.0.1:{port}/{name}")).env_remove("RUST_LOG").stdin(Stdio::null());
+    let output = program.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout.len()
+}
+
+#[test]
+fn a_capture_is_taken_and_shown() {
+    let folder = Scratch::new("edge-capture");
+    std::fs::create_dir_all(folder.0.join("www")).unwrap();
+    std::fs::write(folder.0.join("www/large"), vec![b'x'; 2_000_000]).unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(folder.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let file = folder.0.join("edge.toml");
+    let text = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[admin]\nsocket = \"edge.sock\"\n\
+                [capture]\nenabled = true\n[[route]]\nfiles = \"www\"\n";
+    std::fs::write(&file, text).unwrap();
+    let mut gateway = Program(edge("run", &file).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(gateway.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let serving = lines.next().unwrap();
+    let address: SocketAddr = serving.strip_prefix("serving ").unwrap().parse().unwrap();
+    let capture = edge("capture", &file)
+        .args(["--client", "127.0.0.1", "--for", "8 s", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while std::fs::read_dir(folder.0.join("captures")).map_or(0, Iterator::count) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(get(&folder, address.port(), "large"), 2_000_000);
+    let output = capture.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let about: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bundle = about["bundle"].as_str().unwrap();
+    let show = |json: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+        let output = program.args(["qlog", "show", bundle]).args(json).env_remove("RUST_LOG").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown: serde_json::Value = serde_json::from_str(&show(&["--json"])).unwrap();
+    let diagnosis = &shown["connections"][0]["diagnosis"];
+    assert_eq!(diagnosis["vantage"], "server");
+    assert!(diagnosis["totals"]["bytes_sent"].as_u64().unwrap() > 2_000_000, "{diagnosis}");
+    assert!(diagnosis["min_rtt_ms"].as_f64().unwrap() > 0.0);
+    let limits = diagnosis["limited_s"].as_object().unwrap();
+    let known = ["application", "flow_control", "congestion_window", "pacing", "amplification"];
+    assert!(limits.keys().all(|limit| known.contains(&limit.as_str())), "{limits:?}");
+    // Slow start and the peer's windows hold 2 MB back for a while, and before and after there is nothing to send.
+    assert!(limits.contains_key("application") && limits.len() >= 2, "{limits:?}");
+    assert_eq!(diagnosis["timeline"].as_array().unwrap().len(), 20);
+    let text = show(&[]);
+    for part in ["what limited the sender", "timeline", "losses: ", "stalls: ", "closed: application"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let nothing = Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["qlog", "show"]).arg(&folder.0).output().unwrap();
+    assert!(!nothing.status.success());
+}

@@ -42,8 +42,7 @@ pub(crate) async fn serve(listener: UnixListener, process: Arc<Process>) {
             Ok((stream, _)) => {
                 let process = process.clone();
                 tokio::spawn(async move {
-                    let answered = tokio::time::timeout(PATIENCE, answer(stream, &process)).await;
-                    if let Ok(Err(error)) = answered {
+                    if let Err(error) = answer(stream, &process).await {
                         tracing::debug!("the admin socket: {error}");
                     }
                 });
@@ -63,32 +62,41 @@ async fn answer(stream: UnixStream, process: &Arc<Process>) -> io::Result<()> {
     let own = unsafe { libc::geteuid() };
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    tokio::io::BufReader::new(read.take(1_024)).read_line(&mut line).await?;
+    let mut read = tokio::io::BufReader::new(read.take(1_024));
+    tokio::time::timeout(PATIENCE, read.read_line(&mut line)).await??;
+    let (command, order) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
     let answer = if user != own && user != 0 {
         json!({"error": "only the user of the gateway, and root, are heard"})
     } else {
-        match line.trim() {
+        match command {
             "status" => process.status(),
             "arms" => process.arms(),
+            "connections" => process.connections(),
+            "capture" => match serde_json::from_str(order) {
+                // Whoever hangs up has seen enough. Nobody says more than a line.
+                Ok(order) => process.capture(&order, async { while read.read_u8().await.is_ok() {} }).await,
+                Err(error) => json!({"error": format!("the order cannot be read: {error}")}),
+            },
             "reload" => match process.reload().await {
                 Ok(generation) => json!({"generation": generation}),
                 Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
             },
             other => {
-                json!({"error": format!("there is no command `{other}`"), "hint": "there are status, arms and reload"})
+                let hint = "there are status, connections, capture, arms and reload";
+                json!({"error": format!("there is no command `{other}`"), "hint": hint})
             }
         }
     };
-    write.write_all(format!("{answer}\n").as_bytes()).await
+    tokio::time::timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await?
 }
 
-/// Sends a command to a gateway that runs, and gives its answer. Blocks.
+/// Sends a command to a gateway that runs, and gives its answer. Blocks; a capture answers when it has ended.
 ///
 /// # Errors
 /// When nobody answers there.
 pub fn ask(socket: &Path, command: &str) -> io::Result<Value> {
     let mut stream = StdStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE).filter(|_| !command.starts_with("capture ")))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;

@@ -9,6 +9,7 @@ use tiderace::transport::ring::{RingKey, StrikeRegister};
 
 use crate::{
     admission::Admission,
+    capture::Captures,
     config::{Config, Route},
     files::Files,
     keys, listen,
@@ -32,6 +33,7 @@ pub(crate) struct Generation {
     pub(crate) back_ends: Vec<Arc<BackEnd>>,
     pub(crate) log: AccessLog,
     pub(crate) policies: Policies,
+    pub(crate) captures: Arc<Captures>,
     /// The ring of keys, when it comes from a file.
     keys: Option<Vec<RingKey>>,
     /// The register of early data, when it is not the one before.
@@ -87,13 +89,13 @@ impl Generation {
             .iter()
             .map(|route| {
                 let answers = if route.files.is_empty() {
-                    Answers::Upstream(Upstream::new(route, &mut known, workers, metrics))
+                    Answers::Upstream(Upstream::new(route, &mut known, workers, metrics)?)
                 } else {
                     Answers::Files(Files::new(&route.files, &route.path))
                 };
-                (route.clone(), Arc::new(Target { route: route.clone(), name: route.name(), answers }))
+                Ok((route.clone(), Arc::new(Target { route: route.clone(), name: route.name(), answers })))
             })
-            .collect();
+            .collect::<Result<_, String>>()?;
         let in_use = |back_end: &Arc<BackEnd>| {
             targets.iter().any(|(_, target)| match &target.answers {
                 Answers::Upstream(upstream) => upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end)),
@@ -111,6 +113,7 @@ impl Generation {
             back_ends,
             log,
             policies,
+            captures: keeping.captures.clone(),
             keys,
             register,
             config,

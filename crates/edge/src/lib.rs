@@ -5,7 +5,8 @@
 //! `policy` says how QUIC sends;
 //! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
-//! [`keys`] is what several gateways share; `observe` writes the access log and the figures of [`metrics`]; [`admin`] is how an operator talks to it.
+//! [`keys`] is what several gateways share; `capture` shows single connections to operators; `observe` writes the access log and the figures of
+//! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
 //! use, and only when all of it works it takes its place; what began under a generation ends under it.
@@ -13,6 +14,7 @@
 pub mod admin;
 mod admission;
 mod body;
+mod capture;
 pub mod config;
 mod files;
 mod gateway;
@@ -27,6 +29,7 @@ mod qmux;
 mod route;
 mod stream;
 mod tls;
+mod trust;
 mod upstream;
 mod worker;
 

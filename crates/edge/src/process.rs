@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     admin,
+    capture::{Order, Who},
     config::{self, Config, ConfigError, address},
     generation::{Generation, Shared},
     listen::Listener,
@@ -190,7 +191,13 @@ impl Process {
         let back_ends: Vec<Value> = generation
             .back_ends
             .iter()
-            .map(|back_end| json!({"to": back_end.name(), "well": back_end.is_well(), "http2": back_end.protocol() == config::Protocol::Http2}))
+            .map(|back_end| {
+                json!({"to": back_end.name(), "well": back_end.is_well(), "protocol": match back_end.protocol() {
+                    config::Protocol::Http1 => "http/1.1",
+                    config::Protocol::Http2 => "h2",
+                    config::Protocol::Tls => "tls",
+                }})
+            })
             .collect();
         json!({
             "generation": generation.number,
@@ -205,6 +212,30 @@ impl Process {
                 .map(|key| json!({"id": key.id, "from": key.from, "until": key.until}))
                 .collect::<Vec<_>>(),
         })
+    }
+
+    /// The QUIC connections that there are, as JSON.
+    pub fn connections(&self) -> Value {
+        self.shared.keeping.captures.list()
+    }
+
+    /// Captures what the connections of a client (`client`), or the one with an ID (`cid`), do for so many `seconds`, or until
+    /// `stop` is ready; gives what came of it as JSON, with `error` and `hint` when nothing did.
+    pub(crate) async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
+        let text = |name: &str| order[name].as_str();
+        let who = match (text("client"), text("cid")) {
+            (Some(client), None) => Who::client(client),
+            (None, Some(id)) => Who::id(id),
+            _ => Err("expected either a client or a connection ID".to_owned()),
+        };
+        let seconds = order["seconds"].as_f64().filter(|seconds| *seconds > 0.0);
+        let time = Duration::try_from_secs_f64(seconds.unwrap_or(10.0)).unwrap_or(Duration::MAX);
+        let config = self.shared.current().config.capture.clone();
+        let done = match who {
+            Err(wrong) => Err((wrong, "")),
+            Ok(who) => self.shared.keeping.captures.run(&config, Order { who, time }, stop).await,
+        };
+        done.unwrap_or_else(|(error, hint)| json!({"error": error, "hint": (!hint.is_empty()).then_some(hint)}))
     }
 
     /// What connections have shown, by policy and by whether they got it, for a comparison of the two.

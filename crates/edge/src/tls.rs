@@ -18,6 +18,7 @@ use rustls::{
 use tiderace::{KeyRing, RustlsServer};
 
 use crate::{
+    capture::{Captures, KeySpy},
     config::Config,
     keys::{self, Strikes},
 };
@@ -53,7 +54,7 @@ impl TlsError {
     }
 }
 
-fn provider() -> &'static Arc<CryptoProvider> {
+pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
 }
@@ -108,12 +109,13 @@ pub(crate) struct Keeping {
     pub(crate) strikes: Arc<Strikes>,
     /// Draws which connections get a policy that only a share gets.
     pub(crate) lots: RandomState,
+    pub(crate) captures: Arc<Captures>,
 }
 
 impl Keeping {
     pub(crate) fn new() -> Result<Self, TlsError> {
         let ring = keys::own_ring().map_err(TlsError::Refused)?;
-        Ok(Self { ring, strikes: Arc::new(Strikes::new()), lots: RandomState::new() })
+        Ok(Self { ring, strikes: Arc::new(Strikes::new()), lots: RandomState::new(), captures: Arc::default() })
     }
 }
 
@@ -175,6 +177,9 @@ impl Tls {
             .ring(keeping.ring.clone())
             .strike_register(keeping.strikes.clone())
             .early_data(config.transport.early_data);
+        if config.capture.enabled {
+            quic = quic.key_log(Arc::new(KeySpy(keeping.captures.clone())));
+        }
         // TLS of QUIC needs a protocol, even where every connection is turned away before.
         if config.http3.enabled && !config.routes.is_empty() || config.streams.is_empty() {
             quic = quic.alpn(h3_quic::ALPN);

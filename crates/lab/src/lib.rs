@@ -19,6 +19,7 @@ pub mod campaign;
 pub mod columns;
 pub mod compare;
 pub mod contender;
+pub mod diagnosis;
 pub mod experiment;
 pub mod figure;
 pub mod host;

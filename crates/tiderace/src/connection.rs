@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use transport::{CloseReason, Handle, MigrateError, Stats, fec::DatagramFlow, streams::Priority, tls::EarlyData};
 use units::Duration;
-use wire::{Dir, StreamId};
+use wire::{ConnectionId, Dir, StreamId};
 
 use crate::{
     error::{ConnectError, DatagramError, WriteError},
@@ -494,6 +494,23 @@ impl Connection {
         if let Some(connection) = self.held.shared.lock().endpoint.connection_mut(self.held.handle) {
             connection.set_observer(observer);
         }
+    }
+
+    /// As [`set_observer`](Self::set_observer), for an observer that wants to be told where the connection stands: see
+    /// [`transport::Connection::watch`].
+    pub fn watch(&self, observer: Box<dyn transport::observe::Observer>) {
+        let mut state = self.held.shared.lock();
+        let now = self.held.shared.clock.now();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
+            connection.watch(now, observer);
+        }
+    }
+
+    /// The IDs by which others may know the connection: the one that the client addressed first, then those of this end. None
+    /// once it is over.
+    pub fn ids(&self) -> Vec<ConnectionId> {
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).map_or_else(Vec::new, |connection| connection.ids().collect())
     }
 
     /// Asks the connection for something that needs no datagram to be sent.

@@ -21,6 +21,7 @@ use crate::{
     shards::ShardLink,
     shared::{Shared, State},
     socket::{SEND_BUFFER, Socket},
+    tap::MaybeTap,
     tls_pool::TlsLink,
 };
 
@@ -49,10 +50,17 @@ pub(crate) struct Driver {
     wake: Vec<Waker>,
     /// What wants to leave waits for the tasks that were woken.
     deferred: bool,
+    tap: MaybeTap,
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, socket: Socket, tls: Option<TlsLink>, shards: Option<ShardLink>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        socket: Socket,
+        tls: Option<TlsLink>,
+        shards: Option<ShardLink>,
+        tap: MaybeTap,
+    ) -> Self {
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
         let size = if segments > 1 { SEND_BUFFER } else { 2048 };
@@ -67,6 +75,7 @@ impl Driver {
             shards,
             wake: Vec::new(),
             deferred: false,
+            tap,
         }
     }
 
@@ -79,7 +88,11 @@ impl Driver {
                 break;
             }
             let clock = &self.shared.clock;
-            let read = self.socket.poll_recv(cx, clock, |now, datagram| state.endpoint.handle_datagram(now, datagram));
+            let tap = &self.tap;
+            let read = self.socket.poll_recv(cx, clock, |now, datagram| {
+                tap.received(&datagram);
+                state.endpoint.handle_datagram(now, datagram);
+            });
             let Poll::Ready(read) = read else { return false };
             match read {
                 Ok(more) => bytes += more,
@@ -109,7 +122,7 @@ impl Driver {
                 }
             };
             match self.socket.try_send(&transmit, &self.send_buffer) {
-                Ok(()) => {}
+                Ok(()) => self.tap.sent(|| self.shared.clock.now(), &transmit, &self.send_buffer),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.unsent = Some(transmit);
                     if self.socket.poll_writable(cx).is_pending() {

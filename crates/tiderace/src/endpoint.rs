@@ -22,6 +22,7 @@ use crate::{
     shards::{self, ShardLink, Shards},
     shared::{Shared, State},
     socket::{Socket, SocketStats},
+    tap::{MaybeTap, Tap},
     tls_pool::{TlsLink, TlsPool},
 };
 
@@ -54,6 +55,8 @@ pub struct EndpointOptions {
     /// The runtimes that drive the shards, in place of threads of the endpoint's own: the first drives the first shard, and so
     /// on. Whoever serves the connections of a shard ([`Endpoint::accept_at`]) on the same runtime wakes no other thread.
     pub runtimes: Vec<tokio::runtime::Handle>,
+    /// Sees every payload that passes the sockets.
+    pub tap: Option<Arc<dyn Tap>>,
 }
 
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -76,7 +79,7 @@ impl Endpoint {
         }
         let config = config_of(options.config, options.ring)?;
         let sockets = shards::sockets(address, options.shards, &config)?;
-        Self::assemble(sockets, config, options.server, options.handshakes, &options.runtimes)
+        Self::assemble(sockets, config, options.server, options.handshakes, &options.runtimes, options.tap)
     }
 
     /// A client on any port, of the family of `remote`.
@@ -110,7 +113,7 @@ impl Endpoint {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let config = config_of(options.config, options.ring)?;
-        Self::assemble(vec![socket], config, options.server, options.handshakes, &options.runtimes)
+        Self::assemble(vec![socket], config, options.server, options.handshakes, &options.runtimes, options.tap)
     }
 
     fn assemble(
@@ -119,7 +122,9 @@ impl Endpoint {
         server: Option<ServerConfig>,
         handshakes: Handshakes,
         runtimes: &[tokio::runtime::Handle],
+        tap: Option<Arc<dyn Tap>>,
     ) -> io::Result<Self> {
+        let tap = MaybeTap(tap);
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
             _ if server.is_none() => None,
@@ -142,12 +147,12 @@ impl Endpoint {
             match (links.next(), runtimes.get(usize::from(shard))) {
                 (link, Some(runtime)) => {
                     let _inside = runtime.enter();
-                    runtime.spawn(Driver::new(shared, Socket::new(socket)?, tls, link));
+                    runtime.spawn(Driver::new(shared, Socket::new(socket)?, tls, link, tap.clone()));
                 }
                 (None, None) => {
-                    tokio::spawn(Driver::new(shared, Socket::new(socket)?, tls, None));
+                    tokio::spawn(Driver::new(shared, Socket::new(socket)?, tls, None, tap.clone()));
                 }
-                (Some(link), None) => on_thread(shared, socket, tls, link)?,
+                (Some(link), None) => on_thread(shared, socket, tls, link, tap.clone())?,
             }
         }
         Ok(this)
@@ -344,12 +349,18 @@ impl Drop for Endpoint {
 }
 
 /// Drives a shard on a thread of its own until its last connection is over.
-fn on_thread(shared: Arc<Shared>, socket: UdpSocket, tls: Option<TlsLink>, link: ShardLink) -> io::Result<()> {
+fn on_thread(
+    shared: Arc<Shared>,
+    socket: UdpSocket,
+    tls: Option<TlsLink>,
+    link: ShardLink,
+    tap: MaybeTap,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let name = format!("quic-{}", shared.shard);
     let driver = {
         let _inside = runtime.enter();
-        Driver::new(shared, Socket::new(socket)?, tls, Some(link))
+        Driver::new(shared, Socket::new(socket)?, tls, Some(link), tap)
     };
     std::thread::Builder::new().name(name).spawn(move || runtime.block_on(driver))?;
     Ok(())

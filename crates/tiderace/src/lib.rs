@@ -21,6 +21,7 @@ mod shards;
 mod shared;
 mod socket;
 mod stream;
+mod tap;
 #[cfg(target_os = "linux")]
 mod thread_policy;
 mod tickets;
@@ -33,6 +34,7 @@ pub use qlog::QlogDir;
 pub use shards::Shards;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
+pub use tap::{Tap, Tapped};
 pub use tickets::FileTickets;
 pub use tls_pool::TlsPool;
 /// The state machine and its settings.
@@ -50,4 +52,4 @@ pub use transport::{
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
 };
 pub use units;
-pub use wire::{Dir, StreamId};
+pub use wire::{ConnectionId, Dir, StreamId};

@@ -3,7 +3,10 @@
 //! A connection without an observer pays one branch per event. With one it pays for building the event; what the observer
 //! does with it is on the connection's time, so it should be quick, and must not block.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use fec::Scheme;
 use units::{Bitrate, Duration, Instant};
@@ -217,6 +220,38 @@ pub enum Migration {
     Abandoned,
 }
 
+/// What keeps a connection from sending more at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// The application has given nothing that is not sent.
+    Application,
+    /// What it has given lies beyond the peer's limits, of the connection or of streams (RFC 9000 §4).
+    FlowControl,
+    /// The congestion window is full.
+    CongestionWindow,
+    /// The window has room, and the next packet waits for its time.
+    Pacing,
+    /// Three times what came from an address that is not validated has been sent (RFC 9000 §8).
+    Amplification,
+}
+
+impl Limit {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Application, Self::FlowControl, Self::CongestionWindow, Self::Pacing, Self::Amplification];
+
+    /// The name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::FlowControl => "flow_control",
+            Self::CongestionWindow => "congestion_window",
+            Self::Pacing => "pacing",
+            Self::Amplification => "amplification",
+        }
+    }
+}
+
 macro_rules! events {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*);)*) => {
         /// Watches one connection. Every method is one event; by default an event is not of interest.
@@ -234,6 +269,15 @@ macro_rules! events {
             })*
         }
 
+        impl Observer for Lent {
+            $(fn $name(&mut self, now: Instant, $($arg: $ty),*) {
+                let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(observer) = &mut *place {
+                    observer.$name(now, $($arg),*);
+                }
+            })*
+        }
+
         impl<F: FnMut(Instant, &'static str) + Send> Observer for ByName<F> {
             $(fn $name(&mut self, now: Instant, $($arg: $ty),*) {
                 let _ = ($($arg,)*);
@@ -245,6 +289,25 @@ macro_rules! events {
 
 /// Two observers of one connection; the first hears each event first.
 pub struct Both(pub Box<dyn Observer>, pub Box<dyn Observer>);
+
+/// An observer whose owner can take it back while the connection goes on: see [`lend`].
+pub struct Lent(Arc<Mutex<Option<Box<dyn Observer>>>>);
+
+/// The owner's end of a [`Lent`] observer.
+pub struct Loan(Arc<Mutex<Option<Box<dyn Observer>>>>);
+
+/// Gives an observer to a connection for a time.
+pub fn lend(observer: Box<dyn Observer>) -> (Lent, Loan) {
+    let place = Arc::new(Mutex::new(Some(observer)));
+    (Lent(place.clone()), Loan(place))
+}
+
+impl Loan {
+    /// The observer, which hears of nothing more. `None` when it was taken back before.
+    pub fn take_back(&self) -> Option<Box<dyn Observer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 /// An observer that only wants to know when which event happened: calls a function with the name.
 pub struct ByName<F>(pub F);
@@ -288,6 +351,10 @@ events! {
     packet_recovered(pn: u64);
     /// What is sent is protected by another code from here on; `None`: it is not.
     code_updated(old: Option<Scheme>, new: Option<Scheme>);
+    /// Nothing more leaves for the moment, and this is why. Told again and again, also when the reason is the same.
+    limited(by: Limit);
+    /// The random bytes of the ClientHello, by which key logs name a connection. Once, when TLS has its first secret.
+    client_random(random: &[u8; 32]);
     /// A deadline passed.
     timer_expired(timer: Timer);
     /// Keys for packets of `sender` at this level became usable.
@@ -332,6 +399,18 @@ mod tests {
         assert_eq!(sizes(2400, 1200), [1200, 1200]);
         assert_eq!(sizes(50, 1200), [50]);
         assert_eq!(sizes(0, 0), [0; 0]);
+    }
+
+    #[test]
+    fn an_observer_that_was_taken_back_hears_nothing_more() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let ears = heard.clone();
+        let (mut lent, loan) =
+            lend(Box::new(ByName(move |_: Instant, name: &'static str| ears.lock().unwrap().push(name))));
+        lent.confirmed(Instant::ZERO);
+        assert!(loan.take_back().is_some() && loan.take_back().is_none());
+        lent.limited(Instant::ZERO, Limit::Pacing);
+        assert_eq!(*heard.lock().unwrap(), ["confirmed"]);
     }
 
     #[test]

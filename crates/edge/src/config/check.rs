@@ -9,7 +9,7 @@ use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Config, Many, Policy, Protocol, Route, Stream,
+    BackEndTls, Config, Many, Policy, Protocol, Route, Stream,
     read::{
         Fault,
         Step::{Key, Number},
@@ -55,6 +55,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     if !config.metrics.listen.is_empty() {
         address(&config.metrics.listen).map_err(|message| Fault::new(&[Key("metrics"), Key("listen")], message))?;
+    }
+    if config.capture.enabled && config.admin.socket.is_empty() {
+        return Err(Fault::new(&[Key("capture"), Key("enabled")], "nobody could ask for a capture")
+            .hint("[admin] with socket = \"edge.sock\""));
     }
     if config.limits.connections == 0 || config.limits.requests_per_connection == 0 {
         return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
@@ -162,8 +166,19 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     }
     for to in &route.to.0 {
         back_end(to).map_err(|message| {
-            Fault::new(&at("to"), message).hint("http://127.0.0.1:8080, or h2c://127.0.0.1:8080 for HTTP/2")
+            Fault::new(&at("to"), message)
+                .hint("http://127.0.0.1:8080, h2c://127.0.0.1:8080 for HTTP/2, or https://app.internal:8443")
         })?;
+    }
+    let tls = &route.tls;
+    if *tls != BackEndTls::default() && !route.to.0.iter().any(|to| to.starts_with("https://")) {
+        return Err(Fault::new(&at("tls"), "it is for back ends over TLS, and `to` has none").hint("https://host:port"));
+    }
+    if !tls.name.is_empty() && rustls::pki_types::ServerName::try_from(tls.name.as_str()).is_err() {
+        return Err(Fault::new(&at("tls"), format!("expected a name as in `app.internal`, found `{}`", tls.name)));
+    }
+    if !tls.verify && !tls.roots.is_empty() {
+        return Err(Fault::new(&at("tls"), "`roots` are for certificates that are verified, and `verify` is off"));
     }
     if route.health.is_some() && route.to.0.is_empty() {
         return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
@@ -222,11 +237,12 @@ pub(crate) fn host_port<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
 
 /// A back end's protocol and authority.
 pub(crate) fn back_end(text: &str) -> Result<(Protocol, http::uri::Authority), String> {
-    let wrong = || format!("expected `http://host:port` or `h2c://host:port`, found `{text}`");
+    let wrong = || format!("expected `http://host:port`, `h2c://host:port` or `https://host:port`, found `{text}`");
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     let protocol = match uri.scheme_str() {
         Some("http") => Protocol::Http1,
         Some("h2c") => Protocol::Http2,
+        Some("https") => Protocol::Tls,
         _ => return Err(wrong()),
     };
     if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
@@ -259,9 +275,15 @@ impl Config {
     /// Makes paths in the file relative to its directory.
     pub(super) fn resolve(&mut self, directory: &Path) {
         let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
-        let own = [&mut self.certificate, &mut self.key, &mut self.admin.socket, &mut self.keys.file];
+        let own = [
+            &mut self.certificate,
+            &mut self.key,
+            &mut self.admin.socket,
+            &mut self.keys.file,
+            &mut self.capture.folder,
+        ];
         let paths = own.into_iter().chain(certificates);
-        let files = self.routes.iter_mut().map(|route| &mut route.files);
+        let files = self.routes.iter_mut().flat_map(|route| [&mut route.files, &mut route.tls.roots]);
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
         }
@@ -292,6 +314,10 @@ impl Config {
                     "`tiderace edge keys --file FILE` makes one; chmod 600, or 640 for a group of the gateway's own";
                 Fault::new(&[Key("keys"), Key("file")], message).hint(hint)
             })?;
+        }
+        for (number, route) in self.routes.iter().enumerate() {
+            crate::trust::Trust::read(&route.tls.roots)
+                .map_err(|message| Fault::new(&[Key("route"), Number(number), Key("tls")], message))?;
         }
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {
@@ -354,6 +380,14 @@ to = "tcp://127.0.0.1:6379"
             ("\"redis\"", "\"h3\"", 14, "stream[1].alpn", "[[route]]"),
             ("tcp://", "http://", 15, "stream[1].to", ""),
             ("\n[[route]]", "\n[transport]\ncongestion = \"cubik\"\n[[route]]", 6, "transport.congestion", "`cubic`"),
+            (
+                "to = \"http://127.0.0.1:8080\"\n",
+                "to = \"http://a:1\"\ntls = { name = \"b\" }\n",
+                7,
+                "route[1].tls",
+                "https",
+            ),
+            ("\n[[route]]", "\n[capture]\nenabled = true\n[[route]]", 6, "capture.enabled", "edge.sock"),
             ("\n[[stream]]", "[[policy]]\nname = \"a\"\n[[stream]]", 12, "policy[1]", ""),
             (
                 "\n[[stream]]",

@@ -47,8 +47,10 @@ section! {
         keys: Keys = Keys::default(),
         /// The access log.
         log: Log = Log::default(),
-        /// The socket for `tiderace edge reload` and `tiderace edge status`.
+        /// The socket for `tiderace edge reload`, `status`, `connections`, `capture` and `compare`.
         admin: Admin = Admin::default(),
+        /// Captures of single connections.
+        capture: Capture = Capture::default(),
         /// Figures for Prometheus.
         metrics: Metrics = Metrics::default(),
         /// Where requests go: the longest `path` of the best `host` wins.
@@ -188,6 +190,25 @@ section! {
 }
 
 section! {
+    /// `[capture]`: what `tiderace edge capture` may do. A capture has what clients and back ends have said to each other, and the
+    /// keys for it.
+    pub struct Capture {
+        /// Allow captures. They are asked for over the admin socket.
+        enabled: bool = false,
+        /// A directory, for its owner alone, that gets a folder for each capture.
+        folder: String = "captures".to_owned(),
+        /// A capture ends after this time, however long was asked for.
+        max_time: Span = Span::secs(300),
+        /// A capture ends when it has so much.
+        max_size: Size = Size(64 * 1024 * 1024),
+        /// Connections of a capture that get a qlog file.
+        max_connections: usize = 100,
+        /// While there are so many captures in the folder there is no other.
+        keep: usize = 20,
+    }
+}
+
+section! {
     /// `[metrics]`.
     pub struct Metrics {
         /// Address and port that serve `/metrics` over plain HTTP; empty for none.
@@ -202,7 +223,8 @@ section! {
         host: Many = Many::default(),
         /// The beginning of the path, whole segments: `/api` is for `/api` and `/api/x`, not for `/apis`.
         path: String = "/".to_owned(),
-        /// Back ends: `http://host:port` for HTTP/1.1, `h2c://host:port` for HTTP/2 without TLS. One or a list.
+        /// Back ends: `http://host:port` for HTTP/1.1, `h2c://host:port` for HTTP/2 without TLS, `https://host:port` for either
+        /// over TLS, by what the back end chooses. One or a list.
         to: Many = Many::default(),
         /// A directory whose files are served.
         files: String = String::new(),
@@ -217,6 +239,8 @@ section! {
         retries: u8 = 1,
         /// Requests may be served from early data, which somebody else may have sent again. Safe methods only.
         early_data: bool = false,
+        /// How `https://` back ends are told from others.
+        tls: BackEndTls = BackEndTls::default(),
         /// Asks back ends how they are.
         health: Option<Health> = None,
     }
@@ -226,6 +250,20 @@ impl Route {
     /// Its name in logs, figures and policies.
     pub(crate) fn name(&self) -> String {
         format!("{}{}", self.host.0.first().map_or("*", String::as_str), self.path)
+    }
+}
+
+section! {
+    /// `[route.tls]`: how `https://` back ends of a route are told from others. They are asked under their own name: what the client
+    /// asked for is in `x-forwarded-host`.
+    pub struct BackEndTls {
+        /// Certificates (PEM) one of which has to have signed the back end's; none for those that the system trusts. Read with
+        /// the configuration.
+        roots: String = String::new(),
+        /// The name that the back end's certificate has to have, and that is asked for (SNI); none for the host in `to`.
+        name: String = String::new(),
+        /// Verify the certificate. Without, whoever is in between can read and change everything.
+        verify: bool = true,
     }
 }
 
@@ -276,6 +314,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
+    /// TLS, and in it what ALPN chooses: HTTP/2, or HTTP/1.1.
+    Tls,
 }
 
 /// The admin socket that a configuration names, as it is written, whatever else is wrong with the text.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Admin, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route, Stream, Transport,
-    section::Section,
+    Admin, BackEndTls, Capture, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route, Stream,
+    Transport, section::Section,
 };
 
 /// The page, as Markdown.
@@ -25,8 +25,10 @@ pub fn markdown() -> String {
     section::<Keys>(&mut page, "[keys]");
     section::<Log>(&mut page, "[log]");
     section::<Admin>(&mut page, "[admin]");
+    section::<Capture>(&mut page, "[capture]");
     section::<Metrics>(&mut page, "[metrics]");
     section::<Route>(&mut page, "[[route]]");
+    section::<BackEndTls>(&mut page, "[route.tls]");
     section::<Health>(&mut page, "[route.health]");
     section::<Stream>(&mut page, "[[stream]]");
     page

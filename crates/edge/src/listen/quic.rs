@@ -19,6 +19,7 @@ use super::Entrance;
 use crate::{
     admission::Refusal,
     body::incoming,
+    capture::{ListenerTap, Spy},
     config::Config,
     gateway::{self, Peer},
     generation::{Generation, Shared},
@@ -54,6 +55,7 @@ pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> Serve
     let server = ServerConfig {
         retry: RetryPolicy::Above(config.transport.retry_above),
         max_connections: config.limits.connections,
+        observe: config.capture.enabled.then(|| Arc::new(Spy(generation.captures.clone())) as _),
         profiles: (!config.policies.is_empty()).then(|| Arc::new(generation.policies.at(local)) as _),
         ..ServerConfig::new(Arc::new(generation.tls.quic.clone()), Arc::new(profile(config)))
     };
@@ -80,6 +82,7 @@ pub(super) fn open(
         runtimes: workers.handles().to_vec(),
         handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
+        tap: Some(Arc::new(ListenerTap { captures: shared.keeping.captures.clone(), local })),
     };
     Endpoint::open(local, options)
 }
@@ -127,6 +130,7 @@ async fn serve(connection: Connection, entrance: Entrance) {
             return;
         }
     };
+    let _listed = shared.keeping.captures.enlist(&connection);
     let alpn = connection.alpn().unwrap_or_default();
     let is_h3 = alpn == h3_quic::ALPN;
     let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };

@@ -9,10 +9,12 @@ use std::{
 };
 
 use http::{Request, Uri, uri::Authority};
+use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use rustls::pki_types::ServerName;
 use tokio::task::AbortHandle;
 
 use super::health;
@@ -20,6 +22,7 @@ use crate::{
     body::AnyBody,
     config::{Health, Protocol, Route, back_end},
     metrics::{BackEndLabel, Metrics},
+    trust::Trust,
     worker::{self, Workers},
 };
 
@@ -31,7 +34,7 @@ const KEPT: Duration = Duration::from_secs(60);
 const KEPT_COUNT: usize = 128;
 
 /// A client with its pool.
-pub(crate) type Pool = Client<HttpConnector, AnyBody>;
+pub(crate) type Pool = Client<HttpsConnector<HttpConnector>, AnyBody>;
 
 /// One back end.
 pub(crate) struct BackEnd {
@@ -40,8 +43,13 @@ pub(crate) struct BackEnd {
     protocol: Protocol,
     connect_timeout: Duration,
     health: Option<Health>,
+    trust: Trust,
+    /// The name that its certificate has to have, when it is not the host's.
+    server_name: String,
     /// One for each worker, so that an answer wakes the thread that waits for it.
     pools: Vec<Pool>,
+    /// Over TLS: the same for HTTP/1.1 alone, for connections that become something else.
+    plain: Vec<Pool>,
     /// What those say who ask how it is.
     well: AtomicBool,
     passed_over_until: Mutex<Option<Instant>>,
@@ -50,16 +58,40 @@ pub(crate) struct BackEnd {
 }
 
 impl BackEnd {
-    pub(super) fn new(to: &str, route: &Route, workers: &Workers, metrics: &Arc<Metrics>) -> Arc<Self> {
+    pub(super) fn new(
+        to: &str,
+        route: &Route,
+        trust: &Trust,
+        workers: &Workers,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Arc<Self>, String> {
         let (protocol, authority) = back_end(to).expect("the configuration was checked");
-        let pool = |_| {
-            let mut connector = HttpConnector::new();
-            connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(route.connect_timeout.0));
-            let mut builder = Client::builder(TokioExecutor::new());
-            builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
-            builder.http2_only(protocol == Protocol::Http2).set_host(false);
-            builder.build(connector)
+        let is_tls = protocol == Protocol::Tls;
+        // Where there is no TLS, nobody is believed or asked.
+        let config = if is_tls { trust.client()? } else { Trust::Anybody.client()? };
+        if is_tls && *trust == Trust::Anybody {
+            tracing::warn!("the certificate of the back end {to} is not verified");
+        }
+        let name: Arc<dyn ResolveServerName + Send + Sync> = match ServerName::try_from(route.tls.name.clone()) {
+            Ok(name) => Arc::new(FixedServerNameResolver::new(name)),
+            Err(_) => Arc::new(DefaultServerNameResolver::default()),
+        };
+        let pools = |alpn: &[&[u8]]| -> Vec<Pool> {
+            let mut config = config.clone();
+            config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+            let config = Arc::new(config);
+            let pool = |_| {
+                let mut connector = HttpConnector::new();
+                connector.set_nodelay(true);
+                connector.enforce_http(false);
+                connector.set_connect_timeout(Some(route.connect_timeout.0));
+                let connector = HttpsConnector::new(connector, config.clone(), is_tls, name.clone());
+                let mut builder = Client::builder(TokioExecutor::new());
+                builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
+                builder.http2_only(protocol == Protocol::Http2).set_host(is_tls);
+                builder.build(connector)
+            };
+            (0..workers.count()).map(pool).collect()
         };
         let this = Arc::new(Self {
             to: to.to_owned(),
@@ -67,7 +99,10 @@ impl BackEnd {
             protocol,
             connect_timeout: route.connect_timeout.0,
             health: route.health.clone(),
-            pools: (0..workers.count()).map(pool).collect(),
+            trust: trust.clone(),
+            server_name: route.tls.name.clone(),
+            pools: pools(&[b"h2", b"http/1.1"]),
+            plain: if is_tls { pools(&[b"http/1.1"]) } else { Vec::new() },
             well: AtomicBool::new(true),
             passed_over_until: Mutex::new(None),
             asking: Mutex::new(None),
@@ -78,12 +113,13 @@ impl BackEnd {
             let task = workers.handles()[0].spawn(health::ask(Arc::downgrade(&this), health.clone()));
             *this.asking.lock().expect("nothing panics under the lock") = Some(task.abort_handle());
         }
-        this
+        Ok(this)
     }
 
-    /// Whether this is what `route` means by `to`.
-    pub(super) fn is_for(&self, to: &str, route: &Route) -> bool {
-        self.to == to && self.connect_timeout == route.connect_timeout.0 && self.health == route.health
+    /// Whether this is what `route`, which believes `trust`, means by `to`.
+    pub(super) fn is_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
+        let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
+        self.to == to && self.connect_timeout == route.connect_timeout.0 && self.health == route.health && same_tls
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -99,15 +135,18 @@ impl BackEnd {
         self.well.load(Ordering::Relaxed) && passed_over.is_none_or(|until| until <= Instant::now())
     }
 
-    /// The pool of this worker.
-    pub(super) fn client(&self) -> &Pool {
-        &self.pools[worker::current().min(self.pools.len() - 1)]
+    /// The pool of this worker for a request.
+    pub(super) fn client(&self, request: &Request<AnyBody>) -> &Pool {
+        let upgrades = request.headers().contains_key(http::header::UPGRADE);
+        let pools = if upgrades && !self.plain.is_empty() { &self.plain } else { &self.pools };
+        &pools[worker::current().min(pools.len() - 1)]
     }
 
     /// Directs a request to this back end.
     pub(super) fn address(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
         let path = request.uri().path_and_query().cloned();
-        let uri = Uri::builder().scheme("http").authority(self.authority.clone());
+        let scheme = if self.protocol == Protocol::Tls { "https" } else { "http" };
+        let uri = Uri::builder().scheme(scheme).authority(self.authority.clone());
         let uri = uri.path_and_query(path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")));
         *request.uri_mut() = uri.build().expect("all three parts are there");
         if self.protocol == Protocol::Http2 {
@@ -115,6 +154,10 @@ impl BackEnd {
             request.headers_mut().remove(http::header::HOST);
             *request.version_mut() = http::Version::HTTP_2;
         } else {
+            if self.protocol == Protocol::Tls {
+                // It may turn out to be HTTP/2: as above. Where it does not, the client sets its host.
+                request.headers_mut().remove(http::header::HOST);
+            }
             *request.version_mut() = http::Version::HTTP_11;
             // Only HTTP/2 knows what this asks for without `connection`.
             request.headers_mut().remove(http::header::TE);

@@ -26,7 +26,7 @@ async fn is_good(back_end: &BackEnd, health: &Health) -> bool {
     let request = Request::get(&health.path).header(header::HOST, "health").header(header::USER_AGENT, "tiderace-edge");
     let Ok(request) = request.body(full("")) else { return false };
     let request = back_end.address(request);
-    let answer = tokio::time::timeout(health.timeout.0, back_end.client().request(request)).await;
+    let answer = tokio::time::timeout(health.timeout.0, back_end.client(&request).request(request)).await;
     answer.is_ok_and(|answer| answer.is_ok_and(|response| response.status().as_u16() < 400))
 }
 

@@ -25,6 +25,7 @@ use crate::{
     body::{AnyBody, full},
     config::Route,
     metrics::{BackEndResult, Metrics},
+    trust::Trust,
     worker::Workers,
 };
 
@@ -54,23 +55,35 @@ pub(crate) struct Answer {
 impl Upstream {
     /// The back ends of `route`; those of `known` that are asked for in the same way are taken over with their connections and
     /// what is known of their health.
-    pub(crate) fn new(route: &Route, known: &mut Vec<Arc<BackEnd>>, workers: &Workers, metrics: &Arc<Metrics>) -> Self {
-        let back_ends = route.to.0.iter().map(|to| {
-            let same = |back_end: &&Arc<BackEnd>| back_end.is_for(to, route);
+    ///
+    /// # Errors
+    /// When the certificates that back ends over TLS are verified by cannot be used.
+    pub(crate) fn new(
+        route: &Route,
+        known: &mut Vec<Arc<BackEnd>>,
+        workers: &Workers,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, String> {
+        let trust = if route.tls.verify { Trust::read(&route.tls.roots)? } else { Trust::Anybody };
+        let mut back_ends = Vec::new();
+        for to in &route.to.0 {
+            let same = |back_end: &&Arc<BackEnd>| back_end.is_for(to, route, &trust);
             if let Some(back_end) = known.iter().find(same) {
-                return back_end.clone();
+                back_ends.push(back_end.clone());
+                continue;
             }
-            let back_end = BackEnd::new(to, route, workers, metrics);
+            let back_end = BackEnd::new(to, route, &trust, workers, metrics)
+                .map_err(|why| format!("route {}: {to}: {why}", route.name()))?;
             known.push(back_end.clone());
-            back_end
-        });
-        Self {
-            back_ends: back_ends.collect(),
+            back_ends.push(back_end);
+        }
+        Ok(Self {
+            back_ends,
             next: AtomicUsize::new(0),
             timeout: route.timeout.0,
             retries: route.retries.into(),
             metrics: metrics.clone(),
-        }
+        })
     }
 
     pub(crate) fn back_ends(&self) -> &[Arc<BackEnd>] {
@@ -105,7 +118,8 @@ impl Upstream {
             let back_end = self.choose(failed.as_ref()).clone();
             let body = body.take().unwrap_or_else(|| full(""));
             let request = back_end.address(Request::from_parts(head.clone(), body));
-            let (result, failure) = match tokio::time::timeout(self.timeout, back_end.client().request(request)).await {
+            let client = back_end.client(&request);
+            let (result, failure) = match tokio::time::timeout(self.timeout, client.request(request)).await {
                 Ok(Ok(response)) => {
                     back_end.succeeded();
                     self.count(&back_end, "answered");

@@ -180,6 +180,8 @@ pub struct Connection {
     /// A packet could not be sealed: the connection ends.
     seal_failed: Option<Box<TransportError>>,
     connected: bool,
+    /// An observer knows by what name key logs know this connection.
+    client_random_told: bool,
     events: VecDeque<Event>,
     /// `Closed` was told: nothing follows.
     closed_told: bool,
@@ -378,6 +380,7 @@ impl Connection {
             seed: setup.seed,
             seal_failed: None,
             connected: false,
+            client_random_told: false,
             events: VecDeque::new(),
             closed_told: false,
             stats: Stats::default(),

@@ -43,6 +43,7 @@ impl Connection {
                     self.stop_early(now);
                 }
                 self.keys.install(level, direction, suite, &secret);
+                self.observe_client_random(now);
                 self.observe_keys(now, level, direction, suite);
             }
             TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,

@@ -139,6 +139,7 @@ impl Connection {
             return self.transmit_close(now, buffer);
         }
         self.refresh_timers(now);
+        self.observe_limit(now);
         None
     }
 

@@ -10,8 +10,10 @@ use crate::{
     crypto::CipherSuite,
     endpoint::Datagram,
     observe::{
-        Both, DatagramsEvent, DropReason, Initiator, Observer, ObserverFactory, PacketSpace, RecoveryMetrics, Start,
+        Both, DatagramsEvent, DropReason, Initiator, Limit, Observer, ObserverFactory, PacketSpace, RecoveryMetrics,
+        Start,
     },
+    recovery::Allowance,
     tls::{Direction, Level},
 };
 
@@ -38,6 +40,25 @@ impl Connection {
             Some(first) => Box::new(Both(first, observer)),
             None => observer,
         });
+    }
+
+    /// As [`set_observer`](Self::set_observer), for an observer that wants to know where the connection stands: it is told of the
+    /// start as of something that happens now, then what has been reached since.
+    pub fn watch(&mut self, now: Instant, mut observer: Box<dyn Observer>) {
+        observer.started(now, &self.start_event());
+        observer.metrics(now, &self.metrics());
+        if self.connected {
+            observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+        }
+        if self.handshake.is_confirmed() {
+            observer.confirmed(now);
+        }
+        self.set_observer(observer);
+    }
+
+    /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
+    pub fn ids(&self) -> impl Iterator<Item = wire::ConnectionId> + '_ {
+        self.original_dcid.into_iter().chain(self.local_ids.iter())
     }
 
     /// Lets the configured observer watch, if there is one, and tells it how the connection begins.
@@ -136,6 +157,42 @@ impl Connection {
     /// Secrets of TLS have become keys.
     pub(super) fn observe_keys(&mut self, now: Instant, level: Level, sender: Direction, suite: CipherSuite) {
         self.observe(now, |observer, at| observer.key_installed(at, level, sender, suite));
+    }
+
+    /// Tells the observer, once, by what name key logs know the connection.
+    pub(super) fn observe_client_random(&mut self, now: Instant) {
+        if self.observer.is_none() || self.client_random_told {
+            return;
+        }
+        let random = self.handshake.session().and_then(|session| session.client_random());
+        if let Some(random) = random {
+            self.client_random_told = true;
+            self.observe(now, |observer, at| observer.client_random(at, &random));
+        }
+    }
+
+    /// Tells the observer why nothing more leaves, when that is known.
+    pub(super) fn observe_limit(&mut self, now: Instant) {
+        if self.observer.is_none() {
+            return;
+        }
+        let by = if self.has_data() {
+            if self.datagram_room() == 0 {
+                Limit::Amplification
+            } else {
+                match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+                    Allowance::WindowFull => Limit::CongestionWindow,
+                    Allowance::PacedUntil(_) => Limit::Pacing,
+                    // TLS is at work elsewhere, for example: none of these.
+                    Allowance::Bytes(_) => return,
+                }
+            }
+        } else if self.streams.is_blocked() {
+            Limit::FlowControl
+        } else {
+            Limit::Application
+        };
+        self.observe(now, |observer, at| observer.limited(at, by));
     }
 
     /// A Retry voids the Initial keys; others follow from the ID that the server has chosen.

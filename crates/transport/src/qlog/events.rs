@@ -417,6 +417,12 @@ pub(super) struct PacketRecovered {
     pub(super) packet_number: u64,
 }
 
+/// Not of the draft: why nothing more leaves, from here on until it says otherwise.
+#[derive(Serialize)]
+pub(super) struct Limited {
+    pub(super) by: &'static str,
+}
+
 /// Not of the draft: docs/fec.md.
 #[derive(Serialize)]
 pub(super) struct CodeUpdated {

@@ -184,7 +184,7 @@ fn the_first_record_says_what_the_file_is() {
         r#""title":"a \"title\"","trace":{"common_fields":{"group_id":"aaaaaaaaaaaaaaaa","#,
         r#""time_format":"relative_to_epoch","reference_time":{"clock_type":"monotonic","epoch":"unknown","#,
         r#""wall_clock_time":"1970-01-01T00:00:01.500Z"}},"vantage_point":{"type":"server"},"#,
-        r#""event_schemas":["urn:ietf:params:qlog:events:quic-13","urn:tiderace:qlog:events:fec-1"]}}"#,
+        r#""event_schemas":["urn:ietf:params:qlog:events:quic-13","urn:tiderace:qlog:events:fec-1","urn:tiderace:qlog:events:sender-1"]}}"#,
         "\n"
     );
     assert_eq!(text, expected);

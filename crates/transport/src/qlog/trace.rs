@@ -11,6 +11,8 @@ const SERIALIZATION_FORMAT: &str = "application/qlog+json-seq";
 pub(super) const EVENT_SCHEMA: &str = "urn:ietf:params:qlog:events:quic-13";
 /// Events of forward error correction, `fec:…` (docs/fec.md).
 pub(super) const FEC_SCHEMA: &str = "urn:tiderace:qlog:events:fec-1";
+/// `sender:limited`: what keeps this end from sending more (docs/edge.md).
+pub(super) const SENDER_SCHEMA: &str = "urn:tiderace:qlog:events:sender-1";
 
 /// Which end of the connection writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -55,7 +57,7 @@ pub(super) struct FileHeader<'a> {
 struct Trace<'a> {
     common_fields: CommonFields<'a>,
     vantage_point: VantagePoint,
-    event_schemas: [&'static str; 2],
+    event_schemas: [&'static str; 3],
 }
 
 #[derive(Serialize)]
@@ -99,7 +101,7 @@ impl<'a> FileHeader<'a> {
                     },
                 },
                 vantage_point: VantagePoint { ty: vantage },
-                event_schemas: [EVENT_SCHEMA, FEC_SCHEMA],
+                event_schemas: [EVENT_SCHEMA, FEC_SCHEMA, SENDER_SCHEMA],
             },
         }
     }

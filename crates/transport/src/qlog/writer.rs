@@ -10,7 +10,7 @@ use wire::{ConnectionId, TransportParameters};
 use super::{
     events::{
         AlpnIdentifier, AlpnInformation, CipherSet, CodeUpdated, ConnectionClosed, ConnectionStarted, KeyEvent,
-        MarkedForRetransmit, MigrationStateUpdated, MtuUpdated, PacketEventData, PacketLost, PacketRecovered,
+        Limited, MarkedForRetransmit, MigrationStateUpdated, MtuUpdated, PacketEventData, PacketLost, PacketRecovered,
         PacketUnread, ParametersSet, RecoveryMetricsUpdated, RecoveryParametersSet, StateUpdated, SymbolRecovered,
         TimerUpdated, TupleEndpointInfo, UdpDatagrams, VersionInformation,
     },
@@ -26,7 +26,7 @@ use crate::{
     crypto::CipherSuite,
     events::CloseReason,
     observe::{
-        DatagramsEvent, DropReason, Initiator, LossEvent, Migration, Observer, PacketEvent, PacketSpace,
+        DatagramsEvent, DropReason, Initiator, Limit, LossEvent, Migration, Observer, PacketEvent, PacketSpace,
         RecoveryMetrics, Start, Unsealed,
     },
     recovery::{GRANULARITY, LossTrigger},
@@ -50,6 +50,7 @@ pub struct QlogWriter<W: Write + Send> {
     wall_clock: Option<String>,
     state: Option<&'static str>,
     metrics: Option<RecoveryMetrics>,
+    limit: Option<Limit>,
     /// The marks of the datagrams sent and received last.
     marks: [Option<Option<Ecn>>; 2],
     /// Of this end, and of the peer.
@@ -75,6 +76,7 @@ impl<W: Write + Send> QlogWriter<W> {
             wall_clock: None,
             state: None,
             metrics: None,
+            limit: None,
             marks: [None; 2],
             ack_delay_exponents: [3; 2],
         }
@@ -306,6 +308,12 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
     fn code_updated(&mut self, now: Instant, old: Option<Scheme>, new: Option<Scheme>) {
         let name = |code: Option<Scheme>| code.map_or_else(|| "off".to_owned(), |code| code.to_string());
         self.event(now, "fec:code_updated", &CodeUpdated { old: name(old), new: name(new) });
+    }
+
+    fn limited(&mut self, now: Instant, by: Limit) {
+        if self.limit.replace(by) != Some(by) {
+            self.event(now, "sender:limited", &Limited { by: by.name() });
+        }
     }
 
     fn timer_expired(&mut self, now: Instant, timer: Timer) {

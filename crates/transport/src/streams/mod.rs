@@ -327,6 +327,12 @@ impl Streams {
         }
     }
 
+    /// Whether data waits behind a limit of the peer.
+    pub fn is_blocked(&self) -> bool {
+        self.schedule.has_new() && self.credit.available() == 0
+            || self.slab.slots().any(|slot| self.slab[slot].send.is_blocked())
+    }
+
     /// Says again what holds data back: the limit of the connection, or else of a stream. `false` when nothing does.
     pub fn repeat_blocked(&mut self) -> bool {
         if self.schedule.has_new() && self.credit.available() == 0 {

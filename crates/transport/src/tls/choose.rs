@@ -107,6 +107,13 @@ impl ChoosingSession {
 }
 
 impl Session for ChoosingSession {
+    fn client_random(&self) -> Option<[u8; 32]> {
+        match &self.state {
+            State::Chosen(session) => session.client_random(),
+            State::Asking(_) | State::Collecting => None,
+        }
+    }
+
     fn read(&mut self, level: Level, data: &[u8]) -> Result<Progress, TlsError> {
         match &mut self.state {
             State::Chosen(session) => session.read(level, data),

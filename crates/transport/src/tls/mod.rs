@@ -225,6 +225,12 @@ pub trait Session: Send {
     // RFC 9369 §5 MUST NOT-1, MUST-1
     fn set_ticket_versions(&mut self, _: TicketVersions) {}
 
+    /// The random bytes of the ClientHello, by which key logs name the connection, once there is a secret; `None` from a
+    /// backend that does not tell.
+    fn client_random(&self) -> Option<[u8; 32]> {
+        None
+    }
+
     /// What can stand in for this session from here on and holds less memory: everything that can be asked of a session,
     /// and no more work. `None` when the session is needed as it is. To be asked once the handshake is confirmed and no
     /// event is left; after an answer, the session itself is not used any more.

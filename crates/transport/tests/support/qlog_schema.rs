@@ -146,6 +146,7 @@ pub const EVENTS: &[(&str, &[&str], &[&str])] = &[
     ("fec:symbol_recovered", &["symbol_id", "delay"], &[]),
     ("fec:packet_recovered", &["packet_number"], &[]),
     ("fec:code_updated", &["old", "new"], &[]),
+    ("sender:limited", &["by"], &[]),
 ];
 
 /// Name, required fields beside `frame_type`, optional fields.

@@ -329,6 +329,10 @@ impl Session for RustlsSession {
         self.connection.alpn_protocol()
     }
 
+    fn client_random(&self) -> Option<[u8; 32]> {
+        self.secrets.client_random
+    }
+
     fn server_name(&self) -> Option<&str> {
         match &self.connection {
             Connection::Client(_) => self.server_name.as_deref(),

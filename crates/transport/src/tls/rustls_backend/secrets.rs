@@ -25,6 +25,8 @@ pub(super) struct Secrets {
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
     /// What key material for the application is derived from.
     pub(super) exporter: Option<Secret>,
+    /// The random bytes of the ClientHello, by which key logs name the connection.
+    pub(super) client_random: Option<[u8; 32]>,
 }
 
 thread_local! {
@@ -89,7 +91,9 @@ pub(super) struct Capture {
 impl KeyLog for Capture {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
         SLOT.with_borrow_mut(|slot| {
-            if let Some(place) = slot.as_mut().and_then(|secrets| secrets.named(label)) {
+            let Some(secrets) = slot else { return };
+            secrets.client_random = client_random.try_into().ok();
+            if let Some(place) = secrets.named(label) {
                 *place = Secret::new(secret);
             }
         });

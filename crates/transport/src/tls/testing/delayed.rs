@@ -77,6 +77,10 @@ impl Session for DelayedSession {
         }
     }
 
+    fn client_random(&self) -> Option<[u8; 32]> {
+        self.inner.client_random()
+    }
+
     fn resume(&mut self) -> Result<Progress, TlsError> {
         let Some((level, data)) = self.held.take() else { return self.inner.resume() };
         match self.delay_at(level) {

@@ -1,0 +1,144 @@
+//! What a qlog file says about one end of a connection: a timeline, what was lost, when the sender stood still, and what kept it from
+//! sending more.
+//!
+//! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences. What limits the sender is in the event
+//! `sender:limited`, which is ours: of files without it, nothing is said about that.
+
+mod read;
+mod text;
+
+use std::{collections::BTreeMap, io::BufRead};
+
+use serde::Serialize;
+
+/// Parts of a timeline.
+const PARTS: usize = 20;
+/// Losses that are not further apart than this, in seconds, are one burst.
+const BURST: f64 = 0.01;
+/// A sender with something to send stands still when it sends nothing for so many round trips.
+const STALL_RTTS: f64 = 2.0;
+/// ... and for so many seconds at least.
+const STALL_LEAST: f64 = 0.02;
+/// Bursts and stalls that are kept: the largest.
+const KEPT: usize = 1_000;
+
+/// What one file says. Times are in seconds since its reference.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Diagnosis {
+    /// The title.
+    pub title: String,
+    /// The ID that the client addressed first.
+    pub id: String,
+    /// Whose view it is: `client` or `server`.
+    pub vantage: String,
+    /// When the reference was, as RFC 3339 writes it.
+    pub reference: Option<String>,
+    /// The first event.
+    pub begin_s: f64,
+    /// The last event.
+    pub end_s: f64,
+    /// What the connection went through, in order.
+    pub milestones: Vec<Milestone>,
+    /// Sums over the whole time.
+    pub totals: Totals,
+    /// The smallest RTT, in milliseconds.
+    pub min_rtt_ms: Option<f64>,
+    /// The median of the RTT samples, in milliseconds.
+    pub median_rtt_ms: Option<f64>,
+    /// 95 % of the RTT samples are smaller, in milliseconds.
+    pub p95_rtt_ms: Option<f64>,
+    /// Seconds that each limit held the sender; absent when the file does not say.
+    pub limited_s: Option<BTreeMap<String, f64>>,
+    /// Losses that belong together.
+    pub losses: Vec<Burst>,
+    /// Times in which the sender had something to send and sent nothing.
+    pub stalls: Vec<Stall>,
+    /// The time in equal parts.
+    pub timeline: Vec<Part>,
+}
+
+/// Something that happens once or rarely.
+#[derive(Clone, Debug, Serialize)]
+pub struct Milestone {
+    /// When.
+    pub at_s: f64,
+    /// What, in words.
+    pub what: String,
+}
+
+/// Sums. Packets are those of QUIC, bytes with headers and tags.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Bytes of them.
+    pub bytes_sent: u64,
+    /// Packets received.
+    pub packets_received: u64,
+    /// Bytes of them.
+    pub bytes_received: u64,
+    /// Packets declared lost, without those that tried out a larger size.
+    pub packets_lost: u64,
+    /// Packets that came and were not looked at.
+    pub packets_dropped: u64,
+    /// Times that a probe timeout expired.
+    pub probe_timeouts: u64,
+}
+
+/// Losses that belong together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Burst {
+    /// The first of them was declared lost.
+    pub at_s: f64,
+    /// Packets.
+    pub packets: u64,
+    /// What gave them away: the trigger and how many packets.
+    pub triggers: BTreeMap<String, u64>,
+}
+
+/// A time in which the sender had something to send and sent nothing that counts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stall {
+    /// It began.
+    pub at_s: f64,
+    /// How long.
+    pub seconds: f64,
+    /// What limited it for the longest part.
+    pub limit: String,
+    /// Probe timeouts that expired meanwhile.
+    pub probe_timeouts: u64,
+}
+
+/// A part of the time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Part {
+    /// It begins.
+    pub from_s: f64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// The last smoothed RTT in it, in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// The last congestion window in it, in bytes.
+    pub window: Option<u64>,
+    /// Seconds that each limit held the sender in it.
+    pub limited_s: BTreeMap<String, f64>,
+}
+
+impl Diagnosis {
+    /// Reads a qlog file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no such file.
+    pub fn read(file: impl BufRead) -> std::io::Result<Self> {
+        read::read(file)
+    }
+
+    /// The seconds from the first event to the last.
+    pub fn seconds(&self) -> f64 {
+        self.end_s - self.begin_s
+    }
+}

@@ -1,0 +1,86 @@
+//! What passes a socket, as it is on the wire.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use transport::{Datagram, Ecn, Transmit};
+use units::Instant;
+
+/// UDP payloads that one system call has carried.
+#[derive(Clone, Copy, Debug)]
+pub struct Tapped<'a> {
+    /// When, on the clock of the endpoint, whose instants count from the Unix epoch.
+    pub at: Instant,
+    /// They left; otherwise they came.
+    pub sent: bool,
+    /// The address of this end, when the system tells.
+    pub local: Option<IpAddr>,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// The mark on them.
+    pub ecn: Option<Ecn>,
+    /// Bytes of each but the last.
+    pub segment_size: usize,
+    /// All of them, one after the other.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Tapped<'a> {
+    /// Each payload by itself.
+    pub fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.payload.chunks(self.segment_size.max(1))
+    }
+}
+
+/// Sees what passes the sockets of an endpoint. It is called by the task that drives the endpoint: it must be quick, and must
+/// not block.
+pub trait Tap: Send + Sync {
+    /// Whether it wants to see anything at the moment. Asked for every system call.
+    fn is_open(&self) -> bool;
+
+    /// Payloads have come, before anything has looked at them, or have left.
+    fn pass(&self, tapped: &Tapped<'_>);
+}
+
+/// A tap that may not be there.
+#[derive(Clone, Default)]
+pub(crate) struct MaybeTap(pub(crate) Option<Arc<dyn Tap>>);
+
+impl MaybeTap {
+    #[inline]
+    fn open(&self) -> Option<&dyn Tap> {
+        self.0.as_deref().filter(|tap| tap.is_open())
+    }
+
+    #[inline]
+    pub(crate) fn received(&self, datagram: &Datagram) {
+        if let Some(tap) = self.open() {
+            tap.pass(&Tapped {
+                at: datagram.received_at,
+                sent: false,
+                local: datagram.local,
+                remote: datagram.remote,
+                ecn: datagram.ecn,
+                segment_size: datagram.segment_size,
+                payload: &datagram.payload,
+            });
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sent(&self, at: impl FnOnce() -> Instant, transmit: &Transmit, buffer: &[u8]) {
+        if let Some(tap) = self.open() {
+            tap.pass(&Tapped {
+                at: at(),
+                sent: true,
+                local: transmit.local,
+                remote: transmit.remote,
+                ecn: transmit.ecn,
+                segment_size: transmit.segment_size,
+                payload: &buffer[..transmit.len],
+            });
+        }
+    }
+}
