@@ -287,25 +287,15 @@ impl Client {
             for _ in 0..REUSES {
                 let Some(mut link) = guard.take() else { break };
                 drop(guard);
-                let answered = match &link {
-                    Link::Quic(quic) if job.is_repeatable() => {
-                        let (quic, request) = (quic.clone(), job.request());
-                        let asks = quic.clone();
-                        let mut pending = tokio::spawn(async move { asks.send(request).await });
-                        tokio::select! {
-                            answered = &mut pending => answered.unwrap_or_else(|error| {
-                                Err(Failed { why: error.to_string(), unprocessed: false })
-                            }),
-                            // The path may be gone: TCP takes part from here on.
-                            () = dial::silence(&quic, Plan::default().head_start) => {
-                                live = Some((quic, pending));
-                                guard = slot.clone().lock_owned().await;
-                                guard.forget();
-                                break;
-                            }
-                        }
+                let answered = match first(&mut link, &mut job).await {
+                    Sent::Answered(answered) => answered,
+                    // The path may be gone: TCP takes part from here on.
+                    Sent::Silent(silent) => {
+                        live = Some(silent);
+                        guard = slot.clone().lock_owned().await;
+                        guard.forget();
+                        break;
                     }
-                    _ => link.send(job.request()).await,
                 };
                 match answered {
                     Ok(response) => {
@@ -385,7 +375,21 @@ impl Client {
         let mut response = match answered {
             Some(Ok(response)) => response,
             Some(Err(failed)) if !job.survives(&failed) => return Err(failed.into()),
-            _ => link.send(job.request()).await?,
+            _ => match first(&mut link, &mut job).await {
+                Sent::Answered(answered) => answered?,
+                // The handshake came through, and nothing after it: TCP takes part from here on.
+                Sent::Silent(live) => {
+                    let open = match &slot {
+                        Some(slot) => {
+                            let mut open = slot.clone().lock_owned().await;
+                            open.forget();
+                            Some(open)
+                        }
+                        None => None,
+                    };
+                    return Box::pin(self.race(target, job, route, Some(live), open, begun)).await;
+                }
+            },
         };
         // RFC 8470 §5.2: whoever is told that it was too early asks again after the handshake.
         let too_early = was_early && response.status() == StatusCode::TOO_EARLY;
@@ -542,6 +546,30 @@ impl Client {
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of a request on a connection.
+enum Sent {
+    Answered(Result<Response<ResponseBody>, Failed>),
+    /// Nothing at all is heard over QUIC: the request is under way, and can be sent elsewhere as well.
+    Silent((Quic, dial::Pending)),
+}
+
+/// Sends a request. One that may happen twice does not wait on a path that is silent.
+async fn first(link: &mut Link, job: &mut Job) -> Sent {
+    let quic = match link {
+        Link::Quic(quic) if job.is_repeatable() => quic.clone(),
+        _ => return Sent::Answered(link.send(job.request()).await),
+    };
+    let (asks, request) = (quic.clone(), job.request());
+    let mut pending = tokio::spawn(async move { asks.send(request).await });
+    tokio::select! {
+        answered = &mut pending => {
+            let lost = |error: tokio::task::JoinError| Err(Failed { why: error.to_string(), unprocessed: false });
+            Sent::Answered(answered.unwrap_or_else(lost))
+        }
+        () = dial::silence(&quic, Plan::default().head_start) => Sent::Silent((quic, pending)),
     }
 }
 
