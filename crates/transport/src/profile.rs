@@ -36,7 +36,7 @@ pub struct Profile {
     /// Forward error correction: `off`, `receive`, a code such as `rlc:1/5:40`, or `auto` (docs/fec.md).
     pub fec: FecPolicy,
     /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
-    /// which is off, to 15 %. Obeyed by CUBIC.
+    /// which is off, to 15 %. Obeyed by CUBIC, BBRv2, BBRv3 and `auto`.
     pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,

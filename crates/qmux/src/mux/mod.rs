@@ -1,0 +1,330 @@
+//! The state machine of a connection, without input or output.
+//!
+//! Contract: bytes of the peer come in through [`Mux::handle_bytes`], time through [`Mux::handle_timeout`]; the application gives
+//! commands. After each of these, [`Mux::poll_event`] and [`Mux::poll_transmit`] are called until they give nothing, the latter as
+//! often as the stream below takes bytes; and [`Mux::poll_timeout`] says when to come back. When [`Mux::is_finished`], the sending
+//! side of the stream below is shut down.
+
+mod commands;
+mod receive;
+mod transmit;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use transport::{Code, TransportError};
+use units::{Duration, Instant};
+use wire::{Dir, Side, StreamId};
+
+use crate::{
+    parameters::Parameters,
+    record::{self, Records},
+    streams::{Recv, Send},
+};
+
+/// QX_TRANSPORT_PARAMETERS (§4.2 of the draft).
+const PARAMETERS: u64 = 0x3f51_5330_0d0a_0d0a;
+/// QX_PING, the question and the answer (§4.3).
+const PING: u64 = 0x348c_6752_9ef8_c7bd;
+const PONG: u64 = 0x348c_6752_9ef8_c7be;
+/// Frames that change nothing: so many are taken at once, …
+const IDLE_BURST: u32 = 10_000;
+/// … and so many each second. Nobody who means well needs them (§12.2 SHOULD).
+const IDLE_RATE: u32 = 1_000;
+/// Bytes of a reason that are kept.
+const REASON: usize = 256;
+
+/// How an end behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes that the peer may send beyond what was read, on all streams together.
+    pub window: u64,
+    /// … and on each.
+    pub stream_window: u64,
+    /// Bidirectional streams that the peer may have open at a time.
+    pub streams_bidi: u64,
+    /// Unidirectional ones.
+    pub streams_uni: u64,
+    /// Bytes of datagrams that wait to be read, and that wait to leave; the oldest is dropped. 0 takes and sends none.
+    pub datagram_queue: usize,
+    /// The connection ends after this silence; the smaller of both ends' values holds. Zero: never.
+    pub idle_timeout: Duration,
+    /// A QX_PING leaves after this silence.
+    pub keep_alive: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: 1 << 20,
+            stream_window: 256 << 10,
+            streams_bidi: 100,
+            streams_uni: 100,
+            datagram_queue: 256 << 10,
+            idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
+        }
+    }
+}
+
+/// Why a connection is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Closed {
+    /// This end has closed it.
+    #[error("closed by this end (code {0})")]
+    Local(u64),
+    /// The application of the peer has.
+    #[error("closed by the peer (code {code}){}", in_words(.reason))]
+    Application {
+        /// The application's code.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The peer found a fault.
+    #[error("the peer found a fault: {code}{}", in_words(.reason))]
+    Peer {
+        /// What fault.
+        code: Code,
+        /// For people.
+        reason: String,
+    },
+    /// The peer is at fault.
+    #[error("the peer is at fault: {0}")]
+    Fault(#[from] TransportError),
+    /// The stream below has ended.
+    #[error("the connection below has ended")]
+    Ended,
+    /// Nothing was heard for the idle timeout.
+    #[error("nothing was heard for too long")]
+    Idle,
+}
+
+fn in_words(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}
+
+/// A command that cannot be obeyed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The stream is over.
+    #[error("the stream is over")]
+    StreamClosed,
+    /// The peer wants no more of it.
+    #[error("the peer asked to stop (code {0})")]
+    Stopped(u64),
+    /// The peer has given the stream up.
+    #[error("the peer reset the stream (code {0})")]
+    Reset(u64),
+    /// The peer takes no datagrams, or none of this size.
+    #[error("the peer takes no datagram of this size")]
+    Datagram,
+    /// The connection is over.
+    #[error("the connection is over: {0}")]
+    Closed(#[from] Closed),
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The peer's parameters are there: streams can be opened, as far as it allows.
+    Connected,
+    /// The peer has opened a stream.
+    Opened(Dir),
+    /// More streams may be opened.
+    Available(Dir),
+    /// A stream can be read.
+    Readable(StreamId),
+    /// A stream can be written, or is over.
+    Writable(StreamId),
+    /// A datagram has come.
+    Datagram,
+    /// The connection is over.
+    Closed(Closed),
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// `None` where there is no such half, or it is over.
+    send: Option<Send>,
+    recv: Option<Recv>,
+}
+
+/// What one direction of streams has: an index for each kind.
+fn kind(dir: Dir) -> usize {
+    match dir {
+        Dir::Bi => 0,
+        Dir::Uni => 1,
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Mux {
+    side: Side,
+    config: Config,
+    records: Records,
+    peer: Option<Parameters>,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Streams that this end has opened, and may open.
+    opened: [u64; 2],
+    may_open: [u64; 2],
+    /// Streams that the peer has opened, that are over, and that it was told it may open.
+    peer_opened: [u64; 2],
+    peer_over: [u64; 2],
+    told: [u64; 2],
+    to_accept: [VecDeque<StreamId>; 2],
+    /// Flow control of the connection: what has left and may leave, …
+    sent: u64,
+    may_send: u64,
+    /// … what came, what was read, what the peer was told.
+    received: u64,
+    read: u64,
+    told_data: u64,
+    /// Streams with something to send, in turn.
+    line: VecDeque<StreamId>,
+    /// Streams whose peer is to be told something: limits, or to stop.
+    notices: VecDeque<StreamId>,
+    datagrams_in: VecDeque<Bytes>,
+    datagrams_out: VecDeque<Bytes>,
+    /// Bytes in these two.
+    queued: [usize; 2],
+    greeted: bool,
+    /// Highest ping of the peer, and whether it is to be answered.
+    ping_seen: Option<u64>,
+    pong_due: bool,
+    /// Pings of this end.
+    pings: u64,
+    ping_due: bool,
+    idle_budget: u32,
+    budget_at: Instant,
+    heard_or_sent: Instant,
+    closed: Option<Closed>,
+    /// What the peer is to be told when it ends: code, whether it is the application's, reason.
+    farewell: Option<(u64, bool, String)>,
+    events: VecDeque<Event>,
+    scratch: Vec<u8>,
+}
+
+impl Mux {
+    /// A connection on a stream of bytes that is there.
+    pub fn new(side: Side, now: Instant, config: Config) -> Self {
+        Self {
+            side,
+            records: Records::new(record::DEFAULT_MAX),
+            peer: None,
+            streams: BTreeMap::new(),
+            opened: [0; 2],
+            may_open: [0; 2],
+            peer_opened: [0; 2],
+            peer_over: [0; 2],
+            told: [config.streams_bidi, config.streams_uni],
+            to_accept: Default::default(),
+            sent: 0,
+            may_send: 0,
+            received: 0,
+            read: 0,
+            told_data: config.window,
+            line: VecDeque::new(),
+            notices: VecDeque::new(),
+            datagrams_in: VecDeque::new(),
+            datagrams_out: VecDeque::new(),
+            queued: [0; 2],
+            greeted: false,
+            ping_seen: None,
+            pong_due: false,
+            pings: 0,
+            ping_due: false,
+            idle_budget: IDLE_BURST,
+            budget_at: now,
+            heard_or_sent: now,
+            closed: None,
+            farewell: None,
+            events: VecDeque::new(),
+            scratch: vec![0; usize::try_from(record::DEFAULT_MAX).expect("small")],
+            config,
+        }
+    }
+
+    /// Lets go of what is over of a stream, and tells the peer that another may come.
+    fn tidy(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.send.take_if(|send| send.may_go());
+        stream.recv.take_if(|recv| recv.is_over());
+        let to_tell = stream
+            .recv
+            .as_ref()
+            .is_some_and(|recv| recv.next_limit().is_some() || recv.stop.is_some_and(|(_, told)| !told));
+        if to_tell && !self.notices.contains(&id) {
+            self.notices.push_back(id);
+        }
+        if stream.send.is_none() && stream.recv.is_none() {
+            self.streams.remove(&id);
+            if id.initiator() != self.side {
+                self.peer_over[kind(id.dir())] += 1;
+            }
+        }
+    }
+
+    fn queue(&mut self, id: StreamId) {
+        if let Some(send) = self.streams.get_mut(&id).and_then(|stream| stream.send.as_mut())
+            && !send.in_line
+        {
+            send.in_line = true;
+            self.line.push_back(id);
+        }
+    }
+
+    /// 0 is what came, 1 what is to leave.
+    fn push_datagram(&mut self, way: usize, data: Bytes) {
+        let queue = if way == 0 { &mut self.datagrams_in } else { &mut self.datagrams_out };
+        self.queued[way] += data.len() + 1;
+        queue.push_back(data);
+        while self.queued[way] > self.config.datagram_queue
+            && let Some(oldest) = queue.pop_front()
+        {
+            self.queued[way] -= oldest.len() + 1;
+        }
+    }
+
+    fn end(&mut self, closed: Closed) {
+        if self.closed.is_none() {
+            self.closed = Some(closed.clone());
+            // What has come can still be read.
+            self.line.clear();
+            self.notices.clear();
+            self.datagrams_out.clear();
+            self.events.push_back(Event::Closed(closed));
+        }
+    }
+
+    fn idle_timeout(&self) -> Option<Duration> {
+        let peer = self.peer.map_or(Duration::ZERO, |peer| peer.max_idle_timeout);
+        [self.config.idle_timeout, peer].into_iter().filter(|timeout| !timeout.is_zero()).min()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout).
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.closed.is_some() {
+            return None;
+        }
+        let spans = [self.idle_timeout(), self.config.keep_alive.filter(|_| self.peer.is_some())];
+        spans.into_iter().flatten().min().map(|span| self.heard_or_sent + span)
+    }
+
+    /// Takes in that time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let silence = now.saturating_since(self.heard_or_sent);
+        if self.closed.is_some() {
+            return;
+        }
+        if self.idle_timeout().is_some_and(|timeout| silence >= timeout) {
+            // draft-ietf-quic-qmux §7.2: nothing is said.
+            self.end(Closed::Idle);
+        } else if self.config.keep_alive.is_some_and(|span| silence >= span) && self.peer.is_some() {
+            self.ping_due = true;
+        }
+    }
+}
