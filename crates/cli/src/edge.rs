@@ -192,8 +192,8 @@ fn check(file: &Path) -> Result<ExitCode, Failure> {
     let config = config::load(file)?;
     let (routes, streams) = (config.routes.len(), config.streams.len());
     write_out(&format!("{}: {routes} routes, {streams} streams, nothing is wrong\n", file.display()))?;
-    let port = config.listen.0.iter().find_map(|text| text.rsplit_once(':')?.1.parse().ok()).unwrap_or(443);
-    for record in edge::process::https_records(&config, port) {
+    let ports: Vec<u16> = config.listen.0.iter().filter_map(|text| text.rsplit_once(':')?.1.parse().ok()).collect();
+    for record in edge::process::https_records(&config, &ports) {
         write_out(&format!("publish in DNS: {record}\n"))?;
     }
     Ok(ExitCode::SUCCESS)

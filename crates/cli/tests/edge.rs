@@ -48,6 +48,9 @@ fn check_prints_the_record_of_each_name() {
     // RFC 9460 §9.1: another port is in the name, and the target is the host.
     let other = "_8443._https.example.org. 3600 IN HTTPS 1 example.org. alpn=\"h3,h2\" port=8443";
     assert_eq!(checked("8443", "listen = \"[::]:8443\"\n", ""), [other]);
+    // Each port once, whichever addresses have it.
+    let listen = "listen = [\"127.0.0.1:8443\", \"[::1]:8443\", \"[::]:443\"]\n";
+    assert_eq!(checked("both", listen, ""), ["example.org. 3600 IN HTTPS 1 . alpn=\"h3,h2\"", other]);
     let without = checked("off", "", "[http3]\nenabled = false\n");
     assert_eq!(without, ["example.org. 3600 IN HTTPS 1 . alpn=\"h2\""], "nobody is sent to what is not served");
 }

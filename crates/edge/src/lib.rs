@@ -1,7 +1,7 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, `admission` counts,
+//! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
 //! `policy` says how QUIC sends;
 //! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
@@ -11,6 +11,7 @@
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
 //! use, and only when all of it works it takes its place; what began under a generation ends under it.
 
+mod acme;
 pub mod admin;
 mod admission;
 mod body;

@@ -55,6 +55,14 @@ pub(crate) struct DirectionLabels {
     pub(crate) direction: &'static str,
 }
 
+/// A policy, and whether the connection got it or is what it is compared with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PolicyLabels {
+    pub(crate) policy: String,
+    pub(crate) arm: &'static str,
+}
+
+type ByPolicy = Family<PolicyLabels, Histogram, fn() -> Histogram>;
 type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
 
 /// All figures of the process. They outlive reloads.
@@ -83,12 +91,31 @@ pub struct Metrics {
     pub(crate) quic_endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
     pub(crate) streams: Family<ResultLabels, Counter>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
+    pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
+    pub(crate) certificate_until: Gauge,
+    pub(crate) policy_connections: Family<PolicyLabels, Counter>,
+    pub(crate) policy_rate: ByPolicy,
+    pub(crate) policy_queueing: ByPolicy,
+    pub(crate) policy_loss: ByPolicy,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
 }
 
 fn seconds() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
+}
+
+fn losses() -> Histogram {
+    Histogram::new([0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
+}
+
+/// Bytes per second, from a slow telephone to a local network.
+fn rates() -> Histogram {
+    Histogram::new([1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 3e8])
+}
+
+fn ratios() -> Histogram {
+    Histogram::new([1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0])
 }
 
 impl Default for Metrics {
@@ -148,7 +175,7 @@ impl Default for Metrics {
             quic_loss_ratio: figure!(
                 "quic_loss_ratio",
                 "Lost packets of QUIC connections that sent 100 or more, as a part of those sent",
-                Histogram::new([0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
+                losses()
             ),
             quic_early_data: figure!(
                 "quic_early_data",
@@ -170,6 +197,36 @@ impl Default for Metrics {
             ),
             streams: figure!("streams", "Streams of other protocols, by result", Family::default()),
             reloads: figure!("reloads", "Reloads, by result", Family::default()),
+            certificate_orders: figure!(
+                "acme_orders",
+                "Certificates asked for from an authority, by what came of it",
+                Family::default()
+            ),
+            certificate_until: figure!(
+                "acme_certificate_until_seconds",
+                "When the certificate of the authority ends, in seconds since 1970",
+                Gauge::default()
+            ),
+            policy_connections: figure!(
+                "policy_connections",
+                "QUIC connections that have ended and that a policy fitted, by whether they got it",
+                Family::default()
+            ),
+            policy_rate: figure!(
+                "policy_rate_bytes_per_second",
+                "Rate of large answers on such connections",
+                ByPolicy::new_with_constructor(rates)
+            ),
+            policy_queueing: figure!(
+                "policy_queueing_ratio",
+                "Smoothed over smallest round trip of such connections at their end",
+                ByPolicy::new_with_constructor(ratios)
+            ),
+            policy_loss: figure!(
+                "policy_loss_ratio",
+                "Lost packets of such connections that sent 100 or more, as a part of those sent",
+                ByPolicy::new_with_constructor(losses)
+            ),
             generation: figure!("generation", "The number of the configuration that is in use", Gauge::default()),
             log_lines_dropped: figure!(
                 "log_lines_dropped",

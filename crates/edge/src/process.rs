@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    admin,
+    acme, admin,
     capture::{Order, Who},
     config::{self, Config, ConfigError, address},
     generation::{Generation, Shared},
@@ -181,8 +181,8 @@ impl Process {
     /// The records to publish in DNS so that clients come over HTTP/3 at once (RFC 9460), for the names in the routes.
     pub fn https_records(&self) -> Vec<String> {
         let generation = self.shared.current();
-        let port = self.addresses().first().map_or(443, SocketAddr::port);
-        https_records(&generation.config, port)
+        let ports: Vec<u16> = self.addresses().iter().map(SocketAddr::port).collect();
+        https_records(&generation.config, &ports)
     }
 
     /// What goes on, as JSON.
@@ -289,6 +289,7 @@ impl Process {
         };
         tokio::select! {
             () = watching => {}
+            () = acme::keep(&self.shared) => {}
             () = stop => {}
         }
         self.drain().await;
@@ -329,18 +330,21 @@ impl Process {
     }
 }
 
-/// The records of `config` for a service at `port`.
-pub fn https_records(config: &Config, port: u16) -> Vec<String> {
+/// The records of `config` for a service at these ports: one for each name and port.
+pub fn https_records(config: &Config, ports: &[u16]) -> Vec<String> {
     let exact = |name: &&String| !name.starts_with('*');
     let mut names: Vec<&String> = config.routes.iter().flat_map(|route| &route.host.0).filter(exact).collect();
     names.sort();
     names.dedup();
     let alpn = if config.http3.enabled { "h3,h2" } else { "h2" };
-    let record = |name: &str| match port {
+    let record = |name: &str, port: u16| match port {
         443 => format!("{name}. 3600 IN HTTPS 1 . alpn=\"{alpn}\""),
         _ => format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"{alpn}\" port={port}"),
     };
-    names.into_iter().map(|name| record(name)).collect()
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    ports.dedup();
+    ports.iter().flat_map(|port| names.iter().map(|name| record(name, *port)).collect::<Vec<_>>()).collect()
 }
 
 fn addresses(config: &Config) -> Vec<SocketAddr> {

@@ -18,6 +18,7 @@ use rustls::{
 use tiderace::{KeyRing, RustlsServer};
 
 use crate::{
+    acme::{self, Challenges},
     capture::{Captures, KeySpy},
     config::Config,
     keys::{self, Strikes},
@@ -83,6 +84,7 @@ struct Names {
     /// Names of `*.` certificates without these two letters.
     wild: HashMap<String, Arc<CertifiedKey>>,
     otherwise: Option<Arc<CertifiedKey>>,
+    challenges: Arc<Challenges>,
 }
 
 impl Names {
@@ -98,6 +100,9 @@ impl Names {
 
 impl ResolvesServerCert for Names {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if Challenges::is_look(&hello) {
+            return self.challenges.answer(&hello);
+        }
         self.find(hello.server_name())
     }
 }
@@ -110,12 +115,19 @@ pub(crate) struct Keeping {
     /// Draws which connections get a policy that only a share gets.
     pub(crate) lots: RandomState,
     pub(crate) captures: Arc<Captures>,
+    pub(crate) challenges: Arc<Challenges>,
 }
 
 impl Keeping {
     pub(crate) fn new() -> Result<Self, TlsError> {
         let ring = keys::own_ring().map_err(TlsError::Refused)?;
-        Ok(Self { ring, strikes: Arc::new(Strikes::new()), lots: RandomState::new(), captures: Arc::default() })
+        Ok(Self {
+            ring,
+            strikes: Arc::new(Strikes::new()),
+            lots: RandomState::new(),
+            captures: Arc::default(),
+            challenges: Arc::default(),
+        })
     }
 }
 
@@ -147,7 +159,7 @@ impl StoresServerSessions for Nothing {
 impl Tls {
     /// Reads all certificates of a configuration.
     pub(crate) fn load(config: &Config, keeping: &Keeping) -> Result<Self, TlsError> {
-        let mut names = Names::default();
+        let mut names = Names { challenges: keeping.challenges.clone(), ..Names::default() };
         if !config.certificate.is_empty() {
             names.otherwise = Some(Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?));
         }
@@ -160,6 +172,13 @@ impl Tls {
                 };
             }
         }
+        if let Some(key) = keeping.challenges.certificate(&config.acme) {
+            for name in &config.acme.names.0 {
+                // Somebody who names a file for it means that.
+                names.exact.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
+            }
+            names.otherwise.get_or_insert(key);
+        }
         let names = Arc::new(names);
         let refused = |error: rustls::Error| TlsError::Refused(error.to_string());
         let mut tcp = ServerConfig::builder_with_provider(provider().clone())
@@ -170,6 +189,9 @@ impl Tls {
         tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let qmux = config.streams.iter().flat_map(|stream| &stream.qmux.0);
         tcp.alpn_protocols.extend(qmux.map(|alpn| alpn.as_bytes().to_vec()));
+        if !config.acme.names.0.is_empty() {
+            tcp.alpn_protocols.push(acme::ALPN.to_vec());
+        }
         tcp.ticketer = Arc::new(keys::TcpTickets(keeping.ring.clone()));
         tcp.session_storage = Arc::new(Nothing);
         let mut quic = RustlsServer::builder()
@@ -197,7 +219,10 @@ pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
     let own = [config.certificate.as_str(), config.key.as_str(), config.keys.file.as_str()];
     let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);
     let time = |path: &str| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect()
+    let stored = acme::file(&config.acme).map(|file| file.to_string_lossy().into_owned());
+    let mut times: Vec<_> = own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect();
+    times.extend(stored.as_deref().map(time));
+    times
 }
 
 #[cfg(test)]
@@ -217,6 +242,7 @@ mod tests {
             exact: [("www.example.org".to_owned(), exact.clone())].into(),
             wild: [("example.org".to_owned(), wild.clone())].into(),
             otherwise: Some(otherwise.clone()),
+            ..Names::default()
         };
         for (name, expected) in [
             (Some("www.example.org"), &exact),

@@ -209,3 +209,49 @@ async fn the_admin_socket_is_for_its_owner() {
         .is_err()
     );
 }
+
+/// A HEADERS frame of HTTP/3 with a field of this many bytes, as a client writes it that does not care what it was told.
+fn headers_frame(size: usize) -> Vec<u8> {
+    // RFC 9204: no dynamic table; GET, https, / from the static one; the authority; a literal field.
+    let mut section = vec![0, 0, 0xd1, 0xd7, 0xc1, 0x50, 9];
+    section.extend_from_slice(b"localhost\x23x-l");
+    let mut rest = size - 127;
+    section.push(0x7f);
+    while rest >= 128 {
+        section.push((rest % 128) as u8 | 0x80);
+        rest /= 128;
+    }
+    section.push(rest as u8);
+    section.resize(section.len() + size, b'x');
+    let mut frame = vec![1];
+    frame.extend_from_slice(&(0x8000_0000 | section.len() as u32).to_be_bytes());
+    frame.extend_from_slice(&section);
+    frame
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_beyond_the_limit_are_answered_over_http3_and_the_connection_goes_on() {
+    let (back_end, count) = counting().await;
+    let site = Site::start("fields-h3", &format!("[limits]\nfields = \"16 KiB\"\n{}", route(&back_end)));
+    let (_endpoint, quic) = site.quic(b"h3").await;
+    let ask = async |size: usize| {
+        let (mut send, mut recv) = quic.open_bi().await.unwrap();
+        send.write_all(&headers_frame(size)).await.unwrap();
+        let _ = send.finish();
+        let mut answer = Vec::new();
+        // An end, and no reset: the answer is whole.
+        while let Some(data) = recv.read_chunk(4_096).await.unwrap() {
+            answer.extend_from_slice(&data);
+        }
+        answer
+    };
+    for _ in 0..3 {
+        let answer = ask(30_000).await;
+        let has = |part: &[u8]| answer.windows(part.len()).any(|window| window == part);
+        // The status as it is, or in the code of RFC 7541 Appendix B.
+        assert!(answer[0] == 1 && (has(b"431") || has(&[0x69, 0x90, 0xff])), "{answer:x?}");
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    assert!(ask(200).await.ends_with(b"ok"));
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+}

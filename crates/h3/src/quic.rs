@@ -1,6 +1,7 @@
 //! The transport under the `h3` crate: its `quic` traits, implemented for tiderace.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     task::{Context, Poll, ready},
 };
@@ -81,7 +82,7 @@ impl traits::Connection<Bytes> for Connection {
 fn bidi(halves: (tiderace::SendStream, tiderace::RecvStream), quic: &tiderace::Connection, max: u64) -> BidiStream {
     let (send, recv) = halves;
     BidiStream {
-        send: SendStream { stream: send, queued: Bytes::new(), ended: false },
+        send: SendStream { stream: send, queued: Bytes::new(), sent: false, ended: false },
         recv: RecvStream { stream: recv, watch: Watch::request(max), quic: quic.clone(), ended: false },
     }
 }
@@ -131,7 +132,7 @@ impl traits::OpenStreams<Bytes> for Opener {
         let mut stream = ready!(self.quic.poll_open_uni_early(cx)).map_err(over)?;
         // RFC 9218 §9: what governs the connection is not held up by responses.
         let _ = stream.set_priority(tiderace::Priority { urgency: 0, incremental: true });
-        Poll::Ready(Ok(SendStream { stream, queued: Bytes::new(), ended: false }))
+        Poll::Ready(Ok(SendStream { stream, queued: Bytes::new(), sent: false, ended: false }))
     }
 
     fn close(&mut self, code: h3::error::Code, reason: &[u8]) {
@@ -139,19 +140,32 @@ impl traits::OpenStreams<Bytes> for Opener {
     }
 }
 
+tokio::task_local! {
+    /// Set while a request is resolved. `h3` answers a request whose fields are too large by itself, with 431, and then drops the
+    /// stream, which would take the answer back: what was answered is finished here. True from then on.
+    pub(crate) static ANSWERED: Cell<bool>;
+}
+
 /// The sending half of a stream.
 pub struct SendStream {
     stream: tiderace::SendStream,
     queued: Bytes,
+    sent: bool,
     ended: bool,
 }
 
 impl Drop for SendStream {
     /// RFC 9114 §4.1.1: whoever gives an exchange up says so with a code of HTTP/3.
     fn drop(&mut self) {
-        if !self.ended {
-            let _ = self.stream.reset(error::Code::REQUEST_CANCELLED.0);
+        if self.ended {
+            return;
         }
+        let whole = self.sent && self.queued.is_empty();
+        let is_answer = whole && ANSWERED.try_with(|answered| answered.set(true)).is_ok();
+        let _ = match is_answer {
+            true => self.stream.finish().is_ok(),
+            false => self.stream.reset(error::Code::REQUEST_CANCELLED.0).is_ok(),
+        };
     }
 }
 
@@ -170,6 +184,7 @@ impl traits::SendStream<Bytes> for SendStream {
             return Err(StreamErrorIncoming::ConnectionErrorIncoming { connection_error });
         }
         let mut data = data.into();
+        self.sent = true;
         self.queued = data.copy_to_bytes(data.remaining());
         Ok(())
     }
@@ -202,7 +217,10 @@ pub struct RecvStream {
 impl Drop for RecvStream {
     fn drop(&mut self) {
         if !self.ended {
-            let _ = self.stream.stop(error::Code::REQUEST_CANCELLED.0);
+            // RFC 9114 §4.1: an answer that does not need the rest of the request is not an error.
+            let answered = ANSWERED.try_with(Cell::get).unwrap_or(false);
+            let code = if answered { error::Code::NO_ERROR } else { error::Code::REQUEST_CANCELLED };
+            let _ = self.stream.stop(code.0);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Serves a connection: each request goes to a function, its response back to the client.
 
 use std::{
+    cell::Cell,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
@@ -18,7 +19,7 @@ use crate::{
     body::{known, promised},
     error::{Code, Error},
     priority,
-    quic::{BidiStream, Connection, SendStream},
+    quic::{ANSWERED, BidiStream, Connection, SendStream},
 };
 
 pub use crate::body::RequestBody;
@@ -27,7 +28,7 @@ pub use crate::body::RequestBody;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes that the fields of a request may have (RFC 9114 §4.2.2), which clients are told; a request with more is
-    /// cancelled. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
+    /// answered with 431. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
     pub max_fields: u64,
     /// A request whose fields have not come within this time is given up.
     pub fields_timeout: Duration,
@@ -193,7 +194,9 @@ where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
 {
-    let resolved = tokio::time::timeout(options.fields_timeout, resolver.resolve_request()).await;
+    // A request whose fields are too large is answered in here (RFC 6585 §5), and that is the end of it.
+    let resolving = ANSWERED.scope(Cell::new(false), resolver.resolve_request());
+    let resolved = tokio::time::timeout(options.fields_timeout, resolving).await;
     // Dropping an unresolved request resets its stream.
     let Ok(resolved) = resolved else { return Err(Error::Closed("the fields did not come in time".to_owned())) };
     let (request, mut stream): (Request<()>, RequestStream<BidiStream, Bytes>) = resolved?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Case, Context,
     command::{Ended, Tests, cargo, load},
-    edge_clients, edge_cost, edge_watch,
+    edge_acme, edge_clients, edge_cost, edge_unit, edge_watch,
     row::{Row, Target},
 };
 
@@ -32,6 +32,12 @@ pub(crate) fn cases() -> Vec<Case> {
             "what the client concludes, and what a race costs, in virtual time and through the relay",
             verdicts,
         ),
+        case(
+            "acme",
+            "a certificate from a real Pebble: got, replaced in time, kept through failures",
+            edge_acme::measure,
+        ),
+        case("unit", "the unit of deploy/, as systemd reads it", edge_unit::measure),
         case("security", "smuggling, floods, slow clients, oversized fields, the admin socket", security),
         case("bad-config", "a wrong configuration changes nothing; errors name file, line and field", bad_config),
     ]
@@ -147,7 +153,15 @@ fn verdict_rows(ended: &Ended, how: &str, runs: &str, tcp: &str) -> Result<Vec<R
 
 fn security(context: &Context) -> Result<Vec<Row>> {
     let ended = test(context, "edge-security", "security", "", &[])?;
-    Ok(vec![failures(&ended, "failures of the security tests")])
+    let abuse = test(context, "edge-abuse", "abuse", "", &[])?;
+    let capture = test(context, "edge-capture", "capture", "", &[])?;
+    let tried = measured(&abuse.stdout).get("abuses of fields tried").copied().with_context(|| abuse.reason())?;
+    Ok(vec![
+        failures(&ended, "failures of the security tests"),
+        failures(&abuse, "abuses of fields that reached a back end")
+            .detail(format!("{tried} tried, byte by byte, over HTTP/2 and HTTP/3; the first that gets through fails")),
+        failures(&capture, "captures without permission, or beyond their bounds"),
+    ])
 }
 
 fn bad_config(context: &Context) -> Result<Vec<Row>> {

@@ -9,7 +9,7 @@ use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    BackEndTls, Config, Many, Policy, Protocol, Route, Stream,
+    Acme, BackEndTls, Config, Many, Policy, Protocol, Route, Stream,
     read::{
         Fault,
         Step::{Key, Number},
@@ -32,7 +32,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         let (missing, given) = if config.key.is_empty() { ("key", "certificate") } else { ("certificate", "key") };
         return Err(Fault::new(&[Key(given)], format!("expected `{missing}` beside it")));
     }
-    if config.certificate.is_empty() && config.certificates.is_empty() {
+    check_acme(&config.acme)?;
+    let by_acme = !config.acme.names.0.is_empty();
+    if config.certificate.is_empty() && config.certificates.is_empty() && !by_acme {
         return Err(Fault::new(&[Key("listen")], "expected `certificate` and `key`: nothing is served without TLS")
             .hint("certificate = \"cert.pem\" and key = \"key.pem\", before the first [section]"));
     }
@@ -85,6 +87,29 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for (number, policy) in config.policies.iter().enumerate() {
         check_policy(number, policy, config)?;
+    }
+    Ok(())
+}
+
+fn check_acme(acme: &Acme) -> Result<(), Fault> {
+    if acme.names.0.is_empty() {
+        return Ok(());
+    }
+    let at = |key| [Key("acme"), Key(key)];
+    names(&acme.names, &at("names"))?;
+    if let Some(name) = acme.names.0.iter().find(|name| name.starts_with('*')) {
+        return Err(Fault::new(&at("names"), format!("an authority does not look at all of `{name}` by TLS-ALPN-01"))
+            .hint("name each, or use a certificate from a file"));
+    }
+    if !acme.terms_agreed {
+        return Err(Fault::new(&at("names"), "expected `terms-agreed = true` beside it")
+            .hint("the authority serves those who agree to its terms; they are linked in its directory"));
+    }
+    if !acme.directory.starts_with("https://") || acme.directory.parse::<Uri>().is_err() {
+        return Err(Fault::new(&at("directory"), format!("expected an https URL, found `{}`", acme.directory)));
+    }
+    if let Some(address) = acme.contact.0.iter().find(|address| !address.contains('@') || address.contains(':')) {
+        return Err(Fault::new(&at("contact"), format!("expected an address for mail, found `{address}`")));
     }
     Ok(())
 }
@@ -281,6 +306,8 @@ impl Config {
             &mut self.admin.socket,
             &mut self.keys.file,
             &mut self.capture.folder,
+            &mut self.acme.folder,
+            &mut self.acme.roots,
         ];
         let paths = own.into_iter().chain(certificates);
         let files = self.routes.iter_mut().flat_map(|route| [&mut route.files, &mut route.tls.roots]);
@@ -307,6 +334,10 @@ impl Config {
         for (number, certificate) in self.certificates.iter().enumerate() {
             let at = [Key("certificate-for"), Number(number)];
             with_path(&at, &certificate.certificate, &certificate.key)?;
+        }
+        if !self.acme.names.0.is_empty() {
+            crate::trust::Trust::read(&self.acme.roots)
+                .map_err(|message| Fault::new(&[Key("acme"), Key("roots")], message))?;
         }
         if !self.keys.file.is_empty() {
             crate::keys::read(Path::new(&self.keys.file)).map_err(|message| {
@@ -387,6 +418,8 @@ to = "tcp://127.0.0.1:6379"
                 "route[1].tls",
                 "https",
             ),
+            ("\n[[route]]", "\n[acme]\nnames = \"a.example\"\n[[route]]", 6, "acme.names", "terms"),
+            ("\n[[route]]", "\n[acme]\nnames = \"*.example\"\nterms-agreed = true\n[[route]]", 6, "acme.names", "each"),
             ("\n[[route]]", "\n[capture]\nenabled = true\n[[route]]", 6, "capture.enabled", "edge.sock"),
             ("\n[[stream]]", "[[policy]]\nname = \"a\"\n[[stream]]", 12, "policy[1]", ""),
             (

@@ -34,6 +34,8 @@ section! {
         /// Certificates by server name.
         #[serde(rename = "certificate-for")]
         certificates: Vec<Certificate> = Vec::new(),
+        /// Certificates from an authority.
+        acme: Acme = Acme::default(),
         /// HTTP/3.
         http3: Http3 = Http3::default(),
         /// Settings of QUIC.
@@ -71,6 +73,27 @@ section! {
         certificate: String = String::new(),
         /// Its private key (PEM).
         key: String = String::new(),
+    }
+}
+
+section! {
+    /// `[acme]`: a certificate from an authority (ACME), which is replaced in time. The authority looks at port 443 of the names, over
+    /// TLS (TLS-ALPN-01), so it has to lead here. `certificate` is for the names that are not here, and may be left out.
+    pub struct Acme {
+        /// The names of the certificate, as in `example.org`; none for no certificate. One or a list.
+        names: Many = Many::default(),
+        /// The authority agrees to serve those who agree to its terms: say so.
+        terms_agreed: bool = false,
+        /// Addresses for mail from the authority. One or a list.
+        contact: Many = Many::default(),
+        /// Where the authority's directory is.
+        directory: String = "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
+        /// Certificates (PEM) one of which has to have signed the authority's own; none for those that the system trusts.
+        roots: String = String::new(),
+        /// A directory, for its owner alone, that keeps account, keys and certificates.
+        folder: String = "acme".to_owned(),
+        /// A certificate is replaced so long before its end, or when a third of its life is left if that is later.
+        renew_before: Span = Span::secs(30 * 86_400),
     }
 }
 

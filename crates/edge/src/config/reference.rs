@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Admin, BackEndTls, Capture, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route, Stream,
-    Transport, section::Section,
+    Acme, Admin, BackEndTls, Capture, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route,
+    Stream, Transport, section::Section,
 };
 
 /// The page, as Markdown.
@@ -18,6 +18,7 @@ pub fn markdown() -> String {
     );
     section::<Config>(&mut page, "The file");
     section::<Certificate>(&mut page, "[[certificate-for]]");
+    section::<Acme>(&mut page, "[acme]");
     section::<Http3>(&mut page, "[http3]");
     section::<Transport>(&mut page, "[transport]");
     section::<Policy>(&mut page, "[[policy]]");

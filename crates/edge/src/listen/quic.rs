@@ -159,7 +159,7 @@ async fn serve(connection: Connection, entrance: Entrance) {
     if let Some(stats) = connection.stats() {
         write_down(&shared.metrics, &stats);
         if let Some(course) = &course {
-            course.end(&stats, &shared.arms);
+            course.end(&stats, &shared.arms, &shared.metrics);
         }
     }
     shared.metrics.connections.get_or_create(&label).dec();

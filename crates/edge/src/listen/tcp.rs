@@ -17,6 +17,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::Entrance;
 use crate::{
+    acme,
     admission::Refusal,
     body::incoming,
     gateway::{self, Peer},
@@ -99,6 +100,10 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     };
     metrics.handshakes.get_or_create(&ResultLabels { protocol: "tcp", result: "completed" }).inc();
     let alpn = stream.get_ref().1.alpn_protocol();
+    if alpn == Some(acme::ALPN) {
+        // An authority has seen what it wanted to see (RFC 8737 §3).
+        return;
+    }
     let is_h2 = alpn == Some(b"h2");
     // Whatever else was agreed on is a private protocol.
     let is_private = alpn.is_some_and(|alpn| alpn != b"h2" && alpn != b"http/1.1");

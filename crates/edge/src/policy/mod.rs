@@ -22,7 +22,10 @@ use tiderace::{
 
 use self::arms::{Arm, Arms, Sample};
 pub(crate) use self::network::Network;
-use crate::config::{self, Many};
+use crate::{
+    config::{self, Many},
+    metrics::{Metrics, PolicyLabels},
+};
 
 /// Packets that a path has to have carried before it is judged by its loss.
 const ENOUGH: u64 = 200;
@@ -241,11 +244,23 @@ impl Course {
     }
 
     /// The connection is over: writes down what it has shown, for each policy that fitted.
-    pub(crate) fn end(&self, stats: &Stats, arms: &Arms) {
+    pub(crate) fn end(&self, stats: &Stats, arms: &Arms, metrics: &Metrics) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let sample = Sample::new(stats, state.sent);
         for (policy, arm) in self.policies.all.iter().zip(&state.arms) {
             if let Some(arm) = arm {
+                let labels = PolicyLabels { policy: policy.config.name.clone(), arm: arm.name() };
+                metrics.policy_connections.get_or_create(&labels).inc();
+                let figures = [
+                    (&metrics.policy_rate, sample.rate),
+                    (&metrics.policy_queueing, sample.queueing),
+                    (&metrics.policy_loss, sample.loss),
+                ];
+                for (figure, value) in figures {
+                    if let Some(value) = value {
+                        figure.get_or_create(&labels).observe(value);
+                    }
+                }
                 arms.add(&policy.config.name, *arm, sample);
             }
         }
