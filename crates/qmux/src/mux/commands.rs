@@ -48,7 +48,7 @@ impl Mux {
         }
     }
 
-    /// Takes bytes from the front of `data`, as many as there is room for; gives their number. With 0, [`Event::Writable`] tells when
+    /// Takes bytes from the front of `data`, as many as there is room for; gives their number. With 0, [`Event::Writable`](super::Event::Writable) tells when
     /// there is more.
     ///
     /// # Errors
