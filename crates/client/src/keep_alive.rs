@@ -30,10 +30,12 @@ pub enum Outcome {
 /// What is known of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The longest silence that it has survived.
+    /// The longest silence that it has survived, or may survive.
     pub kept: Duration,
     /// The shortest after which it was gone.
     pub forgotten: Option<Duration>,
+    /// Nothing has shown yet that it survives so long.
+    guessed: bool,
 }
 
 impl Mapping {
@@ -41,6 +43,7 @@ impl Mapping {
     pub fn next(&self, longest: Duration) -> Duration {
         let next = match self.forgotten {
             None => self.kept + self.kept / 2,
+            Some(_) if self.guessed => self.kept,
             // Near enough: a tenth below what is known to work.
             Some(gone) if gone.saturating_sub(self.kept) <= gone / 8 => self.kept - self.kept / 10,
             Some(gone) => (self.kept + gone) / 2,
@@ -50,22 +53,25 @@ impl Mapping {
 
     /// Whether the time is known well enough.
     pub fn is_known(&self) -> bool {
-        self.forgotten.is_some_and(|gone| gone.saturating_sub(self.kept) <= gone / 8)
+        !self.guessed && self.forgotten.is_some_and(|gone| gone.saturating_sub(self.kept) <= gone / 8)
     }
 
     /// Takes in what came of a silence of this length.
     pub fn learn(&mut self, silence: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Kept => {
-                self.kept = self.kept.max(silence);
+                self.kept = if self.guessed { silence } else { self.kept.max(silence) };
+                self.guessed = false;
                 // It contradicts what was seen before: the network is another, or the mapping was lost by chance.
                 self.forgotten = self.forgotten.filter(|gone| *gone > silence);
             }
             Outcome::Forgotten => {
                 let gone = self.forgotten.map_or(silence, |gone| gone.min(silence));
                 self.forgotten = Some(gone);
-                if self.kept >= gone {
+                // Between a guess and what is too long nothing need be: the next one is well below.
+                if self.guessed || self.kept >= gone {
                     self.kept = gone / 2;
+                    self.guessed = true;
                 }
             }
         }
@@ -108,7 +114,8 @@ impl Mappings {
         }
         // The first silence is as long as `next` makes it.
         let kept = self.first * 2 / 3;
-        let (used, mapping) = self.known.entry(network).or_insert((0, Mapping { kept, forgotten: None }));
+        let (used, mapping) =
+            self.known.entry(network).or_insert((0, Mapping { kept, forgotten: None, guessed: true }));
         *used = self.uses;
         mapping
     }
