@@ -136,5 +136,7 @@ fn proof(name: &str, digest: &[u8]) -> Result<CertifiedKey, String> {
     parameters.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
     let certificate = parameters.self_signed(&key).map_err(wrong)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    CertifiedKey::from_der(vec![certificate.der().clone()], key, tls::provider()).map_err(|error| error.to_string())
+    let key = tls::provider().key_provider.load_private_key(key).map_err(|error| error.to_string())?;
+    // Not read again: its critical extension is one that nobody knows but who asks for it.
+    Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }
