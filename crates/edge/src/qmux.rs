@@ -10,7 +10,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::{
     config,
-    listen::Entrance,
+    listen::{Entrance, Lingering},
     stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
 };
 
@@ -71,7 +71,7 @@ fn settings(config: &config::Config) -> Config {
 }
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(tls: TlsStream<TcpStream>, remote: SocketAddr, entrance: &Entrance) {
+pub(crate) async fn serve(tls: TlsStream<Lingering<TcpStream>>, remote: SocketAddr, entrance: &Entrance) {
     let generation = entrance.shared.current();
     let session = tls.get_ref().1;
     let who = Introduction {

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, net::TcpStream, sync::watch};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::Entrance;
+use super::{Entrance, Lingering};
 use crate::{
     acme,
     admission::Refusal,
@@ -90,7 +90,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     // A failure costs some latency and nothing else.
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
-    let stream = match tokio::time::timeout(limits.handshake_timeout.0, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(limits.handshake_timeout.0, acceptor.accept(Lingering::new(stream))).await {
         Ok(Ok(stream)) => stream,
         failed => {
             let result = if failed.is_ok() { "failed" } else { "timeout" };
@@ -142,10 +142,10 @@ fn kind(error: &hyper::Error) -> &'static str {
     }
 }
 
-type Io = TokioIo<TlsStream<TcpStream>>;
+type Io = TokioIo<TlsStream<Lingering<TcpStream>>>;
 
 async fn serve_h1(
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Lingering<TcpStream>>,
     remote: SocketAddr,
     entrance: &Entrance,
     generation: &Generation,
@@ -168,7 +168,7 @@ async fn serve_h1(
 }
 
 async fn serve_h2(
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Lingering<TcpStream>>,
     remote: SocketAddr,
     entrance: &Entrance,
     generation: &Generation,
