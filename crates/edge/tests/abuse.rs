@@ -3,17 +3,9 @@
 
 mod site;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use http::{Request, Response};
-use http_body_util::BodyExt;
-use site::{BackEnd, Site, full};
+use site::{BackEnd, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Field = (&'static str, &'static str);
@@ -121,19 +113,7 @@ const LENIENT: [&str; 4] = ["two paths", "two methods", "a pseudo-field of answe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_abuse_of_fields_reaches_a_back_end() {
-    let reached = Arc::new(AtomicUsize::new(0));
-    let counting = reached.clone();
-    let back_end = BackEnd::start(move |request: Request<hyper::body::Incoming>| {
-        let counting = counting.clone();
-        async move {
-            // A request that breaks off has not come.
-            if request.into_body().collect().await.is_ok() {
-                counting.fetch_add(1, Ordering::Relaxed);
-            }
-            Response::new(full("ok"))
-        }
-    })
-    .await;
+    let (back_end, reached) = BackEnd::counting().await;
     let site = Site::start("abuse", &format!("[[route]]\nto = \"{}\"\n", back_end.url()));
     // The same bytes with nothing wrong in them do reach it.
     over_h2(&site, &GET).await;

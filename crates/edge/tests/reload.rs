@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, get1, text};
-use tokio::{io::AsyncReadExt, net::TcpListener};
+use tokio::{io::AsyncReadExt, net::TcpListener, sync::Semaphore};
 
 /// Reloads: many when asked for, some otherwise.
 fn reloads() -> u64 {
@@ -255,9 +255,14 @@ async fn shedding_sends_clients_to_tcp_in_one_round_trip() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_answers_what_is_under_way() {
-    let back_end = BackEnd::start(|_| async {
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        Response::new(full(vec![7; 3_000_000]))
+    let come = Arc::new(Semaphore::new(0));
+    let coming = come.clone();
+    let back_end = BackEnd::start(move |_| {
+        coming.add_permits(1);
+        async {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            Response::new(full(vec![7; 3_000_000]))
+        }
     })
     .await;
     let echo = echo_server().await;
@@ -270,6 +275,7 @@ async fn a_stop_answers_what_is_under_way() {
     let (_e2, quic) = site.quic(b"echo").await;
     let (mut send, mut recv) = quic.open_bi().await.unwrap();
     send.write_all(b"one").await.unwrap();
+    AsyncReadExt::read_exact(&mut recv, &mut [0; 3]).await.unwrap();
     let under_way = tokio::spawn(async move {
         let (a, b, c) = tokio::join!(
             async { h3.send(get("https://localhost/")).await.unwrap().into_body().collect().await.unwrap().to_bytes() },
@@ -287,7 +293,7 @@ async fn a_stop_answers_what_is_under_way() {
         );
         (a.len(), b.len(), c.len())
     });
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    come.acquire_many(3).await.unwrap().forget();
     let process = site.process.clone();
     let stopping = tokio::spawn(async move { process.drain().await });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -296,7 +302,7 @@ async fn a_stop_answers_what_is_under_way() {
     send.finish().unwrap();
     let mut all = Vec::new();
     AsyncReadExt::read_to_end(&mut recv, &mut all).await.unwrap();
-    assert_eq!(Bytes::from(all), "onetwo");
+    assert_eq!(Bytes::from(all), "two");
     assert_eq!(under_way.await.unwrap(), (3_000_000, 3_000_000, 3_000_000));
     tokio::time::timeout(Duration::from_secs(5), stopping).await.expect("the stop ends").unwrap();
 }

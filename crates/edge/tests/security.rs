@@ -2,29 +2,11 @@
 
 mod site;
 
-use std::{os::unix::fs::PermissionsExt, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering, time::Duration};
+use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering, time::Duration};
 
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, get1, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// A back end that counts requests and says how many it has got in one connection's bytes.
-async fn counting() -> (BackEnd, Arc<AtomicUsize>) {
-    let count = Arc::new(AtomicUsize::new(0));
-    let counting = count.clone();
-    let back_end = BackEnd::start(move |request: Request<hyper::body::Incoming>| {
-        let counting = counting.clone();
-        async move {
-            if request.into_body().collect().await.is_ok() {
-                counting.fetch_add(1, Ordering::Relaxed);
-            }
-            Response::new(full("ok"))
-        }
-    })
-    .await;
-    (back_end, count)
-}
 
 fn route(back_end: &BackEnd) -> String {
     format!("[[route]]\nto = \"{}\"\n", back_end.url())
@@ -43,7 +25,7 @@ async fn raw(site: &Site, bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_second_request_hides_in_a_first_one() {
-    let (back_end, count) = counting().await;
+    let (back_end, count) = BackEnd::counting().await;
     let site = Site::start("smuggling", &route(&back_end));
     let hidden = "GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for (head, at_most) in [
@@ -72,7 +54,7 @@ async fn no_second_request_hides_in_a_first_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_length_that_lies_reaches_no_back_end_as_a_whole() {
-    let (back_end, count) = counting().await;
+    let (back_end, count) = BackEnd::counting().await;
     let site = Site::start("lengths", &route(&back_end));
     let mut h2 = site.h2().await;
     let lie = || Request::post("https://localhost/").header("content-length", "10").body(full("12345")).unwrap();
@@ -85,7 +67,7 @@ async fn a_length_that_lies_reaches_no_back_end_as_a_whole() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fields_beyond_the_limit_are_refused_everywhere() {
-    let (back_end, count) = counting().await;
+    let (back_end, count) = BackEnd::counting().await;
     let site = Site::start("fields", &format!("[limits]\nfields = \"16 KiB\"\n{}", route(&back_end)));
     let large = "x".repeat(30_000);
     let mut request = get1("/");
@@ -106,7 +88,7 @@ async fn fields_beyond_the_limit_are_refused_everywhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_are_let_go() {
-    let (back_end, _) = counting().await;
+    let (back_end, _) = BackEnd::counting().await;
     let limits =
         "[limits]\nfields-timeout = \"300 ms\"\ncontent-timeout = \"300 ms\"\nhandshake-timeout = \"300 ms\"\n";
     let site = Site::start("slow-clients", &format!("{limits}{}", route(&back_end)));
@@ -131,7 +113,7 @@ async fn slow_clients_are_let_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_meet_limits_and_others_are_served() {
-    let (back_end, _) = counting().await;
+    let (back_end, _) = BackEnd::counting().await;
     let limits = "[limits]\nconnections-per-address = 6\n";
     let site = Site::start("floods", &format!("{limits}{}", route(&back_end)));
     let mut held = Vec::new();
@@ -184,7 +166,7 @@ async fn requests_that_are_given_up_at_once_leave_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_admin_socket_is_for_its_owner() {
-    let (back_end, _) = counting().await;
+    let (back_end, _) = BackEnd::counting().await;
     let site = Site::start("admin", &format!("[admin]\nsocket = \"edge.sock\"\n{}", route(&back_end)));
     let socket = site.directory.0.join("edge.sock");
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
@@ -231,7 +213,7 @@ fn headers_frame(size: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fields_beyond_the_limit_are_answered_over_http3_and_the_connection_goes_on() {
-    let (back_end, count) = counting().await;
+    let (back_end, count) = BackEnd::counting().await;
     let site = Site::start("fields-h3", &format!("[limits]\nfields = \"16 KiB\"\n{}", route(&back_end)));
     let (_endpoint, quic) = site.quic(b"h3").await;
     let ask = async |size: usize| {

@@ -42,6 +42,9 @@ impl Default for Options {
     }
 }
 
+/// How long a client that was told to go has for reading the last answers and closing the connection.
+const CLIENT_CLOSES: Duration = Duration::from_secs(1);
+
 /// The stream of a request, in its extensions, for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStreamId(pub u64);
@@ -139,6 +142,9 @@ where
         });
     }
     deliver(&quic).await;
+    // What was acknowledged need not be read yet, and some clients forget it when the connection closes. One that has nothing to do here
+    // any more closes by itself.
+    let _ = tokio::time::timeout(CLIENT_CLOSES, quic.closed()).await;
     quic.close(Code::NO_ERROR.0, b"");
     Ok(())
 }

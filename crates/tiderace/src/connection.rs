@@ -9,7 +9,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use transport::{CloseReason, Handle, MigrateError, Stats, fec::DatagramFlow, streams::Priority, tls::EarlyData};
+use transport::{
+    CloseReason, Handle, MigrateError, Stats,
+    fec::DatagramFlow,
+    streams::{Chunk, Priority, Then},
+    tls::EarlyData,
+};
 use units::Duration;
 use wire::{ConnectionId, Dir, StreamId};
 
@@ -519,6 +524,11 @@ impl Connection {
         act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
     ) -> Result<T, CloseReason> {
         self.act(&mut self.held.shared.lock(), act)
+    }
+
+    /// What had arrived of a stream when the connection ended.
+    pub(crate) fn unread(&self, state: &mut State, id: StreamId) -> Option<(Vec<Chunk>, Then)> {
+        state.connections.get_mut(&self.held.handle)?.take_unread(id)
     }
 
     /// Acts on the connection and its waiters while it is open.

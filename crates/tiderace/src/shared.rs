@@ -8,7 +8,10 @@ use std::{
 };
 
 use rustc_hash::FxHashMap;
-use transport::{CloseReason, Event, Handle, streams::StreamEvent};
+use transport::{
+    CloseReason, Event, Handle,
+    streams::{Chunk, StreamEvent, Then},
+};
 use wire::{Dir, StreamId};
 
 use crate::{
@@ -67,7 +70,12 @@ pub(crate) struct Waiters {
     writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
+    /// What had arrived when the peer closed the connection, for those who come to read it.
+    unread: Option<Box<Unread>>,
 }
+
+/// Parts of streams, and what comes after them.
+pub(crate) type Unread = FxHashMap<StreamId, (Vec<Chunk>, Then)>;
 
 /// What a task waits for, unless it is a stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +133,11 @@ impl Waiters {
 
     pub(crate) fn forget_end(&mut self, id: StreamId) {
         take(&mut self.ends, id);
+    }
+
+    /// What had arrived of a stream at the end of the connection, if that was not taken before.
+    pub(crate) fn take_unread(&mut self, id: StreamId) -> Option<(Vec<Chunk>, Then)> {
+        self.unread.as_mut()?.remove(&id)
     }
 
     fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
@@ -221,6 +234,16 @@ impl State {
             let waits = !waiters.held;
             let arrived = waits && matches!(event, Event::Connected);
             let early = waits && matches!(event, Event::EarlyData { accepted: true });
+            if let Event::Closed(reason) = &event
+                && waiters.held
+                && matches!(reason, CloseReason::PeerApplication { .. })
+                && let Some(connection) = self.endpoint.connection_mut(handle)
+            {
+                // The peer may close as soon as all has arrived, and that can be before all is read.
+                let unread = connection.take_unread();
+                let unread: Unread = unread.into_iter().map(|(id, chunks, then)| (id, (chunks, then))).collect();
+                waiters.unread = (!unread.is_empty()).then(|| Box::new(unread));
+            }
             waiters.on_event(event, wake);
             if early {
                 self.incoming_early.push_back(handle);

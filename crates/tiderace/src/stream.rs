@@ -225,6 +225,14 @@ enum RecvEnd {
     Reset(u64),
 }
 
+fn end_of(then: streams::Then) -> Option<RecvEnd> {
+    match then {
+        streams::Then::More | streams::Then::Blocked => None,
+        streams::Then::End => Some(RecvEnd::Complete),
+        streams::Then::Reset(code) => Some(RecvEnd::Reset(code)),
+    }
+}
+
 impl RecvStream {
     pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
         Self { connection, id, fetched: VecDeque::new(), end: None, ended: false }
@@ -235,7 +243,8 @@ impl RecvStream {
         self.id
     }
 
-    /// The next bytes in order, at most `max`. `None` at the end of the stream.
+    /// The next bytes in order, at most `max`. `None` at the end of the stream. What arrived before the peer's application closed
+    /// the connection can be read afterwards, too.
     ///
     /// # Errors
     /// When the peer reset the stream, or the connection is over.
@@ -303,24 +312,31 @@ impl RecvStream {
     fn poll_fetch(&mut self, cx: &mut Context<'_>, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, .. } = self;
         let mut state = connection.held.shared.lock();
-        let (outcome, credit) = connection.act(&mut state, |waiters, connection| {
+        let done = connection.act(&mut state, |waiters, connection| {
             let outcome = match connection.read_many(*id, FETCH, order, |chunk| fetched.push_back(chunk)) {
                 Ok(streams::Then::Blocked) if fetched.is_empty() => {
                     waiters.wait_read(*id, cx.waker());
                     Poll::Pending
                 }
                 Ok(then) => {
-                    *end = match then {
-                        streams::Then::More | streams::Then::Blocked => None,
-                        streams::Then::End => Some(RecvEnd::Complete),
-                        streams::Then::Reset(code) => Some(RecvEnd::Reset(code)),
-                    };
+                    *end = end_of(then);
                     Poll::Ready(Ok(()))
                 }
                 Err(_) => Poll::Ready(Err(ReadError::StreamClosed)),
             };
             (outcome, connection.wants_to_send_credit())
-        })?;
+        });
+        let (outcome, credit) = match done {
+            Ok(done) => done,
+            Err(reason) => {
+                let Some((chunks, then)) = connection.unread(&mut state, *id) else {
+                    return Poll::Ready(Err(reason.into()));
+                };
+                fetched.extend(chunks);
+                *end = end_of(then);
+                return Poll::Ready(Ok(()));
+            }
+        };
         if credit {
             state.wake_driver();
         }

@@ -115,6 +115,34 @@ async fn a_dropped_stream_is_reset_and_stopped() {
 }
 
 #[tokio::test]
+async fn what_has_arrived_can_be_read_after_the_peer_has_closed() {
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    let (mut send, mut recv) = connected.open_bi().await.unwrap();
+    send.write_chunk(Bytes::from_static(b"go")).await.unwrap();
+    let (mut whole, mut request) = accepted.accept_bi().await.unwrap();
+    assert_eq!(request.read_chunk(2).await.unwrap().unwrap(), "go");
+    let mut open = accepted.open_uni().await.unwrap();
+    open.write_chunk(Bytes::from_static(b"without an end")).await.unwrap();
+    let mut cut = connected.accept_uni().await.unwrap();
+    whole.write_chunk(vec![7; 100_000].into()).await.unwrap();
+    whole.finish().unwrap();
+    // All of it is acknowledged, and nothing of it is read.
+    whole.finished().await.unwrap();
+    while accepted.unacknowledged() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    accepted.close(4, b"");
+    let closed = CloseReason::PeerApplication { code: 4, reason: Bytes::new() };
+    assert_eq!(connected.closed().await, closed);
+    // Long after the draining period, too.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(recv.read_to_end(1_000_000).await.unwrap(), vec![7; 100_000]);
+    // A stream that has not come to its end does not look as if it had.
+    assert_eq!(cut.read_chunk(100).await.unwrap().unwrap(), "without an end");
+    assert_eq!(cut.read_chunk(100).await.unwrap_err(), tiderace::ReadError::ConnectionClosed(closed));
+}
+
+#[tokio::test]
 async fn nobody_there_is_said_after_the_timeout() {
     let profile = Profile { handshake_timeout: std::time::Duration::from_millis(300), ..Profile::default() };
     let (_, client_config) = configs(&profile);

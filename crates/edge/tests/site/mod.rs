@@ -6,7 +6,10 @@ use std::{
     future::Future,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -159,6 +162,23 @@ impl Drop for BackEnd {
 }
 
 impl BackEnd {
+    /// One that counts the requests that have come whole.
+    pub async fn counting() -> (Self, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counting = count.clone();
+        let back_end = Self::start(move |request: Request<Incoming>| {
+            let counting = counting.clone();
+            async move {
+                if request.into_body().collect().await.is_ok() {
+                    counting.fetch_add(1, Ordering::Relaxed);
+                }
+                Response::new(full("ok"))
+            }
+        })
+        .await;
+        (back_end, count)
+    }
+
     pub async fn start<S, F>(service: S) -> Self
     where
         S: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,

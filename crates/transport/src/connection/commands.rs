@@ -131,6 +131,11 @@ impl Connection {
         self.streams.read_many(id, enough, order, out)
     }
 
+    /// Takes what has arrived on all streams and was not read, with what comes after it: a connection that is over forgets it soon.
+    pub fn take_unread(&mut self) -> Vec<(StreamId, Vec<Chunk>, Then)> {
+        self.streams.take_unread()
+    }
+
     /// Queues an unreliable datagram (RFC 9221). When the queue is full, its oldest entry is dropped and reported.
     ///
     /// # Errors

@@ -283,6 +283,23 @@ impl Streams {
         Ok(then)
     }
 
+    /// Takes what has arrived and was not read: of each stream the parts, in the order in which the application reads it, and what comes
+    /// after them.
+    pub fn take_unread(&mut self) -> Vec<(StreamId, Vec<Chunk>, Then)> {
+        let mut unread = Vec::new();
+        for slot in self.slab.slots() {
+            let stream = &self.slab[slot];
+            let (id, order) = (stream.id, stream.recv.order());
+            let mut chunks = Vec::new();
+            // A stream that was read to its end, or that nobody wants to read, has nothing.
+            let Ok(then) = self.read_many(id, usize::MAX, order, |chunk| chunks.push(chunk)) else { continue };
+            if !chunks.is_empty() || then != Then::Blocked {
+                unread.push((id, chunks, then));
+            }
+        }
+        unread
+    }
+
     /// The next part of a stream, at most `max` bytes (and at least one). `Ok(None)` is the end: all data was read. That is
     /// said once.
     ///

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::{
+    application::Order,
     assembler::{Assembler, Holdings},
     flow::ReceiveWindow,
 };
@@ -83,6 +84,11 @@ impl RecvPart {
     #[inline]
     pub(super) fn wants_credit(&self) -> bool {
         self.phase == Phase::Open && self.final_size.is_none()
+    }
+
+    /// How the application reads.
+    pub(super) fn order(&self) -> Order {
+        if self.unordered { Order::Unordered } else { Order::Ordered }
     }
 
     /// The code of the STOP_SENDING frame that has to arrive.
