@@ -12,7 +12,10 @@ pub type Stream = u64;
 /// Something the workload has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// The handshake is complete: streams and datagrams may be used.
+    /// At a client that has been here before: streams may be used although the handshake is not complete. What they carry may
+    /// leave as early data (RFC 9001 §4.6).
+    Early,
+    /// The handshake is complete: streams and datagrams may be used. Streams from before go on.
     Established,
     /// The peer has opened streams: [`Host::accept`] gives them.
     Opened,

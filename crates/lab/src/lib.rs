@@ -43,5 +43,6 @@ pub mod suite;
 pub mod summary;
 pub mod throttle;
 pub mod tiderace;
+mod tls;
 pub mod view;
 pub mod workload;

@@ -10,7 +10,7 @@ use crate::{
     rivals::Rivals,
     scenario::{Fault, Selection, Settings, nearest},
     settings,
-    tiderace::with_profile,
+    tiderace::with_setup,
 };
 
 /// Stacks of others that a program has.
@@ -41,7 +41,7 @@ pub fn absent(selection: &Selection) -> Vec<String> {
 /// When a controller, a field or a rival does not exist, or a value does not fit.
 pub fn contenders(selection: &Selection) -> Result<Vec<Box<dyn Contender>>, Fault> {
     let profiles = settings::profiles(selection)?;
-    let mut contenders: Vec<_> = profiles.into_iter().map(with_profile).collect();
+    let mut contenders: Vec<_> = profiles.into_iter().map(with_setup).collect();
     for name in &selection.stacks {
         contenders.push(other(name)?);
     }
@@ -82,7 +82,7 @@ fn rival(selection: &Selection, name: &str, index: usize) -> Result<Box<dyn Cont
         let hint = Some(format!("{}there are {}", meant.unwrap_or_default(), known.join(", ")));
         Fault { field: field.clone(), message: format!("there is no contender `{name}`"), hint: fault.hint.and(hint) }
     })?;
-    found.into_iter().next().map(with_profile).ok_or_else(|| Fault {
+    found.into_iter().next().map(with_setup).ok_or_else(|| Fault {
         field,
         message: format!("there is no contender `{name}`"),
         hint: None,

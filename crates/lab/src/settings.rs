@@ -1,4 +1,4 @@
-//! Profiles of our own stack from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
+//! What our own stack is set to, from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
 
 use serde_json::Value;
 use transport::{Profile, ack_frequency::AckFrequency};
@@ -6,12 +6,25 @@ use units::duration_text;
 
 use crate::scenario::{Fault, Selection, Settings, nearest};
 
+/// How our own stack takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// The settings of the transport, at both ends.
+    pub profile: Profile,
+    /// The client has been at the server before each connection: it resumes the session, and streams that it opens before the
+    /// handshake is complete carry early data.
+    pub early_data: bool,
+}
+
+/// The field of a scenario's profile that is not one of [`Profile`]'s.
+const EARLY_DATA: &str = "early_data";
+
 /// The profiles that a scenario selects, in its order.
 ///
 /// # Errors
 /// When a controller or a field does not exist, or a value does not fit.
-pub fn profiles(selection: &Selection) -> Result<Vec<Profile>, Fault> {
-    let mut profiles = Vec::new();
+pub fn profiles(selection: &Selection) -> Result<Vec<Setup>, Fault> {
+    let mut profiles: Vec<Setup> = Vec::new();
     for controller in &selection.congestion {
         for ack in &selection.ack {
             let mut own = Settings::from_iter([("congestion".to_owned(), Value::from(controller.as_str()))]);
@@ -29,7 +42,7 @@ pub fn profiles(selection: &Selection) -> Result<Vec<Profile>, Fault> {
         let Some(name) = own.get("name").and_then(Value::as_str) else {
             return Err(Fault { field, message: "a profile needs a name".to_owned(), hint: None });
         };
-        if profiles.iter().any(|profile: &Profile| profile.name == name) {
+        if profiles.iter().any(|setup| setup.profile.name == name) {
             return Err(Fault { field, message: format!("`{name}` is named twice"), hint: None });
         }
         profiles.push(profile(name, own, &selection.settings, &field)?);
@@ -38,9 +51,10 @@ pub fn profiles(selection: &Selection) -> Result<Vec<Profile>, Fault> {
 }
 
 /// One profile: the usual values, those for all contenders, and its own.
-fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Profile, Fault> {
+fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Setup, Fault> {
     let fault = |message: String, hint: Option<String>| Fault { field: field.to_owned(), message, hint };
     let mut usual = serde_json::to_value(Profile::default()).map_err(|error| fault(error.to_string(), None))?;
+    usual[EARLY_DATA] = Value::from(false);
     for (settings, place) in [(all, "contenders.settings"), (own, field)] {
         for (key, value) in settings {
             set(&mut usual, key, value).map_err(|(message, hint)| Fault {
@@ -51,7 +65,15 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Pr
         }
     }
     usual["name"] = Value::from(name);
-    serde_json::from_value(usual).map_err(|error| fault(error.to_string(), None))
+    let early_data = match usual[EARLY_DATA].take() {
+        Value::Bool(on) => on,
+        other => return Err(fault(format!("`{EARLY_DATA}` is true or false, not {other}"), None)),
+    };
+    if let Some(fields) = usual.as_object_mut() {
+        fields.remove(EARLY_DATA);
+    }
+    let profile = serde_json::from_value(usual).map_err(|error| fault(error.to_string(), None))?;
+    Ok(Setup { profile, early_data })
 }
 
 /// A list of names has one mistake that people make: a name that there is not.
@@ -130,9 +152,12 @@ mod tests {
             acks = { max_delay = "100 ms", every = 4 }
             keep_alive = "5 s"
             pacing = false
+            early-data = true
             "#,
         ))
         .unwrap();
+        assert_eq!((made[0].early_data, made[1].early_data), (false, true));
+        let made: Vec<Profile> = made.into_iter().map(|setup| setup.profile).collect();
         assert_eq!(
             (made[0].name.as_str(), made[0].acks.every, made[0].idle_timeout),
             ("cubic", 10, Duration::from_secs(12))
@@ -164,6 +189,7 @@ mod tests {
             ),
             ("[[profiles]]\nacks = { every = 1 }", "contenders.profiles.0", "needs a name", ""),
             ("settings = { pacing = 3 }", "contenders.congestion", "", ""),
+            ("settings = { early_data = 1 }", "contenders.congestion", "`early_data` is true or false, not 1", ""),
         ] {
             let fault = profiles(&selection(text)).unwrap_err();
             assert!(fault.field == field && fault.message.contains(message), "{fault:?}");

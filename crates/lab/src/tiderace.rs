@@ -1,12 +1,11 @@
 //! Our own stack as a contender: `tiderace` with one of its congestion controllers.
 //!
-//! Each end is an endpoint with one connection. TLS is real (rustls), with certificates and a clock that never change:
-//! only keys differ from run to run, and no length depends on them.
+//! Each end is an endpoint with one connection.
 
 use std::{
     fs::File,
     io::BufWriter,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -19,10 +18,7 @@ use transport::{
     observe::{Both, LossEvent, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
     streams::{Order, Priority, ReadError, StreamEvent, WriteError},
-    tls::{
-        ClientTls, ServerTls,
-        rustls_backend::{FixedClock, Identity as Certificates, RustlsClient, RustlsServer},
-    },
+    tls::EarlyData,
 };
 use units::{Duration, Instant};
 use wire::{Dir, StreamId};
@@ -30,7 +26,9 @@ use wire::{Dir, StreamId};
 use crate::{
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RepairCounters, RunSpec},
     host::{Host, HostEvent, ReadEnd, Stream, Written},
+    settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
+    tls::{self, SERVER_NAME, TLS},
     view::SenderView,
 };
 
@@ -56,62 +54,56 @@ pub fn contender_asking(controller: &str, ack_frequency: AckFrequency) -> Option
 
 /// Our stack with a profile of one's own, under the profile's name.
 pub fn with_profile(profile: Profile) -> Box<dyn Contender> {
-    Box::new(SansIo(Tiderace { profile: Arc::new(profile) }))
+    with_setup(Setup { profile, early_data: false })
+}
+
+/// As [`with_profile`], with everything that can be set.
+pub(crate) fn with_setup(setup: Setup) -> Box<dyn Contender> {
+    Box::new(SansIo(Tiderace { profile: Arc::new(setup.profile), early_data: setup.early_data }))
 }
 
 /// Builds both ends with one profile.
 struct Tiderace {
     profile: Arc<Profile>,
+    early_data: bool,
 }
 
-/// The application protocol of the workloads.
-const ALPN: &str = "tiderace-lab";
-/// The name in the server's certificate.
-pub(crate) const SERVER_NAME: &str = "server.lab.tiderace.test";
-/// 2027-01-15, when the certificates are valid.
-const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
 /// A batch: as much as one send with segmentation offload takes.
 const BATCH: usize = 64 * 1024;
 
-/// TLS for both ends; the reason when the fixtures cannot be used.
-pub(crate) type Tls = (Arc<dyn ClientTls>, Arc<dyn ServerTls>);
-
-pub(crate) static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| tls().map_err(|error| error.to_string()));
-
-fn tls() -> Result<Tls, transport::tls::rustls_backend::ConfigError> {
-    let chain =
-        vec![include_bytes!("../fixtures/leaf.der").to_vec(), include_bytes!("../fixtures/intermediate.der").to_vec()];
-    let certificates = Certificates::from_der(chain, include_bytes!("../fixtures/leaf.key.der").to_vec())?;
-    let root = include_bytes!("../fixtures/root.der").to_vec();
-    // A run must not find the sessions of the one before.
-    let client = RustlsClient::builder().alpn(ALPN).clock(Arc::new(CLOCK)).roots([root]).without_resumption();
-    let client = client.build()?;
-    let server = RustlsServer::builder().alpn(ALPN).clock(Arc::new(CLOCK)).identity(certificates).build()?;
-    Ok((Arc::new(client), Arc::new(server)))
-}
-
 impl Tiderace {
     fn end(&self, spec: &RunSpec<'_>, connection: &ConnectionSpec, client: bool) -> Result<End, BuildError> {
-        let (client_tls, server_tls) = TLS.as_ref().map_err(|error| BuildError(format!("TLS: {error}")))?;
         let side = if client { "client" } else { "server" };
         let seed = spec.seed.child(side, connection.index as u64);
         let samples = Samples::default();
         let watch: Arc<dyn ObserverFactory> = Arc::new(self.watch(samples.clone(), spec, connection, client)?);
-        let server = (!client).then(|| {
-            let config = ServerConfig::new(Arc::clone(server_tls), Arc::clone(&self.profile));
-            Arc::new(ServerConfig { retry: RetryPolicy::Never, observe: Some(Arc::clone(&watch)), ..config })
-        });
+        let failed = |error: &String| BuildError(format!("TLS: {error}"));
+        let (client_tls, server_tls) = TLS.as_ref().map_err(failed)?;
+        let mut endpoint = EndpointConfig::from_seed(seed);
+        let (mut as_client, mut as_server) = (None, None);
+        if client {
+            let config = match self.early_data {
+                true => tls::visit(&self.profile, connection.client, seed.child("visit", 0)).map_err(|e| failed(&e))?,
+                false => ClientConfig::new(client_tls.clone(), self.profile.clone()),
+            };
+            as_client = Some(ClientConfig { observe: Some(watch), ..config });
+        } else {
+            let mut tls = server_tls.clone();
+            if self.early_data {
+                (tls, endpoint.ring) = (tls::server_of_returning().map_err(|e| failed(&e))?, tls::ring());
+            }
+            let config = ServerConfig::new(tls, self.profile.clone());
+            as_server = Some(Arc::new(ServerConfig { retry: RetryPolicy::Never, observe: Some(watch), ..config }));
+        }
         let (local, remote) = match client {
             true => (connection.client, connection.server),
             false => (connection.server, connection.client),
         };
         Ok(End {
-            endpoint: Endpoint::new(EndpointConfig::from_seed(seed), server),
-            client: client.then(|| {
-                let config = ClientConfig::new(Arc::clone(client_tls), Arc::clone(&self.profile));
-                ClientConfig { observe: Some(watch), ..config }
-            }),
+            endpoint: Endpoint::new(endpoint, as_server),
+            client: as_client,
             handle: None,
+            early: false,
             local,
             remote,
             buffer: vec![0; BATCH],
@@ -146,11 +138,12 @@ impl StackBuilder for Tiderace {
     fn identity(&self) -> Identity {
         let profile = serde_json::to_value(&*self.profile).ok();
         let parameters = profile.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
+        let early = self.early_data.then(|| ("early_data".to_owned(), "true".to_owned()));
         let plain = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Identity {
             name: format!("tiderace {}", self.profile.name),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            parameters: parameters.map(|(name, value)| (name.clone(), plain(value))).collect(),
+            parameters: parameters.map(|(name, value)| (name.clone(), plain(value))).chain(early).collect(),
         }
     }
 
@@ -162,6 +155,9 @@ impl StackBuilder for Tiderace {
         }
         if self.profile.fec.protects() {
             factors.push(factor("fec", self.profile.fec.to_string()));
+        }
+        if self.early_data {
+            factors.push(factor("early-data", accepted(EarlyData::Accepted)));
         }
         factors
     }
@@ -175,12 +171,25 @@ impl StackBuilder for Tiderace {
     }
 }
 
+/// What became of early data, in a word.
+fn accepted(early_data: EarlyData) -> String {
+    let word = match early_data {
+        EarlyData::None => "none",
+        EarlyData::Offered => "offered",
+        EarlyData::Accepted => "accepted",
+        EarlyData::Rejected => "refused",
+    };
+    word.to_owned()
+}
+
 /// One end of a connection: an endpoint of its own.
 struct End {
     endpoint: Endpoint,
     /// A client's settings.
     client: Option<ClientConfig>,
     handle: Option<Handle>,
+    /// Early data can leave, and the workload does not know it yet.
+    early: bool,
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
     buffer: Vec<u8>,
@@ -201,6 +210,8 @@ struct Last {
     fec: FecPolicy,
     /// Repair symbols; with `auto` the times that it was weighed whether they are worth it.
     fec_at_work: u64,
+    early_data: EarlyData,
+    early_bytes: u64,
 }
 
 /// What watches the connection from its first packet on.
@@ -292,6 +303,8 @@ impl End {
             ack_requests_acked: stats.ack_requests_acked,
             fec: connection.fec(),
             fec_at_work: if connection.fec() == FecPolicy::Auto { stats.fec_reviews } else { stats.fec_repairs_sent },
+            early_data: connection.early_data(),
+            early_bytes: stats.early_bytes_sent + stats.early_bytes_received,
         }
     }
 }
@@ -300,7 +313,10 @@ impl Stack for End {
     fn start(&mut self, now: Instant) {
         let Some(config) = &self.client else { return };
         match self.endpoint.connect(now, config, self.remote, SERVER_NAME) {
-            Ok(handle) => self.adopt(handle),
+            Ok(handle) => {
+                self.adopt(handle);
+                self.early = self.connection().is_some_and(|connection| connection.early_data() == EarlyData::Offered);
+            }
             Err(error) => self.failed = Some(error.to_string()),
         }
     }
@@ -400,6 +416,7 @@ impl Stack for End {
                 if last.fec == FecPolicy::Auto { "times that repair was weighed" } else { "repair symbols sent" },
                 last.fec_at_work,
             ),
+            evidence("early-data", accepted(last.early_data), "bytes of 0-RTT packets", last.early_bytes),
         ]
     }
 
@@ -422,6 +439,9 @@ impl Host for End {
         if let Some(reason) = self.failed.take() {
             return Some(HostEvent::Closed(reason));
         }
+        if std::mem::take(&mut self.early) {
+            return Some(HostEvent::Early);
+        }
         while let Some((handle, event)) = self.endpoint.poll_event() {
             if Some(handle) != self.handle {
                 continue;
@@ -442,7 +462,12 @@ impl Host for End {
     }
 
     fn open(&mut self) -> Option<Stream> {
-        self.connection()?.open(Dir::Bi).map(|id| id.0)
+        let connection = self.connection()?;
+        let id = match connection.early_data() {
+            EarlyData::Offered => connection.open_early(Dir::Bi),
+            _ => connection.open(Dir::Bi),
+        };
+        id.map(|id| id.0)
     }
 
     fn accept(&mut self) -> Option<Stream> {

@@ -5,6 +5,7 @@ extern crate tiderace_lab as lab;
 use lab::{
     figure::Figure,
     record::{Record, RunOutcome},
+    roster::contenders,
     run::run_one,
     scenario::{Scenario, parse},
     tiderace::{contender, controllers},
@@ -93,6 +94,39 @@ fn requests_and_datagrams() {
     assert_eq!(record.outcome, RunOutcome::Valid);
     assert!((value(&record, Figure::ResidualLoss) - 0.01).abs() < 0.012, "{}", value(&record, Figure::ResidualLoss));
     assert!((0.020..0.040).contains(&value(&record, Figure::DelayP50)), "{}", value(&record, Figure::DelayP50));
+}
+
+/// What takes part by these lines of a scenario.
+fn taking_part(lines: &str) -> Vec<Box<dyn lab::contender::Contender>> {
+    contenders(&toml::from_str(lines).unwrap()).unwrap()
+}
+
+#[test]
+fn clients_that_come_back_save_a_round_trip() {
+    let flows = "workload = \"flows\"\nresponse-size = \"5 kB\"";
+    let changes = [
+        ("workload = \"bulk\"", flows),
+        ("loss = \"1 %\"\n", ""),
+        ("connections = 2", "connections = 40"),
+        ("\"50 ms\"", "\"2 s\""),
+        ("warmup = \"1 s\"", "warmup = \"0 s\""),
+    ];
+    let scenario = scenario(&changes);
+    let both = taking_part(
+        "profiles = [{ name = \"first\" }, { name = \"again\", early-data = true }]\nsettings = { congestion = \"cubic\" }",
+    );
+    let [first, again] = [0, 1].map(|which| run_one(&scenario, both[which].as_ref(), 1, None));
+    let [slow, fast] = [&first, &again].map(|record| {
+        assert_eq!(record.outcome, RunOutcome::Valid);
+        value(record, Figure::FlowP50)
+    });
+    // A round trip of 40 ms, and the time of the certificates.
+    assert!((0.038..0.050).contains(&(slow - fast)), "{slow} s, {fast} s");
+    for connection in &again.connections {
+        let shown = connection.evidence.iter().find(|evidence| evidence.factor == "early-data").unwrap();
+        assert!(shown.value == "accepted" && shown.count > 100, "{shown:?}");
+    }
+    assert_eq!(again, run_one(&scenario, both[1].as_ref(), 1, None), "tickets and keys are others, and nothing else");
 }
 
 #[test]

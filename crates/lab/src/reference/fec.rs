@@ -14,7 +14,7 @@ use crate::{
     run::{Execution, run_all},
     settings::profiles,
     stats::interval::Interval,
-    tiderace::with_profile,
+    tiderace::with_setup,
 };
 
 /// A path and what runs over it.
@@ -135,7 +135,7 @@ pub fn records(setting: &Setting, fec: &str) -> Result<Vec<Record>, Failed> {
     let scenario = scenario(&text)?;
     let profiles =
         profiles(&scenario.contenders).map_err(|fault| Failed(format!("{}: {}", fault.field, fault.message)))?;
-    let contenders: Vec<_> = profiles.into_iter().map(with_profile).collect();
+    let contenders: Vec<_> = profiles.into_iter().map(with_setup).collect();
     let first = scenario.run.seed;
     let cells = cells(1, first..first + u64::from(scenario.run.seeds));
     let records = run_all(&scenario, &contenders, &cells, &Execution::default(), &|_| {});

@@ -19,7 +19,7 @@ use wire::{Dir, StreamId};
 use super::Failed;
 use crate::{
     scenario::QueueSize,
-    tiderace::{SERVER_NAME, TLS},
+    tls::{SERVER_NAME, TLS},
 };
 
 /// One download.

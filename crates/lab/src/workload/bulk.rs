@@ -53,7 +53,7 @@ impl Bulk {
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
         match *event {
-            HostEvent::Established | HostEvent::Available => self.open(host, scope.now),
+            HostEvent::Early | HostEvent::Established | HostEvent::Available => self.open(host, scope.now),
             HostEvent::Opened => {
                 while let Some(stream) = host.accept() {
                     if self.sends {

@@ -1,5 +1,7 @@
 //! Unreliable datagrams at a constant rate (RFC 9221), or as many messages in order on a stream. Each carries its number and the
 //! time at which it was handed to the stack, so the receiver knows what it misses and how long each took.
+//!
+//! A client that has been here before announces what will come on a stream, as early data; datagrams follow the handshake.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use units::{DataSize, Duration, Instant};
@@ -13,6 +15,8 @@ use crate::{
 
 /// Bytes of number and time at the front of each datagram.
 const HEAD: usize = 16;
+/// Bytes of an announcement.
+const ANNOUNCEMENT: u64 = 256;
 
 /// One end of a connection with datagrams.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(super) struct Datagrams {
     stream: Option<Stream>,
     /// What the stream's buffer has no room for yet, or what has come of a message so far.
     rest: BytesMut,
+    /// Bytes that have come of an announcement.
+    announced: u64,
 }
 
 impl Datagrams {
@@ -59,17 +65,27 @@ impl Datagrams {
             in_order: spec.scenario.traffic.workload == Workload::Messages,
             stream: None,
             rest: BytesMut::new(),
+            announced: 0,
         }
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
         match event {
-            HostEvent::Established if self.sends => {
-                self.next = Some(scope.now);
-                if self.in_order {
-                    self.stream = host.open();
+            HostEvent::Early if self.in_order && self.sends => self.begin(host, scope.now),
+            HostEvent::Early if !self.in_order => {
+                // It fits into a stream that has just been opened, and a peer that permits none goes without.
+                if let Some(stream) = host.open() {
+                    host.write(stream, &mut pattern(0, ANNOUNCEMENT));
+                    host.finish(stream);
                 }
             }
+            HostEvent::Established if self.sends && self.next.is_none() => self.begin(host, scope.now),
+            HostEvent::Opened if !self.in_order => {
+                while let Some(stream) = host.accept() {
+                    self.hear(host, stream, scope);
+                }
+            }
+            HostEvent::Readable(stream) if !self.in_order => self.hear(host, *stream, scope),
             HostEvent::Opened if self.in_order => {
                 self.stream = host.accept();
                 self.read(host, scope);
@@ -83,6 +99,23 @@ impl Datagrams {
             }
             _ => {}
         }
+    }
+
+    /// Sends from now on.
+    fn begin(&mut self, host: &mut impl Host, now: Instant) {
+        self.next = Some(now);
+        if self.in_order {
+            self.stream = host.open();
+        }
+    }
+
+    /// Takes an announcement.
+    fn hear(&mut self, host: &mut impl Host, stream: Stream, scope: &mut Scope<'_>) {
+        let announced = &mut self.announced;
+        host.read(stream, &mut |data| {
+            scope.received(*announced, data, false);
+            *announced += data.len() as u64;
+        });
     }
 
     /// Sends what is due; returns whether there was anything.

@@ -55,7 +55,7 @@ impl Requests {
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
         match *event {
-            HostEvent::Established | HostEvent::Available => self.fill(host, scope),
+            HostEvent::Early | HostEvent::Established | HostEvent::Available => self.fill(host, scope),
             HostEvent::Opened => {
                 while let Some(stream) = host.accept() {
                     self.begin(stream, false, scope.now);

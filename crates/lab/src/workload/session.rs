@@ -19,6 +19,7 @@ pub(super) struct Session {
     fetches: Fetches,
     /// `None` at the server.
     script: Option<Script>,
+    begun: bool,
     /// When the script settles its account, and then a moment after the run: a client that has all it wanted waits for nothing
     /// else, and has not come to a stop.
     closing: Option<Instant>,
@@ -41,12 +42,13 @@ impl Session {
             _ => Script::Video(Player::new(traffic.video())),
         });
         let closing = script.is_some().then(|| spec.end.saturating_sub(CLOSING));
-        Self { fetches: Fetches::new(end), script, closing }
+        Self { fetches: Fetches::new(end), script, begun: false, closing }
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
         self.fetches.on_event(host, event, scope);
-        let begins = *event == HostEvent::Established;
+        let begins = !self.begun && matches!(event, HostEvent::Early | HostEvent::Established);
+        self.begun |= begins;
         self.act(host, begins, scope);
     }
 

@@ -123,9 +123,10 @@ impl TicketVersions {
 }
 
 /// What became of early data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyData {
     /// The client did not offer any, or the session does not know yet.
+    #[default]
     None,
     /// A client offers it and waits for the server's decision.
     Offered,
