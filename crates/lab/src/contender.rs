@@ -174,8 +174,10 @@ pub struct Measured {
     pub closed: Option<String>,
     /// Bytes that arrived wrong, duplicated or out of place. Anything but zero fails the run.
     pub wrong_bytes: u64,
-    /// Counters that show the factors at work.
+    /// Counters of the sender of the data that show the factors at work: on every connection.
     pub evidence: Vec<Evidence>,
+    /// Counters of its receiver that do. What was sent on one connection may all have been lost: together they have to stand above zero.
+    pub evidence_at_receiver: Vec<Evidence>,
 }
 
 /// Counts of forward error correction: those of the sender of the data, and those of its receiver.

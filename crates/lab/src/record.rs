@@ -124,6 +124,9 @@ pub struct ConnectionRecord {
     pub closed: Option<String>,
     /// Counters that show the factors at work.
     pub evidence: Vec<Evidence>,
+    /// The same of the receiver of the data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence_at_receiver: Vec<Evidence>,
 }
 
 /// Records that cannot be read.

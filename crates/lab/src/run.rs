@@ -5,6 +5,7 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 use std::{
+    collections::BTreeMap,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Mutex,
@@ -81,7 +82,7 @@ pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: 
         events: 0,
         trace: TraceSummary::default(),
         link: LinkWindow::default(),
-        figures: std::collections::BTreeMap::new(),
+        figures: BTreeMap::new(),
         factors: contender.factors(),
         connections: Vec::new(),
     };
@@ -270,11 +271,13 @@ fn connection_record(measured: &Measured, span: Duration) -> ConnectionRecord {
         repair: measured.repair,
         closed: measured.closed.clone(),
         evidence: measured.evidence.clone(),
+        evidence_at_receiver: measured.evidence_at_receiver.clone(),
     }
 }
 
 /// Says whether the run's figures may be used: every byte arrived as it was sent, and every factor that was switched on
-/// shows in the stack's own counters, on every connection that was established.
+/// shows in the stack's own counters: at the sender of the data on every connection that was established, and at the receiver, where
+/// something comes there, on any.
 ///
 /// A connection that was never established cannot show anything. It counts with its zero goodput; a run in which none
 /// was established shows nothing at all and fails.
@@ -302,7 +305,22 @@ fn verify(factors: impl Fn(usize) -> Vec<Factor>, measured: &[Measured]) -> Resu
             return Err(format!("no evidence of {} `{}` on connection {index}: {missing}", factor.name, factor.value));
         }
     }
-    Ok(())
+    let mut arrived: BTreeMap<(String, String), (&str, u64)> = BTreeMap::new();
+    for (index, connection) in established() {
+        for Factor { name, value } in factors(index) {
+            let shown = connection.evidence_at_receiver.iter().filter(|evidence| evidence.factor == name);
+            for evidence in shown {
+                let (_, sum) = arrived.entry((name.clone(), value.clone())).or_insert((&evidence.counter, 0));
+                *sum += if evidence.value == value { evidence.count } else { 0 };
+            }
+        }
+    }
+    match arrived.iter().find(|(_, (_, sum))| *sum == 0) {
+        Some(((name, value), (counter, _))) => {
+            Err(format!("no evidence of {name} `{value}` at the receiver of any connection: {counter} stands at zero"))
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -325,6 +343,29 @@ mod tests {
         assert!(message(&[evidence("cubic", 0)]).ends_with("acknowledgements processed stands at zero"));
         let silent = Measured { evidence: Vec::new(), ..evidence("cubic", 1) };
         assert!(message(&[silent]).ends_with("connection 0: its counters do not mention it"));
+    }
+
+    #[test]
+    fn what_comes_to_receivers_must_be_shown_on_any() {
+        let code = [Factor { name: "fec".to_owned(), value: "xor:10".to_owned() }];
+        let shows = |sent: u64, received: u64| {
+            let evidence = |count: u64| Evidence {
+                factor: "fec".to_owned(),
+                value: "xor:10".to_owned(),
+                counter: "repair symbols".to_owned(),
+                count,
+            };
+            let (evidence, evidence_at_receiver) = (vec![evidence(sent)], vec![evidence(received)]);
+            Measured {
+                evidence,
+                evidence_at_receiver,
+                handshake: Some(Duration::from_millis(50)),
+                ..Measured::default()
+            }
+        };
+        assert_eq!(verify(|_| code.to_vec(), &[shows(5, 0), shows(1, 1)]), Ok(()));
+        let message = verify(|_| code.to_vec(), &[shows(5, 0), shows(1, 0)]).unwrap_err();
+        assert!(message.ends_with("at the receiver of any connection: repair symbols stands at zero"), "{message}");
     }
 
     #[test]

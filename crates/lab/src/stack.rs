@@ -51,8 +51,14 @@ pub trait Stack: Host {
     /// What the stack has counted so far.
     fn counters(&self) -> StackCounters;
 
-    /// Counters that show the factors of the contender at work.
+    /// Counters that show the factors of the contender at work, at the sender of the data.
     fn evidence(&self) -> Vec<Evidence>;
+
+    /// Counters that show at the receiver of the data what of the factors has come there. A factor that only concerns the sender has
+    /// none.
+    fn evidence_at_receiver(&self) -> Vec<Evidence> {
+        Vec::new()
+    }
 
     /// What the congestion control shows of itself; `None` when it shows nothing, or nothing yet.
     fn view(&self) -> Option<SenderView> {
@@ -317,5 +323,6 @@ fn measured<S: Stack>(
         closed,
         wrong_bytes,
         evidence: sender.stack.evidence(),
+        evidence_at_receiver: receiver.stack.evidence_at_receiver(),
     }
 }

@@ -171,6 +171,13 @@ impl StackBuilder for Tiderace {
     }
 }
 
+/// Counts early data at either end.
+const EARLY_BYTES: &str = "bytes of 0-RTT packets";
+
+fn evidence(factor: &str, value: String, counter: &str, count: u64) -> Evidence {
+    Evidence { factor: factor.to_owned(), value, counter: counter.to_owned(), count }
+}
+
 /// What became of early data, in a word.
 fn accepted(early_data: EarlyData) -> String {
     let word = match early_data {
@@ -207,9 +214,11 @@ struct Last {
     acknowledged: u64,
     ack_frequency: AckFrequency,
     ack_requests_acked: u64,
+    ack_requests_received: u64,
     fec: FecPolicy,
     /// Repair symbols; with `auto` the times that it was weighed whether they are worth it.
     fec_at_work: u64,
+    repairs_received: u64,
     early_data: EarlyData,
     early_bytes: u64,
 }
@@ -301,8 +310,10 @@ impl End {
             acknowledged: stats.packets_acked,
             ack_frequency: connection.ack_frequency(),
             ack_requests_acked: stats.ack_requests_acked,
+            ack_requests_received: stats.ack_requests_received,
             fec: connection.fec(),
             fec_at_work: if connection.fec() == FecPolicy::Auto { stats.fec_reviews } else { stats.fec_repairs_sent },
+            repairs_received: stats.fec_repairs_received,
             early_data: connection.early_data(),
             early_bytes: stats.early_bytes_sent + stats.early_bytes_received,
         }
@@ -391,11 +402,9 @@ impl Stack for End {
 
     fn evidence(&self) -> Vec<Evidence> {
         let last = self.current();
-        let evidence = |factor: &str, value: String, counter: &str, count| Evidence {
-            factor: factor.to_owned(),
-            value,
-            counter: counter.to_owned(),
-            count,
+        let fec = match last.fec {
+            FecPolicy::Auto => "times that repair was weighed",
+            _ => "repair symbols sent",
         };
         vec![
             evidence(
@@ -410,14 +419,27 @@ impl Stack for End {
                 "requests for another rhythm that the peer acknowledged",
                 last.ack_requests_acked,
             ),
-            evidence(
-                "fec",
-                last.fec.to_string(),
-                if last.fec == FecPolicy::Auto { "times that repair was weighed" } else { "repair symbols sent" },
-                last.fec_at_work,
-            ),
-            evidence("early-data", accepted(last.early_data), "bytes of 0-RTT packets", last.early_bytes),
+            evidence("fec", last.fec.to_string(), fec, last.fec_at_work),
+            evidence("early-data", accepted(last.early_data), EARLY_BYTES, last.early_bytes),
         ]
+    }
+
+    fn evidence_at_receiver(&self) -> Vec<Evidence> {
+        let last = self.current();
+        let mut shown = vec![
+            evidence(
+                "ack",
+                last.ack_frequency.to_string(),
+                "requests for another rhythm received",
+                last.ack_requests_received,
+            ),
+            evidence("early-data", accepted(last.early_data), EARLY_BYTES, last.early_bytes),
+        ];
+        // What decides by itself may decide against it.
+        if last.fec != FecPolicy::Auto {
+            shown.push(evidence("fec", last.fec.to_string(), "repair symbols received", last.repairs_received));
+        }
+        shown
     }
 
     fn view(&self) -> Option<SenderView> {
