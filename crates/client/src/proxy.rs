@@ -11,9 +11,10 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header, uri:
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use qmux::Lingering;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
 
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// Programs that are served at a time; others wait.
-const CONNECTIONS: usize = 1_024;
+const CONNECTIONS: u32 = 1_024;
 /// A request's fields have to be there by then.
 const FIELDS: Duration = Duration::from_secs(30);
 /// How long requests may go on when the proxy ends.
@@ -76,7 +77,7 @@ impl Proxy {
     /// When no connection can be accepted any more.
     pub async fn serve(self, listener: TcpListener, end: impl Future<Output = ()>) -> io::Result<()> {
         let this = Arc::new(self);
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Semaphore::new(CONNECTIONS as usize));
         let mut programs = JoinSet::new();
         let mut end = std::pin::pin!(end);
         loop {
@@ -98,20 +99,21 @@ impl Proxy {
             };
             while programs.try_join_next().is_some() {}
             let this = this.clone();
-            programs.spawn(async move {
-                this.program(stream).await;
-                drop(place);
-            });
+            programs.spawn(async move { this.program(stream, place).await });
         }
-        let rest = async { while programs.join_next().await.is_some() {} };
+        let rest = async {
+            while programs.join_next().await.is_some() {}
+            // What was sent last has arrived when the programs have closed, too.
+            let _ = places.acquire_many(CONNECTIONS).await;
+        };
         let _ = tokio::time::timeout(DRAIN, rest).await;
         programs.abort_all();
         this.client.close().await;
         Ok(())
     }
 
-    /// Serves one connection of a program, tunnels included.
-    async fn program(self: &Arc<Self>, stream: TcpStream) {
+    /// Serves one connection of a program, tunnels included. It keeps its place until the program has closed, too.
+    async fn program(self: &Arc<Self>, stream: TcpStream, place: OwnedSemaphorePermit) {
         let _ = stream.set_nodelay(true);
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(FIELDS);
@@ -120,7 +122,9 @@ impl Proxy {
             let (this, tunnels) = (self.clone(), tunnels.clone());
             async move { Ok::<_, std::convert::Infallible>(this.answer(request, &tunnels).await) }
         });
-        if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
+        if let Err(error) =
+            builder.serve_connection(TokioIo::new(Lingering::new(stream, place)), service).with_upgrades().await
+        {
             tracing::debug!("a program's connection has ended: {error}");
         }
         while tunnels.lock().await.join_next().await.is_some() {}

@@ -5,12 +5,11 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use qmux::{Config, Connection, RecvStream, Refused, SendStream, Side};
-use tokio::{net::TcpStream, task::JoinSet};
-use tokio_rustls::server::TlsStream;
+use tokio::task::JoinSet;
 
 use crate::{
     config,
-    listen::{Entrance, Lingering},
+    listen::{Entrance, Tcp},
     stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
 };
 
@@ -71,7 +70,7 @@ fn settings(config: &config::Config) -> Config {
 }
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(tls: TlsStream<Lingering<TcpStream>>, remote: SocketAddr, entrance: &Entrance) {
+pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance) {
     let generation = entrance.shared.current();
     let session = tls.get_ref().1;
     let who = Introduction {

@@ -2,11 +2,10 @@
 //!
 //! Each worker has sockets of its own for both, so that a connection never leaves its thread.
 
-mod linger;
 mod quic;
 mod tcp;
 
-pub(crate) use self::{linger::Lingering, quic::profile};
+pub(crate) use self::{quic::profile, tcp::Tcp};
 
 use std::{io, net::SocketAddr, sync::Arc};
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use ::qmux::Lingering;
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,10 +16,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, net::TcpStream, sync::watch};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{Entrance, Lingering};
+use super::Entrance;
 use crate::{
     acme,
-    admission::Refusal,
+    admission::{Place, Refusal},
     body::incoming,
     gateway::{self, Peer},
     generation::Generation,
@@ -79,7 +80,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     let limits = &generation.config.limits;
     let metrics = &entrance.shared.metrics;
     let place = entrance.shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
-    let _place = match place {
+    let place = match place {
         Ok(place) => place,
         Err(refusal) => {
             let reason = if refusal == Refusal::Total { "total" } else { "address" };
@@ -90,7 +91,8 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     // A failure costs some latency and nothing else.
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
-    let stream = match tokio::time::timeout(limits.handshake_timeout.0, acceptor.accept(Lingering::new(stream))).await {
+    let accepting = acceptor.accept(Lingering::new(stream, place));
+    let stream = match tokio::time::timeout(limits.handshake_timeout.0, accepting).await {
         Ok(Ok(stream)) => stream,
         failed => {
             let result = if failed.is_ok() { "failed" } else { "timeout" };
@@ -142,14 +144,11 @@ fn kind(error: &hyper::Error) -> &'static str {
     }
 }
 
-type Io = TokioIo<TlsStream<Lingering<TcpStream>>>;
+/// A connection with TLS and its place, which it keeps until the client has closed, too.
+pub(crate) type Tcp = TlsStream<Lingering<TcpStream, Place>>;
+type Io = TokioIo<Tcp>;
 
-async fn serve_h1(
-    stream: TlsStream<Lingering<TcpStream>>,
-    remote: SocketAddr,
-    entrance: &Entrance,
-    generation: &Generation,
-) -> hyper::Result<()> {
+async fn serve_h1(stream: Tcp, remote: SocketAddr, entrance: &Entrance, generation: &Generation) -> hyper::Result<()> {
     let limits = &generation.config.limits;
     let io: Io = TokioIo::new(stream);
     let mut builder = http1::Builder::new();
@@ -167,12 +166,7 @@ async fn serve_h1(
     tokio::time::timeout(drain, connection).await.unwrap_or(Ok(()))
 }
 
-async fn serve_h2(
-    stream: TlsStream<Lingering<TcpStream>>,
-    remote: SocketAddr,
-    entrance: &Entrance,
-    generation: &Generation,
-) -> hyper::Result<()> {
+async fn serve_h2(stream: Tcp, remote: SocketAddr, entrance: &Entrance, generation: &Generation) -> hyper::Result<()> {
     let limits = &generation.config.limits;
     let io: Io = TokioIo::new(stream);
     let mut builder = http2::Builder::new(TokioExecutor::new());
