@@ -192,11 +192,12 @@ impl Process {
             .back_ends
             .iter()
             .map(|back_end| {
-                json!({"to": back_end.name(), "well": back_end.is_well(), "protocol": match back_end.protocol() {
-                    config::Protocol::Http1 => "http/1.1",
-                    config::Protocol::Http2 => "h2",
-                    config::Protocol::Tls => "tls",
-                }})
+                json!({
+                    "to": back_end.name(),
+                    "well": back_end.is_well(),
+                    "protocol": back_end.protocol(),
+                    "tls": back_end.is_tls(),
+                })
             })
             .collect();
         json!({

@@ -128,6 +128,7 @@ async fn the_back_end_chooses_the_version() {
     ] {
         let back_end = Secure::start("app.internal", alpn).await;
         let (site, status, asked_for, said) = ask(case, &back_end, "roots = 'ROOTS', name = 'app.internal'").await;
+        let said_of = |field: &str| site.process.status()["back_ends"][0][field].clone();
         assert_eq!((status, asked_for.as_deref()), (200, Some("app.internal")), "{case}");
         assert_eq!(said["version"], version, "{case}");
         assert!(said["uri"].as_str().unwrap().ends_with("/a?b"), "{said}");
@@ -140,8 +141,14 @@ async fn the_back_end_chooses_the_version() {
             _ => assert_eq!(said["fields"]["host"], own.as_str()),
         }
         assert_eq!(said["fields"]["x-forwarded-host"], "localhost");
-        assert_eq!(site.process.status()["back_ends"][0]["protocol"], "tls");
+        let named = if version == "HTTP/2.0" { "h2" } else { "http/1.1" };
+        assert_eq!((said_of("protocol"), said_of("tls")), (named.into(), true.into()));
         let (_endpoint, mut h3) = site.h3().await;
+        // What gRPC asks with: a back end of HTTP/1.1 would have to be told that it is for this connection alone.
+        let request = Request::get("https://localhost/").header("te", "trailers").body(site::full("")).unwrap();
+        let said: Value = serde_json::from_str(&text(h3.send(request).await.unwrap()).await).unwrap();
+        let te = if named == "h2" { "trailers".into() } else { Value::Null };
+        assert_eq!((&said["version"], &said["fields"]["te"]), (&version.into(), &te), "{said}");
         let body = site::full(site::pattern(300_000));
         let request = Request::post("https://localhost/").body(body).unwrap();
         let said: Value = serde_json::from_str(&text(h3.send(request).await.unwrap()).await).unwrap();
@@ -194,6 +201,8 @@ async fn a_websocket_goes_through_where_requests_go_over_http2() {
     let mut h1 = site.h1().await;
     let response = h1.send_request(request).await.unwrap();
     assert_eq!(response.status(), 101, "{:?}", response.into_body().collect().await.map(|body| body.to_bytes()));
+    // A WebSocket has no choice, and says nothing about what other requests get.
+    assert_eq!(site.process.status()["back_ends"][0]["protocol"], "h2");
     let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     stream.write_all(b"ping").await.unwrap();
     let mut bytes = [0; 4];

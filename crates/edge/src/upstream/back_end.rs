@@ -3,12 +3,12 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use http::{Request, Uri, uri::Authority};
+use http::{Request, Uri, Version, header, uri::Authority};
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -33,6 +33,10 @@ const KEPT: Duration = Duration::from_secs(60);
 /// Unused connections to a back end that a worker keeps.
 const KEPT_COUNT: usize = 128;
 
+/// Versions that a back end has chosen.
+const HTTP1: u8 = 1;
+const HTTP2: u8 = 2;
+
 /// A client with its pool.
 pub(crate) type Pool = Client<HttpsConnector<HttpConnector>, AnyBody>;
 
@@ -50,6 +54,8 @@ pub(crate) struct BackEnd {
     pools: Vec<Pool>,
     /// Over TLS: the same for HTTP/1.1 alone, for connections that become something else.
     plain: Vec<Pool>,
+    /// Over TLS: the version that it has chosen last, 0 before it has.
+    chosen: AtomicU8,
     /// What those say who ask how it is.
     well: AtomicBool,
     passed_over_until: Mutex<Option<Instant>>,
@@ -103,6 +109,7 @@ impl BackEnd {
             server_name: route.tls.name.clone(),
             pools: pools(&[b"h2", b"http/1.1"]),
             plain: if is_tls { pools(&[b"http/1.1"]) } else { Vec::new() },
+            chosen: AtomicU8::new(0),
             well: AtomicBool::new(true),
             passed_over_until: Mutex::new(None),
             asking: Mutex::new(None),
@@ -126,8 +133,17 @@ impl BackEnd {
         &self.to
     }
 
-    pub(crate) fn protocol(&self) -> Protocol {
-        self.protocol
+    /// What is spoken to it: `tls` as long as it has not chosen.
+    pub(crate) fn protocol(&self) -> &'static str {
+        match (self.protocol, self.chosen.load(Ordering::Relaxed)) {
+            (Protocol::Http2, _) | (Protocol::Tls, HTTP2) => "h2",
+            (Protocol::Http1, _) | (Protocol::Tls, HTTP1) => "http/1.1",
+            (Protocol::Tls, _) => "tls",
+        }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.protocol == Protocol::Tls
     }
 
     pub(crate) fn is_well(&self) -> bool {
@@ -137,7 +153,7 @@ impl BackEnd {
 
     /// The pool of this worker for a request.
     pub(super) fn client(&self, request: &Request<AnyBody>) -> &Pool {
-        let upgrades = request.headers().contains_key(http::header::UPGRADE);
+        let upgrades = request.headers().contains_key(header::UPGRADE);
         let pools = if upgrades && !self.plain.is_empty() { &self.plain } else { &self.pools };
         &pools[worker::current().min(pools.len() - 1)]
     }
@@ -145,24 +161,35 @@ impl BackEnd {
     /// Directs a request to this back end.
     pub(super) fn address(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
         let path = request.uri().path_and_query().cloned();
-        let scheme = if self.protocol == Protocol::Tls { "https" } else { "http" };
+        let scheme = if self.is_tls() { "https" } else { "http" };
         let uri = Uri::builder().scheme(scheme).authority(self.authority.clone());
         let uri = uri.path_and_query(path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")));
         *request.uri_mut() = uri.build().expect("all three parts are there");
         if self.protocol == Protocol::Http2 {
             // `:authority` is the back end's; another name beside it would contradict it.
-            request.headers_mut().remove(http::header::HOST);
-            *request.version_mut() = http::Version::HTTP_2;
-        } else {
-            if self.protocol == Protocol::Tls {
-                // It may turn out to be HTTP/2: as above. Where it does not, the client sets its host.
-                request.headers_mut().remove(http::header::HOST);
-            }
-            *request.version_mut() = http::Version::HTTP_11;
-            // Only HTTP/2 knows what this asks for without `connection`.
-            request.headers_mut().remove(http::header::TE);
+            request.headers_mut().remove(header::HOST);
+            *request.version_mut() = Version::HTTP_2;
+            return request;
+        }
+        if self.is_tls() {
+            // It may turn out to be HTTP/2: as above. Where it does not, the client sets its host.
+            request.headers_mut().remove(header::HOST);
+        }
+        *request.version_mut() = Version::HTTP_11;
+        // RFC 9110 §10.1.4: HTTP/1.1 wants `connection` beside it, which HTTP/2 forbids. Whoever has not chosen yet gets it as for
+        // HTTP/2: gRPC does without an answer otherwise, and a server of HTTP/1.1 has at most one request in which it says nothing.
+        let is_h2 = self.is_tls()
+            && self.chosen.load(Ordering::Relaxed) != HTTP1
+            && !request.headers().contains_key(header::UPGRADE);
+        if !is_h2 {
+            request.headers_mut().remove(header::TE);
         }
         request
+    }
+
+    /// It has answered with this version of HTTP, on a connection whose version it could choose.
+    pub(super) fn chose(&self, version: Version) {
+        self.chosen.store(if version == Version::HTTP_2 { HTTP2 } else { HTTP1 }, Ordering::Relaxed);
     }
 
     /// It has answered.

@@ -27,7 +27,9 @@ async fn is_good(back_end: &BackEnd, health: &Health) -> bool {
     let Ok(request) = request.body(full("")) else { return false };
     let request = back_end.address(request);
     let answer = tokio::time::timeout(health.timeout.0, back_end.client(&request).request(request)).await;
-    answer.is_ok_and(|answer| answer.is_ok_and(|response| response.status().as_u16() < 400))
+    let Ok(Ok(response)) = answer else { return false };
+    back_end.chose(response.version());
+    response.status().as_u16() < 400
 }
 
 /// Equal answers in a row.

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -121,6 +121,9 @@ impl Upstream {
             let client = back_end.client(&request);
             let (result, failure) = match tokio::time::timeout(self.timeout, client.request(request)).await {
                 Ok(Ok(response)) => {
+                    if !head.headers.contains_key(header::UPGRADE) {
+                        back_end.chose(response.version());
+                    }
                     back_end.succeeded();
                     self.count(&back_end, "answered");
                     return Ok(Answer { response, back_end: back_end.name().to_owned(), tries });
