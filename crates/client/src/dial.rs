@@ -34,8 +34,8 @@ pub(crate) struct Destination {
     pub(crate) host: String,
     /// Best first.
     pub(crate) tcp: Vec<SocketAddr>,
-    /// `None` where QUIC has nowhere to go.
-    pub(crate) quic: Option<SocketAddr>,
+    /// Best first; empty where QUIC has nowhere to go.
+    pub(crate) quic: Vec<SocketAddr>,
 }
 
 /// With what it is run.
@@ -62,7 +62,7 @@ enum Came {
     Quic(Box<Opened>),
     QuicFailed(Refusal),
     Tcp(Box<TlsStream<TcpStream>>),
-    TcpConnected,
+    TcpConnected(IpAddr),
     TcpFailed(io::Error),
     Heard,
 }
@@ -99,6 +99,8 @@ pub(crate) struct Dial {
     means: Means,
     to: Destination,
     legs: JoinSet<Came>,
+    /// Where TCP was answered.
+    tcp_at: Option<IpAddr>,
     prober: Option<Arc<Prober>>,
     pub(crate) quic: Option<Opened>,
     pub(crate) tcp: Option<Box<TlsStream<TcpStream>>>,
@@ -122,6 +124,7 @@ impl Dial {
             means,
             to,
             legs: JoinSet::new(),
+            tcp_at: None,
             prober: None,
             quic: None,
             tcp: None,
@@ -181,14 +184,13 @@ impl Dial {
                     self.legs.spawn(wait_for_life(link, pending, self.events.0.clone()));
                     return;
                 }
-                let Some(remote) = self.to.quic else {
-                    let refusal = Refusal { why: "it has no address".to_owned(), by_server: false };
-                    let _ = self.events.0.send(Came::QuicFailed(refusal));
-                    return;
+                let attempts = Attempts {
+                    config: self.means.quic.clone(),
+                    host: self.to.host.clone(),
+                    goodbyes: self.means.goodbyes.clone(),
+                    events: self.events.0.clone(),
                 };
-                let (config, host, early) = (self.means.quic.clone(), self.to.host.clone(), self.early.take());
-                let (goodbyes, events) = (self.means.goodbyes.clone(), self.events.0.clone());
-                self.legs.spawn(connect_quic(config, remote, host, early, goodbyes, events));
+                self.legs.spawn(attempts.run(self.to.quic.clone(), self.early.take()));
             }
             Action::Start(Leg::Tcp) if !self.means.tcp_allowed => {
                 let why = io::Error::other("it is not wanted");
@@ -205,7 +207,7 @@ impl Dial {
             }
             Action::Ask => {
                 if self.prober.is_none()
-                    && let Some(remote) = self.to.quic
+                    && let Some(remote) = self.asks_at()
                     && let Ok(prober) = Prober::new(remote).await
                 {
                     let prober = Arc::new(prober);
@@ -221,6 +223,12 @@ impl Dial {
             }
             Action::Use(_) | Action::Fail | Action::Done => {}
         }
+    }
+
+    /// Where questions go: to the host that has answered over TCP, or else to the best.
+    fn asks_at(&self) -> Option<SocketAddr> {
+        let same = self.to.quic.iter().find(|address| Some(address.ip()) == self.tcp_at);
+        same.or(self.to.quic.first()).copied()
     }
 
     /// Waits for what happens next, and tells the race.
@@ -242,7 +250,10 @@ impl Dial {
         match came {
             None => self.race.handle_timeout(now),
             Some(Came::Heard) => self.race.handle(now, Input::Heard),
-            Some(Came::TcpConnected) => self.race.handle(now, Input::TcpConnected),
+            Some(Came::TcpConnected(ip)) => {
+                self.tcp_at = Some(ip);
+                self.race.handle(now, Input::TcpConnected);
+            }
             Some(Came::Tcp(stream)) => {
                 self.tcp = Some(stream);
                 self.race.handle(now, Input::TcpReady);
@@ -269,25 +280,59 @@ impl Dial {
 /// How often it is looked whether anything was heard: it matters to the verdict, and not to the millisecond.
 const LOOK: Duration = Duration::from_millis(25);
 
-async fn connect_quic(
+/// The next address is tried when one takes longer (RFC 8305 §8 has no less than this). It is shorter than the head start of QUIC,
+/// so that an address which leads nowhere does not lose the race.
+const NEXT_ADDRESS: Duration = Duration::from_millis(100);
+/// Addresses that QUIC tries: each gets whole datagrams.
+const ADDRESSES: usize = 4;
+
+/// With what addresses are tried.
+#[derive(Clone)]
+struct Attempts {
     config: ClientConfig,
-    remote: SocketAddr,
     host: String,
-    early: Option<Request<RequestBody>>,
     goodbyes: Arc<Goodbyes>,
     events: mpsc::UnboundedSender<Came>,
-) -> Came {
-    let endpoint = match Endpoint::client_for(remote) {
-        Ok(endpoint) => Arc::new(endpoint),
-        Err(error) => {
-            let why = format!("no socket: {error}");
-            return Came::QuicFailed(Refusal { why, by_server: false });
+}
+
+impl Attempts {
+    /// Tries the addresses one after the other, the next when one takes long or fails. `early` leaves with the first.
+    async fn run(self, addresses: Vec<SocketAddr>, mut early: Option<Request<RequestBody>>) -> Came {
+        let mut tries = JoinSet::new();
+        let mut rest = addresses.into_iter().take(ADDRESSES);
+        let mut last = Refusal { why: "it has no address".to_owned(), by_server: false };
+        loop {
+            match rest.next() {
+                Some(remote) => {
+                    tries.spawn(connect_quic(self.clone(), remote, early.take()));
+                }
+                None if tries.is_empty() => return Came::QuicFailed(last),
+                None => {}
+            }
+            tokio::select! {
+                Some(came) = tries.join_next() => match came {
+                    Ok(Ok(opened)) => return Came::Quic(Box::new(opened)),
+                    // What one says who serves the name holds for the others, too.
+                    Ok(Err(refusal)) if refusal.by_server => return Came::QuicFailed(refusal),
+                    Ok(Err(refusal)) => last = refusal,
+                    Err(error) => last = Refusal { why: error.to_string(), by_server: false },
+                },
+                () = tokio::time::sleep(NEXT_ADDRESS), if rest.len() > 0 => {}
+            }
         }
-    };
-    let connecting = match endpoint.connect(&config, remote, &host) {
-        Ok(connecting) => connecting,
-        Err(error) => return Came::QuicFailed(error.into()),
-    };
+    }
+}
+
+async fn connect_quic(
+    with: Attempts,
+    remote: SocketAddr,
+    early: Option<Request<RequestBody>>,
+) -> Result<Opened, Refusal> {
+    let Attempts { config, host, goodbyes, events } = with;
+    let endpoint = Endpoint::client_for(remote)
+        .map_err(|error| Refusal { why: format!("no socket: {error}"), by_server: false })?;
+    let endpoint = Arc::new(endpoint);
+    let connecting = endpoint.connect(&config, remote, &host)?;
     goodbyes.await_of(endpoint.clone());
     let connected = async {
         let Some(request) = early else { return Ok((connecting.await?, None)) };
@@ -311,13 +356,10 @@ async fn connect_quic(
     let mut heard = false;
     loop {
         tokio::select! {
-            connected = connected.as_mut() => return match connected {
-                Ok((connection, asked)) => {
-                    let endpoint = endpoint.clone();
-                    Came::Quic(Box::new(Opened { endpoint, connection, asked }))
-                }
-                Err(refusal) => Came::QuicFailed(refusal),
-            },
+            connected = connected.as_mut() => {
+                let (connection, asked) = connected?;
+                return Ok(Opened { endpoint: endpoint.clone(), connection, asked });
+            }
             _ = look.tick(), if !heard => {
                 heard = endpoint.socket_stats().receive_calls > 0;
                 if heard {
@@ -333,13 +375,19 @@ fn received(link: &Quic) -> u64 {
     link.connection().stats().map_or(0, |stats| stats.packets_received)
 }
 
-/// Ends when nothing is heard on a connection for this long.
+/// Ends when nothing is heard for this long on a connection whose server owes an acknowledgement, from which a request is on its way.
+/// A server that has acknowledged everything is there: how long it takes for an answer is its own affair.
 pub(crate) async fn silence(link: &Quic, length: Duration) {
-    let before = received(link);
-    tokio::time::sleep(length).await;
-    if received(link) > before {
-        // The server is there: how long it takes for an answer is its own affair.
-        std::future::pending().await
+    // The request may be about to leave.
+    let mut owed = true;
+    loop {
+        let before = received(link);
+        tokio::time::sleep(length).await;
+        let owes = link.connection().stats().is_some_and(|stats| stats.bytes_in_flight > 0);
+        if owed && owes && received(link) == before {
+            return;
+        }
+        owed = owes;
     }
 }
 
@@ -408,7 +456,7 @@ async fn connect_tls(
     events: mpsc::UnboundedSender<Came>,
 ) -> io::Result<TlsStream<TcpStream>> {
     let stream = connect_tcp(addresses).await?;
-    let _ = events.send(Came::TcpConnected);
+    let _ = events.send(Came::TcpConnected(stream.peer_addr()?.ip()));
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
     TlsConnector::from(tls).connect(name, stream).await
 }

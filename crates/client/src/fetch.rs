@@ -94,6 +94,9 @@ pub struct Settings {
     pub keep_alive: Option<Duration>,
     /// Connections end when nothing is heard for this long; servers may want it shorter.
     pub idle_timeout: Duration,
+    /// How long TCP waits for QUIC where the path is not known, and how long an answer is waited for on a silent path before TCP takes
+    /// part. It is about what a fall-back costs.
+    pub head_start: Duration,
     /// Where this host is: when that changes, open connections move.
     pub local_address: LocalAddress,
 }
@@ -108,6 +111,7 @@ impl Default for Settings {
             tickets: None,
             keep_alive: None,
             idle_timeout: Duration::from_secs(30),
+            head_start: Plan::default().head_start,
             local_address: LocalAddress::default(),
         }
     }
@@ -160,6 +164,7 @@ struct Inner {
     tcp: Arc<rustls::ClientConfig>,
     resolver: Resolver,
     memory: Mutex<Memory>,
+    head_start: Duration,
     pool: Pool,
     goodbyes: Arc<Goodbyes>,
     upkeep: Upkeep,
@@ -233,7 +238,8 @@ impl Client {
             quic: ClientConfig::new(quic, Arc::new(profile)),
             tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
             resolver: resolver.with_delay(*record_delay),
-            memory: Mutex::default(),
+            memory: Mutex::new(Memory::new(settings.head_start)),
+            head_start: settings.head_start,
             pool: Pool::default(),
             goodbyes: Arc::default(),
             upkeep: Upkeep::new(settings),
@@ -287,7 +293,7 @@ impl Client {
             for _ in 0..REUSES {
                 let Some(mut link) = guard.take() else { break };
                 drop(guard);
-                let answered = match first(&mut link, &mut job).await {
+                let answered = match first(&mut link, &mut job, self.inner.head_start).await {
                     Sent::Answered(answered) => answered,
                     // The path may be gone: TCP takes part from here on.
                     Sent::Silent(silent) => {
@@ -330,7 +336,7 @@ impl Client {
         mut open: Option<OwnedMutexGuard<Slot>>,
         begun: std::time::Instant,
     ) -> Result<Fetched, FetchError> {
-        let inner = self.inner.clone();
+        let (inner, patience) = (self.inner.clone(), self.inner.head_start);
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         let Course { to, plan, network, offer, by_alternative } = self.course(target, route, live.is_some()).await?;
         let means = Means {
@@ -368,28 +374,35 @@ impl Client {
         }
         drop(open);
         let was_early = answer.is_some();
-        let answered = match answer {
-            Some(answer) => Some(answer.await.map_err(|_| gone())?),
-            None => None,
+        let early = match &link {
+            Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
+            _ => None,
         };
-        let mut response = match answered {
-            Some(Ok(response)) => response,
-            Some(Err(failed)) if !job.survives(&failed) => return Err(failed.into()),
-            _ => match first(&mut link, &mut job).await {
-                Sent::Answered(answered) => answered?,
-                // The handshake came through, and nothing after it: TCP takes part from here on.
-                Sent::Silent(live) => {
-                    let open = match &slot {
-                        Some(slot) => {
-                            let mut open = slot.clone().lock_owned().await;
-                            open.forget();
-                            Some(open)
-                        }
-                        None => None,
-                    };
-                    return Box::pin(self.race(target, job, route, Some(live), open, begun)).await;
-                }
-            },
+        let mut sent = match early {
+            Some((quic, answer)) => {
+                let lost = || Failed { why: "the connection is gone".to_owned(), unprocessed: false };
+                let pending = tokio::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
+                watched(&quic, pending, patience).await
+            }
+            None => first(&mut link, &mut job, patience).await,
+        };
+        if was_early && matches!(&sent, Sent::Answered(Err(failed)) if job.survives(failed)) {
+            sent = first(&mut link, &mut job, patience).await;
+        }
+        let mut response = match sent {
+            Sent::Answered(answered) => answered?,
+            // The handshake came through, and nothing after it: TCP takes part from here on.
+            Sent::Silent(live) => {
+                let open = match &slot {
+                    Some(slot) => {
+                        let mut open = slot.clone().lock_owned().await;
+                        open.forget();
+                        Some(open)
+                    }
+                    None => None,
+                };
+                return Box::pin(self.race(target, job, route, Some(live), open, begun)).await;
+            }
         };
         // RFC 8470 §5.2: whoever is told that it was too early asks again after the handshake.
         let too_early = was_early && response.status() == StatusCode::TOO_EARLY;
@@ -459,7 +472,7 @@ impl Client {
         let origin = target.origin();
         let first = *found.tcp.first().or(found.quic.first()).ok_or_else(gone)?;
         let network = Network(dial::local_address(first).unwrap_or(first.ip()));
-        let mut quic = route.udp.or_else(|| routed(&found.quic));
+        let mut quic = route.udp.map_or_else(|| routed(&found.quic), |udp| vec![udp]);
         let offers_http3 = found.offer.as_ref().is_some_and(Offer::has_http3);
         let alternative = match (route.udp, offers_http3) {
             (None, false) => self.memory().alternative(self.now(), network, &origin),
@@ -469,22 +482,22 @@ impl Client {
         let mut by_alternative = false;
         if let Some((host, port)) = alternative {
             let host = host.as_deref().unwrap_or(&target.host);
-            if let Ok(addresses) = self.inner.resolver.addresses(host, port).await
-                && let Some(address) = routed(&addresses)
-            {
-                (quic, by_alternative) = (Some(address), true);
+            if let Ok(addresses) = self.inner.resolver.addresses(host, port).await {
+                (quic, by_alternative) = (routed(&addresses), true);
             }
         }
         let mut plan = match route.only {
             None => self.memory().plan(self.now(), network, &origin),
             Some(Leg::Quic) => {
                 let long = Duration::from_secs(3_600);
-                quic = quic.or_else(|| routed(&found.tcp));
+                if quic.is_empty() {
+                    quic = routed(&found.tcp);
+                }
                 Plan { head_start: long, judge_after: long, ..Plan::default() }
             }
             Some(Leg::Tcp) => Plan { quic: Err(Avoided::Unwanted), ..Plan::default() },
         };
-        if quic.is_none() {
+        if quic.is_empty() {
             plan.quic = plan.quic.and(Err(Avoided::NotOffered));
         }
         if live {
@@ -556,20 +569,24 @@ enum Sent {
     Silent((Quic, dial::Pending)),
 }
 
-/// Sends a request. One that may happen twice does not wait on a path that is silent.
-async fn first(link: &mut Link, job: &mut Job) -> Sent {
+/// Sends a request. One that may happen twice does not wait longer than `patience` on a path that is silent.
+async fn first(link: &mut Link, job: &mut Job, patience: Duration) -> Sent {
     let quic = match link {
         Link::Quic(quic) if job.is_repeatable() => quic.clone(),
         _ => return Sent::Answered(link.send(job.request()).await),
     };
     let (asks, request) = (quic.clone(), job.request());
-    let mut pending = tokio::spawn(async move { asks.send(request).await });
+    watched(&quic, tokio::spawn(async move { asks.send(request).await }), patience).await
+}
+
+/// Waits for an answer as long as the path gives a sign of life.
+async fn watched(quic: &Quic, mut pending: dial::Pending, patience: Duration) -> Sent {
     tokio::select! {
         answered = &mut pending => {
             let lost = |error: tokio::task::JoinError| Err(Failed { why: error.to_string(), unprocessed: false });
             Sent::Answered(answered.unwrap_or_else(lost))
         }
-        () = dial::silence(&quic, Plan::default().head_start) => Sent::Silent((quic, pending)),
+        () = dial::silence(quic, patience) => Sent::Silent((quic.clone(), pending)),
     }
 }
 
@@ -577,7 +594,38 @@ fn gone() -> FetchError {
     FetchError::Exchange("the connection is gone".to_owned())
 }
 
-/// The first address to which this host has a route, or else the first.
-fn routed(addresses: &[SocketAddr]) -> Option<SocketAddr> {
-    addresses.iter().find(|address| dial::local_address(**address).is_some()).or(addresses.first()).copied()
+/// The addresses to which this host has a route, or else the first. The families take turns (RFC 8305 §4).
+pub(crate) fn routed(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut routed: Vec<SocketAddr> =
+        addresses.iter().filter(|address| dial::local_address(**address).is_some()).copied().collect();
+    if routed.is_empty() {
+        routed.extend(addresses.first());
+    }
+    let first = routed.first().map(SocketAddr::is_ipv4);
+    let (one, other): (Vec<_>, Vec<_>) = routed.into_iter().partition(|address| Some(address.is_ipv4()) == first);
+    let mut other = other.into_iter();
+    let mut turns: Vec<_> = one.into_iter().flat_map(|address| [Some(address), other.next()]).flatten().collect();
+    turns.extend(other);
+    turns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let list = |text: &str| text.split(' ').map(|one| one.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        for (given, turns) in [
+            ("127.0.0.1:1 127.0.0.2:1 [::1]:1", "127.0.0.1:1 [::1]:1 127.0.0.2:1"),
+            ("[::1]:1 127.0.0.1:1 127.0.0.2:1", "[::1]:1 127.0.0.1:1 127.0.0.2:1"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+        ] {
+            // A machine without IPv6 has no route there.
+            let has_ipv6 = dial::local_address("[::1]:1".parse().unwrap()).is_some();
+            let turns: Vec<_> = list(turns).into_iter().filter(|address| address.is_ipv4() || has_ipv6).collect();
+            assert_eq!(routed(&list(given)), turns);
+        }
+        assert!(routed(&[]).is_empty());
+    }
 }

@@ -40,17 +40,30 @@ struct Known {
 }
 
 /// Remembers verdicts by network and origin.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
+    /// Where nothing is known.
+    head_start: Duration,
     known: HashMap<(Network, String), Known>,
     /// Host, port and end of what `alt-svc` has said. RFC 7838 §2.2: not to be used in another network.
     alternatives: HashMap<(Network, String), (Option<String>, u16, Instant)>,
 }
 
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(Plan::default().head_start)
+    }
+}
+
 impl Memory {
+    /// Empty. QUIC gets this head start where nothing is known.
+    pub fn new(head_start: Duration) -> Self {
+        Self { head_start, known: HashMap::new(), alternatives: HashMap::new() }
+    }
+
     /// How to run the next race.
     pub fn plan(&self, now: Instant, network: Network, origin: &str) -> Plan {
-        let mut plan = Plan::default();
+        let mut plan = Plan { head_start: self.head_start, ..Plan::default() };
         if let Some(known) = self.known.get(&(network, origin.to_owned())) {
             if let Some(rest) = known.rest.filter(|rest| rest.until > now) {
                 plan.quic = Err(rest.why);

@@ -14,7 +14,7 @@ use units::Instant;
 
 use crate::{
     dial::{self, Destination, Dial, Means},
-    fetch::{FetchError, Route, Settings},
+    fetch::{self, FetchError, Route, Settings},
     goodbye::Goodbyes,
     memory::{Memory, Network},
     race::{Avoided, Leg, Plan, Verdict},
@@ -149,7 +149,7 @@ impl PrivateClient {
             tcp: tls::tcp(trust, &[qmux])?,
             qmux: qmux.to_vec(),
             resolver,
-            memory: Arc::default(),
+            memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),
             goodbyes: Arc::default(),
             upkeep: Upkeep::new(settings),
             started: std::time::Instant::now(),
@@ -182,7 +182,8 @@ impl PrivateClient {
             goodbyes: self.goodbyes.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
-        let to = Destination { host: host.to_owned(), tcp: addresses, quic: route.udp.or(Some(first)) };
+        let quic = route.udp.map_or_else(|| fetch::routed(&addresses), |udp| vec![udp]);
+        let to = Destination { host: host.to_owned(), tcp: addresses, quic };
         let mut dial = Dial::new(means, to, plan, None);
         let gone = || FetchError::Exchange("the connection is gone".to_owned());
         let channel = match dial.until_used().await? {

@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use site::{Site, content, read};
+use site::{PATIENT, Site, client, content, read};
 use tiderace::{EarlyData, Endpoint, Identity, Profile, RustlsServer, ServerConfig};
 use tiderace_client::{Client, Evidence, Leg, Route, Trust, Verdict};
 use tokio::{
@@ -25,13 +25,15 @@ use tokio::{
 };
 use tower_service::Service;
 
+/// How long tickets are waited for, which come after the handshake.
+const TICKETS: Duration = Duration::from_secs(1);
 /// What a machine with much else to do may need.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_tower_shares_connections() {
     let site = Site::new("tower", "");
-    let mut client = Client::new(&site.trust).unwrap();
+    let mut client = client(&site.trust, PATIENT);
     let request = |url: &str| Request::get(url).body(Empty::<Bytes>::new()).unwrap();
     // Several at a time make one race.
     let asked: Vec<_> = (0..8).map(|_| tokio::spawn(client.call(request(&site.url)))).collect();
@@ -57,42 +59,48 @@ async fn a_service_of_tower_shares_connections() {
     assert!(error.to_string().contains("no http or https URL"), "{error}");
 }
 
-/// Hands datagrams on to `server` until it is cut.
-async fn relay(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
-    let outside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-    let inside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+/// Towards the server, or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
+}
+
+/// Hands those datagrams of one client on to `server`, and back, that may `pass`.
+async fn relay(server: SocketAddr, pass: impl Fn(Way, &[u8]) -> bool + Send + 'static) -> SocketAddr {
+    let outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     inside.connect(server).await.unwrap();
     let address = outside.local_addr().unwrap();
-    let cut = Arc::new(AtomicBool::new(false));
-    let client = Arc::new(std::sync::Mutex::new(None));
-    let (o, i, c, k) = (outside.clone(), inside.clone(), client.clone(), cut.clone());
     tokio::spawn(async move {
-        let mut buffer = [0; 65_536];
-        while let Ok((length, from)) = o.recv_from(&mut buffer).await {
-            *c.lock().unwrap() = Some(from);
-            if !k.load(Ordering::SeqCst) {
-                let _ = i.send(&buffer[..length]).await;
+        let (mut out, mut back) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut client = None;
+        loop {
+            tokio::select! {
+                Ok((length, from)) = outside.recv_from(&mut out) => {
+                    client = Some(from);
+                    if pass(Way::There, &out[..length]) {
+                        let _ = inside.send(&out[..length]).await;
+                    }
+                }
+                Ok(length) = inside.recv(&mut back) => {
+                    if let Some(to) = client.filter(|_| pass(Way::Back, &back[..length])) {
+                        let _ = outside.send_to(&back[..length], to).await;
+                    }
+                }
             }
         }
     });
-    let k = cut.clone();
-    tokio::spawn(async move {
-        let mut buffer = [0; 65_536];
-        while let Ok(length) = inside.recv(&mut buffer).await {
-            let to = *client.lock().unwrap();
-            if let Some(to) = to.filter(|_| !k.load(Ordering::SeqCst)) {
-                let _ = outside.send_to(&buffer[..length], to).await;
-            }
-        }
-    });
-    (address, cut)
+    address
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn udp_that_is_cut_in_the_middle_is_told_and_costs_a_head_start() {
     let site = Site::new("cut", "");
-    let (udp, cut) = relay(site.process.addresses()[0]).await;
-    let client = Client::new(&site.trust).unwrap();
+    let cut = Arc::new(AtomicBool::new(false));
+    let is_cut = cut.clone();
+    let udp = relay(site.process.addresses()[0], move |_, _| !is_cut.load(Ordering::SeqCst)).await;
+    let client = client(&site.trust, Duration::from_secs(3));
     let route = Route { udp: Some(udp), ..Route::default() };
     let fetched = client.get_by(&site.url, &route).await.unwrap();
     assert_eq!(content(fetched).await, ("hello".to_owned(), Verdict::Works));
@@ -121,8 +129,8 @@ fn early_server() -> (Endpoint, Trust) {
 }
 
 /// Serves connections of `endpoint`; methods are answered in the content. So many of the requests that come before the end of the
-/// handshake are too early; counts these.
-fn serve(endpoint: Arc<Endpoint>, too_early: u32) -> Arc<AtomicU32> {
+/// handshake are too early; counts these. Each answer takes a while.
+fn serve(endpoint: Arc<Endpoint>, too_early: u32, thinks: Duration) -> Arc<AtomicU32> {
     let early = Arc::new(AtomicU32::new(0));
     let seen = early.clone();
     tokio::spawn(async move {
@@ -133,6 +141,7 @@ fn serve(endpoint: Arc<Endpoint>, too_early: u32) -> Arc<AtomicU32> {
                 let seen = seen.clone();
                 async move {
                     let turn = if in_handshake { seen.fetch_add(1, Ordering::SeqCst) } else { u32::MAX };
+                    tokio::time::sleep(thinks).await;
                     let status = if turn < too_early { StatusCode::TOO_EARLY } else { StatusCode::OK };
                     let body = Full::new(Bytes::from(request.method().to_string()));
                     let mut response = Response::new(body.map_err(|never: Infallible| match never {}));
@@ -151,14 +160,13 @@ fn serve(endpoint: Arc<Endpoint>, too_early: u32) -> Arc<AtomicU32> {
 async fn safe_requests_leave_early_and_too_early_ones_again() {
     let (endpoint, trust) = early_server();
     let url = format!("https://{}/", endpoint.local_addr());
-    let early = serve(Arc::new(endpoint), 1);
+    let early = serve(Arc::new(endpoint), 1, Duration::ZERO);
     let client = Client::new(&trust).unwrap();
     let route = Route { only: Some(Leg::Quic), fresh: true, ..Route::default() };
     let first = client.get_by(&url, &route).await.unwrap();
     assert_eq!((first.early_data, first.too_early), (EarlyData::None, false));
     content(first).await;
-    // Tickets come after the handshake.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(TICKETS).await;
     let second = client.get_by(&url, &route).await.unwrap();
     assert_eq!((second.response.status(), second.early_data), (StatusCode::OK, EarlyData::Accepted));
     assert_eq!(
@@ -168,19 +176,61 @@ async fn safe_requests_leave_early_and_too_early_ones_again() {
     );
     assert!(second.too_early);
     assert_eq!(content(second).await.0, "GET");
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(TICKETS).await;
     let third = client.get_by(&url, &route).await.unwrap();
     assert_eq!((third.early_data, third.too_early), (EarlyData::Accepted, false));
     content(third).await;
     assert_eq!(early.load(Ordering::SeqCst), 2);
     // What is not safe waits, and so does what has content.
     for request in [Request::post(&url).body(Full::<Bytes>::default()), Request::get(&url).body(Full::from("x"))] {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(TICKETS).await;
         let fetched = client.send(request.unwrap(), &route).await.unwrap();
         assert_eq!(fetched.response.status(), StatusCode::OK);
         read(fetched).await;
     }
     assert_eq!(early.load(Ordering::SeqCst), 2);
+    client.close().await;
+}
+
+/// The handshake is done at the client, the request has left with its first packets, and nothing more gets through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
+    let site = Site::new("early-silence", "");
+    let (endpoint, trust) = early_server();
+    let server = endpoint.local_addr();
+    // The answer leaves after the handshake's packets, and not among them.
+    let early = serve(Arc::new(endpoint), 0, Duration::from_millis(300));
+    let (Trust::Pem(mut roots), Trust::Pem(of_site)) = (trust, site.trust.clone()) else { unreachable!() };
+    roots.extend(of_site);
+    let client = Client::new(&Trust::Pem(roots)).unwrap();
+    let (cut, answered) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let is_cut = cut.clone();
+    let udp = relay(server, move |way, datagram| {
+        let cut = is_cut.load(Ordering::SeqCst);
+        match way {
+            _ if !cut => true,
+            // The first flight, until it is answered.
+            Way::There => !answered.load(Ordering::SeqCst),
+            // The answer begins with a long header. Answers to questions have version 0.
+            Way::Back => {
+                let passes = datagram[0] & 0x80 != 0 && datagram[1..5] != [0; 4];
+                answered.fetch_or(passes, Ordering::SeqCst);
+                passes
+            }
+        }
+    })
+    .await;
+    let url = format!("https://127.0.0.1:{}/", site.port());
+    // The ticket, without a race.
+    let alone = Route { udp: Some(udp), fresh: true, only: Some(Leg::Quic) };
+    assert_eq!(content(client.get_by(&url, &alone).await.unwrap()).await.0, "GET");
+    tokio::time::sleep(TICKETS).await;
+    cut.store(true, Ordering::SeqCst);
+    let fetched = client.get_by(&url, &Route { only: None, ..alone }).await.unwrap();
+    assert_eq!((fetched.protocol, early.load(Ordering::SeqCst)), ("h2", 1), "it has left early as well");
+    let (text, verdict) = content(fetched).await;
+    assert_eq!(text, "hello");
+    assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");
     client.close().await;
 }
 

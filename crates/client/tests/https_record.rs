@@ -79,14 +79,39 @@ async fn aliases_are_followed_and_loops_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_leads_nowhere_does_not_cost_quic_the_others() {
+    let site = Site::new("addresses", "");
+    // It hears everything and says nothing.
+    let silent = tokio::net::UdpSocket::bind(("127.0.0.9", site.port())).await.unwrap();
+    for order in [["127.0.0.9", "127.0.0.1"], ["127.0.0.1", "127.0.0.9"]] {
+        let server = Server::start().await;
+        server.address_of("www.example.net.", order[0]).address_of("www.example.net.", order[1]);
+        let settings = Settings { trust: site.trust.clone(), dns: Some(server.address), ..Settings::default() };
+        let client = Client::with(&settings).unwrap();
+        let url = format!("https://www.example.net:{}/", site.port());
+        let fetched = client.get(&url, Some(Leg::Quic), None).await.unwrap();
+        assert_eq!(fetched.protocol, "h3");
+        assert_eq!(content(fetched).await, ("hello".to_owned(), Verdict::Works));
+        client.close().await;
+    }
+    let mut first = [0; 2_048];
+    assert!(silent.try_recv(&mut first).unwrap() >= 1_200, "it was tried");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_follows_the_record() {
     let site = Site::new("record", "");
     let server = Server::start().await;
     // Nobody is at port 443 of the origin: only the record leads anywhere.
     server.address_of("www.example.net.", "127.0.0.1");
     server.https("www.example.net.", 1, ".", &[alpn(&["h3", "h2"]), port(site.port())]);
-    let settings =
-        Settings { trust: site.trust.clone(), dns: Some(server.address), record_delay: LIMIT, ..Settings::default() };
+    let settings = Settings {
+        trust: site.trust.clone(),
+        dns: Some(server.address),
+        record_delay: LIMIT,
+        head_start: LIMIT,
+        ..Settings::default()
+    };
     let client = Client::with(&settings).unwrap();
     let fetched = client.get("https://www.example.net/", None, None).await.unwrap();
     assert_eq!(fetched.protocol, "h3");

@@ -38,6 +38,12 @@ fn at_once() -> usize {
     std::env::var("CLIENT_RELAY_AT_ONCE").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
+/// The head start of QUIC: what clients have where figures are taken, and more than a machine with much else to do delays it else.
+fn head_start() -> Duration {
+    let own = Settings::default().head_start;
+    if std::env::var_os("CLIENT_RELAY_RUNS").is_some() { own } else { own * 10 }
+}
+
 /// How long TCP takes longer for its losses: each is repeated after a timeout, which doubles.
 fn late(random: &mut ChaCha8Rng, loss: f64, packets: usize, first_timeout: Duration) -> Duration {
     let mut slowest = Duration::ZERO;
@@ -181,7 +187,7 @@ async fn one(
     let alone_took = alone.first_byte;
     read(alone).await;
     client.close().await;
-    let client = Client::with(&Settings { trust, ..Settings::default() }).unwrap();
+    let client = Client::with(&Settings { trust, head_start: head_start(), ..Settings::default() }).unwrap();
     let route = Route { udp: Some(relay.address()), ..Route::default() };
     if path.cut {
         let before = client.get_by(&url, &route).await.unwrap();
@@ -254,7 +260,9 @@ async fn udp_is_cut_in_the_middle() {
 async fn a_path_loses_thirty_percent() {
     // Whoever wins: UDP is not blocked, and nobody refuses.
     let right = |verdict, _: &str| matches!(verdict, Some(Verdict::Works | Verdict::Slower { .. } | Verdict::BadPath));
-    case("30 % loss", "", Path { loss: 0.3, tcp_loss: 0.3, ..GOOD }, right).await;
+    // In one of a thousand runs TLS alone takes longer than the gateway waits by itself, and there is no time to compare with.
+    let patient = "[limits]\nhandshake-timeout = \"2 min\"\n";
+    case("30 % loss", patient, Path { loss: 0.3, tcp_loss: 0.3, ..GOOD }, right).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

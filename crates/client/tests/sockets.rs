@@ -4,13 +4,21 @@ mod site;
 
 use std::time::Duration;
 
-use site::{Site, content};
-use tiderace_client::{Client, FetchError, Leg, Verdict, race::Avoided};
+use site::{PATIENT, Site, client, content};
+use tiderace_client::{
+    Client, FetchError, Leg, Trust, Verdict,
+    proxy::{self, Proxy, Secure},
+    race::Avoided,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quic_is_used_where_it_works() {
     let site = Site::new("works", "");
-    let client = Client::new(&site.trust).unwrap();
+    let client = client(&site.trust, PATIENT);
     let fetched = client.get(&site.url, None, None).await.unwrap();
     assert_eq!((fetched.protocol, fetched.response.status().as_u16()), ("h3", 200));
     assert_eq!(content(fetched).await, ("hello".to_owned(), Verdict::Works));
@@ -23,7 +31,8 @@ async fn quic_is_used_where_it_works() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     let shedding = Site::new("sheds", "[http3]\nshed = true\n");
-    let client = Client::new(&shedding.trust).unwrap();
+    // A refusal is an answer: nobody waits for the head start.
+    let client = client(&shedding.trust, PATIENT);
     let fetched = client.get(&shedding.url, None, None).await.unwrap();
     assert_eq!(fetched.protocol, "h2");
     assert_eq!(content(fetched).await.1, Verdict::Refused);
@@ -44,4 +53,25 @@ async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     assert_eq!(content(again).await.1, Verdict::NotTried(Avoided::BlockedBefore));
     let error = client.get("https://127.0.0.1:1/", Some(Leg::Tcp), None).await.err().unwrap();
     assert!(!matches!(error, FetchError::Url(_)), "{error}");
+}
+
+/// A program that goes on sending what nobody reads gets the proxy's answer nevertheless: no reset overtakes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_the_proxy_arrives_although_the_program_still_sends() {
+    let root = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();
+    let client = Client::new(&Trust::Pem(root.into_bytes())).unwrap();
+    let (listener, address) = proxy::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let serving = Proxy::new(client, Secure::Never, |_| {}).serve(listener, std::future::pending());
+    let serving = tokio::spawn(serving);
+    let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
+    // Asked as if it were the origin, which is refused.
+    to.write_all(b"POST / HTTP/1.1\r\nhost: a.example\r\ncontent-length: 1000000000\r\n\r\n").await.unwrap();
+    let sending = tokio::spawn(async move { while to.write_all(&[1; 1000]).await.is_ok() {} });
+    // The reset, if one comes, comes before the first byte is read.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut answer = String::new();
+    from.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("and CONNECT\n"), "{answer}");
+    sending.abort();
+    serving.abort();
 }

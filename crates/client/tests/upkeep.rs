@@ -94,7 +94,7 @@ async fn keep_alive_finds_out_how_soon_a_mapping_is_forgotten() {
     let (server, trust) = server();
     let (nat, mappings) = translator(server, Duration::from_millis(900)).await;
     let first = Some(Duration::from_millis(300));
-    let settings = Settings { trust, keep_alive: first, idle_timeout: Duration::from_secs(60), ..Settings::default() };
+    let settings = Settings { trust, keep_alive: first, idle_timeout: LIMIT, head_start: LIMIT, ..Settings::default() };
     let client = Client::with(&settings).unwrap();
     let route = Route { udp: Some(nat), ..Route::default() };
     ask(&client, server, &route).await;
@@ -128,7 +128,8 @@ async fn connections_move_with_their_host() {
     let address = move |_: SocketAddr| -> Option<IpAddr> {
         Some(if looks.load(Ordering::SeqCst) { [127, 0, 0, 9].into() } else { [127, 0, 0, 1].into() })
     };
-    let settings = Settings { trust, local_address: LocalAddress(Arc::new(address)), ..Settings::default() };
+    let settings =
+        Settings { trust, local_address: LocalAddress(Arc::new(address)), head_start: LIMIT, ..Settings::default() };
     let client = Client::with(&settings).unwrap();
     let route = Route::default();
     assert_eq!(ask(&client, server, &route).await, (false, "127.0.0.1".to_owned()));

@@ -5,7 +5,15 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use edge::Process;
 use http_body_util::BodyExt;
-use tiderace_client::{Fetched, Trust, Verdict};
+use tiderace_client::{Client, Fetched, Settings, Trust, Verdict};
+
+/// Long enough for QUIC on a machine with much else to do: TCP wins where it has to, and not by chance.
+pub(crate) const PATIENT: Duration = Duration::from_secs(30);
+
+/// A client that gives QUIC so much of a head start.
+pub(crate) fn client(trust: &Trust, head_start: Duration) -> Client {
+    Client::with(&Settings { trust: trust.clone(), head_start, ..Settings::default() }).unwrap()
+}
 
 pub(crate) struct Site {
     directory: PathBuf,
