@@ -77,17 +77,17 @@ impl End {
 
 /// How far a program has come.
 #[derive(Debug, Default)]
-pub struct Reached {
+pub(crate) struct Reached {
     /// Bytes of streams that were read.
-    pub read: usize,
+    pub(crate) read: usize,
     /// A peer broke rules.
-    pub hostile: bool,
+    pub(crate) hostile: bool,
     /// Both ends were there at the end.
-    pub open: bool,
+    pub(crate) open: bool,
 }
 
 /// Runs a program.
-pub fn qmux(program: &[u8]) -> Reached {
+pub(crate) fn qmux(program: &[u8]) -> Reached {
     let mut ends = [End::new(Side::Client), End::new(Side::Server)];
     let mut now = Instant::ZERO;
     let mut reached = Reached::default();
