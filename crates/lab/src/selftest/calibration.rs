@@ -142,7 +142,7 @@ fn fair_queue() -> Check {
     )
 }
 
-/// V9, as far as it is there: the injector takes exactly so many packets of each group.
+/// The half of V9 that is the link's: the injector takes exactly so many packets of each group.
 fn group_loss() -> Check {
     let loss = Loss::Group { size: 11, drop: 2, min_bytes: 600, after: units::Duration::ZERO };
     let Ok(mut link) = Link::new(&LinkConfig { loss, ..LinkConfig::default() }, Seed::from_number(4)) else {
