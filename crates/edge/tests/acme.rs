@@ -55,7 +55,14 @@ fn pebble(program: &str, directory: &Directory, port: u16, looks_at: u16) -> Peb
     command.arg("-config").arg(file).env("PEBBLE_VA_NOSLEEP", "1").stdin(Stdio::null());
     let log = std::fs::File::create(directory.0.join("pebble.log")).unwrap();
     command.stdout(log.try_clone().unwrap()).stderr(log);
-    Pebble(command.spawn().unwrap())
+    let pebble = Pebble(command.spawn().unwrap());
+    // A gateway whose authority is not there asks again after a minute, which is not what is measured.
+    let begun = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < LIMIT, "Pebble does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    pebble
 }
 
 /// The certificate that the gateway shows for `localhost`, whoever has signed it.
