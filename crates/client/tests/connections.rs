@@ -166,20 +166,23 @@ async fn safe_requests_leave_early_and_too_early_ones_again() {
     let first = client.get_by(&url, &route).await.unwrap();
     assert_eq!((first.early_data, first.too_early), (EarlyData::None, false));
     content(first).await;
-    tokio::time::sleep(TICKETS).await;
-    let second = client.get_by(&url, &route).await.unwrap();
-    assert_eq!((second.response.status(), second.early_data), (StatusCode::OK, EarlyData::Accepted));
-    assert_eq!(
-        second.too_early,
-        early.load(Ordering::SeqCst) > 0,
-        "what came before the end of the handshake was refused"
-    );
-    assert!(second.too_early);
-    assert_eq!(content(second).await.0, "GET");
-    tokio::time::sleep(TICKETS).await;
-    let third = client.get_by(&url, &route).await.unwrap();
-    assert_eq!((third.early_data, third.too_early), (EarlyData::Accepted, false));
-    content(third).await;
+    // On a busy machine the handshake is complete before the server comes to a request: that one is no early request, so another is
+    // made.
+    let mut tries = 0..20;
+    while early.load(Ordering::SeqCst) == 0 && tries.next().is_some() {
+        tokio::time::sleep(TICKETS).await;
+        let second = client.get_by(&url, &route).await.unwrap();
+        assert_eq!((second.response.status(), second.early_data), (StatusCode::OK, EarlyData::Accepted));
+        let refused = early.load(Ordering::SeqCst) > 0;
+        assert_eq!(second.too_early, refused, "what came before the end of the handshake was refused");
+        assert_eq!(content(second).await.0, "GET");
+    }
+    while early.load(Ordering::SeqCst) == 1 && tries.next().is_some() {
+        tokio::time::sleep(TICKETS).await;
+        let third = client.get_by(&url, &route).await.unwrap();
+        assert_eq!((third.early_data, third.too_early), (EarlyData::Accepted, false));
+        content(third).await;
+    }
     assert_eq!(early.load(Ordering::SeqCst), 2);
     // What is not safe waits, and so does what has content.
     for request in [Request::post(&url).body(Full::<Bytes>::default()), Request::get(&url).body(Full::from("x"))] {
@@ -202,31 +205,35 @@ async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
     let early = serve(Arc::new(endpoint), 0, Duration::from_millis(300));
     let (Trust::Pem(mut roots), Trust::Pem(of_site)) = (trust, site.trust.clone()) else { unreachable!() };
     roots.extend(of_site);
-    let client = Client::new(&Trust::Pem(roots)).unwrap();
-    let (cut, answered) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
-    let is_cut = cut.clone();
-    let udp = relay(server, move |way, datagram| {
-        let cut = is_cut.load(Ordering::SeqCst);
-        match way {
-            _ if !cut => true,
-            // The first flight, until it is answered.
-            Way::There => !answered.load(Ordering::SeqCst),
-            // The answer begins with a long header. Answers to questions have version 0.
-            Way::Back => {
-                let passes = datagram[0] & 0x80 != 0 && datagram[1..5] != [0; 4];
-                answered.fetch_or(passes, Ordering::SeqCst);
-                passes
-            }
+    let client = client(&Trust::Pem(roots), Duration::from_secs(3));
+    let answered = AtomicBool::new(false);
+    // Only the connection that falls silent goes this way.
+    let udp = relay(server, move |way, datagram| match way {
+        // The first flight, until it is answered; 0-RTT packets of it may come here later (RFC 9000 §17.2: form and type).
+        Way::There => !answered.load(Ordering::SeqCst) || datagram[0] & 0xb0 == 0x90,
+        // The answer begins with a long header. Answers to questions have version 0.
+        Way::Back => {
+            let passes = datagram[0] & 0x80 != 0 && datagram[1..5] != [0; 4];
+            // Whoever only acknowledges waits for the rest of the ClientHello: a ServerHello is padded (RFC 9000 §14.1).
+            answered.fetch_or(passes && datagram.len() >= 1_200, Ordering::SeqCst);
+            passes
         }
     })
     .await;
     let url = format!("https://127.0.0.1:{}/", site.port());
-    // The ticket, without a race.
-    let alone = Route { udp: Some(udp), fresh: true, only: Some(Leg::Quic) };
-    assert_eq!(content(client.get_by(&url, &alone).await.unwrap()).await.0, "GET");
-    tokio::time::sleep(TICKETS).await;
-    cut.store(true, Ordering::SeqCst);
-    let fetched = client.get_by(&url, &Route { only: None, ..alone }).await.unwrap();
+    // Tickets, without a race: the first connection leaves two, and the next takes one of them when they have come.
+    let alone = Route { udp: Some(server), fresh: true, only: Some(Leg::Quic) };
+    loop {
+        let fetched = client.get_by(&url, &alone).await.unwrap();
+        let resumed = fetched.early_data == EarlyData::Accepted;
+        assert_eq!(content(fetched).await.0, "GET");
+        if resumed {
+            break;
+        }
+        tokio::time::sleep(TICKETS).await;
+    }
+    early.store(0, Ordering::SeqCst);
+    let fetched = client.get_by(&url, &Route { udp: Some(udp), fresh: true, only: None }).await.unwrap();
     assert_eq!((fetched.protocol, early.load(Ordering::SeqCst)), ("h2", 1), "it has left early as well");
     let (text, verdict) = content(fetched).await;
     assert_eq!(text, "hello");
