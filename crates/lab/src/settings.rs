@@ -65,13 +65,10 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Se
         }
     }
     usual["name"] = Value::from(name);
-    let early_data = match usual[EARLY_DATA].take() {
-        Value::Bool(on) => on,
-        other => return Err(fault(format!("`{EARLY_DATA}` is true or false, not {other}"), None)),
+    let early_data = usual.as_object_mut().and_then(|fields| fields.remove(EARLY_DATA)).unwrap_or_default();
+    let Value::Bool(early_data) = early_data else {
+        return Err(fault(format!("`{EARLY_DATA}` is true or false, not {early_data}"), None));
     };
-    if let Some(fields) = usual.as_object_mut() {
-        fields.remove(EARLY_DATA);
-    }
     let profile = serde_json::from_value(usual).map_err(|error| fault(error.to_string(), None))?;
     Ok(Setup { profile, early_data })
 }

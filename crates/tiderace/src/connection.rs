@@ -12,7 +12,7 @@ use bytes::Bytes;
 use transport::{
     CloseReason, Handle, MigrateError, Stats,
     fec::DatagramFlow,
-    streams::{Chunk, Priority, Then},
+    streams::{Priority, Unread},
     tls::EarlyData,
 };
 use units::Duration;
@@ -527,7 +527,7 @@ impl Connection {
     }
 
     /// What had arrived of a stream when the connection ended.
-    pub(crate) fn unread(&self, state: &mut State, id: StreamId) -> Option<(Vec<Chunk>, Then)> {
+    pub(crate) fn unread(&self, state: &mut State, id: StreamId) -> Option<Unread> {
         state.connections.get_mut(&self.held.handle)?.take_unread(id)
     }
 

@@ -10,7 +10,7 @@ use std::{
 use rustc_hash::FxHashMap;
 use transport::{
     CloseReason, Event, Handle,
-    streams::{Chunk, StreamEvent, Then},
+    streams::{StreamEvent, Unread},
 };
 use wire::{Dir, StreamId};
 
@@ -71,11 +71,9 @@ pub(crate) struct Waiters {
     /// Finished streams whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
     /// What had arrived when the peer closed the connection, for those who come to read it.
-    unread: Option<Box<Unread>>,
+    // Boxed: few connections ever have any.
+    unread: Option<Box<FxHashMap<StreamId, Unread>>>,
 }
-
-/// Parts of streams, and what comes after them.
-pub(crate) type Unread = FxHashMap<StreamId, (Vec<Chunk>, Then)>;
 
 /// What a task waits for, unless it is a stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +134,7 @@ impl Waiters {
     }
 
     /// What had arrived of a stream at the end of the connection, if that was not taken before.
-    pub(crate) fn take_unread(&mut self, id: StreamId) -> Option<(Vec<Chunk>, Then)> {
+    pub(crate) fn take_unread(&mut self, id: StreamId) -> Option<Unread> {
         self.unread.as_mut()?.remove(&id)
     }
 
@@ -241,8 +239,7 @@ impl State {
             {
                 // The peer may close as soon as all has arrived, and that can be before all is read.
                 let unread = connection.take_unread();
-                let unread: Unread = unread.into_iter().map(|(id, chunks, then)| (id, (chunks, then))).collect();
-                waiters.unread = (!unread.is_empty()).then(|| Box::new(unread));
+                waiters.unread = (!unread.is_empty()).then(|| Box::new(unread.into_iter().collect()));
             }
             waiters.on_event(event, wake);
             if early {

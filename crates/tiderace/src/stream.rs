@@ -329,11 +329,11 @@ impl RecvStream {
         let (outcome, credit) = match done {
             Ok(done) => done,
             Err(reason) => {
-                let Some((chunks, then)) = connection.unread(&mut state, *id) else {
+                let Some(unread) = connection.unread(&mut state, *id) else {
                     return Poll::Ready(Err(reason.into()));
                 };
-                fetched.extend(chunks);
-                *end = end_of(then);
+                fetched.extend(unread.parts);
+                *end = end_of(unread.then);
                 return Poll::Ready(Ok(()));
             }
         };

@@ -48,8 +48,8 @@ impl Mux {
         }
     }
 
-    /// Takes bytes from the front of `data`, as many as there is room for; gives their number. With 0, [`Event::Writable`](super::Event::Writable) tells when
-    /// there is more.
+    /// Takes bytes from the front of `data`, as many as there is room for; gives their number. With 0,
+    /// [`Event::Writable`](super::Event::Writable) tells when there is more.
     ///
     /// # Errors
     /// When nothing more can be written.

@@ -12,21 +12,24 @@ use tiderace_qmux::{Closed, Config, Mux, record};
 use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId};
 
+const WINDOW: u64 = 4_000;
+const DATAGRAMS: u64 = 2_000;
+
 /// Small, so that limits are met soon.
 fn config() -> Config {
     Config {
-        window: 4_000,
+        window: WINDOW,
         stream_window: 1_000,
         streams_bidi: 4,
         streams_uni: 2,
-        datagram_queue: 2_000,
+        datagram_queue: DATAGRAMS as usize,
         keep_alive: Some(Duration::from_secs(10)),
         ..Config::default()
     }
 }
 
 /// Beside the limits of the configuration one record that is not complete.
-const KEPT: u64 = 4_000 + 2_000 + record::DEFAULT_MAX + 8;
+const KEPT: u64 = WINDOW + DATAGRAMS + record::DEFAULT_MAX + 8;
 /// Bytes that are under way in each direction.
 const UNDER_WAY: usize = 64 << 10;
 

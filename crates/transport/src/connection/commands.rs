@@ -12,7 +12,7 @@ use crate::{
     datagrams::SendDatagramError,
     events::{CloseReason, Event},
     fec::{DatagramFlow, Protection},
-    streams::{Chunk, Order, Priority, ReadError, Then, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, Then, Unread, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -131,8 +131,8 @@ impl Connection {
         self.streams.read_many(id, enough, order, out)
     }
 
-    /// Takes what has arrived on all streams and was not read, with what comes after it: a connection that is over forgets it soon.
-    pub fn take_unread(&mut self) -> Vec<(StreamId, Vec<Chunk>, Then)> {
+    /// Takes what has arrived of all streams and was not read: a connection that is over forgets it soon.
+    pub fn take_unread(&mut self) -> Vec<(StreamId, Unread)> {
         self.streams.take_unread()
     }
 

@@ -43,6 +43,15 @@ pub enum Then {
     Reset(u64),
 }
 
+/// What has arrived of a stream and was not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// In the order in which the application reads the stream.
+    pub parts: Vec<Chunk>,
+    /// What comes after them.
+    pub then: Then,
+}
+
 /// Why a stream takes no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
@@ -283,18 +292,17 @@ impl Streams {
         Ok(then)
     }
 
-    /// Takes what has arrived and was not read: of each stream the parts, in the order in which the application reads it, and what comes
-    /// after them.
-    pub fn take_unread(&mut self) -> Vec<(StreamId, Vec<Chunk>, Then)> {
+    /// Takes what has arrived of all streams and was not read.
+    pub fn take_unread(&mut self) -> Vec<(StreamId, Unread)> {
         let mut unread = Vec::new();
         for slot in self.slab.slots() {
             let stream = &self.slab[slot];
             let (id, order) = (stream.id, stream.recv.order());
-            let mut chunks = Vec::new();
+            let mut parts = Vec::new();
             // A stream that was read to its end, or that nobody wants to read, has nothing.
-            let Ok(then) = self.read_many(id, usize::MAX, order, |chunk| chunks.push(chunk)) else { continue };
-            if !chunks.is_empty() || then != Then::Blocked {
-                unread.push((id, chunks, then));
+            let Ok(then) = self.read_many(id, usize::MAX, order, |part| parts.push(part)) else { continue };
+            if !parts.is_empty() || then != Then::Blocked {
+                unread.push((id, Unread { parts, then }));
             }
         }
         unread

@@ -46,7 +46,7 @@ use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
 pub use self::{
-    application::{Chunk, Order, ReadError, Then, WriteError},
+    application::{Chunk, Order, ReadError, Then, Unread, WriteError},
     events::StreamEvent,
     stream::Priority,
 };
