@@ -24,8 +24,6 @@ pub struct Decoder {
     /// What SETTINGS promise.
     max_capacity: usize,
     table: Table,
-    /// Entries of which the peer has been told that they are here.
-    acknowledged: u64,
     /// The beginning of an instruction.
     kept: Vec<u8>,
     names: Vec<u8>,
@@ -57,7 +55,6 @@ impl Decoder {
         Self {
             max_capacity: capacity,
             table: Table::default(),
-            acknowledged: 0,
             kept: Vec::new(),
             names: Vec::new(),
             values: Vec::new(),
@@ -70,6 +67,7 @@ impl Decoder {
     /// # Errors
     /// QPACK_ENCODER_STREAM_ERROR: the connection ends, and so does the use of this.
     pub fn on_encoder_stream(&mut self, mut data: &[u8], answer: &mut Vec<u8>) -> Result<(), StreamError> {
+        let before = self.table.inserted();
         let mut kept = std::mem::take(&mut self.kept);
         while !data.is_empty() {
             if kept.is_empty() {
@@ -80,23 +78,23 @@ impl Decoder {
                 }
                 continue;
             }
-            let before = kept.len();
+            let old = kept.len();
             kept.extend_from_slice(&data[..data.len().min(PIECE)]);
             let mut rest = &kept[..];
             if self.take(&mut rest)? {
                 // It did not end before the piece: the rest was not kept before.
-                data = &data[kept.len() - rest.len() - before..];
+                data = &data[kept.len() - rest.len() - old..];
                 kept.clear();
             } else {
-                data = &data[kept.len() - before..];
+                data = &data[kept.len() - old..];
             }
         }
         kept.shrink_to(PIECE);
         self.kept = kept;
-        // RFC 9204 §2.2.2.3: at once, because nothing is referred to before.
-        if self.table.inserted() > self.acknowledged {
-            integer::push(answer, 6, 0, self.table.inserted() - self.acknowledged);
-            self.acknowledged = self.table.inserted();
+        // RFC 9204 §2.2.2.3: at once, because nothing is referred to before. So a section never acknowledges entries.
+        let count = self.table.inserted() - before;
+        if count > 0 {
+            integer::push(answer, 6, 0, count);
         }
         Ok(())
     }
@@ -178,7 +176,6 @@ impl Decoder {
         values.shrink_to(SCRATCH);
         if prefix.required > 0 {
             integer::push(answer, 7, 0x80, stream);
-            self.acknowledged = self.acknowledged.max(prefix.required);
         }
         if total > max_size { Err(SectionError::TooLarge { size: total, limit: max_size }) } else { Ok(()) }
     }

@@ -129,7 +129,7 @@ impl Encoder {
         self.prefix(&section, block);
         block.extend_from_slice(&lines);
         if section.required > 0 {
-            self.outstanding.push(stream, section.required, section.oldest);
+            self.outstanding.push(stream, section.oldest);
         }
         lines.clear();
         lines.shrink_to(SCRATCH);
@@ -310,12 +310,13 @@ impl Encoder {
     fn apply(&mut self, instruction: Instruction) -> Result<(), StreamError> {
         let wrong = |reason| Err(StreamError { reason });
         match instruction {
-            Instruction::Acknowledgment { stream } => match self.outstanding.acknowledge(stream) {
-                // RFC 9204 §2.1.4: what was decoded was there.
-                Some(required) => self.known = self.known.max(required),
-                // RFC 9204 §4.4.1 MUST-1.
-                None => return wrong("a section is acknowledged that was not sent, or already is"),
-            },
+            // What it referred to was known to be there: the Known Received Count stays (RFC 9204 §2.1.4).
+            Instruction::Acknowledgment { stream } => {
+                if !self.outstanding.acknowledge(stream) {
+                    // RFC 9204 §4.4.1 MUST-1.
+                    return wrong("a section is acknowledged that was not sent, or already is");
+                }
+            }
             Instruction::Cancellation { stream } => self.outstanding.cancel(stream),
             // RFC 9204 §4.4.3 MUST-1, for both.
             Instruction::Increment { count: 0 } => return wrong("an Insert Count Increment of 0"),

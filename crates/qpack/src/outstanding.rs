@@ -12,8 +12,6 @@ const CANCELLED: usize = 64;
 #[derive(Debug)]
 struct Section {
     stream: u64,
-    /// Required Insert Count (RFC 9204 §2.1.2).
-    required: u64,
     /// The smallest absolute index it refers to.
     oldest: u64,
 }
@@ -50,19 +48,19 @@ impl Outstanding {
         self.oldest
     }
 
-    pub(crate) fn push(&mut self, stream: u64, required: u64, oldest: u64) {
-        self.sections.push_back(Section { stream, required, oldest });
+    pub(crate) fn push(&mut self, stream: u64, oldest: u64) {
+        self.sections.push_back(Section { stream, oldest });
         self.oldest = self.oldest.min(oldest);
     }
 
-    /// The first section of a stream was decoded: its Required Insert Count; `None` when there is no such section.
-    pub(crate) fn acknowledge(&mut self, stream: u64) -> Option<u64> {
-        let place = self.sections.iter().position(|section| section.stream == stream)?;
-        let section = self.sections.remove(place)?;
+    /// The first section of a stream was decoded; `false` when there is none.
+    pub(crate) fn acknowledge(&mut self, stream: u64) -> bool {
+        let place = self.sections.iter().position(|section| section.stream == stream);
+        let Some(section) = place.and_then(|place| self.sections.remove(place)) else { return false };
         if section.oldest == self.oldest {
             self.find_oldest();
         }
-        Some(section.required)
+        true
     }
 
     /// Nothing of a stream will be decoded.
@@ -71,6 +69,9 @@ impl Outstanding {
         self.sections.retain(|section| section.stream != stream);
         if self.sections.len() != before {
             self.find_oldest();
+        }
+        if self.cancelled.contains(&stream) {
+            return;
         }
         if self.cancelled.len() == CANCELLED {
             self.cancelled.pop_front();
@@ -91,17 +92,17 @@ mod tests {
     fn the_oldest_is_that_of_what_is_left() {
         let mut outstanding = Outstanding::default();
         assert_eq!(outstanding.oldest(), u64::MAX);
-        for (stream, required, oldest) in [(4, 9, 3), (8, 9, 2), (4, 10, 5), (8, 11, 10)] {
-            outstanding.push(stream, required, oldest);
+        for (stream, oldest) in [(4, 3), (8, 2), (4, 5), (8, 10)] {
+            outstanding.push(stream, oldest);
         }
         assert_eq!(outstanding.oldest(), 2);
-        assert_eq!(outstanding.acknowledge(8), Some(9));
+        assert!(outstanding.acknowledge(8));
         assert_eq!(outstanding.oldest(), 3);
-        assert_eq!(outstanding.acknowledge(12), None);
+        assert!(!outstanding.acknowledge(12));
         outstanding.cancel(4);
         assert_eq!(outstanding.oldest(), 10);
-        assert_eq!(outstanding.acknowledge(4), None);
-        assert_eq!(outstanding.acknowledge(8), Some(11));
+        assert!(!outstanding.acknowledge(4));
+        assert!(outstanding.acknowledge(8));
         assert_eq!(outstanding.oldest(), u64::MAX);
         assert_eq!(outstanding.len(), 0);
     }
@@ -113,7 +114,7 @@ mod tests {
         assert!(!outstanding.takes(7));
         for stream in 0..MOST as u64 {
             assert!(outstanding.takes(1_000 + stream));
-            outstanding.push(1_000 + stream, 1, 0);
+            outstanding.push(1_000 + stream, 0);
         }
         assert!(!outstanding.takes(5_000));
         for stream in 0..1_000 {

@@ -217,6 +217,27 @@ fn what_a_section_refers_to_stays_until_it_is_acknowledged() {
     assert_eq!(pair.encode(&held).block[0], 0, "it has left");
 }
 
+/// RFC 9204 §2.1.1: what the peer may not have yet does not leave.
+#[test]
+fn what_is_not_acknowledged_stays() {
+    let mut pair = Pair::new(400);
+    let mut instructions = Vec::new();
+    for round in 0..50 {
+        let value = format!("value {round:2}");
+        instructions.extend((0..2).flat_map(|_| pair.encode(&[("x", &value)]).instructions));
+    }
+    // 41 bytes each.
+    assert_eq!(pair.encoder.table_size(), 9 * 41);
+    let mut answer = Vec::new();
+    pair.decoder.on_encoder_stream(&instructions, &mut answer).unwrap();
+    assert_eq!((pair.decoder.table_size(), &answer[..]), (9 * 41, &[9][..]));
+    let next = [("x", "something new")];
+    pair.exchange(&next);
+    assert!(pair.exchange(&next).instructions.is_empty(), "there is no room before they are acknowledged");
+    pair.encoder.on_decoder_stream(&answer).unwrap();
+    assert!(!pair.exchange(&next).instructions.is_empty());
+}
+
 /// Entries that are used stay, by duplicates, whatever passes through the table.
 #[test]
 fn what_is_used_is_inserted_again_before_it_leaves() {

@@ -102,6 +102,7 @@ fn required_insert_count_and_base() {
         "0700",
         "ff00 00",
         "0600 80",
+        "0600",
         // A Sign of 1 without references.
         "0080",
         // The static table ends at 98.
@@ -120,4 +121,17 @@ fn required_insert_count_and_base() {
         let is_taken = wrong == "0400 ";
         assert_eq!(matches!(result, Err(SectionError::Malformed(_))), !is_taken, "{wrong}: {result:?}");
     }
+}
+
+/// RFC 9204 §4.5.1.1: zero is encoded as zero, whatever wraps.
+#[test]
+fn a_count_of_zero_has_one_form() {
+    let mut peer = Peer { decoder: Decoder::new(100), answer: Vec::new() };
+    assert_eq!(peer.section(0, "0000", ""), Ok(Vec::new()));
+    for wrong in ["0100", "0200", "0600"] {
+        assert!(matches!(peer.section(0, wrong, ""), Err(SectionError::Malformed(_))), "{wrong}");
+    }
+    // Without a table there is nothing else.
+    let mut peer = Peer { decoder: Decoder::new(0), answer: Vec::new() };
+    assert!(matches!(peer.section(0, "0100", ""), Err(SectionError::Malformed(_))));
 }
