@@ -28,6 +28,8 @@ const SCRATCH: usize = 16 << 10;
 /// Contract: what [`encode`](Self::encode) appends to `instructions` goes to the encoder stream, all of it and in that order; what
 /// comes on the peer's decoder stream goes to [`on_decoder_stream`](Self::on_decoder_stream). It does not matter which of block and
 /// instructions leaves first.
+/// What flow control holds back may wait (RFC 9204 §2.1.3): nothing depends on it, and the instructions that the peer has not
+/// acknowledged are never of more entries than the table holds.
 ///
 /// Memory is bounded by the capacity, and by 256 sections that the peer has not acknowledged; while there are so many, others use the
 /// static table alone.
