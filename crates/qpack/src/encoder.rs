@@ -102,7 +102,7 @@ impl Encoder {
             return;
         }
         self.peer_capacity = Some(max_table_capacity);
-        // RFC 9204 §3.2.3 MUST NOT-1: never more than the peer allows.
+        // RFC 9204 §3.2.3 MUST NOT: never more than the peer allows.
         let capacity = usize::try_from(max_table_capacity).unwrap_or(usize::MAX).min(self.max_capacity);
         if capacity >= OVERHEAD {
             self.table.set_capacity(capacity);
@@ -164,7 +164,7 @@ impl Encoder {
         let name_hash = hash::name(field.name);
         let name = static_table::name(field.name, name_hash);
         let index = name.and_then(|name| name.index);
-        // RFC 9204 §4.5.4 MUST-1: what must not be indexed is a literal, and says so.
+        // RFC 9204 §4.5.4 MUST: what must not be indexed is a literal, and says so.
         if field.sensitive {
             literal(index, field, lines);
             return;
@@ -233,7 +233,7 @@ impl Encoder {
         habit(name, field) == Habit::Stable && self.table.leave_for(size) == Some(0)
     }
 
-    /// RFC 9204 §2.1.1 MUST NOT-1: nothing leaves that the peer may not have, or that a section which it may not have decoded refers
+    /// RFC 9204 §2.1.1 MUST NOT: nothing leaves that the peer may not have, or that a section which it may not have decoded refers
     /// to.
     fn has_room(&self, size: usize, section: &Section) -> bool {
         let stays = self.known.min(self.outstanding.oldest()).min(section.oldest);
@@ -315,12 +315,12 @@ impl Encoder {
             // What it referred to was known to be there: the Known Received Count stays (RFC 9204 §2.1.4).
             Instruction::Acknowledgment { stream } => {
                 if !self.outstanding.acknowledge(stream) {
-                    // RFC 9204 §4.4.1 MUST-1.
+                    // RFC 9204 §4.4.1 MUST.
                     return wrong("a section is acknowledged that was not sent, or already is");
                 }
             }
             Instruction::Cancellation { stream } => self.outstanding.cancel(stream),
-            // RFC 9204 §4.4.3 MUST-1, for both.
+            // RFC 9204 §4.4.3 MUST, for both.
             Instruction::Increment { count: 0 } => return wrong("an Insert Count Increment of 0"),
             Instruction::Increment { count } if count > self.table.inserted() - self.known => {
                 return wrong("more entries are acknowledged than were sent");

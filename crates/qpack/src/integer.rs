@@ -3,7 +3,7 @@
 
 use crate::error::Fault;
 
-/// The largest value that is read; larger ones mean nothing in HTTP/3. RFC 9204 §4.1.1 MUST-1: 62 bits are read.
+/// The largest value that is read; larger ones mean nothing in HTTP/3. RFC 9204 §4.1.1 MUST: 62 bits are read.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
 /// Bytes that 62 bits need after the prefix. Zeros may make an encoding longer than it must be, but not longer than this.
