@@ -35,6 +35,15 @@ where
     Patient { body, patience, waits: None }.boxed_unsync()
 }
 
+/// Boxes what comes from a client, whenever it comes.
+pub(crate) fn untimed<B>(body: B) -> AnyBody
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BodyError>,
+{
+    body.map_err(Into::into).boxed_unsync()
+}
+
 /// Waits for the first part of a body that most likely has none, so that it is known. What breaks off goes on to break off.
 pub(crate) async fn settle(mut body: AnyBody) -> AnyBody {
     match body.frame().await {

@@ -12,7 +12,11 @@ use crate::{
     generation::{Answers, Generation, Shared, Target},
     observe::{self, Story},
     policy::Course,
-    upstream::{fields, switch},
+    upstream::{
+        fields,
+        switch::{self, Asked, How},
+        tunnel,
+    },
 };
 
 /// Who asks, over what.
@@ -61,19 +65,28 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer
 fn find(generation: &Generation, request: &Request<AnyBody>, story: &mut Story) -> Result<Arc<Target>, StatusCode> {
     let host = host(request).ok_or(StatusCode::BAD_REQUEST)?;
     story.host.clone_from(&host);
-    let is_websocket = switch::asked(request) == Some(switch::Asked::Connect);
-    // A gateway is no tunnel, and says nothing about the way here (RFC 9110 §9.3.8).
-    if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && !is_websocket {
+    let asked = switch::asked(request);
+    // A gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8).
+    if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host.as_str(), |(name, _)| name).trim_end_matches('.').to_ascii_lowercase();
     let target = generation.routes.find(&name, request.uri().path()).cloned().ok_or(StatusCode::NOT_FOUND)?;
     story.route.clone_from(&target.name);
+    // RFC 9220 §3
+    if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, &asked)) {
+        return Err(StatusCode::NOT_IMPLEMENTED);
+    }
     if let Some(course) = &story.course {
         course.on_route(&target.name);
     }
     Ok(target)
+}
+
+/// Whether requests of a route may become this.
+fn is_carried(target: &Target, asked: &Asked) -> bool {
+    target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
 
 /// The host that a request is for, with its port as it was written; `None` when it does not say, or says two things.
@@ -113,6 +126,7 @@ async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, sto
         Answers::Files(files) => return files.answer(&request),
         Answers::Upstream(upstream) => upstream,
     };
+    let asked = switch::asked(&request).filter(|asked| is_carried(target, asked));
     // In HTTP/3 the end of a request without content may come in a packet of its own.
     let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
     if says_nothing
@@ -122,13 +136,15 @@ async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, sto
         let (head, body) = request.into_parts();
         request = Request::from_parts(head, settle(body).await);
     }
-    let asked = switch::asked(&request);
-    let client = asked.map(|_| hyper::upgrade::on(&mut request));
+    let tunnel = asked.map(|asked| {
+        let capsules = asked.has_capsules(request.headers());
+        (asked, tunnel::Client::of(&mut request), capsules)
+    });
     let headers = request.headers_mut();
     fields::strip(headers);
     fields::introduce(headers, peer.remote.ip(), &story.host, story.early);
-    if let Some(asked) = asked {
-        switch::ask(&mut request, asked);
+    if let Some((asked, ..)) = &tunnel {
+        asked.ask(&mut request);
     }
     if target.route.strip {
         strip_path(&mut request, &target.route.path);
@@ -145,16 +161,16 @@ async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, sto
     story.tries = answer.tries;
     let mut response = answer.response;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let (Some(asked), Some(client)) = (asked, client) else {
+        let Some((asked, client, capsules)) = tunnel else {
             // It agrees to what nobody has asked for.
             story.error = Some("the back end switched protocols unasked".to_owned());
             return plain(StatusCode::BAD_GATEWAY);
         };
         let back_end = hyper::upgrade::on(&mut response);
         fields::strip(response.headers_mut());
-        switch::answer(&mut response, asked);
-        tokio::spawn(switch::carry(client, back_end));
-        return response.map(|_| crate::body::full(""));
+        asked.answer(&mut response);
+        let body = client.carry(back_end, capsules);
+        return response.map(|_| body);
     }
     fields::strip(response.headers_mut());
     // A back end's own services are at its own address.

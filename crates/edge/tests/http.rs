@@ -10,13 +10,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use site::{BackEnd, Site, full, get, get1, mirror, pattern, text};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 fn route(to: &str) -> String {
     format!("[[route]]\nto = \"{to}\"\n")
@@ -252,55 +250,4 @@ async fn a_slow_back_end_is_a_timeout() {
     let site = Site::start("slow", &format!("[[route]]\ntimeout = \"200 ms\"\nto = \"{}\"\n", slow.url()));
     let (_endpoint, mut h3) = site.h3().await;
     assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 504);
-}
-
-/// Agrees to WebSocket and sends back what comes.
-async fn switching(mut request: Request<hyper::body::Incoming>) -> Response<site::Body> {
-    assert!(request.headers().contains_key("sec-websocket-key"));
-    let upgrade = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        let mut stream = TokioIo::new(upgrade.await.unwrap());
-        let mut buffer = [0; 4_096];
-        while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-            stream.write_all(&buffer[..length]).await.unwrap();
-        }
-        stream.shutdown().await.unwrap();
-    });
-    let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
-    response.header("sec-websocket-accept", "x").body(full("")).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn websocket_over_http1_and_http2() {
-    let back_end = BackEnd::start(switching).await;
-    let site = Site::start("websocket", &route(&back_end.url()));
-    let upgrade =
-        Request::get("/ws").header("host", "localhost").header("connection", "Upgrade").header("upgrade", "websocket");
-    let upgrade = upgrade.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==").body(full("")).unwrap();
-    let mut h1 = site.h1().await;
-    let mut response = h1.send_request(upgrade).await.unwrap();
-    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"websocket".parse().unwrap()));
-    exchange(TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap())).await;
-
-    let mut h2 = site.h2().await;
-    // The server's settings have to have come before an extended CONNECT may be sent.
-    h2.send_request(get("https://localhost/nowhere-to-upgrade")).await.ok();
-    let connect = Request::connect("https://localhost/ws").extension(hyper::ext::Protocol::from_static("websocket"));
-    let mut response = h2.send_request(connect.body(full("")).unwrap()).await.unwrap();
-    assert_eq!(response.status(), 200);
-    exchange(TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap())).await;
-}
-
-async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
-    for size in [10, 100_000] {
-        let data: Bytes = pattern(size);
-        stream.write_all(&data[..size.min(4_000)]).await.unwrap();
-        let mut back = vec![0; size.min(4_000)];
-        stream.read_exact(&mut back).await.unwrap();
-        assert!(back == data[..size.min(4_000)]);
-    }
-    stream.shutdown().await.unwrap();
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).await.unwrap();
-    assert!(rest.is_empty());
 }

@@ -1,27 +1,45 @@
 //! Sends requests over a connection, as many at a time as the server lets.
 
-use std::{future::poll_fn, pin::pin};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use h3::client::RequestStream;
 use http::{Request, Response};
 use http_body::Body;
 
 use crate::{
-    body::{ResponseBody, known, promised},
+    body::ResponseBody,
+    datagram::Datagrams,
+    driver::Driver,
     error::{Code, Error},
+    fields::{self, Protocol, promised},
     priority,
-    quic::{BidiStream, Connection, Opener, SendStream},
+    settings::Settings,
+    shared::{Shared, Side, State, TABLE},
+    stream::{Receiver, Sender},
 };
 
 /// Bytes that the fields of a response may have (RFC 9114 §4.2.2).
 const MAX_FIELDS: u64 = 256 * 1024;
 
+/// A connection that somebody still has use for. With the last one it is closed.
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.quic.close(Code::NO_ERROR.0, b"");
+    }
+}
+
 /// Sends requests. Clones share the connection; with the last of them, and the last body, it is closed.
 #[derive(Clone)]
 pub struct SendRequest {
-    inner: h3::client::SendRequest<Opener, Bytes>,
-    quic: tiderace::Connection,
+    handle: Arc<Handle>,
 }
 
 /// Begins HTTP/3 on a connection whose application protocol is [`ALPN`](crate::ALPN), and drives it on a task. Must be called
@@ -33,19 +51,31 @@ pub struct SendRequest {
 /// # Errors
 /// When the connection is over.
 pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
-    let adapter = Connection::new(quic.clone(), MAX_FIELDS);
-    let mut builder = h3::client::builder();
-    let (mut driver, inner) = builder.max_field_section_size(MAX_FIELDS).build(adapter).await?;
+    let settings = Settings {
+        table_capacity: TABLE as u64,
+        max_fields: MAX_FIELDS,
+        // RFC 9220 §3: it is the server that says so.
+        connect_protocol: false,
+        datagrams: true,
+    };
+    let shared = Shared::new(quic, Side::Client, settings);
+    if let Some(reason) = shared.quic.close_reason() {
+        return Err(reason.into());
+    }
+    let mut driver = Driver::new(shared.clone());
     tokio::spawn(async move {
-        let end = poll_fn(|cx| driver.poll_close(cx)).await;
+        let end = poll_fn(|cx| driver.poll(cx)).await;
         tracing::debug!("the connection has ended: {end}");
     });
-    Ok(SendRequest { inner, quic })
+    Ok(SendRequest { handle: Arc::new(Handle { shared }) })
 }
 
 impl SendRequest {
     /// Sends a request with an absolute URI, and gives the response as soon as its fields are there. The request's body is
     /// sent by a task beside it.
+    ///
+    /// With a [`Protocol`] in its extensions, a CONNECT is an extended one (RFC 9220): what the bodies carry then is up to that
+    /// protocol, and the response has [`Datagrams`] in its extensions.
     ///
     /// # Errors
     /// When the server or the connection fails the exchange; see [`Error::is_unprocessed`].
@@ -54,74 +84,152 @@ impl SendRequest {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        if !request.method().is_safe() && !self.quic.is_established() {
-            self.quic.established().await.map_err(|reason| Error::Closed(reason.to_string()))?;
+        let shared = &self.handle.shared;
+        if !request.method().is_safe() && !shared.quic.is_established() {
+            shared.quic.established().await?;
         }
         let (head, body) = request.into_parts();
-        let asked = priority::of(&head.headers);
-        let is_head = head.method == http::Method::HEAD;
-        let stream: RequestStream<BidiStream, Bytes> = self.inner.send_request(Request::from_parts(head, ())).await?;
-        self.quic.set_priority(tiderace::StreamId(stream.id().into_inner()), asked);
-        let (mut send, mut recv) = stream.split();
+        let protocol = head.extensions.get::<Protocol>();
+        if protocol.is_some() {
+            // RFC 9220 §3: only to who has said that it understands.
+            let peer = heard(shared, |state| state.peer).await?;
+            if !peer.connect_protocol {
+                return Err(Error::NoConnectProtocol);
+            }
+        }
+        let authority = fields::authority(&head)?;
+        let (send, recv) = tokio::select! {
+            biased;
+            opened = shared.quic.open_bi_early() => opened.map_err(|reason| self.not_sent(reason.into()))?,
+            going = heard(shared, |state| state.goaway) => return Err(going.err().unwrap_or(Error::GoingAway)),
+        };
+        let id = send.id();
+        if shared.lock().goaway.is_some_and(|number| id.0 >= number) {
+            return Err(Error::GoingAway);
+        }
+        shared.quic.set_priority(id, priority::of(&head.headers));
+        // A HEADERS frame is not larger than what it says, but for what says nothing.
+        let mut recv = Receiver::new(recv, shared.clone(), 2 * MAX_FIELDS + 16 * 1024);
+        let mut send = Sender::new(send, shared.clone());
+        let datagrams = protocol.map(|_| Datagrams::new(shared, id));
+        send.fields(|| fields::of_request(&head, authority, protocol))?;
         if body.is_end_stream() {
-            match send.finish().await.map_err(Error::from) {
+            match send.finish().await {
                 // RFC 9114 §4.1: a server that has answered may need no more of the request. Its answer counts.
                 Err(Error::Reset(Code::NO_ERROR)) => {}
                 ended => ended?,
             }
         } else {
+            let handle = self.handle.clone();
             tokio::spawn(async move {
                 if let Err(error) = send_body(&mut send, body).await {
                     tracing::debug!("the body of a request was not sent to its end: {error}");
                 }
+                drop(handle);
             });
         }
         let response = loop {
-            let response = recv.recv_response().await?;
-            // RFC 9114 §4.1: interim responses come before the one that counts.
-            if !response.status().is_informational() {
-                break response;
+            let collector = tokio::select! {
+                biased;
+                collector = recv.head() => collector,
+                // RFC 9114 §5.2: the server says that it has not acted on the request, and will not.
+                going = heard(shared, |state| state.goaway.filter(|number| id.0 >= *number)) => {
+                    Err(going.err().unwrap_or(Error::GoingAway))
+                }
+            };
+            match collector?.response() {
+                // RFC 9114 §4.1: interim responses come before the one that counts.
+                Ok(response) if response.status().is_informational() => {}
+                Ok(response) => break response,
+                Err(violation) => {
+                    recv.stop(violation.code);
+                    return Err(violation.into());
+                }
             }
         };
         let length = promised(response.headers())?;
         // RFC 9110 §8.6: what would have come to another request, or before.
-        let empty = is_head || matches!(response.status().as_u16(), 204 | 304);
-        let length = length.filter(|_| !empty);
-        Ok(response.map(|()| ResponseBody::new(recv, length)))
+        let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
+        let length = length.filter(|_| !is_empty);
+        let mut response = response.map(|()| ResponseBody::new(recv, length, self.handle.clone()));
+        if let Some(datagrams) = datagrams {
+            response.extensions_mut().insert(datagrams);
+        }
+        Ok(response)
+    }
+
+    /// What has become of a request that could not even be begun.
+    fn not_sent(&self, error: Error) -> Error {
+        let shared = &self.handle.shared;
+        if shared.lock().goaway.is_some() { Error::GoingAway } else { shared.end(error) }
     }
 
     /// The connection below.
     pub fn connection(&self) -> &tiderace::Connection {
-        &self.quic
+        &self.handle.shared.quic
     }
 }
 
-async fn send_body<B>(send: &mut RequestStream<SendStream, Bytes>, body: B) -> Result<(), Error>
+/// Waits until the server has said something; or fails with the connection.
+async fn heard<T>(shared: &Shared, what: impl Fn(&State) -> Option<T>) -> Result<T, Error> {
+    loop {
+        let mut news = pin!(shared.heard.notified());
+        news.as_mut().enable();
+        {
+            let state = shared.lock();
+            if let Some(found) = what(&state) {
+                return Ok(found);
+            }
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+        }
+        news.await;
+    }
+}
+
+async fn send_body<B>(send: &mut Sender, body: B) -> Result<(), Error>
 where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
 {
-    let mut body = pin!(body);
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = match frame {
-            Ok(frame) => frame,
-            Err(error) => {
-                // What breaks off must not look complete.
-                send.stop_stream(known(Code::REQUEST_CANCELLED));
-                return Err(Error::Body(error.to_string()));
+    let sent = send_frames(send, body, std::future::pending()).await;
+    if matches!(sent, Err(Error::Body(_))) {
+        // What breaks off must not look complete.
+        send.reset(Code::REQUEST_CANCELLED);
+    }
+    sent
+}
+
+/// Sends a body, and the end, unless `given_up` is ready while the body has nothing to send.
+pub(crate) async fn send_frames<B>(send: &mut Sender, body: B, given_up: impl Future<Output = ()>) -> Result<(), Error>
+where
+    B: Body<Data = Bytes>,
+    B::Error: std::fmt::Display + Send,
+{
+    let (mut body, mut given_up) = (pin!(body), pin!(given_up));
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = poll_fn(|cx| body.as_mut().poll_frame(cx)) => frame,
+            // What has been gathered leaves while there is nothing to be added.
+            () = std::future::ready(()), if send.has_gathered() => {
+                send.flush().await?;
+                continue;
             }
+            () = &mut given_up => return Err(Error::Reset(Code::REQUEST_CANCELLED)),
         };
-        match frame.into_data() {
+        let Some(frame) = frame else { break };
+        match frame.map_err(|error| Error::Body(error.to_string()))?.into_data() {
             Ok(data) if data.is_empty() => {}
-            Ok(data) => send.send_data(data).await?,
+            Ok(data) => send.data(data).await?,
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
-                    send.send_trailers(trailers).await?;
+                    send.fields(|| fields::of_trailers(&trailers))?;
                     break;
                 }
             }
         }
     }
-    send.finish().await?;
-    Ok(())
+    send.finish().await
 }

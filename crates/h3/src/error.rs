@@ -1,27 +1,57 @@
 //! What can go wrong with an exchange, and whether the request may be sent again.
 
-use h3::{
-    error::{ConnectionError, LocalError, StreamError},
-    quic::ConnectionErrorIncoming,
-};
+use tiderace::{CloseReason, ReadError, WriteError};
 
 /// An error code of HTTP/3 (RFC 9114 §8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u64);
 
 impl Code {
+    /// A datagram, or a capsule, that is malformed (RFC 9297 §5.2).
+    pub const DATAGRAM_ERROR: Self = Self(0x33);
     /// Nothing is wrong.
     pub const NO_ERROR: Self = Self(0x100);
+    /// The peer breaks a rule that has no code of its own.
+    pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
     /// Something is wrong with this end.
     pub const INTERNAL_ERROR: Self = Self(0x102);
+    /// A stream that the peer may not open.
+    pub const STREAM_CREATION_ERROR: Self = Self(0x103);
+    /// A stream that the connection needs was closed.
+    pub const CLOSED_CRITICAL_STREAM: Self = Self(0x104);
+    /// A frame has no place where it stands.
+    pub const FRAME_UNEXPECTED: Self = Self(0x105);
+    /// A frame is cut off, or has a wrong length.
+    pub const FRAME_ERROR: Self = Self(0x106);
     /// The peer makes more work than is acceptable.
     pub const EXCESSIVE_LOAD: Self = Self(0x107);
+    /// A number of a stream or a push is wrong.
+    pub const ID_ERROR: Self = Self(0x108);
+    /// Settings make no sense.
+    pub const SETTINGS_ERROR: Self = Self(0x109);
+    /// A control stream does not begin with settings.
+    pub const MISSING_SETTINGS: Self = Self(0x10a);
     /// The request was not processed; it may be sent again.
     pub const REQUEST_REJECTED: Self = Self(0x10b);
     /// The request or its answer is no longer wanted.
     pub const REQUEST_CANCELLED: Self = Self(0x10c);
+    /// The request's stream ended in its middle.
+    pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
     /// The message breaks a rule.
     pub const MESSAGE_ERROR: Self = Self(0x10e);
+    /// A field section cannot be decompressed (RFC 9204 §6).
+    pub const DECOMPRESSION_FAILED: Self = Self(0x200);
+    /// What the encoder's stream says makes no sense (RFC 9204 §6).
+    pub const ENCODER_STREAM_ERROR: Self = Self(0x201);
+    /// What the decoder's stream says makes no sense (RFC 9204 §6).
+    pub const DECODER_STREAM_ERROR: Self = Self(0x202);
+}
+
+/// A rule that the peer breaks, and what it is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
 }
 
 /// Why an exchange or a connection failed.
@@ -50,6 +80,12 @@ pub enum Error {
     /// The peer takes no more requests on this connection (GOAWAY).
     #[error("the peer takes no more requests on this connection")]
     GoingAway,
+    /// The peer does not understand extended CONNECT (RFC 9220 §3).
+    #[error("the peer does not understand extended CONNECT")]
+    NoConnectProtocol,
+    /// The request lacks what a request needs.
+    #[error("the request {0}")]
+    Request(&'static str),
     /// The connection is over.
     #[error("the connection is over: {0}")]
     Closed(String),
@@ -65,32 +101,33 @@ impl Error {
     }
 }
 
-impl From<StreamError> for Error {
-    fn from(error: StreamError) -> Self {
+impl From<Violation> for Error {
+    fn from(Violation { code, reason }: Violation) -> Self {
+        Self::Protocol { code, reason }
+    }
+}
+
+impl From<CloseReason> for Error {
+    fn from(reason: CloseReason) -> Self {
+        Self::Closed(reason.to_string())
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Self {
         match error {
-            StreamError::RemoteTerminate { code, .. } => Self::Reset(Code(code.value())),
-            StreamError::StreamError { code, reason, .. } => Self::Protocol { code: Code(code.value()), reason },
-            StreamError::HeaderTooBig { actual_size, max_size, .. } => {
-                Self::FieldsTooLarge { size: actual_size, limit: max_size }
-            }
-            StreamError::ConnectionError { 0: error, .. } => error.into(),
-            StreamError::RemoteClosing { .. } => Self::GoingAway,
+            WriteError::Stopped(code) => Self::Reset(Code(code)),
+            WriteError::ConnectionClosed(reason) => reason.into(),
             other => Self::Closed(other.to_string()),
         }
     }
 }
 
-impl From<ConnectionError> for Error {
-    fn from(error: ConnectionError) -> Self {
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
         match error {
-            ConnectionError::Local { error: LocalError::Application { code, reason, .. }, .. } => {
-                Self::Protocol { code: Code(code.value()), reason }
-            }
-            ConnectionError::Local { error: LocalError::Closing { .. }, .. } => Self::GoingAway,
-            ConnectionError::Remote { 0: ConnectionErrorIncoming::Undefined(error), .. } => {
-                Self::Closed(error.to_string())
-            }
-            ConnectionError::Timeout { .. } => Self::Closed("idle for too long".to_owned()),
+            ReadError::Reset(code) => Self::Reset(Code(code)),
+            ReadError::ConnectionClosed(reason) => reason.into(),
             other => Self::Closed(other.to_string()),
         }
     }

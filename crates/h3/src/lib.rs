@@ -1,22 +1,32 @@
 //! HTTP/3 over tiderace: requests and responses with streamed bodies, both sides.
 //!
-//! In the order in which data meets them: [`quic`] puts the transport under the `h3` crate, which frames, compresses fields
-//! and keeps the rules of a connection; `watch` looks at the frames on their way in for what `h3` does not bound or does
-//! not know; [`server`] serves a connection with a function from request to response; [`client`] sends requests;
-//! [`RequestBody`] and [`ResponseBody`] are what the peer sends, as it comes.
+//! From the outside in: [`server`] serves a connection with a function from request to response; [`client`] sends requests;
+//! [`RequestBody`] and [`ResponseBody`] are what the peer sends, as it comes. `stream` reads and writes one request; `driver`
+//! has the streams that belong to no request, and `shared` what all of them have to do with. Below are bytes alone: `fields`
+//! (messages), `settings`, `frame`, [`capsule`]. Compression of fields is the crate `qpack`.
 //!
-//! Nothing here names a type of `h3` to its user, except in [`quic`].
+//! An extended CONNECT (RFC 9220) makes a stream something else, with the request's and the response's body as its two
+//! directions, and [`Datagrams`] beside them (RFC 9297).
 
 mod body;
+pub mod capsule;
 pub mod client;
+mod datagram;
+mod driver;
 mod error;
+mod fields;
+mod frame;
+mod outlet;
 pub mod priority;
-pub mod quic;
 pub mod server;
-mod watch;
+mod settings;
+mod shared;
+mod stream;
 
 pub use body::{RequestBody, ResponseBody};
+pub use datagram::Datagrams;
 pub use error::{Code, Error};
+pub use fields::Protocol;
 
 /// The application protocol in TLS (RFC 9114 §3.1).
 pub const ALPN: &[u8] = b"h3";

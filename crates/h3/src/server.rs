@@ -1,7 +1,6 @@
 //! Serves a connection: each request goes to a function, its response back to the client.
 
 use std::{
-    cell::Cell,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
@@ -9,17 +8,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use h3::server::{RequestResolver, RequestStream};
-use http::{Request, Response, header};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tiderace::StreamId;
+use tiderace::{RecvStream, SendStream};
 use tokio::sync::Notify;
 
 use crate::{
-    body::{known, promised},
-    error::{Code, Error},
+    client::send_frames,
+    datagram::Datagrams,
+    driver::Driver,
+    error::{Code, Error, Violation},
+    fields::{self, Protocol, promised},
     priority,
-    quic::{ANSWERED, BidiStream, Connection, SendStream},
+    settings::Settings,
+    shared::{Shared, Side, TABLE},
+    stream::{Receiver, Sender},
 };
 
 pub use crate::body::RequestBody;
@@ -96,29 +99,36 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display + Send,
 {
-    let adapter = Connection::new(quic.clone(), 2 * options.max_fields + 16 * 1024);
-    let mut builder = h3::server::builder();
-    let mut connection = builder.max_field_section_size(options.max_fields).build(adapter).await?;
+    let settings = Settings {
+        table_capacity: TABLE as u64,
+        max_fields: options.max_fields,
+        connect_protocol: true,
+        datagrams: true,
+    };
+    let shared = Shared::new(quic.clone(), Side::Server, settings);
+    let mut driver = Driver::new(shared.clone());
     let in_flight = Arc::new(InFlight::default());
     let mut drain = pin!(drain);
     let mut stage = Stage::Open;
+    // The number of the first request that is not taken any more.
+    let mut next = 0;
     loop {
-        let resolver = tokio::select! {
-            accepted = connection.accept() => match accepted {
-                Ok(Some(resolver)) => resolver,
-                // The client has said that it makes no more requests.
-                Ok(None) => break,
-                Err(error) => return end_of(error.into()),
+        let (send, recv) = tokio::select! {
+            biased;
+            accepted = poll_fn(|cx| quic.poll_accept_bi(cx)) => match accepted {
+                Ok(halves) => halves,
+                Err(reason) => return end_of(shared.end(reason.into())),
             },
+            error = poll_fn(|cx| driver.poll(cx)) => return end_of(error),
             () = &mut drain, if matches!(stage, Stage::Open) => {
                 // RFC 9114 §5.2: first that the end is near, then, when that has arrived, where it is.
-                connection.shutdown(usize::MAX).await?;
+                driver.say_goaway(LAST_REQUEST);
                 stage = Stage::Announced(Box::pin(tokio::time::sleep(settle_time(&quic))));
                 continue;
             }
             () = stage.over() => match stage {
                 Stage::Announced(_) => {
-                    connection.shutdown(1).await?;
+                    driver.say_goaway(next);
                     stage = Stage::Final(Box::pin(tokio::time::sleep(options.drain)));
                     continue;
                 }
@@ -133,14 +143,21 @@ where
             }
             () = std::future::ready(()), if matches!(stage, Stage::Final(_)) && in_flight.is_empty() => break,
         };
-        let (service, options, quic, ticket) = (service.clone(), options.clone(), quic.clone(), in_flight.enter());
+        if matches!(stage, Stage::Final(_)) {
+            refuse(send, recv);
+            continue;
+        }
+        next = next.max(send.id().0 + 4);
+        let (service, shared, options, ticket) = (service.clone(), shared.clone(), options.clone(), in_flight.enter());
         tokio::spawn(async move {
-            if let Err(error) = exchange(resolver, &quic, &options, service).await {
+            if let Err(error) = exchange(send, recv, shared, &options, service).await {
                 tracing::debug!("an exchange failed: {error}");
             }
             drop(ticket);
         });
     }
+    // Nothing is read here any more, and what was said last still has to leave.
+    let _ = tokio::time::timeout(Duration::ZERO, poll_fn(|cx| driver.poll(cx))).await;
     deliver(&quic).await;
     // What was acknowledged need not be read yet, and some clients forget it when the connection closes. One that has nothing to do here
     // any more closes by itself.
@@ -188,9 +205,19 @@ fn end_of(error: Error) -> Result<(), Error> {
     }
 }
 
+/// The highest number that a request can have.
+const LAST_REQUEST: u64 = (1 << 62) - 4;
+
+/// RFC 9114 §4.1.1: a request that came after the last one that is taken can be sent again, elsewhere.
+fn refuse(mut send: SendStream, mut recv: RecvStream) {
+    let _ = send.reset(Code::REQUEST_REJECTED.0);
+    let _ = recv.stop(Code::REQUEST_REJECTED.0);
+}
+
 async fn exchange<S, F, B>(
-    resolver: RequestResolver<Connection, Bytes>,
-    quic: &tiderace::Connection,
+    send: SendStream,
+    recv: RecvStream,
+    shared: Arc<Shared>,
     options: &Options,
     service: S,
 ) -> Result<(), Error>
@@ -200,92 +227,72 @@ where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
 {
-    // A request whose fields are too large is answered in here (RFC 6585 §5), and that is the end of it.
-    let resolving = ANSWERED.scope(Cell::new(false), resolver.resolve_request());
-    let resolved = tokio::time::timeout(options.fields_timeout, resolving).await;
-    // Dropping an unresolved request resets its stream.
-    let Ok(resolved) = resolved else { return Err(Error::Closed("the fields did not come in time".to_owned())) };
-    let (request, mut stream): (Request<()>, RequestStream<BidiStream, Bytes>) = resolved?;
-    let id = StreamId(stream.id().into_inner());
-    quic.set_priority(id, priority::of(request.headers()));
-    let length = match check(&request).and_then(|()| promised(request.headers())) {
-        Ok(length) => length,
-        Err(error) => {
+    let id = send.id();
+    let mut send = Sender::new(send, shared.clone());
+    let mut recv = Receiver::new(recv, shared.clone(), max_headers(options));
+    // Dropping both halves gives the stream up.
+    let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
+        return Err(Error::Closed("the fields did not come in time".to_owned()));
+    };
+    let checked = match head {
+        Ok(head) => head.request().and_then(|request| Ok((promised(request.headers())?, request))),
+        Err(Error::FieldsTooLarge { size, limit }) => {
+            recv.stop(Code::NO_ERROR);
+            too_large(&mut send).await?;
+            return Err(Error::FieldsTooLarge { size, limit });
+        }
+        Err(Error::Protocol { code, reason }) => Err(Violation { code, reason }),
+        Err(error) => return Err(error),
+    };
+    let (length, mut request) = match checked {
+        Ok(checked) => checked,
+        Err(violation) => {
             // RFC 9114 §4.1.2: a malformed request is a stream error.
-            stream.stop_sending(known(Code::MESSAGE_ERROR));
-            stream.stop_stream(known(Code::MESSAGE_ERROR));
-            return Err(error);
+            recv.stop(violation.code);
+            send.reset(violation.code);
+            return Err(violation.into());
         }
     };
-    let (mut send, recv) = stream.split();
-    let is_head = request.method() == http::Method::HEAD;
-    let mut request = request.map(|()| RequestBody::new(recv, length));
+    let asked = shared.take_update(id).unwrap_or_else(|| priority::of(request.headers()));
+    shared.quic.set_priority(id, asked);
+    if request.extensions().get::<Protocol>().is_some() {
+        request.extensions_mut().insert(Datagrams::new(&shared, id));
+    }
     request.extensions_mut().insert(RequestStreamId(id.0));
+    let is_head = request.method() == http::Method::HEAD;
+    let request = request.map(|()| RequestBody::new(recv, length));
+    let stopped = || async {
+        poll_fn(|cx| shared.quic.poll_stopped(cx, id)).await;
+    };
     let response = tokio::select! {
         response = service(request) => response,
-        _ = poll_fn(|cx| quic.poll_stopped(cx, id)) => {
-            send.stop_stream(known(Code::REQUEST_CANCELLED));
+        () = stopped() => {
+            send.reset(Code::REQUEST_CANCELLED);
             return Err(Error::Reset(Code::REQUEST_CANCELLED));
         }
     };
-    let sent = respond(&mut send, quic, id, response, is_head).await;
+    let (head, body) = response.into_parts();
+    let sent = match send.fields(|| fields::of_response(&head)) {
+        Ok(()) if is_head => send.finish().await,
+        Ok(()) => send_frames(&mut send, body, stopped()).await,
+        Err(error) => Err(error),
+    };
     if sent.is_err() {
         // RFC 9114 §8: an answer that breaks off must not look complete.
-        send.stop_stream(known(Code::INTERNAL_ERROR));
+        send.reset(Code::INTERNAL_ERROR);
     }
     sent
 }
 
-/// What RFC 9114 §4.2 forbids and `h3` lets through.
-fn check(request: &Request<()>) -> Result<(), Error> {
-    let fields = request.headers();
-    let forbidden = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
-    let bad = forbidden.iter().find(|name| fields.contains_key(**name)).copied();
-    let bad = bad.or_else(|| fields.get_all(header::TE).iter().any(|value| value != "trailers").then_some("te"));
-    let bad = bad.or_else(|| (fields.get_all(header::HOST).iter().count() > 1).then_some("host"));
-    match bad {
-        None => Ok(()),
-        Some(name) => {
-            let reason = format!("the field `{name}` has no place in HTTP/3");
-            Err(Error::Protocol { code: Code::MESSAGE_ERROR, reason })
-        }
-    }
+/// The most bytes that a HEADERS frame may have: one within the limit is not larger, but for what says nothing.
+fn max_headers(options: &Options) -> u64 {
+    2 * options.max_fields + 16 * 1024
 }
 
-async fn respond<B>(
-    send: &mut RequestStream<SendStream, Bytes>,
-    quic: &tiderace::Connection,
-    id: StreamId,
-    response: Response<B>,
-    is_head: bool,
-) -> Result<(), Error>
-where
-    B: Body<Data = Bytes>,
-    B::Error: std::fmt::Display + Send,
-{
-    let (head, body) = response.into_parts();
-    send.send_response(Response::from_parts(head, ())).await?;
-    let mut body = pin!(body);
-    if !is_head {
-        loop {
-            let frame = tokio::select! {
-                biased;
-                frame = poll_fn(|cx| body.as_mut().poll_frame(cx)) => frame,
-                _ = poll_fn(|cx| quic.poll_stopped(cx, id)) => return Err(Error::Reset(Code::REQUEST_CANCELLED)),
-            };
-            let Some(frame) = frame else { break };
-            match frame.map_err(|error| Error::Body(error.to_string()))?.into_data() {
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => send.send_data(data).await?,
-                Err(frame) => {
-                    if let Ok(trailers) = frame.into_trailers() {
-                        send.send_trailers(trailers).await?;
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    send.finish().await?;
-    Ok(())
+/// Answers a request whose fields are too large (RFC 6585 §5).
+async fn too_large(send: &mut Sender) -> Result<(), Error> {
+    let (mut head, ()) = Response::new(()).into_parts();
+    head.status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    send.fields(|| fields::of_response(&head))?;
+    send.finish().await
 }

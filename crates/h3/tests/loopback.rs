@@ -1,9 +1,9 @@
 //! HTTP/3 over real sockets on loopback: what one side sends the other gets, and what breaks is told apart from what ends.
 
+mod pair;
+
 use std::{
     convert::Infallible,
-    future::Future,
-    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -16,67 +16,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::BoxBody};
-use tiderace::{
-    ClientConfig, CloseReason, Connection, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig,
-};
-use tiderace_h3::{
-    ALPN, Code, Error, RequestBody,
-    client::{self, SendRequest},
-    server::{self, Options},
-};
-use tokio::sync::{Notify, mpsc};
-
-type Answer = Response<BoxBody<Bytes, std::io::Error>>;
-
-struct Pair {
-    request: SendRequest,
-    quic: Connection,
-    server: tokio::task::JoinHandle<Result<(), Error>>,
-    drain: Arc<Notify>,
-    _endpoints: (Endpoint, Endpoint),
-}
-
-async fn endpoints() -> (Endpoint, Endpoint, Connection, Connection) {
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let cert = certified.cert.der().to_vec();
-    let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der()).unwrap();
-    let server = RustlsServer::builder().identity(identity).alpn(ALPN).build().unwrap();
-    let client = RustlsClient::builder().roots([cert]).alpn(ALPN).build().unwrap();
-    let profile = Arc::new(Profile::default());
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let server = Endpoint::server(any, ServerConfig::new(Arc::new(server), profile.clone())).unwrap();
-    let client_config = ClientConfig::new(Arc::new(client), profile);
-    let client = Endpoint::client_for(server.local_addr()).unwrap();
-    let connecting = client.connect(&client_config, server.local_addr(), "localhost").unwrap();
-    let (accepted, connected) = tokio::join!(server.accept(), connecting);
-    (server, client, accepted.unwrap(), connected.unwrap())
-}
-
-async fn pair<S, F>(options: Options, service: S) -> Pair
-where
-    S: Fn(Request<RequestBody>) -> F + Clone + Send + 'static,
-    F: Future<Output = Answer> + Send + 'static,
-{
-    let (server, client, accepted, quic) = endpoints().await;
-    let drain = Arc::new(Notify::new());
-    let draining = drain.clone();
-    let serving = tokio::spawn(async move { server::serve(accepted, options, draining.notified(), service).await });
-    let request = client::begin(quic.clone()).await.unwrap();
-    Pair { request, quic, server: serving, drain, _endpoints: (server, client) }
-}
-
-fn empty() -> Empty<Bytes> {
-    Empty::new()
-}
-
-fn get(path: &str) -> Request<Empty<Bytes>> {
-    Request::get(format!("https://localhost{path}")).body(empty()).unwrap()
-}
-
-fn full(data: impl Into<Bytes>) -> BoxBody<Bytes, std::io::Error> {
-    Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed()
-}
+use http_body_util::{BodyExt, StreamBody};
+use pair::{Answer, PSEUDO, fields, full, get, pair, raw};
+use tiderace::CloseReason;
+use tiderace_h3::{Code, Error, RequestBody, server::Options};
+use tokio::sync::mpsc;
 
 fn pattern(len: usize) -> Bytes {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
@@ -295,40 +239,6 @@ async fn fields_beyond_the_limit_are_refused() {
     assert!(matches!(error, Error::FieldsTooLarge { limit: 4_000, .. }), "{error}");
     assert_eq!(pair.request.send(get("/")).await.unwrap().status(), 200);
 }
-
-/// A client that writes what it likes.
-async fn raw(quic: &Connection, bytes: &[u8], finish: bool) -> Result<Vec<u8>, String> {
-    let (mut send, mut recv) = quic.open_bi().await.map_err(|e| e.to_string())?;
-    send.write_all(bytes).await.map_err(|e| e.to_string())?;
-    if finish {
-        send.finish().map_err(|e| e.to_string())?;
-    }
-    let answer = tokio::time::timeout(Duration::from_secs(5), recv.read_to_end(1_000_000));
-    answer.await.map_err(|_| "nothing".to_owned())?.map_err(|e| e.to_string())
-}
-
-/// A field section with literal names and values.
-fn fields(list: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = vec![0, 0];
-    for (name, value) in list {
-        assert!(name.len() < 7 + 127 && value.len() < 127);
-        if name.len() < 7 {
-            block.push(0x20 | name.len() as u8);
-        } else {
-            block.extend([0x27, (name.len() - 7) as u8]);
-        }
-        block.extend(name.as_bytes());
-        block.push(value.len() as u8);
-        block.extend(value.as_bytes());
-    }
-    let mut frame = vec![0x01];
-    frame.extend((0x4000 | block.len() as u16).to_be_bytes());
-    frame.extend(block);
-    frame
-}
-
-const PSEUDO: [(&str, &str); 4] =
-    [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_requests_reach_no_service() {

@@ -322,17 +322,22 @@ impl Connection {
     /// # Errors
     /// When the connection is over.
     pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
-        poll_fn(|cx| {
-            self.with(|waiters, connection| {
-                if let Some(data) = connection.recv_datagram() {
-                    return Poll::Ready(Ok(data));
-                }
-                waiters.wait(Wait::Datagram, cx.waker());
-                Poll::Pending
-            })
-            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        poll_fn(|cx| self.poll_read_datagram(cx)).await
+    }
+
+    /// As [`read_datagram`](Self::read_datagram), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// As [`read_datagram`](Self::read_datagram).
+    pub fn poll_read_datagram(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, CloseReason>> {
+        self.with(|waiters, connection| {
+            if let Some(data) = connection.recv_datagram() {
+                return Poll::Ready(Ok(data));
+            }
+            waiters.wait(Wait::Datagram, cx.waker());
+            Poll::Pending
         })
-        .await
+        .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
     /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.

@@ -243,6 +243,11 @@ impl RecvStream {
         self.id
     }
 
+    /// Whether everything was read and the end has come with it, as far as is known without looking for more: `false` says nothing.
+    pub fn is_at_end(&self) -> bool {
+        self.fetched.is_empty() && (self.ended || matches!(self.end, Some(RecvEnd::Complete)))
+    }
+
     /// The next bytes in order, at most `max`. `None` at the end of the stream. What arrived before the peer's application closed
     /// the connection can be read afterwards, too.
     ///

@@ -262,6 +262,9 @@ section! {
         retries: u8 = 1,
         /// Requests may be served from early data, which somebody else may have sent again. Safe methods only.
         early_data: bool = false,
+        /// What a request may become when client and back end agree (`upgrade`, or an extended CONNECT of HTTP/2 and HTTP/3): names of
+        /// upgrade tokens. With `connect-udp` and others that speak in capsules, HTTP/3's datagrams are carried as capsules. A list.
+        tunnels: Many = Many(vec!["websocket".to_owned()]),
         /// How `https://` back ends are told from others.
         tls: BackEndTls = BackEndTls::default(),
         /// Asks back ends how they are.

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::Entrance;
 use crate::{
     admission::Refusal,
-    body::incoming,
+    body::{incoming, untimed},
     capture::{ListenerTap, Spy},
     config::Config,
     gateway::{self, Peer},
@@ -195,7 +195,10 @@ async fn serve_h3(
             let remote = quic.remote_addr().unwrap_or(remote);
             let early = (!quic.is_established()).then_some(quic);
             let peer = Peer { remote, protocol: "h3", alt_svc: None, early, course };
-            gateway::answer(&shared, request.map(|body| incoming(body, patience)), peer).await
+            // Who has something else in mind than a request may be silent for as long as it likes.
+            let is_tunnel = request.extensions().get::<h3_quic::Protocol>().is_some();
+            let request = request.map(|body| if is_tunnel { untimed(body) } else { incoming(body, patience) });
+            gateway::answer(&shared, request, peer).await
         }
     };
     let served = h3_quic::server::serve(connection.clone(), options, entrance.drain(), service).await;

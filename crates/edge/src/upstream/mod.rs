@@ -1,12 +1,13 @@
 //! Back ends: which one gets a request, whether it is well, and what happens when it fails.
 //!
 //! `back_end` is one of them with its pools of connections; `health` asks how they are; `fields` is what of a message stays
-//! between two connections; `switch` carries what is not HTTP any more.
+//! between two connections; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
 
 mod back_end;
 pub(crate) mod fields;
 mod health;
 pub(crate) mod switch;
+pub(crate) mod tunnel;
 
 use std::{
     sync::{

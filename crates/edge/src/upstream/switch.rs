@@ -1,73 +1,81 @@
-//! Connections that become something else than HTTP (WebSocket): asking for it, and carrying the bytes.
+//! Requests that become something else than HTTP (WebSocket, and what else a route allows): who asks for it, and how a back end is
+//! asked. What is carried then is `tunnel`'s.
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::{ext::Protocol, upgrade::OnUpgrade};
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::ext::Protocol;
 
-/// How a client asks for WebSocket.
+/// How a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// By `upgrade` (RFC 6455).
+pub(crate) enum How {
+    /// By `upgrade` (RFC 9110 §7.8).
     Upgrade,
-    /// By an extended CONNECT (RFC 8441).
+    /// By an extended CONNECT (RFC 8441, RFC 9220).
     Connect,
 }
 
-/// Whether a request asks for WebSocket.
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) how: How,
+    /// The protocol's name, in small letters.
+    pub(crate) protocol: String,
+}
+
+/// What a request asks its connection or stream to become.
 pub(crate) fn asked<B>(request: &Request<B>) -> Option<Asked> {
     if request.method() == Method::CONNECT {
-        let protocol = request.extensions().get::<Protocol>()?;
-        return (protocol.as_str() == "websocket").then_some(Asked::Connect);
+        let protocol = match (request.extensions().get::<Protocol>(), request.extensions().get::<h3_quic::Protocol>()) {
+            (Some(protocol), _) => protocol.as_str(),
+            (None, protocol) => protocol?.as_str(),
+        };
+        return Some(Asked { how: How::Connect, protocol: protocol.to_ascii_lowercase() });
     }
-    let upgrade = request.headers().get(header::UPGRADE)?;
+    let upgrade = request.headers().get(header::UPGRADE)?.to_str().ok()?;
     let named = request.headers().get_all(header::CONNECTION).iter().any(|value| {
         value.to_str().is_ok_and(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case("upgrade")))
     });
-    let is_websocket = upgrade.as_bytes().eq_ignore_ascii_case(b"websocket");
-    (named && is_websocket && request.version() == http::Version::HTTP_11).then_some(Asked::Upgrade)
+    let is_one = named && request.version() == http::Version::HTTP_11;
+    is_one.then(|| Asked { how: How::Upgrade, protocol: upgrade.trim().to_ascii_lowercase() })
 }
 
-/// Makes a request, from which [`strip`](super::fields::strip) has taken its wish away, ask a back end for WebSocket.
-pub(crate) fn ask<B>(request: &mut Request<B>, how: Asked) {
-    if how == Asked::Connect {
-        *request.method_mut() = Method::GET;
-        // The key proves nothing to the client, which has spoken HTTP/2; the back end wants one.
-        let mut random = [0; 16];
-        let _ = aws_lc_rs::rand::fill(&mut random);
-        if let Ok(key) = HeaderValue::from_str(&base64(&random)) {
-            request.headers_mut().insert(header::SEC_WEBSOCKET_KEY, key);
-        }
+impl Asked {
+    /// Whether what is carried are capsules (RFC 9297 §3.2): the request says so, or it is known of the protocol.
+    pub(crate) fn has_capsules(&self, fields: &HeaderMap) -> bool {
+        let says = fields.get("capsule-protocol").is_some_and(|value| value.as_bytes().starts_with(b"?1"));
+        says || matches!(self.protocol.as_str(), "connect-udp" | "connect-ip")
     }
-    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-}
 
-/// The answer for the client, when the back end has agreed.
-pub(crate) fn answer<B>(response: &mut Response<B>, how: Asked) {
-    match how {
-        Asked::Upgrade => {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-            response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    /// Makes a request, from which [`strip`](super::fields::strip) has taken its wish away, ask a back end for the same.
+    pub(crate) fn ask<B>(&self, request: &mut Request<B>) {
+        let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
+        if self.how == How::Connect {
+            *request.method_mut() = Method::GET;
+            // The key proves nothing to the client, which has not spoken HTTP/1.1; the back end wants one.
+            let mut random = [0; 16];
+            let _ = aws_lc_rs::rand::fill(&mut random);
+            if self.protocol == "websocket"
+                && let Ok(key) = HeaderValue::from_str(&base64(&random))
+            {
+                request.headers_mut().insert(header::SEC_WEBSOCKET_KEY, key);
+            }
         }
-        Asked::Connect => {
-            *response.status_mut() = StatusCode::OK;
-            response.headers_mut().remove(header::SEC_WEBSOCKET_ACCEPT);
-        }
+        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(header::UPGRADE, protocol);
     }
-}
 
-/// Carries bytes both ways until both have ended.
-pub(crate) async fn carry(client: OnUpgrade, back_end: OnUpgrade) {
-    let (client, back_end) = match tokio::try_join!(client, back_end) {
-        Ok(both) => both,
-        Err(error) => {
-            tracing::debug!("a connection did not become another: {error}");
-            return;
+    /// The answer for the client, when the back end has agreed.
+    pub(crate) fn answer<B>(&self, response: &mut Response<B>) {
+        match self.how {
+            How::Upgrade => {
+                let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+                response.headers_mut().insert(header::UPGRADE, protocol);
+            }
+            How::Connect => {
+                *response.status_mut() = StatusCode::OK;
+                response.headers_mut().remove(header::SEC_WEBSOCKET_ACCEPT);
+            }
         }
-    };
-    let (mut client, mut back_end) = (TokioIo::new(client), TokioIo::new(back_end));
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut back_end).await {
-        tracing::debug!("a switched connection broke off: {error}");
     }
 }
 
@@ -96,15 +104,30 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_websocket() {
+    fn who_asks_for_what() {
         let request = |connection: &str, upgrade: &str| {
             Request::get("/").header("connection", connection).header("upgrade", upgrade).body(()).unwrap()
         };
-        assert_eq!(asked(&request("keep-alive, Upgrade", "WebSocket")), Some(Asked::Upgrade));
-        assert_eq!(asked(&request("keep-alive", "websocket")), None);
-        assert_eq!(asked(&request("upgrade", "h2c")), None);
+        let found = |request: &Request<()>| asked(request).map(|asked| (asked.how, asked.protocol));
+        let websocket = |how| Some((how, "websocket".to_owned()));
+        assert_eq!(found(&request("keep-alive, Upgrade", "WebSocket")), websocket(How::Upgrade));
+        assert_eq!(found(&request("keep-alive", "websocket")), None);
         let connect = Request::connect("example.org").extension(Protocol::from_static("websocket")).body(()).unwrap();
-        assert_eq!(asked(&connect), Some(Asked::Connect));
-        assert_eq!(asked(&Request::connect("example.org:443").body(()).unwrap()), None);
+        assert_eq!(found(&connect), websocket(How::Connect));
+        let protocol = h3_quic::Protocol::from_static("websocket");
+        let connect = Request::connect("example.org").extension(protocol).body(()).unwrap();
+        assert_eq!(found(&connect), websocket(How::Connect));
+        assert_eq!(found(&Request::connect("example.org:443").body(()).unwrap()), None);
+    }
+
+    #[test]
+    fn what_has_capsules() {
+        let has = |protocol: &str, says: Option<&'static str>| {
+            let asked = Asked { how: How::Connect, protocol: protocol.to_owned() };
+            let says = says.map(HeaderValue::from_static);
+            asked.has_capsules(&says.map(|says| ("capsule-protocol".parse().unwrap(), says)).into_iter().collect())
+        };
+        assert!(has("connect-udp", None) && has("other", Some("?1")) && has("other", Some("?1;a=b")));
+        assert!(!has("websocket", None) && !has("websocket", Some("?0")));
     }
 }

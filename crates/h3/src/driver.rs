@@ -1,0 +1,271 @@
+//! The unidirectional streams of a connection, and its datagrams.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use tiderace::{RecvStream, SendStream};
+
+use crate::{
+    error::{Code, Error, Violation},
+    frame::{self, Frames, Kind, Piece, Varint},
+    priority,
+    settings::Settings,
+    shared::{CONTROL, DECODER, ENCODER, PUSH, Shared, Side},
+};
+
+/// The most that is read from a stream in one go, in bytes.
+const READ: usize = 16 * 1024;
+
+/// What a unidirectional stream of the peer is for.
+enum Role {
+    /// Its type has not come as a whole.
+    Unknown(Varint),
+    Control(Frames),
+    Encoder,
+    Decoder,
+}
+
+struct Incoming {
+    stream: RecvStream,
+    role: Role,
+}
+
+/// Drives what belongs to no request.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    /// The control stream of this end, and what it still has to say.
+    control: Option<SendStream>,
+    to_say: Bytes,
+    incoming: Vec<Incoming>,
+    /// The largest number of a push that the client allows.
+    max_push: Option<u64>,
+    /// Streams that may be there once: control, encoder, decoder.
+    seen: [bool; 3],
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let mut to_say = vec![CONTROL as u8];
+        shared.settings.write(&mut to_say);
+        Self { shared, control: None, to_say: to_say.into(), incoming: Vec::new(), max_push: None, seen: [false; 3] }
+    }
+
+    /// Queues a GOAWAY (RFC 9114 §5.2).
+    pub(crate) fn say_goaway(&mut self, number: u64) {
+        let mut to_say = self.to_say.to_vec();
+        to_say.extend(frame::number_frame(frame::GOAWAY, number));
+        self.to_say = to_say.into();
+    }
+
+    /// Does what can be done; ready when the connection is over.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        match self.try_poll(cx) {
+            Ok(()) => Poll::Pending,
+            Err(Stop::Violation(violation)) => Poll::Ready(self.shared.fail(violation)),
+            Err(Stop::Over(error)) => Poll::Ready(self.shared.over(error)),
+        }
+    }
+
+    fn try_poll(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        self.speak(cx)?;
+        while let Poll::Ready(stream) = self.shared.quic.poll_accept_uni(cx) {
+            let stream = stream.map_err(Error::from)?;
+            self.incoming.push(Incoming { stream, role: Role::Unknown(Varint::default()) });
+        }
+        let mut at = 0;
+        while at < self.incoming.len() {
+            if self.read(at, cx)? {
+                at += 1;
+            } else {
+                self.incoming.swap_remove(at);
+            }
+        }
+        if self.shared.settings.datagrams {
+            while let Poll::Ready(datagram) = self.shared.quic.poll_read_datagram(cx) {
+                let datagram = datagram.map_err(Error::from)?;
+                self.shared.lock().flows.take(datagram)?;
+            }
+        }
+        // Last, so that what was read is answered: whoever has something to say from here on wakes this task.
+        let state = &mut *self.shared.lock();
+        if state.driver.as_ref().is_none_or(|driver| !driver.will_wake(cx.waker())) {
+            state.driver = Some(cx.waker().clone());
+        }
+        state.encoder_stream.poll(cx, &self.shared.quic)?;
+        state.decoder_stream.poll(cx, &self.shared.quic)?;
+        Ok(())
+    }
+
+    fn speak(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        if self.to_say.is_empty() {
+            return Ok(());
+        }
+        if self.control.is_none() {
+            let Poll::Ready(stream) = self.shared.quic.poll_open_uni_early(cx) else { return Ok(()) };
+            let mut stream = stream?;
+            // RFC 9218 §9: what governs the connection is not held up by responses.
+            stream.set_priority(tiderace::Priority { urgency: 0, incremental: true })?;
+            self.control = Some(stream);
+        }
+        if let Some(stream) = &mut self.control {
+            while !self.to_say.is_empty() {
+                let Poll::Ready(written) = stream.poll_write_chunk(cx, &mut self.to_say) else { break };
+                written?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come on a stream; whether there is more to come.
+    fn read(&mut self, at: usize, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        loop {
+            let Incoming { stream, role } = &mut self.incoming[at];
+            let data = match stream.poll_read_chunk(cx, READ) {
+                Poll::Pending => return Ok(true),
+                Poll::Ready(Ok(data)) => data,
+                Poll::Ready(Err(tiderace::ReadError::Reset(_))) => None,
+                Poll::Ready(Err(error)) => return Err(Error::from(error).into()),
+            };
+            let Some(mut data) = data else {
+                // RFC 9114 §6.2: what ends before its type means nothing; what the connection needs may not end.
+                return match role {
+                    Role::Unknown(_) => Ok(false),
+                    _ => {
+                        let reason = "a stream that the connection needs was closed".to_owned();
+                        Err(Violation { code: Code::CLOSED_CRITICAL_STREAM, reason }.into())
+                    }
+                };
+            };
+            if let Role::Unknown(number) = role {
+                let mut ty = None;
+                while !data.is_empty() && ty.is_none() {
+                    ty = number.push(data.split_to(1)[0]);
+                }
+                let Some(ty) = ty else { continue };
+                match self.role(ty)? {
+                    Some(role) => self.incoming[at].role = role,
+                    None => {
+                        // RFC 9114 §6.2: what is not known is not read.
+                        let _ = self.incoming[at].stream.stop(Code::STREAM_CREATION_ERROR.0);
+                        return Ok(false);
+                    }
+                }
+            }
+            if !data.is_empty() {
+                self.take(at, data)?;
+            }
+        }
+    }
+
+    /// What a stream of a type is for; `None` when the type is not known.
+    fn role(&mut self, ty: u64) -> Result<Option<Role>, Violation> {
+        let (place, role) = match (ty, self.shared.side) {
+            (CONTROL, _) => (0, Role::Control(Frames::new(Kind::Control))),
+            (ENCODER, _) => (1, Role::Encoder),
+            (DECODER, _) => (2, Role::Decoder),
+            // RFC 9114 §6.2.2, §4.6: clients do not push, and no server was allowed to.
+            (PUSH, Side::Server) => {
+                let reason = "a push by a client".to_owned();
+                return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason });
+            }
+            (PUSH, Side::Client) => {
+                return Err(Violation { code: Code::ID_ERROR, reason: "a push that was not allowed".to_owned() });
+            }
+            _ => return Ok(None),
+        };
+        if std::mem::replace(&mut self.seen[place], true) {
+            let reason = format!("a second stream of type {ty:#x}");
+            return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason });
+        }
+        Ok(Some(role))
+    }
+
+    fn take(&mut self, at: usize, data: Bytes) -> Result<(), Violation> {
+        match &mut self.incoming[at].role {
+            Role::Unknown(_) => unreachable!("its type was read before"),
+            Role::Encoder => self.shared.on_encoder_stream(&data),
+            Role::Decoder => self.shared.on_decoder_stream(&data),
+            Role::Control(frames) => {
+                frames.push(data);
+                loop {
+                    let Role::Control(frames) = &mut self.incoming[at].role else { unreachable!("it is one") };
+                    match frames.next()? {
+                        Some(Piece::Frame { ty, payload }) => self.control_frame(ty, &payload)?,
+                        Some(Piece::Data(_)) => unreachable!("DATA has no place on a control stream"),
+                        None => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn control_frame(&mut self, ty: u64, payload: &Bytes) -> Result<(), Violation> {
+        let side = self.shared.side;
+        let is_first = self.shared.lock().peer.is_none();
+        let unexpected = |what: &str| Violation { code: Code::FRAME_UNEXPECTED, reason: what.to_owned() };
+        match ty {
+            frame::SETTINGS if is_first => return self.shared.on_settings(Settings::read(payload)?),
+            frame::SETTINGS => return Err(unexpected("settings for the second time")),
+            // RFC 9114 §6.2.1
+            _ if is_first => {
+                let reason = "a control stream that does not begin with settings".to_owned();
+                return Err(Violation { code: Code::MISSING_SETTINGS, reason });
+            }
+            frame::GOAWAY => return self.shared.on_goaway(frame::read_number(payload)?),
+            frame::MAX_PUSH_ID if side == Side::Server => {
+                let number = frame::read_number(payload)?;
+                // RFC 9114 §7.2.7: it does not go down.
+                if self.max_push.is_some_and(|before| number < before) {
+                    let reason = "a limit for pushes that goes down".to_owned();
+                    return Err(Violation { code: Code::ID_ERROR, reason });
+                }
+                self.max_push = Some(number);
+            }
+            frame::MAX_PUSH_ID => return Err(unexpected("a limit for pushes from a server")),
+            frame::CANCEL_PUSH => {
+                frame::read_number(payload)?;
+                // RFC 9114 §7.2.3: neither was one promised, nor is one allowed.
+                let reason = "a push that does not exist is cancelled".to_owned();
+                return Err(Violation { code: Code::ID_ERROR, reason });
+            }
+            frame::PRIORITY_UPDATE if side == Side::Server => {
+                let Some(update) = priority::read_update(payload) else {
+                    let reason = "a change of a priority that names no stream".to_owned();
+                    return Err(Violation { code: Code::FRAME_ERROR, reason });
+                };
+                return self.shared.on_priority(update.stream, update.priority);
+            }
+            frame::PRIORITY_UPDATE_PUSH if side == Side::Server => {
+                // RFC 9218 §7.2: about a push that was never promised.
+                let reason = "a priority for a push that does not exist".to_owned();
+                return Err(Violation { code: Code::ID_ERROR, reason });
+            }
+            frame::PRIORITY_UPDATE | frame::PRIORITY_UPDATE_PUSH => {
+                return Err(unexpected("a change of a priority from a server"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Why the driver ends.
+enum Stop {
+    Violation(Violation),
+    Over(Error),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Over(error)
+    }
+}

@@ -1,0 +1,337 @@
+//! Frames (RFC 9114 §7), and the rules about which of them may stand where: bytes in, pieces of frames out.
+
+use bytes::{Buf, Bytes};
+
+use crate::error::{Code, Violation};
+
+pub(crate) const DATA: u64 = 0x0;
+pub(crate) const HEADERS: u64 = 0x1;
+pub(crate) const CANCEL_PUSH: u64 = 0x3;
+pub(crate) const SETTINGS: u64 = 0x4;
+pub(crate) const PUSH_PROMISE: u64 = 0x5;
+pub(crate) const GOAWAY: u64 = 0x7;
+pub(crate) const MAX_PUSH_ID: u64 = 0xd;
+/// RFC 9218 §7.2: for request streams.
+pub(crate) const PRIORITY_UPDATE: u64 = 0xf0700;
+/// RFC 9218 §7.2: for pushes.
+pub(crate) const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
+
+/// The longest frame beside DATA and HEADERS, in bytes. Nothing that is known needs more, and what is not known is still read.
+const MAX_OTHER: u64 = 16 * 1024;
+
+/// A varint (RFC 9000 §16) that comes in pieces.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Varint {
+    value: u64,
+    missing: u8,
+    begun: bool,
+}
+
+impl Varint {
+    /// Takes a byte; the value when it was the last.
+    pub(crate) fn push(&mut self, byte: u8) -> Option<u64> {
+        if self.begun {
+            self.value = self.value << 8 | u64::from(byte);
+            self.missing -= 1;
+        } else {
+            *self = Self { value: u64::from(byte & 0x3f), missing: (1 << (byte >> 6)) - 1, begun: true };
+        }
+        if self.missing > 0 {
+            return None;
+        }
+        Some(std::mem::take(self).value)
+    }
+}
+
+/// The streams that consist of frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A request stream, read by a server.
+    Request {
+        /// The most that a HEADERS frame may have, in bytes.
+        max_headers: u64,
+    },
+    /// A request stream, read by a client.
+    Response {
+        /// The most that a HEADERS frame may have, in bytes.
+        max_headers: u64,
+    },
+    /// A control stream.
+    Control,
+}
+
+/// What is done with a frame of a type.
+#[derive(Clone, Copy)]
+enum Treatment {
+    /// Its payload is handed on as it comes.
+    Pass,
+    /// It is handed on when it is whole.
+    Collect,
+    /// It is read and forgotten.
+    Skip,
+}
+
+impl Kind {
+    fn treatment(self, ty: u64) -> Result<Treatment, Violation> {
+        let unexpected = || {
+            let reason = format!("a frame of type {ty:#x} has no place here");
+            Violation { code: Code::FRAME_UNEXPECTED, reason }
+        };
+        match (self, ty) {
+            // RFC 9114 §7.2.8: types of HTTP/2 that have no equivalent.
+            (_, 0x2 | 0x6 | 0x8 | 0x9) => Err(unexpected()),
+            (Self::Control, DATA | HEADERS | PUSH_PROMISE) => Err(unexpected()),
+            (Self::Control, CANCEL_PUSH | SETTINGS | GOAWAY | MAX_PUSH_ID | PRIORITY_UPDATE | PRIORITY_UPDATE_PUSH) => {
+                Ok(Treatment::Collect)
+            }
+            (Self::Request { .. } | Self::Response { .. }, DATA) => Ok(Treatment::Pass),
+            (Self::Request { .. } | Self::Response { .. }, HEADERS) => Ok(Treatment::Collect),
+            (
+                Self::Request { .. } | Self::Response { .. },
+                CANCEL_PUSH | SETTINGS | GOAWAY | MAX_PUSH_ID | PRIORITY_UPDATE | PRIORITY_UPDATE_PUSH,
+            )
+            | (Self::Request { .. }, PUSH_PROMISE) => Err(unexpected()),
+            // RFC 9114 §7.2.5: no push was ever allowed, so its number is beyond the limit.
+            (Self::Response { .. }, PUSH_PROMISE) => {
+                Err(Violation { code: Code::ID_ERROR, reason: "a push that was not allowed".to_owned() })
+            }
+            _ => Ok(Treatment::Skip),
+        }
+    }
+
+    fn limit(self, ty: u64) -> u64 {
+        match (self, ty) {
+            (Self::Request { .. } | Self::Response { .. }, DATA) => u64::MAX,
+            (Self::Request { max_headers } | Self::Response { max_headers }, HEADERS) => max_headers,
+            _ => MAX_OTHER,
+        }
+    }
+}
+
+/// What is read from a stream of frames.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The next part of a DATA frame's payload; empty for a frame without any.
+    Data(Bytes),
+    /// Another frame that means something here.
+    Frame {
+        /// Its type.
+        ty: u64,
+        /// Its payload.
+        payload: Bytes,
+    },
+}
+
+#[derive(Clone, Copy)]
+enum At {
+    Type,
+    Length { ty: u64 },
+    Payload { ty: u64, treatment: Treatment, left: u64 },
+}
+
+/// Takes a stream of frames apart. Holds one frame at most, of a length that was looked at before it came.
+pub(crate) struct Frames {
+    kind: Kind,
+    at: At,
+    number: Varint,
+    /// What has come and was not looked at.
+    chunk: Bytes,
+    /// The beginning of a frame that comes in parts.
+    collected: Vec<u8>,
+}
+
+impl Frames {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self { kind, at: At::Type, number: Varint::default(), chunk: Bytes::new(), collected: Vec::new() }
+    }
+
+    /// Takes the next bytes of the stream; only when [`next`](Self::next) has nothing more to give.
+    pub(crate) fn push(&mut self, chunk: Bytes) {
+        debug_assert!(self.chunk.is_empty(), "bytes before the last ones were looked at");
+        self.chunk = chunk;
+    }
+
+    /// Whether the stream may end here: between two frames, with nothing left to be looked at.
+    pub(crate) fn is_between(&self) -> bool {
+        matches!(self.at, At::Type) && !self.number.begun && self.chunk.is_empty()
+    }
+
+    /// The next piece; `None` when more bytes are needed for it.
+    ///
+    /// # Errors
+    /// When a frame stands where it may not, or is longer than is taken (H3_EXCESSIVE_LOAD).
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>, Violation> {
+        loop {
+            match self.at {
+                At::Type => {
+                    let Some(ty) = self.varint() else { return Ok(None) };
+                    self.at = At::Length { ty };
+                }
+                At::Length { ty } => {
+                    let Some(left) = self.varint() else { return Ok(None) };
+                    let treatment = self.kind.treatment(ty)?;
+                    if left > self.kind.limit(ty) {
+                        let reason = format!("a frame of {left} bytes");
+                        return Err(Violation { code: Code::EXCESSIVE_LOAD, reason });
+                    }
+                    self.at = At::Payload { ty, treatment, left };
+                    if left == 0
+                        && let Some(piece) = self.payload(ty, treatment, left)
+                    {
+                        return Ok(Some(piece));
+                    }
+                }
+                At::Payload { ty, treatment, left } => {
+                    if self.chunk.is_empty() {
+                        return Ok(None);
+                    }
+                    if let Some(piece) = self.payload(ty, treatment, left) {
+                        return Ok(Some(piece));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what is there of a payload of which `left` bytes are still to come.
+    fn payload(&mut self, ty: u64, treatment: Treatment, left: u64) -> Option<Piece> {
+        let here = usize::try_from(left).map_or(self.chunk.len(), |left| left.min(self.chunk.len()));
+        let part = self.chunk.split_to(here);
+        let left = left - here as u64;
+        self.at = if left == 0 { At::Type } else { At::Payload { ty, treatment, left } };
+        match treatment {
+            Treatment::Pass => Some(Piece::Data(part)),
+            Treatment::Skip => None,
+            Treatment::Collect if self.collected.is_empty() && left == 0 => Some(Piece::Frame { ty, payload: part }),
+            Treatment::Collect => {
+                self.collected.extend_from_slice(&part);
+                (left == 0).then(|| Piece::Frame { ty, payload: std::mem::take(&mut self.collected).into() })
+            }
+        }
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        while self.chunk.has_remaining() {
+            let byte = self.chunk.get_u8();
+            if let Some(value) = self.number.push(byte) {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// Appends the type and the length of a frame.
+pub(crate) fn write_head(out: &mut Vec<u8>, ty: u64, length: u64) {
+    wire::varint::push(out, ty);
+    wire::varint::push(out, length);
+}
+
+/// A frame that consists of one number (GOAWAY and its like).
+pub(crate) fn number_frame(ty: u64, number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_head(&mut out, ty, wire::varint::len(number) as u64);
+    wire::varint::push(&mut out, number);
+    out
+}
+
+/// Reads a payload that consists of one number.
+///
+/// # Errors
+/// H3_FRAME_ERROR when it is anything else.
+pub(crate) fn read_number(payload: &[u8]) -> Result<u64, Violation> {
+    let mut reader = wire::Reader::new(payload);
+    match reader.varint() {
+        Ok(number) if reader.is_empty() => Ok(number),
+        _ => Err(Violation { code: Code::FRAME_ERROR, reason: "a frame that is no number".to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: Kind = Kind::Request { max_headers: 100 };
+
+    /// Bytes in every division into two parts, and one by one.
+    fn divisions(bytes: &[u8]) -> Vec<Vec<&[u8]>> {
+        let mut all: Vec<Vec<&[u8]>> = (0..=bytes.len()).map(|at| vec![&bytes[..at], &bytes[at..]]).collect();
+        all.push(bytes.chunks(1).collect());
+        all
+    }
+
+    /// Frames with their payloads, DATA put together, and whether the stream may end behind them.
+    type Found = (Vec<(u64, Vec<u8>)>, bool);
+
+    fn read(kind: Kind, parts: &[&[u8]]) -> Result<Found, Code> {
+        let mut frames = Frames::new(kind);
+        let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
+        for part in parts {
+            frames.push(Bytes::copy_from_slice(part));
+            while let Some(piece) = frames.next().map_err(|violation| violation.code)? {
+                match piece {
+                    Piece::Frame { ty, payload } => found.push((ty, payload.to_vec())),
+                    Piece::Data(data) => match found.last_mut() {
+                        Some((DATA, all)) => all.extend_from_slice(&data),
+                        _ => found.push((DATA, data.to_vec())),
+                    },
+                }
+            }
+        }
+        Ok((found, frames.is_between()))
+    }
+
+    #[test]
+    fn frames_are_found_however_they_arrive() {
+        // HEADERS, a reserved type, DATA, HEADERS without content.
+        let bytes = [&[0x01, 0x03, 1, 2, 3, 0x21, 0x02, 9, 9, 0x00, 0x40, 0x04], &b"data"[..], &[0x01, 0x00]].concat();
+        let expected = vec![(HEADERS, vec![1, 2, 3]), (DATA, b"data".to_vec()), (HEADERS, vec![])];
+        for parts in divisions(&bytes) {
+            assert_eq!(read(REQUEST, &parts), Ok((expected.clone(), true)));
+        }
+        for cut in (1..bytes.len()).filter(|cut| ![5, 9, 16].contains(cut)) {
+            assert!(!read(REQUEST, &[&bytes[..cut]]).unwrap().1, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_claims_too_much_is_seen_before_it_comes() {
+        for bytes in [&[0x01, 0x80, 0x00, 0x00, 101][..], &[0x21, 0xc0, 0, 0, 1, 0, 0, 0, 0]] {
+            for parts in divisions(bytes) {
+                assert_eq!(read(REQUEST, &parts), Err(Code::EXCESSIVE_LOAD));
+            }
+        }
+        assert!(read(REQUEST, &[&[0x01, 0x80, 0x00, 0x00, 100]]).is_ok());
+        // DATA may have any length.
+        assert!(read(REQUEST, &[&[0x00, 0xc0, 0, 0, 1, 0, 0, 0, 0]]).is_ok());
+    }
+
+    #[test]
+    fn what_has_no_place_is_refused() {
+        let response = Kind::Response { max_headers: 100 };
+        for (kind, ty, code) in [
+            (REQUEST, SETTINGS, Code::FRAME_UNEXPECTED),
+            (REQUEST, GOAWAY, Code::FRAME_UNEXPECTED),
+            (REQUEST, PUSH_PROMISE, Code::FRAME_UNEXPECTED),
+            (response, PUSH_PROMISE, Code::ID_ERROR),
+            (response, MAX_PUSH_ID, Code::FRAME_UNEXPECTED),
+            (REQUEST, 0x6, Code::FRAME_UNEXPECTED),
+            (Kind::Control, 0x2, Code::FRAME_UNEXPECTED),
+            (Kind::Control, DATA, Code::FRAME_UNEXPECTED),
+            (Kind::Control, HEADERS, Code::FRAME_UNEXPECTED),
+        ] {
+            let mut bytes = Vec::new();
+            write_head(&mut bytes, ty, 0);
+            assert_eq!(read(kind, &[&bytes]), Err(code), "{ty:#x} on {kind:?}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(number_frame(GOAWAY, 68), [0x07, 0x02, 0x40, 0x44]);
+        assert_eq!(read_number(&[0x40, 0x44]).ok(), Some(68));
+        for bad in [&[][..], &[0x40], &[0x01, 0x01]] {
+            assert_eq!(read_number(bad).unwrap_err().code, Code::FRAME_ERROR);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The streams on which QPACK's two sides talk (RFC 9204 §4.2), on their way out.
+
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tiderace::SendStream;
+
+use crate::error::Error;
+
+/// Bytes that may wait for a peer that gives no credit to such a stream.
+const MAX_WAITING: usize = 64 * 1024;
+
+/// A stream that is opened when there is something to say, and never ends. Without a table nothing is ever said.
+pub(crate) struct Outlet {
+    /// What the stream begins with.
+    ty: u8,
+    stream: Option<SendStream>,
+    waiting: Vec<u8>,
+}
+
+/// The peer does not take what it has to take.
+pub(crate) struct Stuck;
+
+impl Outlet {
+    pub(crate) fn new(ty: u8) -> Self {
+        Self { ty, stream: None, waiting: Vec::new() }
+    }
+
+    /// Bytes are appended here, and leave with [`flush`](Self::flush).
+    pub(crate) fn waiting(&mut self) -> &mut Vec<u8> {
+        &mut self.waiting
+    }
+
+    /// Writes what waits. Whether some is left, for which somebody has to [`poll`](Self::poll).
+    pub(crate) fn flush(&mut self) -> Result<bool, Stuck> {
+        if self.waiting.is_empty() {
+            return Ok(false);
+        }
+        if self.stream.is_some() {
+            // An error is one of the connection, which those hear of who read from it.
+            let _ = self.write(&mut Context::from_waker(Waker::noop()));
+        }
+        if self.waiting.len() > MAX_WAITING {
+            return Err(Stuck);
+        }
+        Ok(!self.waiting.is_empty())
+    }
+
+    /// Opens the stream if there is something to say, and writes it.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, quic: &tiderace::Connection) -> Result<(), Error> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        if self.stream.is_none() {
+            let Poll::Ready(stream) = quic.poll_open_uni_early(cx) else { return Ok(()) };
+            let mut stream = stream?;
+            // RFC 9218 §9: what governs the connection is not held up by responses.
+            stream.set_priority(tiderace::Priority { urgency: 0, incremental: true })?;
+            self.stream = Some(stream);
+            self.waiting.insert(0, self.ty);
+        }
+        self.write(cx)
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        let mut data = Bytes::from(std::mem::take(&mut self.waiting));
+        while !data.is_empty() {
+            match stream.poll_write_chunk(cx, &mut data) {
+                Poll::Ready(written) => {
+                    written?;
+                }
+                Poll::Pending => {
+                    self.waiting = data.into();
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! What the ends of a connection tell each other at its beginning (RFC 9114 §7.2.4).
+
+use crate::{
+    error::{Code, Violation},
+    frame,
+};
+
+const QPACK_MAX_TABLE_CAPACITY: u64 = 0x1;
+const MAX_FIELD_SECTION_SIZE: u64 = 0x6;
+const QPACK_BLOCKED_STREAMS: u64 = 0x7;
+/// RFC 9220 §5.
+const ENABLE_CONNECT_PROTOCOL: u64 = 0x8;
+/// RFC 9297 §5.1.
+const H3_DATAGRAM: u64 = 0x33;
+/// RFC 9114 §7.2.4.1: a setting that means nothing, so that peers do not grow used to those that mean something.
+const RESERVED: u64 = 0x1f * 7 + 0x21;
+
+/// The settings that mean something here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Bytes that the dynamic table of the decoder may have (RFC 9204 §5).
+    pub(crate) table_capacity: u64,
+    /// Bytes that a field section may have, as RFC 9114 §4.2.2 counts them.
+    pub(crate) max_fields: u64,
+    /// Extended CONNECT is understood (RFC 9220).
+    pub(crate) connect_protocol: bool,
+    /// HTTP datagrams in QUIC's are understood (RFC 9297).
+    pub(crate) datagrams: bool,
+}
+
+impl Settings {
+    /// What holds for a peer that says nothing.
+    pub(crate) const DEFAULT: Self =
+        Self { table_capacity: 0, max_fields: u64::MAX, connect_protocol: false, datagrams: false };
+
+    /// Appends the frame.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut payload = Vec::new();
+        let mut put = |id, value| {
+            wire::varint::push(&mut payload, id);
+            wire::varint::push(&mut payload, value);
+        };
+        put(MAX_FIELD_SECTION_SIZE, self.max_fields.min(wire::varint::MAX));
+        // QPACK_BLOCKED_STREAMS is left at 0: no stream of ours waits for what another one has lost.
+        put(QPACK_MAX_TABLE_CAPACITY, self.table_capacity);
+        if self.connect_protocol {
+            put(ENABLE_CONNECT_PROTOCOL, 1);
+        }
+        if self.datagrams {
+            put(H3_DATAGRAM, 1);
+        }
+        put(RESERVED, 0);
+        frame::write_head(out, frame::SETTINGS, payload.len() as u64);
+        out.extend(payload);
+    }
+
+    /// Reads the payload of the frame.
+    ///
+    /// # Errors
+    /// H3_FRAME_ERROR when it is cut off, H3_SETTINGS_ERROR when it says something twice or something that may not be said.
+    pub(crate) fn read(payload: &[u8]) -> Result<Self, Violation> {
+        let mut settings = Self::DEFAULT;
+        let mut seen = Vec::new();
+        let mut reader = wire::Reader::new(payload);
+        while !reader.is_empty() {
+            let cut = |_| Violation { code: Code::FRAME_ERROR, reason: "settings that are cut off".to_owned() };
+            let (id, value) = (reader.varint().map_err(cut)?, reader.varint().map_err(cut)?);
+            let wrong = |what: &str| {
+                let reason = format!("setting {id:#x}, value {value}, {what}");
+                Violation { code: Code::SETTINGS_ERROR, reason }
+            };
+            if seen.contains(&id) {
+                return Err(wrong("is there twice"));
+            }
+            // More are read, and not remembered.
+            if seen.len() < 64 {
+                seen.push(id);
+            }
+            let flag = || match value {
+                0 => Ok(false),
+                1 => Ok(true),
+                _ => Err(wrong("is neither 0 nor 1")),
+            };
+            match id {
+                QPACK_MAX_TABLE_CAPACITY => settings.table_capacity = value,
+                MAX_FIELD_SECTION_SIZE => settings.max_fields = value,
+                ENABLE_CONNECT_PROTOCOL => settings.connect_protocol = flag()?,
+                H3_DATAGRAM => settings.datagrams = flag()?,
+                // RFC 9114 §7.2.4.1: those of HTTP/2 that have no equivalent.
+                0x0 | 0x2..=0x5 => return Err(wrong("belongs to HTTP/2")),
+                // How many streams may wait for the encoder's stream means nothing to an encoder that makes none wait.
+                QPACK_BLOCKED_STREAMS => {}
+                _ => {}
+            }
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for (connect_protocol, datagrams) in [(false, true), (true, false)] {
+            let settings = Settings { table_capacity: 4096, max_fields: 65_536, connect_protocol, datagrams };
+            let mut out = Vec::new();
+            settings.write(&mut out);
+            assert_eq!(usize::from(out[1]), out.len() - 2);
+            assert_eq!(Settings::read(&out[2..]).unwrap(), settings);
+        }
+        assert_eq!(Settings::read(&[]).unwrap(), Settings::DEFAULT);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (payload, code) in [
+            (&[0x01, 0x00, 0x01, 0x00][..], Code::SETTINGS_ERROR),
+            (&[0x21, 0x00, 0x21, 0x01], Code::SETTINGS_ERROR),
+            (&[0x02, 0x00], Code::SETTINGS_ERROR),
+            (&[0x08, 0x02], Code::SETTINGS_ERROR),
+            (&[0x33, 0x02], Code::SETTINGS_ERROR),
+            (&[0x01], Code::FRAME_ERROR),
+            (&[0x01, 0x40], Code::FRAME_ERROR),
+        ] {
+            assert_eq!(Settings::read(payload).unwrap_err().code, code, "{payload:?}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What the streams of a connection have in common: compression, what the peer has said on its control stream, the end.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use bytes::Bytes;
+use qpack::{Decoder, Encoder, Field, SectionError};
+use tiderace::{Priority, StreamId};
+use tokio::sync::Notify;
+
+use crate::{
+    datagram::Flows,
+    error::{Code, Error, Violation},
+    fields::{self, Collector},
+    frame,
+    outlet::Outlet,
+    settings::Settings,
+};
+
+/// Bytes that each of the two tables of a connection may have (RFC 9204 §3.2).
+pub(crate) const TABLE: usize = 4096;
+
+/// Types of unidirectional streams (RFC 9114 §6.2, RFC 9204 §4.2).
+pub(crate) const CONTROL: u64 = 0x0;
+pub(crate) const PUSH: u64 = 0x1;
+pub(crate) const ENCODER: u64 = 0x2;
+pub(crate) const DECODER: u64 = 0x3;
+
+/// Changes of priorities that are kept for requests whose fields have not come.
+const MAX_UPDATES: usize = 32;
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+/// A connection, to all who have to do with it.
+pub(crate) struct Shared {
+    pub(crate) quic: tiderace::Connection,
+    pub(crate) side: Side,
+    /// What this end has told the peer.
+    pub(crate) settings: Settings,
+    state: Mutex<State>,
+    /// The peer has sent its settings or GOAWAY, or the connection is over.
+    pub(crate) heard: Notify,
+}
+
+pub(crate) struct State {
+    encoder: Encoder,
+    decoder: Decoder,
+    pub(crate) encoder_stream: Outlet,
+    pub(crate) decoder_stream: Outlet,
+    /// The peer's settings, when they have come.
+    pub(crate) peer: Option<Settings>,
+    /// The number in the peer's last GOAWAY.
+    pub(crate) goaway: Option<u64>,
+    /// Why the connection is over.
+    pub(crate) failure: Option<Error>,
+    /// Changes of priorities that have come before the requests that they are about.
+    updates: Vec<(u64, Priority)>,
+    pub(crate) flows: Flows,
+    /// Who drives the connection, for what only it can do.
+    pub(crate) driver: Option<Waker>,
+}
+
+impl State {
+    fn wake_driver(&self) {
+        if let Some(driver) = &self.driver {
+            driver.wake_by_ref();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(quic: tiderace::Connection, side: Side, settings: Settings) -> Arc<Self> {
+        let state = State {
+            encoder: Encoder::new(TABLE),
+            decoder: Decoder::new(TABLE),
+            encoder_stream: Outlet::new(ENCODER as u8),
+            decoder_stream: Outlet::new(DECODER as u8),
+            peer: None,
+            goaway: None,
+            failure: None,
+            updates: Vec::new(),
+            flows: Flows::default(),
+            driver: None,
+        };
+        Arc::new(Self { quic, side, settings, state: Mutex::new(state), heard: Notify::new() })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the connection because of a rule that the peer has broken.
+    pub(crate) fn fail(&self, violation: Violation) -> Error {
+        let Violation { code, reason } = &violation;
+        self.quic.close(code.0, reason.as_bytes());
+        self.over(violation.into())
+    }
+
+    /// The connection is over: all who wait for something from it are told. Gives the first reason that there was.
+    pub(crate) fn over(&self, error: Error) -> Error {
+        let first = {
+            let state = &mut *self.lock();
+            state.flows.end();
+            state.failure.get_or_insert(error).clone()
+        };
+        self.heard.notify_waiters();
+        first
+    }
+
+    /// Why the connection is over: this end's reason before what became of it.
+    pub(crate) fn end(&self, error: Error) -> Error {
+        self.lock().failure.clone().unwrap_or(error)
+    }
+
+    /// A HEADERS frame.
+    ///
+    /// # Errors
+    /// When the fields are larger than the peer takes.
+    pub(crate) fn headers<'a, I: Iterator<Item = Field<'a>>>(
+        &self,
+        stream: StreamId,
+        fields: impl Fn() -> I,
+    ) -> Result<Vec<u8>, Error> {
+        let mut block = Vec::with_capacity(256);
+        let mut stuck = false;
+        {
+            let state = &mut *self.lock();
+            if let Some(limit) = state.peer.map(|peer| peer.max_fields) {
+                let size = fields::size(fields());
+                if size > limit {
+                    return Err(Error::FieldsTooLarge { size, limit });
+                }
+            }
+            state.encoder.encode(stream.0, fields(), &mut block, state.encoder_stream.waiting());
+            match state.encoder_stream.flush() {
+                Ok(true) => state.wake_driver(),
+                Ok(false) => {}
+                Err(_) => stuck = true,
+            }
+        }
+        if stuck {
+            return Err(self.stuck());
+        }
+        let mut out = Vec::with_capacity(block.len() + 5);
+        frame::write_head(&mut out, frame::HEADERS, block.len() as u64);
+        out.extend(block);
+        Ok(out)
+    }
+
+    /// Decompresses a field section.
+    ///
+    /// # Errors
+    /// When it is too large; or makes no sense, which closes the connection.
+    pub(crate) fn fields(&self, stream: StreamId, section: &Bytes) -> Result<Collector, Error> {
+        let mut collector = Collector::default();
+        let limit = self.settings.max_fields;
+        let (decoded, flushed) = {
+            let state = &mut *self.lock();
+            let answer = state.decoder_stream.waiting();
+            let emit = |name: &[u8], value: &[u8], sensitive| collector.push(name, value, sensitive);
+            let decoded = state.decoder.decode(stream.0, section, limit, answer, emit);
+            let flushed = state.decoder_stream.flush();
+            if let Ok(true) = flushed {
+                state.wake_driver();
+            }
+            (decoded, flushed)
+        };
+        if flushed.is_err() {
+            return Err(self.stuck());
+        }
+        match decoded {
+            Ok(()) => Ok(collector),
+            Err(SectionError::TooLarge { size, limit }) => Err(Error::FieldsTooLarge { size, limit }),
+            Err(SectionError::Malformed(reason)) => {
+                Err(self.fail(Violation { code: Code::DECOMPRESSION_FAILED, reason: reason.to_string() }))
+            }
+        }
+    }
+
+    /// Says that no more of a stream is read (RFC 9204 §4.4.2).
+    pub(crate) fn abandon(&self, stream: StreamId) {
+        let state = &mut *self.lock();
+        state.decoder.cancel(stream.0, state.decoder_stream.waiting());
+        // A peer that takes nothing here is noticed with the next section.
+        if let Ok(true) = state.decoder_stream.flush() {
+            state.wake_driver();
+        }
+    }
+
+    /// Takes what the peer's encoder says.
+    pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Violation> {
+        let state = &mut *self.lock();
+        let taken = state.decoder.on_encoder_stream(data, state.decoder_stream.waiting());
+        taken.map_err(|error| Violation { code: Code::ENCODER_STREAM_ERROR, reason: error.to_string() })?;
+        if state.decoder_stream.flush().map_err(|_| stuck())? {
+            state.wake_driver();
+        }
+        Ok(())
+    }
+
+    /// Takes what the peer's decoder says.
+    pub(crate) fn on_decoder_stream(&self, data: &[u8]) -> Result<(), Violation> {
+        let taken = self.lock().encoder.on_decoder_stream(data);
+        taken.map_err(|error| Violation { code: Code::DECODER_STREAM_ERROR, reason: error.to_string() })
+    }
+
+    /// Takes the peer's settings.
+    pub(crate) fn on_settings(&self, settings: Settings) -> Result<(), Violation> {
+        // RFC 9297 §2.1.1: HTTP datagrams need QUIC's.
+        if settings.datagrams && self.quic.max_datagram_size().is_none() {
+            let reason = "HTTP datagrams without those of QUIC".to_owned();
+            return Err(Violation { code: Code::SETTINGS_ERROR, reason });
+        }
+        {
+            let state = &mut *self.lock();
+            state.peer = Some(settings);
+            state.encoder.set_peer_capacity(settings.table_capacity);
+        }
+        self.heard.notify_waiters();
+        Ok(())
+    }
+
+    /// Takes the number of a GOAWAY.
+    pub(crate) fn on_goaway(&self, number: u64) -> Result<(), Violation> {
+        {
+            let state = &mut *self.lock();
+            // RFC 9114 §5.2: a server names a request; and the number only goes down.
+            let is_wrong = self.side == Side::Client && !number.is_multiple_of(4);
+            if is_wrong || state.goaway.is_some_and(|before| number > before) {
+                let reason = format!("the number {number} in a GOAWAY");
+                return Err(Violation { code: Code::ID_ERROR, reason });
+            }
+            state.goaway = Some(number);
+        }
+        self.heard.notify_waiters();
+        Ok(())
+    }
+
+    /// Takes a change of a request's priority (RFC 9218 §7.2).
+    pub(crate) fn on_priority(&self, stream: u64, priority: Priority) -> Result<(), Violation> {
+        if !stream.is_multiple_of(4) {
+            let reason = format!("a priority for stream {stream}, which is no request");
+            return Err(Violation { code: Code::ID_ERROR, reason });
+        }
+        {
+            let updates = &mut self.lock().updates;
+            updates.retain(|(other, _)| *other != stream);
+            if updates.len() == MAX_UPDATES {
+                updates.remove(0);
+            }
+            updates.push((stream, priority));
+        }
+        self.quic.set_priority(StreamId(stream), priority);
+        Ok(())
+    }
+
+    /// What the peer has said about the priority of a request outside of the request: it outweighs what its fields say.
+    pub(crate) fn take_update(&self, stream: StreamId) -> Option<Priority> {
+        let updates = &mut self.lock().updates;
+        let at = updates.iter().position(|(other, _)| *other == stream.0)?;
+        Some(updates.remove(at).1)
+    }
+
+    fn stuck(&self) -> Error {
+        self.fail(stuck())
+    }
+}
+
+fn stuck() -> Violation {
+    Violation { code: Code::EXCESSIVE_LOAD, reason: "no credit for the streams of QPACK".to_owned() }
+}

@@ -1,0 +1,262 @@
+//! The two halves of a request's stream.
+
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use qpack::Field;
+use tiderace::{RecvStream, SendStream};
+
+use crate::{
+    error::{Code, Error, Violation},
+    fields::Collector,
+    frame::{self, Frames, Kind, Piece},
+    shared::{Shared, Side},
+};
+
+/// The most that is read from a stream in one go, in bytes.
+const READ: usize = 64 * 1024;
+
+/// A part of a body up to this size is copied behind its frame's head, in bytes: that costs less than sending it on its own.
+const COPY: usize = 4 * 1024;
+
+/// Bytes that are gathered before they are sent.
+const GATHER: usize = 16 * 1024;
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Content,
+    /// Behind its trailers.
+    Done,
+}
+
+/// The receiving half.
+pub(crate) struct Receiver {
+    stream: RecvStream,
+    shared: Arc<Shared>,
+    frames: Frames,
+    phase: Phase,
+    trailers: Option<Bytes>,
+    /// The stream was read to its end, or given up.
+    ended: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>, max_headers: u64) -> Self {
+        let kind = match shared.side {
+            Side::Server => Kind::Request { max_headers },
+            Side::Client => Kind::Response { max_headers },
+        };
+        Self { stream, shared, frames: Frames::new(kind), phase: Phase::Head, trailers: None, ended: false }
+    }
+
+    fn fail(&mut self, violation: Violation) -> Error {
+        // The connection goes, and this stream with it.
+        self.ended = true;
+        self.shared.fail(violation)
+    }
+
+    /// The next piece; `None` at the end of the stream.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Error>> {
+        loop {
+            match self.frames.next() {
+                Ok(None) => {}
+                Ok(piece) => return Poll::Ready(Ok(piece)),
+                Err(violation) => return Poll::Ready(Err(self.fail(violation))),
+            }
+            if self.ended {
+                return Poll::Ready(Ok(None));
+            }
+            match ready!(self.stream.poll_read_chunk(cx, READ)) {
+                Ok(Some(chunk)) => self.frames.push(chunk),
+                Ok(None) => {
+                    self.ended = true;
+                    // RFC 9114 §7.1
+                    if !self.frames.is_between() {
+                        let reason = "a stream that ends in the middle of a frame".to_owned();
+                        return Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_ERROR, reason })));
+                    }
+                }
+                Err(error) => {
+                    self.ended = true;
+                    self.shared.abandon(self.stream.id());
+                    return Poll::Ready(Err(self.shared.end(error.into())));
+                }
+            }
+        }
+    }
+
+    /// The next head of a message. More than one may come before the content: interim responses.
+    ///
+    /// # Errors
+    /// When none comes, it is too large, or what comes has no place here.
+    pub(crate) async fn head(&mut self) -> Result<Collector, Error> {
+        let piece = poll_fn(|cx| self.poll_piece(cx)).await?;
+        match piece {
+            Some(Piece::Frame { payload, .. }) => self.shared.fields(self.stream.id(), &payload),
+            Some(Piece::Data(_)) => {
+                let reason = "content before the fields".to_owned();
+                Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason }))
+            }
+            None => {
+                let reason = "a stream that ends before the fields".to_owned();
+                Err(Error::Protocol { code: Code::REQUEST_INCOMPLETE, reason })
+            }
+        }
+    }
+
+    /// From here on, content comes.
+    pub(crate) fn begin_content(&mut self) {
+        self.phase = Phase::Content;
+    }
+
+    /// Whether nothing more comes, as far as is known without waiting.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.frames.is_between() && (self.ended || self.stream.is_at_end())
+    }
+
+    /// The next part of the content; `None` behind it.
+    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
+        if self.phase != Phase::Content {
+            return Poll::Ready(Ok(None));
+        }
+        match ready!(self.poll_piece(cx))? {
+            Some(Piece::Data(data)) => Poll::Ready(Ok(Some(data))),
+            Some(Piece::Frame { payload, .. }) => {
+                self.trailers = Some(payload);
+                self.phase = Phase::Done;
+                Poll::Ready(Ok(None))
+            }
+            None => {
+                self.phase = Phase::Done;
+                Poll::Ready(Ok(None))
+            }
+        }
+    }
+
+    /// The trailers, if there are some; only behind the content.
+    pub(crate) fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, Error>> {
+        // RFC 9114 §4.1: nothing that means something comes behind them.
+        if ready!(self.poll_piece(cx))?.is_some() {
+            let reason = "a frame behind the trailers".to_owned();
+            return Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason })));
+        }
+        let Some(section) = self.trailers.take() else { return Poll::Ready(Ok(None)) };
+        let trailers = self.shared.fields(self.stream.id(), &section)?.trailers()?;
+        Poll::Ready(Ok(Some(trailers)))
+    }
+
+    /// Tells the peer to send no more.
+    pub(crate) fn stop(&mut self, code: Code) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.shared.abandon(self.stream.id());
+        // A stream that was read to its end needs no stop.
+        let _ = self.stream.stop(code.0);
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.stop(Code::REQUEST_CANCELLED);
+    }
+}
+
+/// The sending half. Dropped before [`finish`](Self::finish), it gives the stream up.
+pub(crate) struct Sender {
+    stream: SendStream,
+    shared: Arc<Shared>,
+    /// What leaves with what comes next.
+    gathered: Vec<u8>,
+    ended: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(stream: SendStream, shared: Arc<Shared>) -> Self {
+        Self { stream, shared, gathered: Vec::new(), ended: false }
+    }
+
+    /// Queues a field section.
+    ///
+    /// # Errors
+    /// When it is larger than the peer takes.
+    pub(crate) fn fields<'a, I: Iterator<Item = Field<'a>>>(&mut self, fields: impl Fn() -> I) -> Result<(), Error> {
+        let frame = self.shared.headers(self.stream.id(), fields)?;
+        if self.gathered.is_empty() {
+            self.gathered = frame;
+        } else {
+            self.gathered.extend(frame);
+        }
+        Ok(())
+    }
+
+    /// Sends a part of the content; a small one waits for more, or for [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// When the peer wants no more, or the connection is over.
+    pub(crate) async fn data(&mut self, data: Bytes) -> Result<(), Error> {
+        frame::write_head(&mut self.gathered, frame::DATA, data.len() as u64);
+        if data.len() <= COPY {
+            self.gathered.extend_from_slice(&data);
+            if self.gathered.len() < GATHER {
+                return Ok(());
+            }
+            return self.flush().await;
+        }
+        self.flush().await?;
+        self.write(data).await
+    }
+
+    /// Whether something waits for [`flush`](Self::flush).
+    pub(crate) fn has_gathered(&self) -> bool {
+        !self.gathered.is_empty()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// When the peer wants no more, or the connection is over.
+    pub(crate) async fn flush(&mut self) -> Result<(), Error> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        self.write(gathered.into()).await
+    }
+
+    async fn write(&mut self, data: Bytes) -> Result<(), Error> {
+        self.stream.write_chunk(data).await.map_err(|error| self.shared.end(error.into()))
+    }
+
+    /// Sends what waits, and the end.
+    ///
+    /// # Errors
+    /// When the peer wants no more, or the connection is over.
+    pub(crate) async fn finish(&mut self) -> Result<(), Error> {
+        self.flush().await?;
+        self.ended = true;
+        self.stream.finish().map_err(|error| self.shared.end(error.into()))
+    }
+
+    /// Gives the stream up.
+    pub(crate) fn reset(&mut self, code: Code) {
+        if !std::mem::replace(&mut self.ended, true) {
+            // A stream that is over needs no reset.
+            let _ = self.stream.reset(code.0);
+        }
+    }
+}
+
+impl Drop for Sender {
+    /// RFC 9114 §4.1.1: whoever gives an exchange up says so with a code of HTTP/3.
+    fn drop(&mut self) {
+        self.reset(Code::REQUEST_CANCELLED);
+    }
+}
