@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) keeping: Keeping,
     pub(crate) arms: Arms,
+    /// What compression does to the fields of HTTP/3.
+    pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
 }
 
@@ -145,6 +147,7 @@ impl Shared {
             admission: Arc::default(),
             keeping,
             arms: Arms::default(),
+            compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }
     }

@@ -55,6 +55,13 @@ pub(crate) struct DirectionLabels {
     pub(crate) direction: &'static str,
 }
 
+/// A direction, and how bytes are counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct FormLabels {
+    pub(crate) direction: &'static str,
+    pub(crate) form: &'static str,
+}
+
 /// A policy, and whether the connection got it or is what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PolicyLabels {
@@ -89,6 +96,7 @@ pub struct Metrics {
     pub(crate) quic_path_changes: Counter,
     pub(crate) quic_packets: Family<DirectionLabels, Counter>,
     pub(crate) quic_endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) field_bytes: Family<FormLabels, Gauge<f64, AtomicU64>>,
     pub(crate) streams: Family<ResultLabels, Counter>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
@@ -193,6 +201,11 @@ impl Default for Metrics {
             quic_endpoint: figure!(
                 "quic_endpoint",
                 "What the QUIC endpoints have done that no connection reports, since the start",
+                Family::default()
+            ),
+            field_bytes: figure!(
+                "field_bytes",
+                "Bytes of fields over HTTP/3 since the start, plain and compressed (with what fills the tables)",
                 Family::default()
             ),
             streams: figure!("streams", "Streams of other protocols, by result", Family::default()),

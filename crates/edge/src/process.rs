@@ -23,7 +23,7 @@ use crate::{
     config::{self, Config, ConfigError, address},
     generation::{Generation, Shared},
     listen::Listener,
-    metrics::{Metrics, ReasonLabel},
+    metrics::{FormLabels, Metrics, ReasonLabel},
     tls::{self, Keeping},
     worker::Workers,
 };
@@ -269,6 +269,12 @@ impl Process {
         for (reason, count) in [("first", &answers.first), ("again", &answers.again), ("none", &answers.none)] {
             let count = count.load(std::sync::atomic::Ordering::Relaxed);
             metrics.early_data_register.get_or_create(&ReasonLabel { reason }).set(count as f64);
+        }
+        let compression = &self.shared.compression;
+        for (direction, volume) in [("in", &compression.received), ("out", &compression.sent)] {
+            for (form, bytes) in [("plain", volume.plain()), ("compressed", volume.compressed())] {
+                metrics.field_bytes.get_or_create(&FormLabels { direction, form }).set(bytes as f64);
+            }
         }
         let newest = self.shared.keeping.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());

@@ -58,7 +58,7 @@ pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
         connect_protocol: false,
         datagrams: true,
     };
-    let shared = Shared::new(quic, Side::Client, settings);
+    let shared = Shared::new(quic, Side::Client, settings, Arc::default());
     if let Some(reason) = shared.quic.close_reason() {
         return Err(reason.into());
     }

@@ -11,11 +11,14 @@
 mod body;
 pub mod capsule;
 pub mod client;
+mod compression;
 mod datagram;
 mod driver;
 mod error;
 mod fields;
 mod frame;
+#[cfg(test)]
+mod garbage;
 mod outlet;
 pub mod priority;
 pub mod server;
@@ -24,6 +27,7 @@ mod shared;
 mod stream;
 
 pub use body::{RequestBody, ResponseBody};
+pub use compression::{Compression, Volume};
 pub use datagram::Datagrams;
 pub use error::{Code, Error};
 pub use fields::Protocol;

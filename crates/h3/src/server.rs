@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::{
     client::send_frames,
+    compression::Compression,
     datagram::Datagrams,
     driver::Driver,
     error::{Code, Error, Violation},
@@ -37,11 +38,18 @@ pub struct Options {
     pub fields_timeout: Duration,
     /// How long requests that were under way at the beginning of a drain may take.
     pub drain: Duration,
+    /// Where it is counted what compression does to fields.
+    pub compression: Arc<Compression>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_fields: 64 * 1024, fields_timeout: Duration::from_secs(10), drain: Duration::from_secs(30) }
+        Self {
+            max_fields: 64 * 1024,
+            fields_timeout: Duration::from_secs(10),
+            drain: Duration::from_secs(30),
+            compression: Arc::default(),
+        }
     }
 }
 
@@ -105,7 +113,7 @@ where
         connect_protocol: true,
         datagrams: true,
     };
-    let shared = Shared::new(quic.clone(), Side::Server, settings);
+    let shared = Shared::new(quic.clone(), Side::Server, settings, options.compression.clone());
     let mut driver = Driver::new(shared.clone());
     let in_flight = Arc::new(InFlight::default());
     let mut drain = pin!(drain);

@@ -11,6 +11,7 @@ use tiderace::{Priority, StreamId};
 use tokio::sync::Notify;
 
 use crate::{
+    compression::Compression,
     datagram::Flows,
     error::{Code, Error, Violation},
     fields::{self, Collector},
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) side: Side,
     /// What this end has told the peer.
     pub(crate) settings: Settings,
+    compression: Arc<Compression>,
     state: Mutex<State>,
     /// The peer has sent its settings or GOAWAY, or the connection is over.
     pub(crate) heard: Notify,
@@ -76,7 +78,12 @@ impl State {
 }
 
 impl Shared {
-    pub(crate) fn new(quic: tiderace::Connection, side: Side, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(
+        quic: tiderace::Connection,
+        side: Side,
+        settings: Settings,
+        compression: Arc<Compression>,
+    ) -> Arc<Self> {
         let state = State {
             encoder: Encoder::new(TABLE),
             decoder: Decoder::new(TABLE),
@@ -89,7 +96,7 @@ impl Shared {
             flows: Flows::default(),
             driver: None,
         };
-        Arc::new(Self { quic, side, settings, state: Mutex::new(state), heard: Notify::new() })
+        Arc::new(Self { quic, side, settings, compression, state: Mutex::new(state), heard: Notify::new() })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,7 +145,12 @@ impl Shared {
                     return Err(Error::FieldsTooLarge { size, limit });
                 }
             }
-            state.encoder.encode(stream.0, fields(), &mut block, state.encoder_stream.waiting());
+            let mut plain = 0;
+            let counted = fields().inspect(|field| plain += field.name.len() + field.value.len());
+            let instructions = state.encoder_stream.waiting();
+            let before = instructions.len();
+            state.encoder.encode(stream.0, counted, &mut block, instructions);
+            self.compression.sent.add(plain, block.len() + instructions.len() - before);
             match state.encoder_stream.flush() {
                 Ok(true) => state.wake_driver(),
                 Ok(false) => {}
@@ -164,8 +176,13 @@ impl Shared {
         let (decoded, flushed) = {
             let state = &mut *self.lock();
             let answer = state.decoder_stream.waiting();
-            let emit = |name: &[u8], value: &[u8], sensitive| collector.push(name, value, sensitive);
+            let mut plain = 0;
+            let emit = |name: &[u8], value: &[u8], sensitive| {
+                plain += name.len() + value.len();
+                collector.push(name, value, sensitive);
+            };
             let decoded = state.decoder.decode(stream.0, section, limit, answer, emit);
+            self.compression.received.add(plain, section.len());
             let flushed = state.decoder_stream.flush();
             if let Ok(true) = flushed {
                 state.wake_driver();
@@ -196,6 +213,7 @@ impl Shared {
 
     /// Takes what the peer's encoder says.
     pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Violation> {
+        self.compression.received.add(0, data.len());
         let state = &mut *self.lock();
         let taken = state.decoder.on_encoder_stream(data, state.decoder_stream.waiting());
         taken.map_err(|error| Violation { code: Code::ENCODER_STREAM_ERROR, reason: error.to_string() })?;

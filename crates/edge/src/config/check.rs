@@ -195,6 +195,12 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
                 .hint("http://127.0.0.1:8080, h2c://127.0.0.1:8080 for HTTP/2, or https://app.internal:8443")
         })?;
     }
+    // RFC 9110 §7.8
+    let is_token = |name: &str| http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+    if let Some(name) = route.tunnels.0.iter().find(|name| !is_token(name)) {
+        return Err(Fault::new(&at("tunnels"), format!("expected names of upgrade tokens, found `{name}`"))
+            .hint("tunnels = [\"websocket\", \"connect-udp\"]; an empty list carries none"));
+    }
     let tls = &route.tls;
     if *tls != BackEndTls::default() && !route.to.0.iter().any(|to| to.starts_with("https://")) {
         return Err(Fault::new(&at("tls"), "it is for back ends over TLS, and `to` has none").hint("https://host:port"));
@@ -418,6 +424,7 @@ to = "tcp://127.0.0.1:6379"
                 "route[1].tls",
                 "https",
             ),
+            ("to = \"http:", "tunnels = \"a b\"\nto = \"http:", 6, "route[1].tunnels", "connect-udp"),
             ("\n[[route]]", "\n[acme]\nnames = \"a.example\"\n[[route]]", 6, "acme.names", "terms"),
             ("\n[[route]]", "\n[acme]\nnames = \"*.example\"\nterms-agreed = true\n[[route]]", 6, "acme.names", "each"),
             ("\n[[route]]", "\n[capture]\nenabled = true\n[[route]]", 6, "capture.enabled", "edge.sock"),

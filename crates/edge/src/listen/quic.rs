@@ -185,6 +185,7 @@ async fn serve_h3(
         max_fields: limits.fields.0,
         fields_timeout: limits.fields_timeout.0,
         drain: generation.config.drain.0,
+        compression: entrance.shared.compression.clone(),
     };
     let (shared, quic) = (entrance.shared.clone(), connection.clone());
     let service = move |request: Request<h3_quic::RequestBody>| {
