@@ -156,6 +156,16 @@ impl<'a> Writer<'a> {
         self.buf.len() - self.position
     }
 
+    /// Passes over `len` bytes, which somebody else fills.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    #[inline]
+    pub fn skip(&mut self, len: usize) {
+        assert!(len <= self.remaining(), "{len} bytes do not fit");
+        self.position += len;
+    }
+
     /// One byte.
     #[inline]
     pub fn u8(&mut self, value: u8) {

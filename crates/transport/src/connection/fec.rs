@@ -275,6 +275,7 @@ impl Connection {
             probe,
             mtu_probe: false,
             symbol: 0,
+            tail: None,
         };
         let size = self.close_packet(now, &packet, out, ecn);
         if let Some(sender) = &mut self.fec.sender {

@@ -73,6 +73,7 @@ impl Connection {
             probe: false,
             mtu_probe: true,
             symbol: 0,
+            tail: None,
         };
         let len = self.close_packet(now, &packet, buffer, ecn);
         if let Some(error) = self.seal_failed.take() {

@@ -61,6 +61,7 @@ impl Connection {
             probe: false,
             mtu_probe: false,
             symbol: 0,
+            tail: None,
         };
         let active = std::mem::replace(&mut self.active, place);
         let len = self.close_packet(now, &packet, buffer, None);

@@ -16,6 +16,7 @@ use crate::{
     path::{BASE_MTU, Path},
     recovery::Allowance,
     sent::{SentFrame, SentPacket},
+    streams::Tail,
     tls::Level,
 };
 
@@ -54,6 +55,8 @@ pub(super) struct OpenPacket {
     pub(super) mtu_probe: bool,
     /// Where its source symbol starts; 0 when it has none.
     pub(super) symbol: usize,
+    /// What was left out at its end.
+    pub(super) tail: Option<Tail>,
 }
 
 impl OpenPacket {
@@ -418,12 +421,19 @@ impl Connection {
             }
         }
         let after_ack = w.position();
-        let mut symbol = None;
+        let (mut symbol, mut tail) = (None, None);
         if permit.data {
             if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
                 self.write_immediate_ack(&mut w);
             }
-            symbol = self.write_frames(now, id, frames_start, pn_len, &mut w);
+            // Whoever looks at the packet before it is sealed sees it whole.
+            let may_leave_out = long.is_none()
+                && self.handshake.is_confirmed()
+                && self.observer.is_none()
+                && self.fec.sender.is_none()
+                && self.keys.seals_from_elsewhere();
+            let left_out = if may_leave_out { Some(&mut tail) } else { None };
+            symbol = self.write_frames(now, id, frames_start, pn_len, left_out, &mut w);
         }
         let space = self.spaces.get_mut(id)?;
         let mut ack_eliciting = w.position() > after_ack;
@@ -467,6 +477,7 @@ impl Connection {
             probe: permit.probe,
             mtu_probe: false,
             symbol: symbol.map_or(0, |at| start + at),
+            tail,
         })
     }
 
@@ -496,6 +507,7 @@ impl Connection {
         id: SpaceId,
         frames_start: usize,
         pn_len: usize,
+        tail: Option<&mut Option<Tail>>,
         w: &mut Writer<'_>,
     ) -> Option<usize> {
         let space = self.spaces.get_mut(id)?;
@@ -537,7 +549,10 @@ impl Connection {
             self.datagrams.write(now, w, &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
-            self.streams.write_frames(w, &mut |f| ledger.record(f));
+            match tail {
+                Some(tail) => *tail = self.streams.write_frames_but_tail(w, &mut |f| ledger.record(f)),
+                None => self.streams.write_frames(w, &mut |f| ledger.record(f)),
+            }
         }
         None
     }
@@ -667,7 +682,8 @@ impl Connection {
                 self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
             }
             SpaceId::Data(path) => {
-                let sealed = self.keys.seal_short(bytes, pn_offset, packet.pn, path);
+                let tail = packet.tail.map_or(&[][..], |tail| self.streams.tail(tail));
+                let sealed = self.keys.seal_short_with(bytes, pn_offset, packet.pn, path, tail);
                 // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
                 self.note_key_updates(now, Initiator::Local);
                 sealed
@@ -841,6 +857,7 @@ impl Connection {
             probe: false,
             mtu_probe: false,
             symbol: 0,
+            tail: None,
         })
     }
 

@@ -369,12 +369,30 @@ impl Keys {
     /// If packet number and payload together have fewer than four bytes (RFC 9001 §5.4.2).
     #[inline]
     pub fn seal_short(&mut self, packet: &mut [u8], pn_offset: usize, pn: u64, path: PathId) -> Result<(), SealError> {
+        self.seal_short_with(packet, pn_offset, pn, path, &[])
+    }
+
+    /// Whether packets may be sealed with a tail that lies elsewhere: it costs less than copying it into them.
+    #[inline]
+    pub fn seals_from_elsewhere(&self) -> bool {
+        self.one_rtt.seals_from_elsewhere()
+    }
+
+    /// As [`seal_short`](Self::seal_short); the last bytes before the tag are read from `tail`, whatever is in the packet there.
+    pub fn seal_short_with(
+        &mut self,
+        packet: &mut [u8],
+        pn_offset: usize,
+        pn: u64,
+        path: PathId,
+        tail: &[u8],
+    ) -> Result<(), SealError> {
         let (phase, keys) = self.one_rtt.sealing_key(pn, path, self.labels)?;
         packet[0] = packet[0] & !bits::KEY_PHASE | phase;
         let pn_len = usize::from(packet[0] & bits::PN_LEN) + 1;
         let (head, body) = packet.split_at_mut(pn_offset + pn_len);
         // RFC 9001 §9.5 MUST-2: sealing takes the same course whatever the packet number
-        keys.packet.seal(pn, path, head, body);
+        keys.packet.seal_with(pn, path, head, body, tail);
         header::protect(&keys.header, packet, pn_offset);
         Ok(())
     }

@@ -281,6 +281,12 @@ impl Phases {
         self.others.iter_mut().for_each(PathNumbers::begin_phase);
     }
 
+    /// Whether the data of packets may lie elsewhere: see [`PacketKey::seals_from_elsewhere`](crate::crypto::PacketKey).
+    #[inline]
+    pub(super) fn seals_from_elsewhere(&self) -> bool {
+        self.sealing.as_ref().is_some_and(|sealing| sealing.keys.packet.seals_from_elsewhere())
+    }
+
     /// The keys for the next packet, and the Key Phase bit that goes with them.
     #[inline]
     pub(super) fn sealing_key(

@@ -112,6 +112,16 @@ impl SendBuffer {
         self.cursor = i;
     }
 
+    /// `len` bytes from `offset`, which are unacknowledged, if they lie in one piece.
+    #[inline]
+    pub(super) fn piece(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        // Where the last copy ended, or right behind it: whatever goes elsewhere is copied.
+        let i = [self.cursor, self.cursor + 1].into_iter().find(|i| self.chunk_holds(*i, offset))?;
+        let chunk = &self.chunks[i];
+        let from = (offset - chunk.start) as usize;
+        chunk.data.as_slice().get(from..from + len)
+    }
+
     #[inline]
     fn chunk_holds(&self, i: usize, offset: u64) -> bool {
         self.chunks

@@ -45,6 +45,7 @@ use serde::{Deserialize, Serialize};
 use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
+pub(crate) use self::outgoing::Tail;
 pub use self::{
     application::{Chunk, Order, ReadError, Then, Unread, WriteError},
     events::StreamEvent,

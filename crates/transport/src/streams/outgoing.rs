@@ -8,6 +8,16 @@ use crate::sent::SentFrame;
 /// Below this room no further STREAM frame is tried, in bytes.
 const ROOM: usize = 16;
 
+/// The data of a packet's last STREAM frame, where that was not copied into the packet: sealing reads it from the buffer of the
+/// application, which saves going over it twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tail {
+    slot: Slot,
+    offset: u64,
+    /// Bytes, the last ones of the packet.
+    len: u16,
+}
+
 impl Streams {
     /// Whether any frame can be sent: control, lost data, or new data within the limits.
     #[inline]
@@ -35,6 +45,25 @@ impl Streams {
         self.write_frames_while(w, |_| true, record);
     }
 
+    /// As [`write_frames`](Self::write_frames), but the data at the end of the packet may be left out: then the packet has to be sealed
+    /// with [`tail`](Self::tail) before anything else happens to the streams.
+    #[inline]
+    pub(crate) fn write_frames_but_tail(
+        &mut self,
+        w: &mut Writer<'_>,
+        record: &mut impl FnMut(SentFrame),
+    ) -> Option<Tail> {
+        let mut tail = None;
+        self.write_all_frames(w, |_| true, Some(&mut tail), record);
+        tail
+    }
+
+    /// The bytes that were left out.
+    #[inline]
+    pub(crate) fn tail(&self, tail: Tail) -> &[u8] {
+        self.slab[tail.slot].send.left_out(tail.offset, tail.len.into())
+    }
+
     /// Whether the data that is sent next must not be protected by forward error correction.
     pub(crate) fn next_is_unprotected(&self) -> bool {
         let next = || self.schedule.pick(self.credit.available() > 0);
@@ -50,13 +79,24 @@ impl Streams {
         admits: impl Fn(bool) -> bool,
         record: &mut impl FnMut(SentFrame),
     ) {
+        self.write_all_frames(w, admits, None, record);
+    }
+
+    #[inline]
+    fn write_all_frames(
+        &mut self,
+        w: &mut Writer<'_>,
+        admits: impl Fn(bool) -> bool,
+        mut tail: Option<&mut Option<Tail>>,
+        record: &mut impl FnMut(SentFrame),
+    ) {
         if (self.pending != 0 || !self.control.is_empty()) && !self.write_control(w, record) {
             return;
         }
         // RFC 9000 §13.3 SHOULD-2: lost data goes before new data, unless priorities say otherwise
         while let Some((slot, kind)) = self.schedule.pick(self.credit.available() > 0) {
             if !admits(!self.slab[slot].unprotected)
-                || !self.write_stream(slot, kind, w, record)
+                || !self.write_stream(slot, kind, w, tail.as_deref_mut(), record)
                 || w.remaining() < ROOM
             {
                 break;
@@ -66,13 +106,24 @@ impl Streams {
     }
 
     #[inline]
-    fn write_stream(&mut self, slot: Slot, kind: Kind, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) -> bool {
+    fn write_stream(
+        &mut self,
+        slot: Slot,
+        kind: Kind,
+        w: &mut Writer<'_>,
+        tail: Option<&mut Option<Tail>>,
+        record: &mut impl FnMut(SentFrame),
+    ) -> bool {
         let stream = &mut self.slab[slot];
         let (id, repair) = (stream.id, kind == Kind::Repair);
         // RFC 9000 §2.2 MUST NOT-2: no stream data beyond the credit that the peer has given
         // RFC 9000 §4.1 MUST NOT-1: neither the limit of the stream nor that of the connection is exceeded
         // RFC 9000 §19.9 MUST NOT-1: the final sizes of all streams together stay below the connection's limit
-        let Some(written) = stream.send.write_frame(id, repair, self.credit.available(), w) else { return false };
+        let credit = self.credit.available();
+        let Some(written) = stream.send.write_frame(id, repair, credit, tail.is_some(), w) else { return false };
+        if let Some(tail) = tail.filter(|_| written.left_out) {
+            *tail = Some(Tail { slot, offset: written.offset, len: written.len });
+        }
         record(SentFrame::Stream { id, offset: written.offset, len: written.len, fin: written.fin });
         let bytes = u64::from(written.len);
         if repair {

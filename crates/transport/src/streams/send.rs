@@ -34,12 +34,17 @@ enum Fin {
     Acked,
 }
 
+/// Less than this is copied into the packet, in bytes: sealing two pieces costs more than that.
+const WORTH_LEAVING_OUT: usize = 512;
+
 /// What [`SendPart::write_frame`] put into the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) offset: u64,
     pub(super) len: u16,
     pub(super) fin: bool,
+    /// The data was left out: see [`Tail`](super::outgoing::Tail).
+    pub(super) left_out: bool,
 }
 
 /// The sending part of a stream.
@@ -208,6 +213,7 @@ impl SendPart {
         id: StreamId,
         repair: bool,
         credit: u64,
+        may_leave_out: bool,
         w: &mut Writer<'_>,
     ) -> Option<Written> {
         let (offset, available) = match self.lost.first() {
@@ -232,7 +238,15 @@ impl SendPart {
         let fin = self.fin == Fin::Due && offset + len as u64 == self.buffer.end();
         StreamFrame::encode_header(w, id, offset, fin, length_field);
         // RFC 9000 §2.2 MUST NOT-1: the byte at an offset is the same each time that it is sent
-        self.buffer.copy_to(offset, len, w);
+        let left_out = may_leave_out
+            && length_field.is_none()
+            && len >= WORTH_LEAVING_OUT
+            && self.buffer.piece(offset, len).is_some();
+        if left_out {
+            w.skip(len);
+        } else {
+            self.buffer.copy_to(offset, len, w);
+        }
         if repair {
             self.lost.advance_first(len as u64);
         } else {
@@ -241,7 +255,13 @@ impl SendPart {
         if fin {
             self.fin = Fin::Sent;
         }
-        Some(Written { offset, len: len as u16, fin })
+        Some(Written { offset, len: len as u16, fin, left_out })
+    }
+
+    /// What [`write_frame`](Self::write_frame) has left out.
+    #[inline]
+    pub(super) fn left_out(&self, offset: u64, len: usize) -> &[u8] {
+        self.buffer.piece(offset, len).expect("nothing was acknowledged since it was left out")
     }
 
     /// Takes an acknowledgement. Returns the bytes that had none before, and whether the stream is finished by it.
