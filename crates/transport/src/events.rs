@@ -82,7 +82,8 @@ pub enum CloseReason {
     /// The socket of this client was replaced by one with another address, and the connection may not follow there.
     #[error("the connection may not follow the client to its new address: {0}")]
     Stranded(MigrateError),
-    /// The handshake did not complete in time.
+    /// The handshake did not complete in time. The peer, if it is there, reads of it as [`PeerClosed`](Self::PeerClosed) with
+    /// [`Code::NO_ERROR`](crate::Code::NO_ERROR).
     #[error("the handshake timed out: nothing usable came from the peer")]
     HandshakeTimeout,
     /// The peer supports none of our versions.

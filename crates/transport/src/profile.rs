@@ -46,7 +46,7 @@ pub struct Profile {
     pub idle_timeout: Duration,
     /// A PING goes out after this much silence. `None` lets an idle connection time out.
     pub keep_alive: Option<Duration>,
-    /// The handshake has to be complete within this time.
+    /// The handshake has to be complete within this time. A peer that is known to be there is told when it is not.
     pub handshake_timeout: Duration,
     /// UDP payload that is sent on a new path without proof that it arrives, in bytes; at least 1,200, which every path
     /// for QUIC carries. Mobile networks commonly pass 1,350.

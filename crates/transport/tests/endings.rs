@@ -2,15 +2,19 @@
 
 mod support;
 
-use netem::{Forced, LinkConfig, Script};
-use sim::{Dumbbell, Simulation, client_address, point_to_point, server_address};
+use std::sync::Arc;
+
+use netem::{Forced, LinkConfig, PacketMeta, Script};
+use sim::{Dumbbell, LinkId, Simulation, client_address, point_to_point, server_address};
 use support::{
-    Host, client_config, client_endpoint,
+    CLOCK, Host, client_config, client_endpoint,
     direct::{events, give, sent},
     exchange::{Exchange, Goal},
-    server_config, server_endpoint,
+    identity, server_config, server_endpoint,
 };
-use transport::{CloseReason, Code, Event, Profile};
+use transport::{
+    ClientConfig, CloseReason, Code, Event, Profile, RetryPolicy, ServerConfig, tls::rustls_backend::RustlsClient,
+};
 use units::{Duration, Instant, Seed};
 
 type Sim = Simulation<Host<Exchange>>;
@@ -21,13 +25,16 @@ fn at(millis: u64) -> Instant {
 
 /// Client – 20 ms – server; both run until their connection is over.
 fn simulation(client_profile: &Profile, server_profile: &Profile, answer: usize) -> Sim {
+    simulation_with(&client_config(client_profile), server_config(server_profile), answer)
+}
+
+fn simulation_with(config: &ClientConfig, server_config: ServerConfig, answer: usize) -> Sim {
     let link = LinkConfig { delay: Duration::from_millis(20), ..LinkConfig::default() };
     let mut client = client_endpoint(1);
-    let config = client_config(client_profile);
-    let handle = client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
+    let handle = client.connect(Instant::ZERO, config, server_address(0), "server.test").unwrap();
     let asking = Exchange::client(handle, 100, answer).until(Goal::Closed);
     let answering = Exchange::server(answer).until(Goal::Closed);
-    let server = server_endpoint(1, server_config(server_profile));
+    let server = server_endpoint(1, server_config);
     let (client, server) =
         (Host::new(client_address(0), client, asking), Host::new(server_address(0), server, answering));
     point_to_point(Seed::from_number(1), &link, &link, client, server).unwrap()
@@ -188,6 +195,144 @@ fn a_server_that_nobody_answers_gives_up() {
     sim.network_mut().link_mut(Dumbbell::DOWN).set_script(Script::new(|_| Some(Forced::Drop)));
     assert!(sim.run_until(at(30_000)).unwrap().is_finished());
     assert_eq!(reasons(&sim), (Some(&CloseReason::HandshakeTimeout), Some(&CloseReason::HandshakeTimeout)));
+}
+
+fn patient(millis: u64) -> Profile {
+    Profile { handshake_timeout: Duration::from_millis(millis), ..Profile::default() }
+}
+
+/// A client without the sessions of the others: the server's flight has its full size.
+fn stranger(profile: &Profile) -> ClientConfig {
+    let tls =
+        RustlsClient::builder().roots([identity().1.clone()]).alpn("test").clock(Arc::new(CLOCK)).build().unwrap();
+    ClientConfig::new(Arc::new(tls), Arc::new(profile.clone()))
+}
+
+fn lose(sim: &mut Sim, link: LinkId, which: impl Fn(&PacketMeta) -> bool + Send + 'static) {
+    let script = Script::new(move |packet| which(packet).then_some(Forced::Drop));
+    sim.network_mut().link_mut(link).set_script(script);
+}
+
+fn gave_up(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::PeerClosed { error } if error.code == Code::NO_ERROR)
+}
+
+/// A server with this limit of the handshake, in milliseconds, that knows the client's address, by a token or by an acknowledgement in a
+/// Handshake packet, and nothing of the client's last flight; the client is connected.
+fn last_flight_lost(retry: RetryPolicy, limit: u64) -> Sim {
+    let config = ServerConfig { retry, ..server_config(&patient(limit)) };
+    let mut sim = simulation_with(&stranger(&Profile::default()), config, 1_000);
+    if retry == RetryPolicy::Always {
+        // There: 0, 40 and 80 ms.
+        let _ = sim.run_until(at(70)).unwrap();
+    } else {
+        // At first, no more arrives of the server's flight than the keys for Handshake packets.
+        lose(&mut sim, Dumbbell::DOWN, |packet| (3..6).contains(&packet.number));
+        let _ = sim.run_until(at(65)).unwrap();
+        assert!(sim.node(0).app.connected.is_none());
+    }
+    lose(&mut sim, Dumbbell::UP, |_| true);
+    let _ = sim.run_until(at(limit)).unwrap();
+    assert!(sim.node(0).app.connected.is_some() && sim.node(1).app.connected.is_none(), "{retry:?}");
+    assert_eq!(reasons(&sim), (None, None));
+    sim
+}
+
+/// Without a word, the client would wait for its idle timeout of 30 s.
+// RFC 9000 §10.2.3 SHOULD-1, SHOULD-3
+#[test]
+fn a_client_hears_that_the_server_gives_the_handshake_up() {
+    for retry in [RetryPolicy::Always, RetryPolicy::Never] {
+        let mut sim = last_flight_lost(retry, 2_000);
+        run_on(&mut sim, 1_000);
+        let (heard, reason) = sim.node(0).app.closed.as_ref().unwrap();
+        let (said, cause) = sim.node(1).app.closed.as_ref().unwrap();
+        assert_eq!(cause, &CloseReason::HandshakeTimeout, "{retry:?}");
+        assert!(gave_up(reason), "{retry:?}: {reason:?}");
+        assert!(*heard - *said <= Duration::from_millis(40), "{retry:?}: within a round trip");
+        run_on(&mut sim, 4_000);
+        assert!(sim.nodes().all(|node| node.endpoint.open_connections() == 0), "{retry:?}: everything is forgotten");
+    }
+}
+
+// RFC 9000 §10.2.1 SHOULD-1
+#[test]
+fn a_server_that_has_given_up_tells_who_sends_again() {
+    let mut sim = last_flight_lost(RetryPolicy::Never, 1_500);
+    lose(&mut sim, Dumbbell::DOWN, |_| true);
+    let _ = sim.run_until(at(1_550)).unwrap();
+    assert_eq!(reasons(&sim), (None, Some(&CloseReason::HandshakeTimeout)));
+    let [resend, forget] = [0, 1].map(|node| sim.node(node).endpoint.poll_timeout().unwrap().0);
+    assert!(resend < forget, "the client sends again while the server is closing: {resend:?} {forget:?}");
+    for link in [Dumbbell::UP, Dumbbell::DOWN] {
+        lose(&mut sim, link, |_| false);
+    }
+    run_on(&mut sim, 3_000);
+    assert!(reasons(&sim).0.is_some_and(gave_up), "{:?}", reasons(&sim).0);
+}
+
+#[test]
+fn a_server_hears_that_the_client_gives_the_handshake_up() {
+    // An acknowledgement is all that arrives, or the keys for Handshake packets, too.
+    for arrive in [1, 3] {
+        let mut sim = simulation_with(&stranger(&patient(1_000)), server_config(&Profile::default()), 1_000);
+        lose(&mut sim, Dumbbell::DOWN, move |packet| packet.number >= arrive);
+        let _ = sim.run_until(at(1_500)).unwrap();
+        let (said, cause) = sim.node(0).app.closed.as_ref().unwrap();
+        let (heard, reason) = sim.node(1).app.closed.as_ref().unwrap();
+        assert_eq!((*said, cause), (at(1_000), &CloseReason::HandshakeTimeout));
+        assert!(gave_up(reason), "{reason:?}");
+        assert_eq!(*heard, at(1_020));
+    }
+}
+
+/// What a server says when its time is over to whoever sent these payloads once and never came back, and what it kept.
+fn last_words(payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut server = server_endpoint(1, server_config(&Profile::default()));
+    for payload in payloads {
+        give(&mut server, at(0), client_address(0), payload);
+    }
+    assert_eq!(server.open_connections(), 1);
+    let mut answered: usize = sent(&mut server, at(0)).iter().map(|d| d.payload.len()).sum();
+    let end = Instant::ZERO + Profile::default().handshake_timeout;
+    while let Some((now, ..)) = server.poll_timeout().filter(|(now, ..)| *now < end) {
+        server.handle_timeout(now);
+        answered += sent(&mut server, now).iter().map(|d| d.payload.len()).sum::<usize>();
+    }
+    let received: usize = payloads.iter().map(Vec::len).sum();
+    assert!((1..=3 * received).contains(&answered), "{answered} for {received}");
+    server.handle_timeout(end);
+    let words = sent(&mut server, end).into_iter().map(|d| d.payload).collect();
+    let told = events(&mut server);
+    assert!(told.iter().any(|(_, event)| *event == Event::Closed(CloseReason::HandshakeTimeout)), "{told:?}");
+    // What was sent in vain is not answered any more, either.
+    for payload in payloads.iter().filter(|payload| payload[0] & 0x30 != 0) {
+        give(&mut server, end, client_address(0), payload);
+    }
+    assert!(sent(&mut server, end).is_empty());
+    assert_eq!(server.open_connections(), 0, "nothing is kept");
+    words
+}
+
+/// Whoever asked may be a third party: a flood of half-open handshakes does not become a flood of goodbyes.
+// RFC 9000 §8.1 MUST NOT-1
+#[test]
+fn a_server_says_nothing_to_an_address_that_nobody_has_shown_to_be_his() {
+    for seed in 1..=20 {
+        let mut client = client_endpoint(seed);
+        let config = client_config(&Profile::default());
+        let _ = client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
+        let mut flight: Vec<Vec<u8>> = sent(&mut client, at(0)).into_iter().map(|d| d.payload).collect();
+        assert!(flight.len() > 1, "the ClientHello spans two datagrams");
+        for some in [&flight[..1], &flight[..]] {
+            assert!(last_words(some).is_empty(), "{seed}: {} of its datagrams", some.len());
+        }
+        // A Handshake packet that nobody could seal shows nothing.
+        let mut forged = flight[0].clone();
+        forged[0] = 0xe0;
+        flight.push(forged);
+        assert!(last_words(&flight).is_empty(), "{seed}: with a forged Handshake packet");
+    }
 }
 
 /// The server's process is started again: its new endpoint knows the secret and none of the connections.

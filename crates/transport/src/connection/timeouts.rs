@@ -2,8 +2,14 @@
 
 use units::Instant;
 
-use super::Connection;
-use crate::{events::CloseReason, recovery::Allowance, timers::Timer, tls::Level};
+use super::{Connection, lifecycle::CloseFrame};
+use crate::{
+    error::{Code, TransportError},
+    events::CloseReason,
+    recovery::Allowance,
+    timers::Timer,
+    tls::Level,
+};
 
 impl Connection {
     /// Does what is due at `now`.
@@ -16,13 +22,9 @@ impl Connection {
                 Timer::LossDetection => self.on_recovery_timeout(now),
                 // These only mean that something can be sent.
                 Timer::AckDelay | Timer::Pacing | Timer::Repair => {}
-                Timer::Idle => {
-                    let reason = if self.connected { CloseReason::IdleTimeout } else { CloseReason::HandshakeTimeout };
-                    // RFC 9000 §10.1: the connection ends silently.
-                    self.drain(now, reason);
-                    self.lifecycle.finish();
-                    self.timers.clear_all();
-                }
+                // RFC 9000 §10.1: the connection ends silently.
+                Timer::Idle if self.connected => self.end_silently(now, CloseReason::IdleTimeout),
+                Timer::Idle => self.give_up_handshake(now),
                 Timer::KeepAlive => self.control.ping = true,
                 Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
@@ -43,6 +45,33 @@ impl Connection {
         }
         if !any {
             self.on_quiet();
+        }
+    }
+
+    /// Nobody is told, and nothing is kept.
+    fn end_silently(&mut self, now: Instant, reason: CloseReason) {
+        self.drain(now, reason);
+        self.lifecycle.finish();
+        self.timers.clear_all();
+    }
+
+    /// The handshake has taken as long as it may.
+    ///
+    /// A peer that is there hears of it, for it may count as connected already and wait for its own, longer, idle timeout: a
+    /// client does so whose last flight was lost. A client is told by a server only at an address that it has shown to be
+    /// its own: of the others nobody knows whether they ever asked, and a flood of half-open handshakes would become one of
+    /// goodbyes. A server is told once a packet of it has come, as it holds state only then.
+    ///
+    /// RFC 9000 §10.1: whoever has announced an idle timeout closes aloud when it abandons the connection before that. None
+    /// of the codes of §20.1 for errors fits: nobody broke a rule, and the server has not refused, which would tell a client
+    /// not to come back. That leaves `NO_ERROR`, for an abrupt end "in the absence of any error".
+    fn give_up_handshake(&mut self, now: Instant) {
+        let reason = CloseReason::HandshakeTimeout;
+        if self.has_heard() && self.paths[self.active].amplification.is_validated() {
+            let error = TransportError::new(Code::NO_ERROR, "the handshake took too long");
+            self.close_with(now, CloseFrame::Transport(error), reason);
+        } else {
+            self.end_silently(now, reason);
         }
     }
 

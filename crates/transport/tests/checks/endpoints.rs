@@ -489,6 +489,11 @@ impl World {
             }
             CloseReason::PeerClosed { error } => match error.code {
                 Code::APPLICATION_ERROR => self.closed_on_purpose,
+                // The other end has given up the handshake.
+                Code::NO_ERROR => {
+                    self.ends[1 - side].closed == Some(CloseReason::HandshakeTimeout)
+                        && (interfered || self.address_changed)
+                }
                 // A Retry token presented from another address than it was given to.
                 Code::INVALID_TOKEN => self.address_changed || interfered,
                 _ => false,
