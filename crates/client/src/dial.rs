@@ -9,7 +9,7 @@ use std::{
 
 use http::{Request, Response};
 use rustls::pki_types::ServerName;
-use tiderace::{ClientConfig, CloseReason, ConnectError, Endpoint};
+use tiderace::{ClientConfig, CloseReason, ConnectError, Endpoint, transport::Code};
 use tokio::{net::TcpStream, sync::mpsc, sync::oneshot, task::JoinHandle, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use units::Instant;
@@ -75,14 +75,12 @@ struct Refusal {
 
 impl From<ConnectError> for Refusal {
     fn from(error: ConnectError) -> Self {
-        let by_server = matches!(
-            error,
-            ConnectError::Closed(
-                CloseReason::VersionMismatch { .. }
-                    | CloseReason::PeerClosed { .. }
-                    | CloseReason::PeerApplication { .. }
-            )
-        );
+        let by_server = match &error {
+            // A server that gives a handshake up because it takes too long has refused nothing: the path is bad.
+            ConnectError::Closed(CloseReason::PeerClosed { error }) => error.code != Code::NO_ERROR,
+            ConnectError::Closed(CloseReason::VersionMismatch { .. } | CloseReason::PeerApplication { .. }) => true,
+            _ => false,
+        };
         Self { why: error.to_string(), by_server }
     }
 }
@@ -467,4 +465,21 @@ pub(crate) fn local_address(remote: SocketAddr) -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind(any).ok()?;
     socket.connect(remote).ok()?;
     Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use tiderace::transport::TransportError;
+
+    use super::*;
+
+    #[test]
+    fn who_gives_up_a_handshake_has_refused_nothing() {
+        let refuses = |reason| Refusal::from(ConnectError::Closed(reason)).by_server;
+        let closed = |code| CloseReason::PeerClosed { error: TransportError::new(code, "") };
+        assert!(refuses(closed(Code::CONNECTION_REFUSED)));
+        assert!(refuses(CloseReason::VersionMismatch { offered: vec![] }));
+        assert!(!refuses(closed(Code::NO_ERROR)));
+        assert!(!refuses(CloseReason::HandshakeTimeout));
+    }
 }

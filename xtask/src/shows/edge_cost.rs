@@ -232,6 +232,7 @@ fn processor_seconds(pid: u32) -> Result<f64> {
     // The kernel counts in ticks of 10 ms, on all machines that people have.
     const TICKS: f64 = 100.0;
     let mut sum = 0.0;
+    let mut found = false;
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(other) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
@@ -240,9 +241,10 @@ fn processor_seconds(pid: u32) -> Result<f64> {
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
         if other == pid || number(1) == u64::from(pid) {
+            found = true;
             sum += (number(11) + number(12)) as f64 / TICKS;
         }
     }
-    ensure!(sum > 0.0, "process {pid} has spent no time");
+    ensure!(found, "process {pid} is not there");
     Ok(sum)
 }
