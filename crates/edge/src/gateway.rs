@@ -172,6 +172,11 @@ async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, sto
         let body = client.carry(back_end, capsules);
         return response.map(|_| body);
     }
+    if tunnel.is_some_and(|(asked, ..)| asked.how == How::Connect) && response.status().is_success() {
+        // The client would take it for the beginning of its tunnel (RFC 8441 §4, RFC 9220 §3).
+        story.error = Some("the back end answered a request for another protocol as one for itself".to_owned());
+        return plain(StatusCode::BAD_GATEWAY);
+    }
     fields::strip(response.headers_mut());
     // A back end's own services are at its own address.
     response.headers_mut().remove(header::ALT_SVC);

@@ -116,6 +116,22 @@ async fn what_a_route_does_not_allow_is_not_carried() {
     assert_eq!(h3.send(connect).await.unwrap().status(), 405);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_end_that_does_not_agree_begins_no_tunnel() {
+    let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {
+        let status = if request.uri().path() == "/forbidden" { 403 } else { 200 };
+        Response::builder().status(status).body(full("a page")).unwrap()
+    })
+    .await;
+    let site = Site::start("no-tunnel", &route(&back_end.url()));
+    let (_endpoint, mut h3) = site.h3().await;
+    for (path, status) in [("/page", 502), ("/forbidden", 403)] {
+        let connect =
+            Request::connect(format!("https://localhost{path}")).extension(Protocol::from_static("websocket"));
+        assert_eq!(h3.send(connect.body(full("")).unwrap()).await.unwrap().status(), status);
+    }
+}
+
 /// Agrees to `connect-udp`, and sends capsules back: datagrams in capital letters, others as they are.
 async fn proxy(mut request: Request<hyper::body::Incoming>) -> Response<site::Body> {
     assert_eq!((request.method().as_str(), &request.headers()["upgrade"]), ("GET", &"connect-udp".parse().unwrap()));

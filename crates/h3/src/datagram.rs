@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use tiderace::{DatagramError, StreamId};
+use tiderace::{DatagramError, StreamId, transport::datagrams::SendDatagramError};
 
 use crate::{
     error::{Code, Violation},
@@ -98,8 +98,13 @@ impl Datagrams {
     /// Queues a datagram. Nobody sends it again when it is lost.
     ///
     /// # Errors
-    /// When it is larger than [`max_size`](Self::max_size), or the connection is over.
+    /// When it is larger than [`max_size`](Self::max_size), the peer is not known to take any, or the connection is over.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
+        // RFC 9297 §2.1.1: not before the peer has said that it takes some.
+        let Some(max) = self.max_size() else { return Err(SendDatagramError::Unsupported.into()) };
+        if payload.len() > max {
+            return Err(SendDatagramError::TooLarge { len: payload.len(), max }.into());
+        }
         let Inner { shared, stream } = &*self.0;
         let mut datagram = Vec::with_capacity(payload.len() + 8);
         wire::varint::push(&mut datagram, stream.0 / 4);

@@ -105,9 +105,11 @@ impl Shared {
 
     /// Closes the connection because of a rule that the peer has broken.
     pub(crate) fn fail(&self, violation: Violation) -> Error {
-        let Violation { code, reason } = &violation;
+        let Violation { code, reason } = violation.clone();
+        // Before whoever sees the connection closed gives that as its reason.
+        let error = self.over(violation.into());
         self.quic.close(code.0, reason.as_bytes());
-        self.over(violation.into())
+        error
     }
 
     /// The connection is over: all who wait for something from it are told. Gives the first reason that there was.
@@ -203,11 +205,18 @@ impl Shared {
 
     /// Says that no more of a stream is read (RFC 9204 §4.4.2).
     pub(crate) fn abandon(&self, stream: StreamId) {
-        let state = &mut *self.lock();
-        state.decoder.cancel(stream.0, state.decoder_stream.waiting());
-        // A peer that takes nothing here is noticed with the next section.
-        if let Ok(true) = state.decoder_stream.flush() {
-            state.wake_driver();
+        let flushed = {
+            let state = &mut *self.lock();
+            state.decoder.cancel(stream.0, state.decoder_stream.waiting());
+            let flushed = state.decoder_stream.flush();
+            if let Ok(true) = flushed {
+                state.wake_driver();
+            }
+            flushed
+        };
+        // Whoever gives streams up without end and takes no answer would be remembered for each of them.
+        if flushed.is_err() {
+            self.stuck();
         }
     }
 

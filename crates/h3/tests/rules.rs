@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use pair::{PSEUDO, endpoints, fields, full, get, pair, raw};
-use tiderace::{CloseReason, Connection, Endpoint};
+use pair::{PSEUDO, endpoints, endpoints_with, fields, full, get, pair, raw};
+use tiderace::{CloseReason, Connection, Endpoint, Profile};
 use tiderace_h3::{
     Code, Error, RequestBody,
     client::{self, SendRequest},
@@ -165,7 +165,8 @@ async fn a_malformed_request_ends_its_stream_alone() {
         ("a field for one connection", with(&[("keep-alive", "5")])),
     ] {
         let answer = raw(&pair.quic, &bytes, true).await;
-        assert!(answer.as_ref().is_err_and(|error| error.contains("reset")), "{what}: {answer:?}");
+        let given_up = |error: &String| error.contains("reset") || error.contains("asked to stop");
+        assert!(answer.as_ref().is_err_and(given_up), "{what}: {answer:?}");
         assert!(pair.quic.close_reason().is_none(), "{what} concerns its stream only");
     }
     assert_eq!(reached.load(Ordering::Relaxed), 0);
@@ -251,6 +252,27 @@ async fn a_request_beyond_the_last_one_may_be_sent_again() {
     assert!(error.is_unprocessed(), "{error}");
     let error = request.send(get("/")).await.map(|_| ()).unwrap_err();
     assert!(error.is_unprocessed(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_gives_up_without_end_and_hears_nothing_is_sent_away() {
+    // No stream on which it could be told that its fields are not decoded.
+    let mut profile = Profile::default();
+    profile.streams.max_streams_uni = 0;
+    let (server, client, accepted, quic) = endpoints_with(profile).await;
+    let serving =
+        server::serve(accepted, Options::default(), std::future::pending(), |_| async { Response::new(full("ok")) });
+    tokio::spawn(serving);
+    let give_up = async {
+        while let Ok((mut send, mut recv)) = quic.open_bi().await {
+            let _ = send.write_all(&[0x01]).await;
+            let _ = send.reset(0x10c);
+            let _ = recv.stop(0x10c);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), give_up).await.expect("it is sent away");
+    assert_eq!(closed(&quic).await, Code::EXCESSIVE_LOAD);
+    drop((server, client));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,6 +25,11 @@ pub struct Pair {
 }
 
 pub async fn endpoints() -> (Endpoint, Endpoint, Connection, Connection) {
+    endpoints_with(Profile::default()).await
+}
+
+/// A server, and a client with this profile.
+pub async fn endpoints_with(of_client: Profile) -> (Endpoint, Endpoint, Connection, Connection) {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let cert = certified.cert.der().to_vec();
     let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der()).unwrap();
@@ -32,8 +37,8 @@ pub async fn endpoints() -> (Endpoint, Endpoint, Connection, Connection) {
     let client = RustlsClient::builder().roots([cert]).alpn(ALPN).build().unwrap();
     let profile = Arc::new(Profile::default());
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let server = Endpoint::server(any, ServerConfig::new(Arc::new(server), profile.clone())).unwrap();
-    let client_config = ClientConfig::new(Arc::new(client), profile);
+    let server = Endpoint::server(any, ServerConfig::new(Arc::new(server), profile)).unwrap();
+    let client_config = ClientConfig::new(Arc::new(client), Arc::new(of_client));
     let client = Endpoint::client_for(server.local_addr()).unwrap();
     let connecting = client.connect(&client_config, server.local_addr(), "localhost").unwrap();
     let (accepted, connected) = tokio::join!(server.accept(), connecting);
