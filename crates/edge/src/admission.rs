@@ -31,7 +31,7 @@ pub(crate) enum Refusal {
 }
 
 /// A client as it is counted: an IPv4 address, or a /64 of IPv6, which one host has for itself.
-fn key(address: IpAddr) -> u128 {
+pub(crate) fn key(address: IpAddr) -> u128 {
     match address.to_canonical() {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),
         IpAddr::V6(v6) => u128::from(v6) >> 64 << 64,

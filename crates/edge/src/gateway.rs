@@ -114,7 +114,8 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
 async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, story: &mut Story) -> Response<AnyBody> {
     if let Some(connection) = &peer.early {
         // RFC 8470 §3: what may not happen twice waits until the handshake has shown who asks.
-        let may_happen_twice = request.method().is_safe() && target.route.early_data;
+        let by_policy = peer.course.as_ref().is_none_or(|course| course.takes_early_data());
+        let may_happen_twice = request.method().is_safe() && target.route.early_data && by_policy;
         if !may_happen_twice {
             story.early = false;
             if connection.established().await.is_err() {

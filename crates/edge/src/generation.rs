@@ -15,6 +15,7 @@ use crate::{
     keys, listen,
     metrics::Metrics,
     observe::AccessLog,
+    offers::Offers,
     policy::{Policies, arms::Arms},
     route::Routes,
     stream,
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) keeping: Keeping,
     pub(crate) arms: Arms,
+    pub(crate) offers: Offers,
     /// What compression does to the fields of HTTP/3.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
@@ -147,6 +149,7 @@ impl Shared {
             admission: Arc::default(),
             keeping,
             arms: Arms::default(),
+            offers: Offers::default(),
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }

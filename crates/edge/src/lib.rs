@@ -2,6 +2,7 @@
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
 //! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
+//! `offers` remembers who was told of HTTP/3,
 //! `policy` says how QUIC sends;
 //! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
@@ -24,6 +25,7 @@ pub mod keys;
 mod listen;
 pub mod metrics;
 mod observe;
+mod offers;
 mod policy;
 pub mod process;
 mod qmux;

@@ -55,6 +55,12 @@ pub(crate) struct DirectionLabels {
     pub(crate) direction: &'static str,
 }
 
+/// A version of QUIC, as in RFC 9000 (`1`) and RFC 9369 (`2`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct VersionLabel {
+    pub(crate) version: &'static str,
+}
+
 /// A direction, and how bytes are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct FormLabels {
@@ -96,6 +102,9 @@ pub struct Metrics {
     pub(crate) quic_path_changes: Counter,
     pub(crate) quic_packets: Family<DirectionLabels, Counter>,
     pub(crate) quic_endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) quic_versions: Family<VersionLabel, Counter>,
+    pub(crate) quic_repair: Family<ReasonLabel, Counter>,
+    pub(crate) alt_svc_clients: Family<ResultLabels, Counter>,
     pub(crate) field_bytes: Family<FormLabels, Gauge<f64, AtomicU64>>,
     pub(crate) streams: Family<ResultLabels, Counter>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
@@ -201,6 +210,19 @@ impl Default for Metrics {
             quic_endpoint: figure!(
                 "quic_endpoint",
                 "What the QUIC endpoints have done that no connection reports, since the start",
+                Family::default()
+            ),
+            quic_versions: figure!("quic_versions", "QUIC connections by version", Family::default()),
+            quic_repair: figure!(
+                "quic_repair",
+                "Forward error correction of QUIC connections that have ended: packets it protected (protected), repair packets (sent), lost \
+                 packets that the client has rebuilt (rebuilt_there), lost packets of clients rebuilt here (rebuilt_here)",
+                Family::default()
+            ),
+            alt_svc_clients: figure!(
+                "alt_svc_clients",
+                "Clients by address that were told of HTTP/3 over TCP (told), that came over QUIC since (came), and that opened another \
+                 connection over TCP a minute later or more, having had time to come (stayed)",
                 Family::default()
             ),
             field_bytes: figure!(

@@ -2,11 +2,12 @@
 
 mod site;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use http::Response;
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, read};
+use tiderace::{ClientConfig, Endpoint, Profile, RustlsClient};
 
 /// The policies that requests were under, from the access log.
 fn logged(site: &Site) -> Vec<Option<String>> {
@@ -114,4 +115,78 @@ async fn what_the_path_shows_changes_the_policy() {
         }
     }
     assert_eq!(last.as_deref(), Some("near"));
+}
+
+/// What the back end was told about a request of a client that comes back: whether it came as early data.
+async fn comes_back(site: &Site, tls: &Arc<RustlsClient>) -> (bool, String) {
+    let config = ClientConfig::new(tls.clone(), Arc::new(Profile::default()));
+    let endpoint = Endpoint::client_for(site.address).unwrap();
+    let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
+    let (connection, early) = match connecting.into_early() {
+        Ok(connection) => (connection, true),
+        Err(connecting) => (connecting.await.unwrap(), false),
+    };
+    let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
+    let body = h3.send(get("https://localhost/")).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+    // The ticket for the next time.
+    connection.established().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    (early, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_may_refuse_to_serve_early_data() {
+    let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {
+        let early = request.headers().get("early-data").is_some();
+        Response::new(full(if early { "early" } else { "late" }))
+    })
+    .await;
+    for (name, network, expected) in
+        [("early-refused", "127.0.0.0/8", "late"), ("early-taken", "192.0.2.0/24", "early")]
+    {
+        let site = Site::start(
+            name,
+            &format!(
+                "[transport]\nearly-data = true\n[[policy]]\nname = \"careful\"\nnetwork = \"{network}\"\nearly-data = false\n\
+                 [[route]]\nto = \"{}\"\nearly-data = true\n",
+                back_end.url()
+            ),
+        );
+        let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(b"h3").early_data(true);
+        let tls = Arc::new(tls.build().unwrap());
+        assert_eq!(comes_back(&site, &tls).await, (false, "late".to_owned()), "there is nothing to resume");
+        // On a busy machine a ticket may come late, and the handshake before the request.
+        let mut served = Vec::new();
+        for _ in 0..40 {
+            if let (true, how) = comes_back(&site, &tls).await {
+                served.push(how);
+            }
+            if served.len() >= 5 && served.iter().any(|how| how == expected) {
+                break;
+            }
+        }
+        assert!(served.iter().any(|how| how == expected), "{name}: {served:?}");
+        assert!(expected == "early" || served.iter().all(|how| how == "late"), "{name}: {served:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_told_of_http3_and_came() {
+    let back_end = BackEnd::start(|_| async { Response::new(full("ok")) }).await;
+    let site = Site::start("told", &format!("[[route]]\nto = \"{}\"\n", back_end.url()));
+    assert_eq!(site.h2().await.send_request(get("https://localhost/")).await.unwrap().status(), 200);
+    let told = "tiderace_edge_alt_svc_clients_total{protocol=\"h2\",result=\"told\"}";
+    assert_eq!(site.figure(told), 1.0);
+    let (_endpoint, mut h3) = site.h3().await;
+    for _ in 0..3 {
+        assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 200);
+    }
+    assert_eq!(site.figure("tiderace_edge_alt_svc_clients_total{protocol=\"h3\",result=\"came\"}"), 1.0);
+    assert_eq!(site.figure("tiderace_edge_quic_versions_total{version=\"1\"}"), 1.0);
+    let bytes = |direction, form| {
+        site.figure(&format!("tiderace_edge_field_bytes{{direction=\"{direction}\",form=\"{form}\"}}"))
+    };
+    assert!(bytes("in", "plain") > bytes("in", "compressed") && bytes("in", "compressed") > 0.0);
+    assert_eq!(site.h2().await.send_request(get("https://localhost/")).await.unwrap().status(), 200);
+    assert_eq!(site.figure(told), 1.0, "each client is counted once");
 }

@@ -488,6 +488,11 @@ impl Connection {
         self.with(|_, connection| connection.unacknowledged_bytes()).unwrap_or(0)
     }
 
+    /// The version of QUIC that is spoken: 1 (RFC 9000) or 0x6b3343cf (RFC 9369). `None` when the connection is over.
+    pub fn version(&self) -> Option<u32> {
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.version())
+    }
+
     /// The name that the client asked for (SNI), if it gave one.
     pub fn server_name(&self) -> Option<String> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())

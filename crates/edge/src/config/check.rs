@@ -147,8 +147,10 @@ fn check_policy(number: usize, policy: &Policy, config: &Config) -> Result<(), F
         let fault = Fault::new(&at("route"), format!("there is no route `{text}`"));
         return Err(fault.hint(format!("there are {}", routes.join(", "))));
     }
-    if policy.congestion.is_empty() && policy.fec.is_empty() && policy.ack_frequency.is_empty() {
-        return Err(Fault::new(&whole, "expected `congestion`, `fec` or `ack-frequency`: it would change nothing"));
+    let changes = [&policy.congestion, &policy.fec, &policy.ack_frequency].iter().any(|text| !text.is_empty());
+    if !changes && policy.early_data {
+        let message = "expected `congestion`, `fec`, `ack-frequency` or `early-data = false`: it would change nothing";
+        return Err(Fault::new(&whole, message));
     }
     if !policy.congestion.is_empty() {
         check_congestion(&policy.congestion, &at("congestion"))?;

@@ -153,6 +153,9 @@ section! {
         fec: String = String::new(),
         /// How often clients are asked to acknowledge: `off`, `adaptive`, or `fixed:N` packets. Only with `listen` and `network`.
         ack_frequency: String = String::new(),
+        /// Requests and streams may be served from early data where their route or `[[stream]]` says so; `false`: they wait for the end
+        /// of the handshake.
+        early_data: bool = true,
     }
 }
 

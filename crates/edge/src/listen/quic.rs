@@ -23,7 +23,7 @@ use crate::{
     config::Config,
     gateway::{self, Peer},
     generation::{Generation, Shared},
-    metrics::{DirectionLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels},
+    metrics::{DirectionLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel},
     policy::Course,
     stream,
     worker::Workers,
@@ -136,6 +136,16 @@ async fn serve(connection: Connection, entrance: Entrance) {
     let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };
     shared.metrics.connections.get_or_create(&label).inc();
     shared.metrics.connections_total.get_or_create(&label).inc();
+    if let Some(news) = shared.offers.come(remote.ip()) {
+        let told = ResultLabels { protocol: "h3", result: news.name() };
+        shared.metrics.alt_svc_clients.get_or_create(&told).inc();
+    }
+    let version = match connection.version() {
+        Some(0x1) => "1",
+        Some(0x6b33_43cf) => "2",
+        _ => "other",
+    };
+    shared.metrics.quic_versions.get_or_create(&VersionLabel { version }).inc();
     let course = Course::begin(generation.policies.at(entrance.local), &connection, remote);
     let serving = async {
         if is_h3 {
@@ -145,7 +155,12 @@ async fn serve(connection: Connection, entrance: Entrance) {
         let name = connection.server_name();
         let target = generation.streams.iter().find(|target| target.fits(&alpn, name.as_deref()));
         match target {
-            Some(target) => stream::serve(&connection, target, &entrance).await,
+            Some(target) => {
+                let waits = course.as_ref().is_some_and(|course| !course.takes_early_data());
+                if !waits || connection.established().await.is_ok() {
+                    stream::serve(&connection, target, &entrance).await;
+                }
+            }
             None => connection.close(stream::NOBODY, b"nobody answers for this name"),
         }
     };
@@ -230,6 +245,15 @@ fn write_down(metrics: &Metrics, stats: &Stats) {
     };
     metrics.quic_early_data.get_or_create(&ReasonLabel { reason: early }).inc();
     metrics.quic_path_changes.inc_by(stats.path_changes);
+    let repair = [
+        ("protected", stats.fec_symbols_sent),
+        ("sent", stats.fec_repairs_sent),
+        ("rebuilt_there", stats.fec_packets_recovered),
+        ("rebuilt_here", stats.fec_symbols_recovered),
+    ];
+    for (reason, count) in repair.into_iter().filter(|(_, count)| *count > 0) {
+        metrics.quic_repair.get_or_create(&ReasonLabel { reason }).inc_by(count);
+    }
     let counts = [("sent", stats.packets_sent), ("received", stats.packets_received), ("lost", stats.packets_lost)];
     for (direction, count) in counts {
         metrics.quic_packets.get_or_create(&DirectionLabels { protocol: "quic", direction }).inc_by(count);

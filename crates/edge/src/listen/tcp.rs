@@ -5,7 +5,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener},
     pin::pin,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::qmux::Lingering;
@@ -117,6 +117,13 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     let label = ProtocolLabel { protocol };
     metrics.connections.get_or_create(&label).inc();
     metrics.connections_total.get_or_create(&label).inc();
+    if !is_private
+        && entrance.alt_svc(&generation.config).is_some()
+        && let Some(news) = entrance.shared.offers.tell(remote.ip(), Instant::now())
+    {
+        let told = ResultLabels { protocol, result: news.name() };
+        metrics.alt_svc_clients.get_or_create(&told).inc();
+    }
     let served = if is_private {
         qmux::serve(stream, remote, &entrance).await;
         Ok(())

@@ -192,6 +192,12 @@ impl Course {
         Some(Arc::new(this))
     }
 
+    /// Whether what comes as early data may be served as such, as far as the policy is concerned.
+    pub(crate) fn takes_early_data(&self) -> bool {
+        let under = self.state.lock().unwrap_or_else(PoisonError::into_inner).under;
+        self.policies.all.get(under).is_none_or(|policy| policy.config.early_data)
+    }
+
     /// Looks whether another policy fits by now.
     fn look(&self, route: Option<&str>) {
         let stats = if self.policies.measure() { self.connection.stats() } else { None };

@@ -1,0 +1,121 @@
+//! Clients that were told of HTTP/3 over TCP, and whether they came. One that stays on TCP has a network without UDP, or does not
+//! speak HTTP/3; that many of them do is worth knowing.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::admission::key;
+
+/// A client that was told so long ago had time to come.
+const TIME_TO_COME: Duration = Duration::from_secs(60);
+/// Clients in each of two generations: when the young one is full, the old one is forgotten.
+const GENERATION: usize = 32 * 1024;
+
+/// What is known of a client, which is an IPv4 address, or a /64 of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// It was told then.
+    Told(Instant),
+    /// It has come over QUIC.
+    Came,
+    /// It had time to come, and is still on TCP.
+    Stayed,
+}
+
+/// What is to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// A client was told for the first time.
+    Told,
+    /// It has come over QUIC, for the first time since.
+    Came,
+    /// It has opened another connection over TCP, when it had time to come.
+    Stayed,
+}
+
+impl News {
+    /// Its name in the figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Told => "told",
+            Self::Came => "came",
+            Self::Stayed => "stayed",
+        }
+    }
+}
+
+/// The clients. Outlives reloads.
+#[derive(Debug, Default)]
+pub(crate) struct Offers(Mutex<[HashMap<u128, Client>; 2]>);
+
+impl Offers {
+    /// A connection over TCP on which the client is told.
+    pub(crate) fn tell(&self, client: IpAddr, now: Instant) -> Option<News> {
+        self.change(client, |known| match known {
+            None => Some((Client::Told(now), News::Told)),
+            Some(Client::Told(at)) if now.duration_since(at) >= TIME_TO_COME => Some((Client::Stayed, News::Stayed)),
+            Some(_) => None,
+        })
+    }
+
+    /// A connection over QUIC.
+    pub(crate) fn come(&self, client: IpAddr) -> Option<News> {
+        self.change(client, |known| match known {
+            // Who was never told knows it from elsewhere.
+            None | Some(Client::Came) => None,
+            Some(Client::Told(_) | Client::Stayed) => Some((Client::Came, News::Came)),
+        })
+    }
+
+    fn change(&self, client: IpAddr, step: impl FnOnce(Option<Client>) -> Option<(Client, News)>) -> Option<News> {
+        let key = key(client);
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = generations.iter().find_map(|generation| generation.get(&key)).copied();
+        let (next, news) = step(known)?;
+        if generations[0].len() >= GENERATION {
+            generations.swap(0, 1);
+            generations[0].clear();
+        }
+        generations[0].insert(key, next);
+        Some(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_is_counted_once() {
+        let offers = Offers::default();
+        let (one, two, three) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), [192, 0, 2, 3].into());
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(offers.tell(one, at(0)), Some(News::Told));
+        assert_eq!(offers.tell(one, at(59)), None);
+        assert_eq!(offers.come(one), Some(News::Came));
+        assert_eq!((offers.come(one), offers.tell(one, at(1_000))), (None, None));
+        assert_eq!(offers.tell(two, at(0)), Some(News::Told));
+        assert_eq!(offers.tell(two, at(60)), Some(News::Stayed));
+        assert_eq!(offers.tell(two, at(120)), None);
+        assert_eq!(offers.come(two), Some(News::Came), "late is not never");
+        assert_eq!(offers.come(three), None, "it was never told");
+    }
+
+    #[test]
+    fn many_clients_take_bounded_memory() {
+        let offers = Offers::default();
+        let now = Instant::now();
+        for number in 0..200_000_u32 {
+            offers.tell(IpAddr::V4(number.into()), now);
+        }
+        let generations = offers.0.lock().unwrap();
+        assert!(generations.iter().all(|generation| generation.len() <= GENERATION));
+        // The latest are known.
+        assert!(generations.iter().any(|generation| generation.contains_key(&key(IpAddr::V4(199_999.into())))));
+    }
+}
