@@ -19,8 +19,8 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// Panels that stay empty while nothing fails, no client moves, and no health check runs.
-const QUIET: [&str; 7] = [
+/// Panels that stay empty while nothing fails, no client moves, no health check runs, and no policy asks for repair.
+const QUIET: [&str; 8] = [
     "connections_refused",
     "connection_errors",
     "streams_total",
@@ -28,6 +28,7 @@ const QUIET: [&str; 7] = [
     "quic_loss_ratio",
     "reloads",
     "early_data_register",
+    "quic_repair",
 ];
 
 /// Asks over HTTP; gives the body.
