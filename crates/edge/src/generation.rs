@@ -95,7 +95,7 @@ impl Generation {
                 let answers = if route.files.is_empty() {
                     Answers::Upstream(Upstream::new(route, &mut known, workers, metrics)?)
                 } else {
-                    Answers::Files(Files::new(&route.files, &route.path))
+                    Answers::Files(Files::new(&route.files, &route.path, keeping.files.clone()))
                 };
                 Ok((route.clone(), Arc::new(Target { route: route.clone(), name: route.name(), answers })))
             })
@@ -137,6 +137,7 @@ impl Generation {
         if let Some(register) = &self.register {
             keeping.strikes.replace(register.clone());
         }
+        keeping.files.set_capacity(self.config.files.memory.0);
     }
 }
 

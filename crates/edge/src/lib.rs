@@ -4,7 +4,7 @@
 //! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3,
 //! `policy` says how QUIC sends;
-//! `gateway` takes a request through `route` to `upstream` or `files`; `stream` does so with streams of other protocols, `qmux` where
+//! `gateway` takes a request through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
 //! [`keys`] is what several gateways share; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.

@@ -68,6 +68,12 @@ pub(crate) struct FormLabels {
     pub(crate) form: &'static str,
 }
 
+/// Where the content of a file came from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct SourceLabel {
+    pub(crate) source: &'static str,
+}
+
 /// A policy, and whether the connection got it or is what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PolicyLabels {
@@ -106,6 +112,8 @@ pub struct Metrics {
     pub(crate) quic_repair: Family<ReasonLabel, Counter>,
     pub(crate) alt_svc_clients: Family<ResultLabels, Counter>,
     pub(crate) field_bytes: Family<FormLabels, Gauge<f64, AtomicU64>>,
+    pub(crate) file_bytes: Family<SourceLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) file_memory: Gauge<f64, AtomicU64>,
     pub(crate) streams: Family<ResultLabels, Counter>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
@@ -230,6 +238,12 @@ impl Default for Metrics {
                 "Bytes of fields over HTTP/3 since the start, plain and compressed (with what fills the tables)",
                 Family::default()
             ),
+            file_bytes: figure!(
+                "file_bytes",
+                "Bytes of files since the start that came from the memory of the process (memory) and from the system (system)",
+                Family::default()
+            ),
+            file_memory: figure!("file_memory_bytes", "Bytes of files in the memory of the process", Gauge::default()),
             streams: figure!("streams", "Streams of other protocols, by result", Family::default()),
             reloads: figure!("reloads", "Reloads, by result", Family::default()),
             certificate_orders: figure!(

@@ -23,7 +23,7 @@ use crate::{
     config::{self, Config, ConfigError, address},
     generation::{Generation, Shared},
     listen::Listener,
-    metrics::{FormLabels, Metrics, ReasonLabel},
+    metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
     tls::{self, Keeping},
     worker::Workers,
 };
@@ -276,6 +276,12 @@ impl Process {
                 metrics.field_bytes.get_or_create(&FormLabels { direction, form }).set(bytes as f64);
             }
         }
+        let files = &self.shared.keeping.files;
+        for (source, bytes) in [("memory", &files.sources.memory), ("system", &files.sources.system)] {
+            let bytes = bytes.load(std::sync::atomic::Ordering::Relaxed);
+            metrics.file_bytes.get_or_create(&SourceLabel { source }).set(bytes as f64);
+        }
+        metrics.file_memory.set(files.held() as f64);
         let newest = self.shared.keeping.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());
         metrics.render()

@@ -21,6 +21,7 @@ use crate::{
     acme::{self, Challenges},
     capture::{Captures, KeySpy},
     config::Config,
+    files::Store,
     keys::{self, Strikes},
 };
 
@@ -116,6 +117,7 @@ pub(crate) struct Keeping {
     pub(crate) lots: RandomState,
     pub(crate) captures: Arc<Captures>,
     pub(crate) challenges: Arc<Challenges>,
+    pub(crate) files: Arc<Store>,
 }
 
 impl Keeping {
@@ -127,6 +129,7 @@ impl Keeping {
             lots: RandomState::new(),
             captures: Arc::default(),
             challenges: Arc::default(),
+            files: Arc::default(),
         })
     }
 }

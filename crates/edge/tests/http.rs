@@ -152,6 +152,63 @@ async fn files_with_ranges_and_conditions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_in_memory_are_what_they_are_on_disk() {
+    let www = site::Directory::new("www-memory");
+    let large = pattern(2_000_000);
+    www.write("small", "one");
+    www.write("large", large.clone());
+    www.write("scan", vec![b'x'; 24 << 20]);
+    let routes = format!("[[route]]\nfiles = \"{}\"\n", www.0.display());
+    let site = Site::start("memory", &routes);
+    let (_endpoint, mut h3) = site.h3().await;
+    let mut ask = async |path: &str, range: Option<&str>| {
+        let mut request = get(&format!("https://localhost{path}"));
+        if let Some(range) = range {
+            request.headers_mut().insert("range", range.parse().unwrap());
+        }
+        let response = h3.send(request).await.unwrap();
+        let status = response.status().as_u16();
+        (status, response.into_body().collect().await.unwrap().to_bytes())
+    };
+    let from_memory = || site.figure("tiderace_edge_file_bytes{source=\"memory\"}");
+    // What was just written is read each time.
+    for _ in 0..2 {
+        assert_eq!(ask("/small", None).await.1, "one");
+    }
+    assert_eq!((from_memory(), site.figure("tiderace_edge_file_memory_bytes")), (0.0, 0.0));
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    for _ in 0..2 {
+        assert_eq!(ask("/small", None).await.1, "one");
+        assert!(ask("/large", None).await.1 == large);
+    }
+    assert_eq!(from_memory(), 2_000_003.0);
+    let (status, part) = ask("/large", Some("bytes=65530-131080")).await;
+    assert!(status == 206 && part == large.slice(65_530..131_081));
+    assert_eq!(ask("/large", Some("bytes=-1")).await, (206, large.slice(1_999_999..)));
+    let mut h1 = site.h1().await;
+    assert!(h1.send_request(get1("/large")).await.unwrap().into_body().collect().await.unwrap().to_bytes() == large);
+    // Another content of the same length, whose time is set to what it was.
+    let small = www.0.join("small");
+    let modified = std::fs::metadata(&small).unwrap().modified().unwrap();
+    std::fs::write(&small, "two").unwrap();
+    std::fs::File::options().write(true).open(&small).unwrap().set_modified(modified).unwrap();
+    assert_eq!(ask("/small", None).await.1, "two");
+    // Who has begun to read a file that is replaced gets what it was, to its end.
+    h1.ready().await.unwrap();
+    let begun = h1.send_request(get1("/scan")).await.unwrap();
+    www.write("next", vec![b'y'; 24 << 20]);
+    std::fs::rename(www.0.join("next"), www.0.join("scan")).unwrap();
+    assert!(begun.into_body().collect().await.unwrap().to_bytes() == vec![b'x'; 24 << 20]);
+    assert!(ask("/scan", None).await.1 == vec![b'y'; 24 << 20]);
+    std::fs::remove_file(&small).unwrap();
+    assert_eq!(ask("/small", None).await.0, 404);
+    site.configure(&format!("[files]\nmemory = \"0 B\"\n{routes}"));
+    site.process.reload().await.unwrap();
+    assert_eq!(site.figure("tiderace_edge_file_memory_bytes"), 0.0);
+    assert!(ask("/large", None).await.1 == large);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_back_end_that_is_gone_costs_no_request() {
     let gone = BackEnd::start(mirror).await;
     let there = BackEnd::start(|_| async { Response::new(full("there")) }).await;

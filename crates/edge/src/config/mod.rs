@@ -43,6 +43,8 @@ section! {
         /// How QUIC sends to some of the clients; the first that fits wins.
         #[serde(rename = "policy")]
         policies: Vec<Policy> = Vec::new(),
+        /// Static files.
+        files: Files = Files::default(),
         /// Limits.
         limits: Limits = Limits::default(),
         /// What several gateways share so that a client may come back to any of them.
@@ -164,6 +166,15 @@ impl Policy {
     pub(crate) fn is_known_at_once(&self) -> bool {
         let later = [&self.sni, &self.alpn, &self.route];
         later.iter().all(|names| names.0.is_empty()) && self.rtt_above.is_none() && self.loss_above.is_none()
+    }
+}
+
+section! {
+    /// `[files]`: how routes with `files` read them.
+    pub struct Files {
+        /// Memory for the content of files that are asked for often, in pieces of 64 KiB; 0 B for none. Every request looks whether
+        /// the file has changed, and what was changed within 3 s is not kept.
+        memory: Size = Size(128 * 1024 * 1024),
     }
 }
 

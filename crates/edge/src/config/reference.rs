@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Acme, Admin, BackEndTls, Capture, Certificate, Config, Health, Http3, Keys, Limits, Log, Metrics, Policy, Route,
-    Stream, Transport, section::Section,
+    Acme, Admin, BackEndTls, Capture, Certificate, Config, Files, Health, Http3, Keys, Limits, Log, Metrics, Policy,
+    Route, Stream, Transport, section::Section,
 };
 
 /// The page, as Markdown.
@@ -22,6 +22,7 @@ pub fn markdown() -> String {
     section::<Http3>(&mut page, "[http3]");
     section::<Transport>(&mut page, "[transport]");
     section::<Policy>(&mut page, "[[policy]]");
+    section::<Files>(&mut page, "[files]");
     section::<Limits>(&mut page, "[limits]");
     section::<Keys>(&mut page, "[keys]");
     section::<Log>(&mut page, "[log]");

@@ -1,0 +1,223 @@
+//! Static files: a directory as a site.
+//!
+//! `path` says which file a request means, this module what is answered, `reading` brings the content, from the `store` where
+//! that has it.
+
+mod path;
+mod reading;
+mod store;
+
+use std::{
+    fs::{Metadata, metadata},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::UNIX_EPOCH,
+};
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+
+pub(crate) use self::store::Store;
+use self::{
+    path::{kind, relative},
+    reading::{Part, Source},
+    store::Version,
+};
+use crate::body::{AnyBody, full};
+
+/// A directory that is served.
+pub(crate) struct Files {
+    store: Arc<Store>,
+    root: PathBuf,
+    /// The beginning of request paths that stands for the directory, without a slash at its end.
+    prefix: String,
+}
+
+impl Files {
+    pub(crate) fn new(root: &str, prefix: &str, store: Arc<Store>) -> Self {
+        Self { store, root: root.into(), prefix: prefix.trim_end_matches('/').to_owned() }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer<B>(&self, request: &Request<B>) -> Response<AnyBody> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        let path = request.uri().path();
+        let rest = path.strip_prefix(&self.prefix).unwrap_or(path);
+        let Some(relative) = relative(rest) else { return plain(StatusCode::NOT_FOUND) };
+        let mut file = self.root.join(relative);
+        let found = match metadata(&file) {
+            Ok(found) if found.is_dir() && path.ends_with('/') => {
+                file.push("index.html");
+                metadata(&file)
+            }
+            Ok(found) if found.is_dir() => {
+                let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
+                return redirect(&(path.to_owned() + "/" + &query));
+            }
+            _ if path.ends_with('/') => return plain(StatusCode::NOT_FOUND),
+            found => found,
+        };
+        match found.and_then(|found| Found::new(&file, &found, &self.store)) {
+            Ok(found) => found.answer(request.method(), request.headers()),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => plain(StatusCode::FORBIDDEN),
+            Err(_) => plain(StatusCode::NOT_FOUND),
+        }
+    }
+}
+
+/// A plain answer that says what its status means.
+pub(crate) fn plain(status: StatusCode) -> Response<AnyBody> {
+    let text = format!("{}\n", status.canonical_reason().unwrap_or("Error"));
+    let length = HeaderValue::from(text.len());
+    let mut response = Response::new(full(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    response
+}
+
+fn redirect(to: &str) -> Response<AnyBody> {
+    // Two slashes at the beginning would name another host.
+    let to = format!("/{}", to.trim_start_matches('/'));
+    let mut response = plain(StatusCode::PERMANENT_REDIRECT);
+    match HeaderValue::from_str(&to) {
+        Ok(to) => {
+            response.headers_mut().insert(header::LOCATION, to);
+            response
+        }
+        Err(_) => plain(StatusCode::NOT_FOUND),
+    }
+}
+
+/// A file that is there.
+struct Found {
+    source: Source,
+    kind: &'static str,
+}
+
+impl Found {
+    /// Opens a file, unless all of it is in memory.
+    fn new(path: &Path, metadata: &Metadata, store: &Arc<Store>) -> std::io::Result<Self> {
+        let source = match Source::kept(Version::of(metadata), store) {
+            Some(source) => source,
+            // Opening waits for whoever writes to a pipe.
+            None if metadata.is_file() => Source::open(path, store)?,
+            None => return Err(std::io::ErrorKind::NotFound.into()),
+        };
+        Ok(Self { source, kind: kind(path) })
+    }
+
+    /// What is the same as long as the file is the same.
+    fn tag(&self) -> String {
+        let version = self.source.version();
+        let time = version.modified().duration_since(UNIX_EPOCH).unwrap_or_default();
+        format!("\"{:x}-{:x}\"", time.as_nanos(), version.length())
+    }
+
+    fn answer(self, method: &Method, fields: &HeaderMap) -> Response<AnyBody> {
+        let (tag, version) = (self.tag(), self.source.version());
+        let mut response = Response::new(full(""));
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, HeaderValue::from_str(&tag).expect("hexadecimal"));
+        headers.insert(
+            header::LAST_MODIFIED,
+            HeaderValue::from_str(&httpdate::fmt_http_date(version.modified())).expect("a date is ASCII"),
+        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if is_known(&version, fields, &tag) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            return response;
+        }
+        let (mut first, mut length) = (0, version.length());
+        // RFC 9110 §14.2: a range is for GET only; §13.1.5: `if-range` has to fit.
+        let whole = fields.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != tag.as_bytes());
+        match fields
+            .get(header::RANGE)
+            .filter(|_| *method == Method::GET && !whole)
+            .and_then(|value| range(value, version.length()))
+        {
+            Some(Ok((from, to))) => {
+                (first, length) = (from, to - from + 1);
+                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+                let value = format!("bytes {from}-{to}/{}", version.length());
+                response.headers_mut().insert(header::CONTENT_RANGE, HeaderValue::from_str(&value).expect("numbers"));
+            }
+            Some(Err(())) => {
+                let mut response = plain(StatusCode::RANGE_NOT_SATISFIABLE);
+                let value = format!("bytes */{}", version.length());
+                response.headers_mut().insert(header::CONTENT_RANGE, HeaderValue::from_str(&value).expect("numbers"));
+                return response;
+            }
+            None => {}
+        }
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        if *method == Method::HEAD {
+            return response;
+        }
+        match self.source.part(first, length) {
+            Ok(Part::Whole(data)) => response.map(|_| full(data)),
+            Ok(Part::Reading(reading)) => response.map(|_| reading.boxed_unsync()),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+}
+
+/// RFC 9110 §13.2.2: whether the client has it already.
+fn is_known(version: &Version, fields: &HeaderMap, tag: &str) -> bool {
+    if let Some(tags) = fields.get(header::IF_NONE_MATCH) {
+        let tags = tags.to_str().unwrap_or_default();
+        return tags.split(',').map(str::trim).any(|other| other == "*" || other.trim_start_matches("W/") == tag);
+    }
+    let since = fields.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
+    let since = since.and_then(|text| httpdate::parse_http_date(text).ok());
+    since.is_some_and(|since| version.modified().duration_since(since).map_or(0, |later| later.as_secs()) == 0)
+}
+
+/// The first and last byte of a range of one file. `None` when the field is to be ignored, an error when no byte is in it.
+fn range(value: &HeaderValue, length: u64) -> Option<Result<(u64, u64), ()>> {
+    let text = value.to_str().ok()?.strip_prefix("bytes=")?;
+    // Several ranges would need several parts; the whole is a correct answer, too.
+    let (from, to) = text.split_once('-').filter(|_| !text.contains(','))?;
+    if from.is_empty() {
+        let last: u64 = to.parse().ok()?;
+        return Some(if last == 0 || length == 0 { Err(()) } else { Ok((length.saturating_sub(last), length - 1)) });
+    }
+    let from: u64 = from.parse().ok()?;
+    let to: u64 = if to.is_empty() { u64::MAX } else { to.parse().ok()? };
+    if to < from {
+        return None;
+    }
+    Some(if from >= length { Err(()) } else { Ok((from, to.min(length - 1))) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_stays_on_the_host() {
+        let located = redirect("//evil.example/x/");
+        assert_eq!(located.headers()["location"], "/evil.example/x/");
+    }
+
+    #[test]
+    fn ranges() {
+        let range = |text: &str| range(&HeaderValue::from_str(text).unwrap(), 10);
+        assert_eq!(range("bytes=0-3"), Some(Ok((0, 3))));
+        assert_eq!(range("bytes=8-"), Some(Ok((8, 9))));
+        assert_eq!(range("bytes=8-99"), Some(Ok((8, 9))));
+        assert_eq!(range("bytes=-3"), Some(Ok((7, 9))));
+        assert_eq!(range("bytes=-99"), Some(Ok((0, 9))));
+        assert_eq!(range("bytes=10-"), Some(Err(())));
+        assert_eq!(range("bytes=-0"), Some(Err(())));
+        assert_eq!(range("bytes=3-1"), None);
+        assert_eq!(range("bytes=0-1,3-4"), None);
+        assert_eq!(range("lines=0-1"), None);
+    }
+}
