@@ -5,6 +5,7 @@ mod site;
 use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering, time::Duration};
 
 use http::{Request, Response};
+use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, get1, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -109,6 +110,25 @@ async fn slow_clients_are_let_go() {
     send.write_all(&[0x01, 0x20, 0, 0]).await.unwrap();
     let reset = tokio::time::timeout(Duration::from_secs(4), recv.read_chunk(100)).await.expect("the stream ends");
     assert!(reset.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn little_is_held_for_a_client_that_does_not_read() {
+    let www = site::Directory::new("www-unread");
+    www.write("large", vec![b'x'; 16 << 20]);
+    let site = Site::start("unread", &format!("[[route]]\nfiles = \"{}\"\n", www.0.display()));
+    let (_endpoint, mut h3) = site.h3().await;
+    let response = h3.send(get("https://localhost/large")).await.unwrap();
+    let read = || site.figure("tiderace_edge_file_bytes{source=\"system\"}") as u64;
+    let mut before = 0;
+    // Until it does not go on any more.
+    while before == 0 || read() > before {
+        before = read();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    // The client's window of 256 KiB, what the gateway holds, and the pieces at its edges.
+    assert!((256 << 10..1 << 20).contains(&before), "{before} bytes were read");
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 16 << 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
