@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{
     Context,
     command::cargo,
-    edge_cost::{port, site},
+    edge_servers::{port, site},
     row::{Row, Target},
 };
 

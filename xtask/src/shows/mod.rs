@@ -16,6 +16,7 @@ mod edge;
 mod edge_acme;
 mod edge_clients;
 mod edge_cost;
+mod edge_servers;
 mod edge_unit;
 mod edge_watch;
 mod fec;
