@@ -1,10 +1,6 @@
 //! Sends requests over a connection, as many at a time as the server lets.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-};
+use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -108,8 +104,7 @@ impl SendRequest {
             return Err(Error::GoingAway);
         }
         shared.quic.set_priority(id, priority::of(&head.headers));
-        // A HEADERS frame is not larger than what it says, but for what says nothing.
-        let mut recv = Receiver::new(recv, shared.clone(), 2 * MAX_FIELDS + 16 * 1024);
+        let mut recv = Receiver::new(recv, shared.clone());
         let mut send = Sender::new(send, shared.clone());
         let datagrams = protocol.map(|_| Datagrams::new(shared, id));
         send.fields(|| fields::of_request(&head, authority, protocol))?;
@@ -193,43 +188,10 @@ where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
 {
-    let sent = send_frames(send, body, std::future::pending()).await;
+    let sent = send.body(body, std::future::pending()).await;
     if matches!(sent, Err(Error::Body(_))) {
         // What breaks off must not look complete.
         send.reset(Code::REQUEST_CANCELLED);
     }
     sent
-}
-
-/// Sends a body, and the end, unless `given_up` is ready while the body has nothing to send.
-pub(crate) async fn send_frames<B>(send: &mut Sender, body: B, given_up: impl Future<Output = ()>) -> Result<(), Error>
-where
-    B: Body<Data = Bytes>,
-    B::Error: std::fmt::Display + Send,
-{
-    let (mut body, mut given_up) = (pin!(body), pin!(given_up));
-    loop {
-        let frame = tokio::select! {
-            biased;
-            frame = poll_fn(|cx| body.as_mut().poll_frame(cx)) => frame,
-            // What has been gathered leaves while there is nothing to be added.
-            () = std::future::ready(()), if send.has_gathered() => {
-                send.flush().await?;
-                continue;
-            }
-            () = &mut given_up => return Err(Error::Reset(Code::REQUEST_CANCELLED)),
-        };
-        let Some(frame) = frame else { break };
-        match frame.map_err(|error| Error::Body(error.to_string()))?.into_data() {
-            Ok(data) if data.is_empty() => {}
-            Ok(data) => send.data(data).await?,
-            Err(frame) => {
-                if let Ok(trailers) = frame.into_trailers() {
-                    send.fields(|| fields::of_trailers(&trailers))?;
-                    break;
-                }
-            }
-        }
-    }
-    send.finish().await
 }

@@ -6,11 +6,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tiderace::{RecvStream, SendStream};
+use tiderace::RecvStream;
 
 use crate::{
     error::{Code, Error, Violation},
     frame::{self, Frames, Kind, Piece, Varint},
+    outlet::Outlet,
     priority,
     settings::Settings,
     shared::{CONTROL, DECODER, ENCODER, PUSH, Shared, Side},
@@ -36,9 +37,8 @@ struct Incoming {
 /// Drives what belongs to no request.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    /// The control stream of this end, and what it still has to say.
-    control: Option<SendStream>,
-    to_say: Bytes,
+    /// The control stream of this end. It says its settings and two numbers at most, so that it needs no bound of its own.
+    control: Outlet,
     incoming: Vec<Incoming>,
     /// The largest number of a push that the client allows.
     max_push: Option<u64>,
@@ -48,16 +48,14 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let mut to_say = vec![CONTROL as u8];
-        shared.settings.write(&mut to_say);
-        Self { shared, control: None, to_say: to_say.into(), incoming: Vec::new(), max_push: None, seen: [false; 3] }
+        let mut control = Outlet::new(CONTROL as u8);
+        shared.settings.write(control.waiting());
+        Self { shared, control, incoming: Vec::new(), max_push: None, seen: [false; 3] }
     }
 
     /// Queues a GOAWAY (RFC 9114 §5.2).
     pub(crate) fn say_goaway(&mut self, number: u64) {
-        let mut to_say = self.to_say.to_vec();
-        to_say.extend(frame::number_frame(frame::GOAWAY, number));
-        self.to_say = to_say.into();
+        self.control.waiting().extend(frame::number_frame(frame::GOAWAY, number));
     }
 
     /// Does what can be done; ready when the connection is over.
@@ -70,7 +68,7 @@ impl Driver {
     }
 
     fn try_poll(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
-        self.speak(cx)?;
+        self.control.poll(cx, &self.shared.quic)?;
         while let Poll::Ready(stream) = self.shared.quic.poll_accept_uni(cx) {
             let stream = stream.map_err(Error::from)?;
             self.incoming.push(Incoming { stream, role: Role::Unknown(Varint::default()) });
@@ -96,26 +94,6 @@ impl Driver {
         }
         state.encoder_stream.poll(cx, &self.shared.quic)?;
         state.decoder_stream.poll(cx, &self.shared.quic)?;
-        Ok(())
-    }
-
-    fn speak(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
-        if self.to_say.is_empty() {
-            return Ok(());
-        }
-        if self.control.is_none() {
-            let Poll::Ready(stream) = self.shared.quic.poll_open_uni_early(cx) else { return Ok(()) };
-            let mut stream = stream?;
-            // RFC 9218 §9: what governs the connection is not held up by responses.
-            stream.set_priority(tiderace::Priority { urgency: 0, incremental: true })?;
-            self.control = Some(stream);
-        }
-        if let Some(stream) = &mut self.control {
-            while !self.to_say.is_empty() {
-                let Poll::Ready(written) = stream.poll_write_chunk(cx, &mut self.to_say) else { break };
-                written?;
-            }
-        }
         Ok(())
     }
 

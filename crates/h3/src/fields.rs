@@ -222,8 +222,8 @@ fn malformed(what: &str) -> Violation {
     Violation { code: Code::MESSAGE_ERROR, reason: format!("a message that {what}") }
 }
 
-/// Fields as they are sent. What concerns one connection of HTTP/1.1 is left out.
-fn ordinary(fields: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
+/// Fields as they are sent; trailers are nothing else. What concerns one connection of HTTP/1.1 is left out.
+pub(crate) fn ordinary(fields: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
     fields.iter().filter(|(name, _)| !FORBIDDEN.contains(&name.as_str())).map(|(name, value)| Field {
         name: name.as_str().as_bytes(),
         value: value.as_bytes(),
@@ -264,11 +264,6 @@ pub(crate) fn of_request<'a>(
 /// The fields of a response, as they are sent.
 pub(crate) fn of_response(head: &http::response::Parts) -> impl Iterator<Item = Field<'_>> {
     [pseudo(b":status", head.status.as_str().as_bytes())].into_iter().chain(ordinary(&head.headers))
-}
-
-/// Trailers, as they are sent.
-pub(crate) fn of_trailers(fields: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
-    ordinary(fields)
 }
 
 /// The size of a field section in bytes, as RFC 9114 §4.2.2 counts it.

@@ -31,46 +31,34 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// One of these words, or up to so many bytes.
+fn word(likely: &'static [&'static str], most: usize) -> impl Strategy<Value = Vec<u8>> {
+    let likely = prop::sample::select(likely).prop_map(|word| word.as_bytes().to_vec());
+    prop_oneof![likely, prop::collection::vec(any::<u8>(), 0..most)]
+}
+
 fn name() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        prop::sample::select(vec![
-            &b":method"[..],
-            b":path",
-            b":scheme",
-            b":authority",
-            b":status",
-            b":protocol",
-            b"host",
-            b"cookie",
-            b"te",
-            b"content-length",
-            b"connection",
-            b"x",
-        ])
-        .prop_map(<[u8]>::to_vec),
-        prop::collection::vec(any::<u8>(), 0..10),
-    ]
+    const LIKELY: &[&str] = &[
+        ":method",
+        ":path",
+        ":scheme",
+        ":authority",
+        ":status",
+        ":protocol",
+        "host",
+        "cookie",
+        "te",
+        "content-length",
+        "connection",
+        "x",
+    ];
+    word(LIKELY, 10)
 }
 
 fn value() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        prop::sample::select(vec![
-            &b"GET"[..],
-            b"CONNECT",
-            b"/",
-            b"*",
-            b"https",
-            b"a.example",
-            b"a@b",
-            b"200",
-            b"101",
-            b"",
-            b"trailers",
-            b"5",
-        ])
-        .prop_map(<[u8]>::to_vec),
-        prop::collection::vec(any::<u8>(), 0..20),
-    ]
+    const LIKELY: &[&str] =
+        &["GET", "CONNECT", "/", "*", "https", "a.example", "a@b", "200", "101", "", "trailers", "5"];
+    word(LIKELY, 20)
 }
 
 proptest! {

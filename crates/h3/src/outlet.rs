@@ -1,4 +1,5 @@
-//! The streams on which QPACK's two sides talk (RFC 9204 §4.2), on their way out.
+//! The streams on which this end talks about the connection, on their way out: the control stream (RFC 9114 §6.2.1), and those of
+//! QPACK's two sides (RFC 9204 §4.2).
 
 use std::task::{Context, Poll, Waker};
 
@@ -10,7 +11,8 @@ use crate::error::Error;
 /// Bytes that may wait for a peer that gives no credit to such a stream.
 const MAX_WAITING: usize = 64 * 1024;
 
-/// A stream that is opened when there is something to say, and never ends. Without a table nothing is ever said.
+/// A stream that is opened when there is something to say, before the handshake is complete if need be, and never ends. The control
+/// stream has something to say at once; without a table QPACK's streams never have.
 pub(crate) struct Outlet {
     /// What the stream begins with.
     ty: u8,

@@ -14,7 +14,6 @@ use tiderace::{RecvStream, SendStream};
 use tokio::sync::Notify;
 
 use crate::{
-    client::send_frames,
     compression::Compression,
     datagram::Datagrams,
     driver::Driver,
@@ -237,7 +236,7 @@ where
 {
     let id = send.id();
     let mut send = Sender::new(send, shared.clone());
-    let mut recv = Receiver::new(recv, shared.clone(), max_headers(options));
+    let mut recv = Receiver::new(recv, shared.clone());
     // Dropping both halves gives the stream up.
     let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
         return Err(Error::Closed("the fields did not come in time".to_owned()));
@@ -282,7 +281,7 @@ where
     let (head, body) = response.into_parts();
     let sent = match send.fields(|| fields::of_response(&head)) {
         Ok(()) if is_head => send.finish().await,
-        Ok(()) => send_frames(&mut send, body, stopped()).await,
+        Ok(()) => send.body(body, stopped()).await,
         Err(error) => Err(error),
     };
     if sent.is_err() {
@@ -290,11 +289,6 @@ where
         send.reset(Code::INTERNAL_ERROR);
     }
     sent
-}
-
-/// The most bytes that a HEADERS frame may have: one within the limit is not larger, but for what says nothing.
-fn max_headers(options: &Options) -> u64 {
-    2 * options.max_fields + 16 * 1024
 }
 
 /// Answers a request whose fields are too large (RFC 6585 §5).

@@ -1,19 +1,21 @@
 //! The two halves of a request's stream.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http_body::Body;
 use qpack::Field;
 use tiderace::{RecvStream, SendStream};
 
 use crate::{
     error::{Code, Error, Violation},
-    fields::Collector,
+    fields::{self, Collector},
     frame::{self, Frames, Kind, Piece},
     shared::{Shared, Side},
 };
@@ -48,7 +50,9 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>, max_headers: u64) -> Self {
+    pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>) -> Self {
+        // A HEADERS frame within the limit is not larger, but for what says nothing.
+        let max_headers = 2 * shared.settings.max_fields + 16 * 1024;
         let kind = match shared.side {
             Side::Server => Kind::Request { max_headers },
             Side::Client => Kind::Response { max_headers },
@@ -229,6 +233,42 @@ impl Sender {
         }
         let gathered = std::mem::take(&mut self.gathered);
         self.write(gathered.into()).await
+    }
+
+    /// Sends a body, and the end, unless `given_up` is ready while the body has nothing to send.
+    ///
+    /// # Errors
+    /// When the body breaks off, the peer wants no more, or the connection is over.
+    pub(crate) async fn body<B>(&mut self, body: B, given_up: impl Future<Output = ()>) -> Result<(), Error>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: std::fmt::Display + Send,
+    {
+        let (mut body, mut given_up) = (pin!(body), pin!(given_up));
+        loop {
+            let frame = tokio::select! {
+                biased;
+                frame = poll_fn(|cx| body.as_mut().poll_frame(cx)) => frame,
+                // What has been gathered leaves while there is nothing to be added.
+                () = std::future::ready(()), if self.has_gathered() => {
+                    self.flush().await?;
+                    continue;
+                }
+                () = &mut given_up => return Err(Error::Reset(Code::REQUEST_CANCELLED)),
+            };
+            let Some(frame) = frame else { break };
+            match frame.map_err(|error| Error::Body(error.to_string()))?.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => self.data(data).await?,
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        self.fields(|| fields::ordinary(&trailers))?;
+                        break;
+                    }
+                }
+            }
+        }
+        self.finish().await
     }
 
     async fn write(&mut self, data: Bytes) -> Result<(), Error> {
