@@ -51,8 +51,9 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer
         course: peer.course.clone(),
     };
     let alt_svc = peer.alt_svc.clone();
-    let mut response = match find(&generation, &request, &mut story) {
-        Ok(target) => respond(&target, request, peer, &mut story).await,
+    let asked = switch::asked(&request);
+    let mut response = match find(&generation, &request, asked.as_ref(), &mut story) {
+        Ok(target) => respond(&target, request, asked, peer, &mut story).await,
         Err(status) => plain(status),
     };
     if let Some(alt_svc) = alt_svc {
@@ -62,10 +63,14 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer
 }
 
 /// Who answers; or why nobody does.
-fn find(generation: &Generation, request: &Request<AnyBody>, story: &mut Story) -> Result<Arc<Target>, StatusCode> {
+fn find(
+    generation: &Generation,
+    request: &Request<AnyBody>,
+    asked: Option<&Asked>,
+    story: &mut Story,
+) -> Result<Arc<Target>, StatusCode> {
     let host = host(request).ok_or(StatusCode::BAD_REQUEST)?;
     story.host.clone_from(&host);
-    let asked = switch::asked(request);
     // A gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8).
     if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
@@ -75,7 +80,7 @@ fn find(generation: &Generation, request: &Request<AnyBody>, story: &mut Story) 
     let target = generation.routes.find(&name, request.uri().path()).cloned().ok_or(StatusCode::NOT_FOUND)?;
     story.route.clone_from(&target.name);
     // RFC 9220 §3
-    if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, &asked)) {
+    if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, asked)) {
         return Err(StatusCode::NOT_IMPLEMENTED);
     }
     if let Some(course) = &story.course {
@@ -111,7 +116,13 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
     (!host.is_empty() && host.len() <= 261 && host.bytes().all(sane)).then(|| host.to_owned())
 }
 
-async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, story: &mut Story) -> Response<AnyBody> {
+async fn respond(
+    target: &Target,
+    mut request: Request<AnyBody>,
+    asked: Option<Asked>,
+    peer: Peer,
+    story: &mut Story,
+) -> Response<AnyBody> {
     if let Some(connection) = &peer.early {
         // RFC 8470 §3: what may not happen twice waits until the handshake has shown who asks.
         let by_policy = peer.course.as_ref().is_none_or(|course| course.takes_early_data());
@@ -127,7 +138,7 @@ async fn respond(target: &Target, mut request: Request<AnyBody>, peer: Peer, sto
         Answers::Files(files) => return files.answer(&request),
         Answers::Upstream(upstream) => upstream,
     };
-    let asked = switch::asked(&request).filter(|asked| is_carried(target, asked));
+    let asked = asked.filter(|asked| is_carried(target, asked));
     // In HTTP/3 the end of a request without content may come in a packet of its own.
     let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
     if says_nothing

@@ -152,6 +152,12 @@ impl Target {
         self.fits_one_of(&self.stream.qmux, alpn, name)
     }
 
+    /// Whether streams that may be copies of what was sent before are served.
+    // RFC 9001 §9.2: what a protocol does twice with a copy of its first bytes, only its operator knows.
+    pub(crate) fn takes_early_data(&self) -> bool {
+        self.stream.early_data
+    }
+
     fn fits_one_of(&self, protocols: &config::Many, alpn: &[u8], name: Option<&str>) -> bool {
         let named = |pattern: &String| match (name, pattern.strip_prefix('*')) {
             (None, _) => false,
@@ -167,10 +173,15 @@ impl Target {
     }
 }
 
-/// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(connection: &Connection, target: &std::sync::Arc<Target>, entrance: &Entrance) {
-    // RFC 9001 §9.2: what a protocol does twice with a copy of its first bytes, only its operator knows.
-    if !target.stream.early_data && connection.established().await.is_err() {
+/// Serves a connection until it is over, from its early data on or from the end of its handshake. A drain lets its streams end, and
+/// takes no more.
+pub(crate) async fn serve(
+    connection: &Connection,
+    target: &std::sync::Arc<Target>,
+    entrance: &Entrance,
+    takes_early_data: bool,
+) {
+    if !takes_early_data && connection.established().await.is_err() {
         return;
     }
     carry_datagrams(connection.clone(), target);

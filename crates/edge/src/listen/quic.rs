@@ -161,10 +161,8 @@ async fn serve(connection: Connection, entrance: Entrance) {
         let target = generation.streams.iter().find(|target| target.fits(&alpn, name.as_deref()));
         match target {
             Some(target) => {
-                let waits = course.as_ref().is_some_and(|course| !course.takes_early_data());
-                if !waits || connection.established().await.is_ok() {
-                    stream::serve(&connection, target, &entrance).await;
-                }
+                let by_policy = course.as_ref().is_none_or(|course| course.takes_early_data());
+                stream::serve(&connection, target, &entrance, target.takes_early_data() && by_policy).await;
             }
             None => connection.close(stream::NOBODY, b"nobody answers for this name"),
         }
