@@ -1,23 +1,21 @@
 //! What `tiderace edge check` and `tiderace edge run` print for whoever publishes the site in DNS.
 
+mod gateway;
 mod scratch;
 
 use std::{
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
-use scratch::{Program, Scratch};
+use gateway::{Gateway, edge};
+use scratch::Scratch;
 
 /// A site of two names, of which one is no single name, at `listen`; and the file that says so.
 fn site(name: &str, listen: &str, extra: &str) -> (Scratch, PathBuf) {
     let folder = Scratch::new(&format!("edge-dns-{name}"));
     std::fs::create_dir_all(folder.0.join("www")).unwrap();
-    let made = rcgen::generate_simple_self_signed(vec!["example.org".to_owned()]).unwrap();
-    std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(folder.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    folder.certificate("example.org");
     let file = folder.0.join("edge.toml");
     let text = format!(
         "{listen}certificate = \"cert.pem\"\nkey = \"key.pem\"\n{extra}[[route]]\nhost = [\"example.org\", \"*.example.net\"]\n\
@@ -25,12 +23,6 @@ fn site(name: &str, listen: &str, extra: &str) -> (Scratch, PathBuf) {
     );
     std::fs::write(&file, text).unwrap();
     (folder, file)
-}
-
-fn edge(command: &str, file: &Path) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_tiderace"));
-    program.args(["edge", command, "--config"]).arg(file).env_remove("RUST_LOG").stdin(Stdio::null());
-    program
 }
 
 /// The records that `check` prints.
@@ -58,13 +50,10 @@ fn check_prints_the_record_of_each_name() {
 #[test]
 fn run_prints_the_record_with_the_port_that_is_served() {
     let (_folder, file) = site("run", "listen = \"127.0.0.1:0\"\n", "");
-    let mut program = Program(edge("run", &file).stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let serving = lines.next().unwrap();
-    let address: SocketAddr = serving.strip_prefix("serving ").unwrap().parse().unwrap();
-    let port = address.port();
+    let mut gateway = Gateway::start(&file);
+    let port = gateway.address.port();
     let record = format!("_{port}._https.example.org. 3600 IN HTTPS 1 example.org. alpn=\"h3,h2\" port={port}");
-    assert_eq!(lines.next().unwrap(), format!("publish in DNS: {record}"));
+    assert_eq!(gateway.lines.next().unwrap().unwrap(), format!("publish in DNS: {record}"));
 }
 
 /// Asks the gateway for `name`; the answer's size.
@@ -82,17 +71,12 @@ fn a_capture_is_taken_and_shown() {
     let folder = Scratch::new("edge-capture");
     std::fs::create_dir_all(folder.0.join("www")).unwrap();
     std::fs::write(folder.0.join("www/large"), vec![b'x'; 2_000_000]).unwrap();
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(folder.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    folder.certificate("127.0.0.1");
     let file = folder.0.join("edge.toml");
     let text = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[admin]\nsocket = \"edge.sock\"\n\
                 [capture]\nenabled = true\n[[route]]\nfiles = \"www\"\n";
     std::fs::write(&file, text).unwrap();
-    let mut gateway = Program(edge("run", &file).stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(gateway.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let serving = lines.next().unwrap();
-    let address: SocketAddr = serving.strip_prefix("serving ").unwrap().parse().unwrap();
+    let gateway = Gateway::start(&file);
     let capture = edge("capture", &file)
         .args(["--client", "127.0.0.1", "--for", "8 s", "--json"])
         .stdout(Stdio::piped())
@@ -102,7 +86,7 @@ fn a_capture_is_taken_and_shown() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert_eq!(get(&folder, address.port(), "large"), 2_000_000);
+    assert_eq!(get(&folder, gateway.address.port(), "large"), 2_000_000);
     let output = capture.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let about: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,36 +1,26 @@
 //! `tiderace proxy` as programs use it: a real curl, where there is one.
 
+mod gateway;
 mod program;
 mod scratch;
 
-use std::{
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{path::Path, process::Command};
 
+use gateway::Gateway;
 use program::{Service, refused};
-use scratch::{Program, Scratch};
+use scratch::Scratch;
 
-/// A gateway with a page; gives its address.
-fn gateway(name: &str) -> (Scratch, Program, SocketAddr) {
+/// A gateway with a page.
+fn site(name: &str) -> (Scratch, Gateway) {
     let folder = Scratch::new(&format!("proxy-{name}"));
     std::fs::create_dir_all(folder.0.join("www")).unwrap();
     std::fs::write(folder.0.join("www/page"), "hello").unwrap();
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(folder.0.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(folder.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    folder.certificate("127.0.0.1");
     let file = folder.0.join("edge.toml");
     let text = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n";
     std::fs::write(&file, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
-    command.args(["edge", "run", "--config"]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut program = Program(command.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-    (folder, program, address)
+    let gateway = Gateway::start(&file);
+    (folder, gateway)
 }
 
 fn proxy(certificate: &Path, https: &str) -> Service {
@@ -54,7 +44,8 @@ fn curl(proxy: &Service, certificate: &Path, arguments: &[&str]) -> Option<Strin
 
 #[test]
 fn curl_gets_what_it_asks_for_over_http3_and_through_tunnels() {
-    let (folder, _gateway, address) = gateway("curl");
+    let (folder, gateway) = site("curl");
+    let address = gateway.address;
     let certificate = folder.0.join("cert.pem");
     let served = proxy(&certificate, "always");
     let plain = format!("http://{address}/page");
@@ -89,7 +80,8 @@ fn curl_gets_what_it_asks_for_over_http3_and_through_tunnels() {
 
 #[test]
 fn what_cannot_be_had_is_said() {
-    let (folder, _gateway, address) = gateway("wrong");
+    let (folder, gateway) = site("wrong");
+    let address = gateway.address;
     let certificate = folder.0.join("cert.pem");
     let served = proxy(&certificate, "never");
     // No TLS is spoken: the gateway cannot answer, and the proxy has to.

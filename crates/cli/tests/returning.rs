@@ -1,16 +1,16 @@
 //! Clients that come back, to any of three gateways that share a ring of keys and a register of early data: nearly all of their
 //! requests leave as early data, and no copy of them is served. Keys are rotated and a gateway is replaced meanwhile.
 
+mod gateway;
 mod scratch;
 
 use std::{
     collections::{HashMap, HashSet},
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
-    path::Path,
-    process::{Command, Stdio},
+    process::Command,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use http::Request;
 use http_body_util::{BodyExt, Empty};
 use tiderace::{ClientConfig, EarlyData, Endpoint, Profile, RustlsClient};
 
+use gateway::{Gateway, redis};
 use scratch::{Program, Scratch};
 
 /// Clients of the population; many when asked for.
@@ -30,35 +31,9 @@ const RETURNS: usize = 4;
 /// Datagrams of a client's first flight.
 const FLIGHT: usize = 4;
 
-struct Gateway {
-    _program: Program,
-    address: SocketAddr,
-}
-
-impl Gateway {
-    fn start(config: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
-        command.args(["edge", "run", "--config"]).arg(config).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut program = Program(command.spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-        Self { _program: program, address }
-    }
-}
-
 /// Redis itself where it is installed; otherwise the one command that is needed of it.
 fn register() -> (String, Option<Program>) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = Command::new("redis-server");
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-    if let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
-        let program = Program(child);
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "Redis does not start");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    if let Some((program, port)) = redis() {
         println!("measured registers that are a real Redis: 1");
         return (format!("redis://127.0.0.1:{port}/"), Some(program));
     }
@@ -186,21 +161,19 @@ async fn visit(config: &ClientConfig, server: SocketAddr, path: &str) -> Visit {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn returning_clients_use_early_data_at_any_gateway_and_no_copy_is_served() {
     let folder = Scratch::new("returning");
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    std::fs::write(folder.0.join("cert.pem"), certified.cert.pem()).unwrap();
-    std::fs::write(folder.0.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
+    let certified = folder.certificate("localhost");
     let rotate = |lead: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
         command.args(["edge", "keys", "--lead", lead, "--file"]).arg(folder.0.join("ring"));
         assert!(command.output().unwrap().status.success());
     };
     rotate("0 s");
-    let (redis, _redis) = register();
+    let (strikes, _redis) = register();
     let (back_end, asked) = back_end();
     let config = folder.0.join("edge.toml");
     let text = format!(
         "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n\
-         [transport]\nearly-data = true\n[keys]\nfile = \"ring\"\nstrikes = \"{redis}\"\n\
+         [transport]\nearly-data = true\n[keys]\nfile = \"ring\"\nstrikes = \"{strikes}\"\n\
          [[route]]\nto = \"http://{back_end}\"\nearly-data = true\nretries = 0\n"
     );
     std::fs::write(&config, text).unwrap();

@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("clients", "quic-go, aioquic, curl and Chromium load a page, also without UDP", edge_clients::measure),
         case("reloads", "1,000 reloads under load of HTTP/3, HTTP/2 and stream mode", reloads),
         case("returning", "clients that come back to any of three gateways, and copies of what they sent", returning),
+        case("redis", "a real Redis behind the gateway, over streams of QUIC", redis),
         case(
             "policies",
             "which congestion control a connection gets, by name, network, route, path and share",
@@ -105,6 +106,34 @@ fn returning(context: &Context) -> Result<Vec<Row>> {
         )),
         Row::new("requests served twice", get("requests served twice")?, "", Target::Exactly(0.0))
             .detail(format!("{} copies of first flights were sent to all three", get("copies sent")?)),
+        failures(&ended, "failures of the test"),
+    ])
+}
+
+fn redis(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "edge-redis", "redis", "", &[])?;
+    ensure!(
+        !ended.stdout.contains("not measured: there is no redis-server"),
+        "there is no redis-server on this machine (Debian: apt-get install redis-server)"
+    );
+    let values = measured(&ended.stdout);
+    let get = |what: &str| values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()));
+    let size = get("bytes of a large answer")?;
+    Ok(vec![
+        Row::new(
+            "bytes of a large answer that came back",
+            get("bytes of a large answer that came back")?,
+            "B",
+            Target::Exactly(size),
+        ),
+        Row::new(
+            "streams that got their own answers",
+            get("streams that got their own answers")?,
+            "",
+            Target::Exactly(100.0),
+        )
+        .detail("100 at the same time over one connection, each a connection of Redis with its own commands"),
+        Row::new("commands that Redis counted", get("commands that Redis counted")?, "", Target::Exactly(100.0)),
         failures(&ended, "failures of the test"),
     ])
 }

@@ -16,6 +16,14 @@ impl Scratch {
         Self(path)
     }
 
+    /// A certificate for this name, signed by itself, in `cert.pem`, with its key in `key.pem`.
+    pub(crate) fn certificate(&self, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        std::fs::write(self.0.join("cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(self.0.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        made
+    }
+
     /// Runs `tiderace lab` in it.
     pub(crate) fn lab(&self, arguments: &[&str]) -> Output {
         let program = env!("CARGO_BIN_EXE_tiderace");

@@ -1,0 +1,56 @@
+//! Gateways that run, and a Redis beside them.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::{
+    io::{BufRead, BufReader, Lines},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::scratch::Program;
+
+/// What a machine with much else to do may need.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `tiderace edge run` at work.
+pub(crate) struct Gateway {
+    _program: Program,
+    pub(crate) address: SocketAddr,
+    /// What else it prints.
+    pub(crate) lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Gateway {
+    /// Starts it, and waits until it serves.
+    pub(crate) fn start(config: &Path) -> Self {
+        let mut program = Program(edge("run", config).stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let address = line.strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+        Self { _program: program, address, lines }
+    }
+}
+
+/// `tiderace edge COMMAND` with this configuration.
+pub(crate) fn edge(command: &str, config: &Path) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    // A log level in the developer's environment would show up in what is compared.
+    program.args(["edge", command, "--config"]).arg(config).env_remove("RUST_LOG").stdin(Stdio::null());
+    program
+}
+
+/// A Redis and its port, where it is installed (Debian: `redis-server`).
+pub(crate) fn redis() -> Option<(Program, u16)> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    let redis = Program(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?);
+    let begun = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < LIMIT, "Redis does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Some((redis, port))
+}
