@@ -372,7 +372,18 @@ events! {
     /// Datagrams on the path in use have another size from here on, in bytes of UDP payload.
     mtu_updated(old: u16, new: u16);
     /// The connection is over. Only the packets that say so may follow.
-    closed(reason: &CloseReason);
+    closed(reason: &CloseReason, ending: Ending);
+}
+
+/// How a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The peer is told.
+    Closing,
+    /// The peer has said so, or has forgotten the connection.
+    Draining,
+    /// Without a word.
+    Silent,
 }
 
 /// Decides which connections are watched, and by whom.

@@ -255,20 +255,109 @@ fn a_client_hears_that_the_server_gives_the_handshake_up() {
     }
 }
 
+fn lose_nothing(sim: &mut Sim) {
+    for link in [Dumbbell::UP, Dumbbell::DOWN] {
+        lose(sim, link, |_| false);
+    }
+}
+
 // RFC 9000 §10.2.1 SHOULD-1
 #[test]
 fn a_server_that_has_given_up_tells_who_sends_again() {
-    let mut sim = last_flight_lost(RetryPolicy::Never, 1_500);
-    lose(&mut sim, Dumbbell::DOWN, |_| true);
-    let _ = sim.run_until(at(1_550)).unwrap();
-    assert_eq!(reasons(&sim), (None, Some(&CloseReason::HandshakeTimeout)));
-    let [resend, forget] = [0, 1].map(|node| sim.node(node).endpoint.poll_timeout().unwrap().0);
-    assert!(resend < forget, "the client sends again while the server is closing: {resend:?} {forget:?}");
-    for link in [Dumbbell::UP, Dumbbell::DOWN] {
-        lose(&mut sim, link, |_| false);
+    for retry in [RetryPolicy::Always, RetryPolicy::Never] {
+        let mut sim = last_flight_lost(retry, 1_500);
+        lose(&mut sim, Dumbbell::DOWN, |_| true);
+        // After a Retry, the server begins 40 ms later.
+        let _ = sim.run_until(at(1_600)).unwrap();
+        assert_eq!(reasons(&sim), (None, Some(&CloseReason::HandshakeTimeout)), "{retry:?}");
+        let [resend, forget] = [0, 1].map(|node| sim.node(node).endpoint.poll_timeout().unwrap().0);
+        assert!(resend < forget, "{retry:?}: the client sends while the server is closing: {resend:?} {forget:?}");
+        lose_nothing(&mut sim);
+        run_on(&mut sim, 3_000);
+        assert!(reasons(&sim).0.is_some_and(gave_up), "{retry:?}: {:?}", reasons(&sim).0);
+        assert_eq!(sim.node(1).endpoint.stats().goodbyes_repeated, 0, "{retry:?}: by the connection itself");
     }
-    run_on(&mut sim, 3_000);
-    assert!(reasons(&sim).0.is_some_and(gave_up), "{:?}", reasons(&sim).0);
+}
+
+/// Runs until the server knows nothing more of its connection, whose goodbyes are lost, and on until the client has heard of it.
+fn told_by_what_is_left(sim: &mut Sim) {
+    lose(sim, Dumbbell::DOWN, |_| true);
+    while sim.node(1).endpoint.open_connections() > 0 {
+        run_on(sim, 50);
+    }
+    let forgotten = sim.now();
+    assert_eq!(reasons(sim).0, None);
+    lose_nothing(sim);
+    for _ in 0..1_000 {
+        if reasons(sim).0.is_some() {
+            break;
+        }
+        run_on(sim, 50);
+    }
+    let stats = sim.node(1).endpoint.stats();
+    assert!(stats.goodbyes_repeated > 0 && stats.resets == 0, "{:?}: {stats:?}", reasons(sim).0);
+    // The wait before a probe is as long as all before it together.
+    let (before, after) = (forgotten - Instant::ZERO, sim.now() - forgotten);
+    assert!(after <= before + Duration::from_millis(500), "{before:?} {after:?}");
+}
+
+/// The client sends again after waits that double: the next time, the server has long forgotten the connection.
+// RFC 9000 §10.2.1 SHOULD-1
+#[test]
+fn a_client_that_sends_again_late_still_hears_that_the_server_has_given_up() {
+    for retry in [RetryPolicy::Always, RetryPolicy::Never] {
+        let mut sim = last_flight_lost(retry, 10_000);
+        told_by_what_is_left(&mut sim);
+        assert!(reasons(&sim).0.is_some_and(gave_up), "{retry:?}: {:?}", reasons(&sim).0);
+    }
+}
+
+/// A server that closes as soon as it has the client's last flight: nothing of what it says arrives.
+// RFC 9000 §10.2.3 MUST-1
+#[test]
+fn a_client_that_does_not_know_its_handshake_confirmed_still_hears_of_the_end() {
+    let mut sim = simulation(&Profile::default(), &Profile::default(), 1_000);
+    // The client is connected after 40 ms, the server after 60.
+    let _ = sim.run_until(at(50)).unwrap();
+    lose(&mut sim, Dumbbell::DOWN, |_| true);
+    let _ = sim.run_until(at(65)).unwrap();
+    assert!(sim.nodes().all(|node| node.app.connected.is_some()));
+    close(&mut sim, 1, 9);
+    told_by_what_is_left(&mut sim);
+    let reason = reasons(&sim).0;
+    assert!(matches!(reason, Some(CloseReason::PeerApplication { code: 9, .. })), "{reason:?}");
+}
+
+/// Two ends that close within the handshake, when they have no other packets in common, fall silent as well.
+// RFC 9000 §10.2.1 SHOULD-1
+#[test]
+fn a_goodbye_in_a_packet_of_the_handshake_silences() {
+    let (from_client, from_server) = (client_address(0), server_address(0));
+    let mut client = client_endpoint(1);
+    let mut server = server_endpoint(1, server_config(&Profile::default()));
+    let handle = client.connect(at(0), &stranger(&Profile::default()), from_server, "server.test").unwrap();
+    for datagram in sent(&mut client, at(0)) {
+        give(&mut server, at(0), from_client, &datagram.payload);
+    }
+    let accepted = server.poll_accept().unwrap();
+    for datagram in sent(&mut server, at(0)) {
+        give(&mut client, at(0), from_server, &datagram.payload);
+    }
+    // The client's acknowledgements, which show its address, arrive; its last flight does not.
+    let last_flight: Vec<Vec<u8>> = sent(&mut client, at(0)).into_iter().map(|d| d.payload).collect();
+    client.connection_mut(handle).unwrap().close(at(0), 1, b"");
+    server.connection_mut(accepted).unwrap().close(at(0), 2, b"");
+    let goodbyes = [&mut client, &mut server].map(|end| sent(end, at(0)));
+    assert!(goodbyes.iter().all(|goodbyes| goodbyes.len() == 1 && goodbyes[0].payload[0] & 0x80 != 0));
+    give(&mut server, at(0), from_client, &goodbyes[0][0].payload);
+    give(&mut client, at(0), from_server, &goodbyes[1][0].payload);
+    for _ in 0..10 {
+        for payload in &last_flight {
+            give(&mut server, at(0), from_client, payload);
+        }
+        give(&mut client, at(0), from_server, &goodbyes[1][0].payload);
+        assert!(sent(&mut server, at(0)).is_empty() && sent(&mut client, at(0)).is_empty());
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tiderace::{
     CloseReason, Connection, ConnectionId, Tap, Tapped,
     transport::{
         Ecn,
-        observe::{Both, Loan, Migration, Observer, ObserverFactory, Start, lend},
+        observe::{Both, Ending, Loan, Migration, Observer, ObserverFactory, Start, lend},
         qlog::{EXTENSION, QlogWriter, Vantage},
     },
     units::Instant,
@@ -277,7 +277,7 @@ impl Observer for Follower {
         }
     }
 
-    fn closed(&mut self, _: Instant, _: &CloseReason) {
+    fn closed(&mut self, _: Instant, _: &CloseReason, _: Ending) {
         self.end();
     }
 }

@@ -7,6 +7,8 @@ pub(crate) struct Control {
     pub(crate) ping: bool,
     /// HANDSHAKE_DONE of a server.
     pub(crate) handshake_done: bool,
+    /// It was acknowledged.
+    pub(crate) handshake_done_arrived: bool,
     token: Option<Vec<u8>>,
     token_waits: bool,
 }

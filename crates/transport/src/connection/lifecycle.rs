@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use units::Instant;
 
 use crate::{
+    endpoint::Epitaph,
     error::{Code, TransportError},
     events::CloseReason,
 };
@@ -53,6 +54,8 @@ pub(crate) struct Lifecycle {
     bytes_answered: usize,
     /// Size of the first goodbye, in bytes.
     size: Option<usize>,
+    /// What is kept beyond the closing period.
+    epitaph: Option<Box<Epitaph>>,
 }
 
 impl Lifecycle {
@@ -66,6 +69,7 @@ impl Lifecycle {
             bytes_received: 0,
             bytes_answered: 0,
             size: None,
+            epitaph: None,
         }
     }
 
@@ -101,6 +105,7 @@ impl Lifecycle {
         // RFC 9000 §10.2.2 MUST NOT-1: a draining connection sends nothing
         // RFC 9000 §10.2.2 MUST NOT-2: after the peer's goodbye, at most one packet with ours leaves before draining
         self.to_send = false;
+        self.epitaph = None;
         was_open
     }
 
@@ -145,6 +150,16 @@ impl Lifecycle {
             None => self.size = Some(bytes),
             Some(_) => self.bytes_answered += bytes,
         }
+    }
+
+    /// A packet with the goodbye outlives the connection.
+    pub(crate) fn set_epitaph(&mut self, epitaph: Epitaph) {
+        self.epitaph = Some(Box::new(epitaph));
+    }
+
+    /// What outlives the connection; nothing when the peer has said goodbye, too.
+    pub(crate) fn take_epitaph(&mut self) -> Option<Box<Epitaph>> {
+        self.epitaph.take()
     }
 }
 

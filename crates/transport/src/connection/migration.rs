@@ -10,7 +10,7 @@ use wire::{PreferredAddress, Side};
 use super::Connection;
 use crate::{
     events::{CloseReason, Event},
-    observe::{DropReason, Migration},
+    observe::{DropReason, Ending, Migration},
     path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
     recovery::Recovery,
 };
@@ -225,7 +225,7 @@ impl Connection {
         // Not even a goodbye may leave from the new address.
         if let Err(why) = self.may_leave() {
             if self.lifecycle.drain() {
-                self.end(now, CloseReason::Stranded(why));
+                self.end(now, CloseReason::Stranded(why), Ending::Silent);
             }
             return;
         }

@@ -60,12 +60,13 @@ use crate::{
     cid::{LocalIds, RemoteIds},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
-    endpoint::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig, TokenOwner, TokenStore},
+    endpoint::{ClientConfig, ConnectError, Epitaph, PreferredAddresses, ServerConfig, TokenOwner, TokenStore},
     error::TransportError,
     events::{CloseReason, Event},
     fec::Fec,
     handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
+    observe::Ending,
     path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
     profile::Profile,
     recovery::Recovery,
@@ -490,6 +491,11 @@ impl Connection {
         self.lifecycle.is_drained()
     }
 
+    /// What is to be kept of it when it is forgotten.
+    pub(crate) fn take_epitaph(&mut self) -> Option<Box<Epitaph>> {
+        self.lifecycle.take_epitaph()
+    }
+
     pub(crate) fn was_connected(&self) -> bool {
         self.connected
     }
@@ -511,23 +517,23 @@ impl Connection {
 
     fn close_with(&mut self, now: Instant, frame: CloseFrame, reason: CloseReason) {
         if self.lifecycle.close(frame) {
-            self.end(now, reason);
+            self.end(now, reason, Ending::Closing);
         }
     }
 
     /// Stops everything but the closing period.
-    fn end(&mut self, now: Instant, reason: CloseReason) {
+    fn end(&mut self, now: Instant, reason: CloseReason, ending: Ending) {
         self.timers.clear_all();
         let end = lifecycle::end_of_closing(now, self.pto());
         self.timers.set(Timer::Close, Some(end));
-        self.observe(now, |observer, at| observer.closed(at, &reason));
+        self.observe(now, |observer, at| observer.closed(at, &reason, ending));
         self.push(Event::Closed(reason));
     }
 
     /// The peer ended the connection: nothing more is sent.
     fn drain(&mut self, now: Instant, reason: CloseReason) {
         if self.lifecycle.drain() {
-            self.end(now, reason);
+            self.end(now, reason, Ending::Draining);
         }
     }
 

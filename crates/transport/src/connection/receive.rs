@@ -13,7 +13,7 @@ use crate::{
     endpoint::Datagram,
     events::CloseReason,
     keys::{OpenError, Opened},
-    observe::{DropReason, Initiator, PacketEvent, Unsealed},
+    observe::{DropReason, Ending, Initiator, PacketEvent, Unsealed},
     timers::Timer,
     tls::Level,
 };
@@ -72,6 +72,15 @@ fn stream_run(deferred: &[Deferred]) -> StreamRun {
         run.fin = *fin;
     }
     run
+}
+
+/// Where packets with this long header belong.
+fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
+    match ty {
+        LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
+        LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
+        LongType::ZeroRtt => (SpaceId::DATA, Level::ZeroRtt, PacketKind::ZeroRtt),
+    }
 }
 
 /// What a packet turned out to be, for the order in which the parts hear of it.
@@ -288,11 +297,7 @@ impl Connection {
         scid: ConnectionId,
         arrival: Arrival,
     ) -> bool {
-        let (space, level, kind) = match ty {
-            LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
-            LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
-            LongType::ZeroRtt => (SpaceId::DATA, Level::ZeroRtt, PacketKind::ZeroRtt),
-        };
+        let (space, level, kind) = place_of(ty);
         let expected = self.spaces.expected_pn(space);
         let packet = &mut buffer[start..end];
         let opened = match level {
@@ -494,20 +499,28 @@ impl Connection {
     /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
     fn handle_while_closing(&mut self, payload: &mut [u8]) {
         self.lifecycle.on_datagram(payload.len());
-        if !self.lifecycle.is_closing() || payload.is_empty() || payload[0] & wire::bits::LONG_FORM != 0 {
-            return;
-        }
-        let Ok(Header::Short { pn_offset, packet_len, .. }) = Header::parse(payload, self.local_ids.id_len()) else {
-            return;
-        };
-        let expected = self.spaces.expected_pn(SpaceId::DATA);
-        if let Ok(opened) = self.keys.open_short(&mut payload[..packet_len], pn_offset, PathId(0), expected) {
-            let frames = wire::Frames::new(&payload[opened.payload]);
+        let mut rest = payload;
+        while self.lifecycle.is_closing() && !rest.is_empty() {
+            let Ok(header) = Header::parse(rest, self.local_ids.id_len()) else { return };
+            let (packet, behind) = rest.split_at_mut(header.packet_len());
+            rest = behind;
+            let opened = match header {
+                Header::Short { pn_offset, .. } => {
+                    let expected = self.spaces.expected_pn(SpaceId::DATA);
+                    self.keys.open_short(packet, pn_offset, PathId(0), expected)
+                }
+                Header::Long { ty, version, pn_offset, .. } if version == self.version => {
+                    let (space, level, _) = place_of(ty);
+                    self.keys.open_long(level, packet, pn_offset, self.spaces.expected_pn(space))
+                }
+                _ => return,
+            };
+            let Ok(opened) = opened else { continue };
             let closes = |f: wire::Frame<'_>| {
                 matches!(f, wire::Frame::ConnectionClose { .. } | wire::Frame::ApplicationClose { .. })
             };
             // RFC 9000 §10.2.1: an endpoint that is closing and receives the peer's goodbye falls silent.
-            if frames.flatten().any(closes) {
+            if wire::Frames::new(&packet[opened.payload]).flatten().any(closes) {
                 self.lifecycle.drain();
             }
         }
@@ -590,7 +603,7 @@ impl Connection {
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };
         self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {
-            self.end(now, CloseReason::VersionMismatch { offered });
+            self.end(now, CloseReason::VersionMismatch { offered }, Ending::Silent);
             // Nobody holds state for this connection: nothing has to drain.
             self.timers.set(Timer::Close, Some(now));
         }

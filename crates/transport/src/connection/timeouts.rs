@@ -6,6 +6,7 @@ use super::{Connection, lifecycle::CloseFrame};
 use crate::{
     error::{Code, TransportError},
     events::CloseReason,
+    observe::Ending,
     recovery::Allowance,
     timers::Timer,
     tls::Level,
@@ -50,7 +51,9 @@ impl Connection {
 
     /// Nobody is told, and nothing is kept.
     fn end_silently(&mut self, now: Instant, reason: CloseReason) {
-        self.drain(now, reason);
+        if self.lifecycle.drain() {
+            self.end(now, reason, Ending::Silent);
+        }
         self.lifecycle.finish();
         self.timers.clear_all();
     }

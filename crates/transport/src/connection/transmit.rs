@@ -11,7 +11,7 @@ use super::{Connection, lifecycle::CloseFrame, spaces::SpaceId};
 use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
-    endpoint::Transmit,
+    endpoint::{Epitaph, MAX_AGE, MAX_WORDS, Transmit},
     observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
     path::{BASE_MTU, Path},
     recovery::Allowance,
@@ -753,9 +753,9 @@ impl Connection {
                 packets.push(packet);
             }
         }
-        if let (Some(first), true) = (packets.first(), self.side == Side::Client || packets.len() > 1)
-            && first.space == SpaceId::Initial
-        {
+        // RFC 9000 §14.1: a server expands what asks for an acknowledgement, which a goodbye does not. A small one may answer what
+        // is small itself.
+        if self.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
             let last = packets.last_mut().expect("there is a first");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
             if last.end < target {
@@ -772,6 +772,7 @@ impl Connection {
             return None;
         }
         self.lifecycle.on_sent(len);
+        self.keep_epitaph(now, &packets, out);
         self.paths[self.active].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
@@ -779,6 +780,30 @@ impl Connection {
             observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });
         });
         Some(Transmit { remote, local, ecn: None, len, segment_size: len })
+    }
+
+    /// Lets the goodbye outlive the connection where the client may not hear of it before the closing period ends: one that
+    /// has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns what became of them. Whoever does that can read
+    /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
+    fn keep_epitaph(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
+        let path = &self.paths[self.active];
+        if self.side == Side::Client || self.control.handshake_done_arrived || !path.amplification.is_validated() {
+            return;
+        }
+        let Some(packet) = packets.iter().find(|packet| packet.space != SpaceId::Initial) else { return };
+        let words = &out[packet.start..packet.end + TAG_LEN];
+        if words.len() > MAX_WORDS {
+            return;
+        }
+        // The client is silent for no longer.
+        let idle = if self.idle_timeout.is_zero() { MAX_AGE } else { self.idle_timeout.max(self.pto() * 3) };
+        let epitaph = Epitaph {
+            id: self.local_ids.first(),
+            remote: path.remote,
+            until: now + idle.min(MAX_AGE),
+            words: words.into(),
+        };
+        self.lifecycle.set_epitaph(epitaph);
     }
 
     fn open_close_packet(

@@ -197,7 +197,10 @@ impl Carriers<'_> {
                 }
             }
             // RFC 9000 §13.3 MUST-1: HANDSHAKE_DONE is repeated until it has arrived
-            SentFrame::HandshakeDone => self.control.handshake_done |= !arrived,
+            SentFrame::HandshakeDone => {
+                self.control.handshake_done |= !arrived;
+                self.control.handshake_done_arrived |= arrived;
+            }
             SentFrame::Ping => self.control.ping |= !arrived,
             SentFrame::SymbolAck { largest } => self.fec.on_report(arrived, largest),
             SentFrame::Symbol(_) => unreachable!("told above"),

@@ -7,6 +7,7 @@
 mod admission;
 mod config;
 mod early;
+mod epitaphs;
 mod handouts;
 mod routes;
 mod stateless;
@@ -27,11 +28,12 @@ use wire::{ConnectionId, Header, LongType, ResetToken};
 pub use self::config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
 };
+pub(crate) use self::epitaphs::{Epitaph, MAX_AGE, MAX_WORDS};
 pub use self::handouts::{TlsDone, TlsStep};
 pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
 use self::{
-    admission::FirstPacket, early::EarlyPackets, handouts::HandOuts, routes::Routes, stateless::Stateless,
-    strays::Strays,
+    admission::FirstPacket, early::EarlyPackets, epitaphs::Epitaphs, handouts::HandOuts, routes::Routes,
+    stateless::Stateless, strays::Strays,
 };
 use crate::{
     acks::Ecn,
@@ -132,6 +134,8 @@ pub struct EndpointStats {
     pub tokens_not_accepted: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,
+    /// Goodbyes sent again to clients that did not know that their connection is over.
+    pub goodbyes_repeated: u64,
 }
 
 impl std::ops::AddAssign for EndpointStats {
@@ -150,6 +154,7 @@ impl std::ops::AddAssign for EndpointStats {
         self.tokens_expired += other.tokens_expired;
         self.tokens_not_accepted += other.tokens_not_accepted;
         self.tokens_foreign += other.tokens_foreign;
+        self.goodbyes_repeated += other.goodbyes_repeated;
     }
 }
 
@@ -180,6 +185,7 @@ pub struct Endpoint {
     accepted: VecDeque<Handle>,
     stateless: Stateless,
     early: EarlyPackets,
+    epitaphs: Epitaphs,
     hand_outs: HandOuts,
     strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
@@ -208,6 +214,7 @@ impl Endpoint {
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
             early: EarlyPackets::default(),
+            epitaphs: Epitaphs::default(),
             hand_outs: HandOuts::default(),
             strays: Strays::default(),
             setups: 0,
@@ -382,7 +389,7 @@ impl Endpoint {
             // RFC 9368 §2.1 MUST NOT-1: a client sends no Version Negotiation
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
             Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
-            // RFC 9000 §5.2.2 SHOULD-4: a Handshake packet for no known connection is ignored
+            Header::Long { ty: LongType::Handshake, dcid, .. } => self.repeat_goodbye(now, &datagram, &dcid),
             // RFC 9000 §5.2.2 MUST-2: whatever else fits no connection is dropped
             _ => self.stats.dropped += 1,
         }
@@ -557,7 +564,7 @@ impl Endpoint {
 
     fn remove(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        let Some(connection) = slot.connection.take() else { return };
+        let Some(mut connection) = slot.connection.take() else { return };
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(at) = slot.wakeup.take() {
             self.wakeups.remove(&(at, index));
@@ -569,6 +576,9 @@ impl Endpoint {
         self.open -= 1;
         if !connection.was_connected() {
             self.half_open -= 1;
+        }
+        if let Some(epitaph) = connection.take_epitaph() {
+            self.epitaphs.keep(*epitaph);
         }
         self.free.push(index);
     }

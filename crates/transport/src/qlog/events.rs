@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{
     acks::Ecn,
+    error::Code,
     events::CloseReason,
-    observe::{DatagramsEvent, Initiator, RecoveryMetrics},
+    observe::{DatagramsEvent, Ending, Initiator, RecoveryMetrics},
 };
 
 #[derive(Serialize)]
@@ -70,8 +71,7 @@ pub(super) struct ConnectionClosed<'a> {
 }
 
 impl<'a> ConnectionClosed<'a> {
-    /// The data, and the state that the connection is in from here on.
-    pub(super) fn new(why: &'a CloseReason) -> (Self, &'static str) {
+    pub(super) fn new(why: &'a CloseReason, ending: Ending) -> Self {
         let local = Self { initiator: Some(InitiatorName::Local), ..Self::default() };
         let remote = Self { initiator: Some(InitiatorName::Remote), ..Self::default() };
         let with = |side: Self, error: &'a crate::TransportError, trigger| Self {
@@ -88,26 +88,27 @@ impl<'a> ConnectionClosed<'a> {
             ..side
         };
         match why {
-            CloseReason::ThisApplication { code } => (application(local, *code), "closing"),
+            CloseReason::ThisApplication { code } => application(local, *code),
             CloseReason::PeerApplication { code, reason } => {
-                (Self { reason: Some(String::from_utf8_lossy(reason)), ..application(remote, *code) }, "draining")
+                Self { reason: Some(String::from_utf8_lossy(reason)), ..application(remote, *code) }
             }
-            CloseReason::PeerMisbehaved(error) | CloseReason::HandshakeFailed(error) => {
-                (with(local, error, "error"), "closing")
-            }
+            CloseReason::PeerMisbehaved(error) | CloseReason::HandshakeFailed(error) => with(local, error, "error"),
             CloseReason::PeerClosed { error } => {
-                let trigger = if error.code.0 == 0 { "unspecified" } else { "error" };
-                (with(remote, error, trigger), "draining")
+                with(remote, error, if error.code.0 == 0 { "unspecified" } else { "error" })
             }
-            CloseReason::Reset => (Self { trigger: "stateless_reset", ..remote }, "draining"),
-            CloseReason::IdleTimeout => (Self { trigger: "idle_timeout", ..local }, "closed"),
-            CloseReason::HandshakeTimeout => {
-                (Self { trigger: "aborted", reason: Some("handshake timeout".into()), ..local }, "closed")
-            }
+            CloseReason::Reset => Self { trigger: "stateless_reset", ..remote },
+            CloseReason::IdleTimeout => Self { trigger: "idle_timeout", ..local },
+            // The draft has no word for it. A peer that is told reads NO_ERROR.
+            CloseReason::HandshakeTimeout => Self {
+                trigger: "aborted",
+                reason: Some("handshake timeout".into()),
+                connection_error: (ending == Ending::Closing).then_some(ErrorName(Code::NO_ERROR.0)),
+                ..local
+            },
             CloseReason::Stranded(_) => {
-                (Self { trigger: "aborted", reason: Some("no way to follow the client".into()), ..local }, "closed")
+                Self { trigger: "aborted", reason: Some("no way to follow the client".into()), ..local }
             }
-            CloseReason::VersionMismatch { .. } => (Self { trigger: "version_mismatch", ..local }, "closed"),
+            CloseReason::VersionMismatch { .. } => Self { trigger: "version_mismatch", ..local },
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{frames::FrameList, *};
 use crate::{
     Code, TransportError,
     events::CloseReason,
-    observe::{Initiator, LossEvent, Observer, PacketEvent, PacketSpace, RecoveryMetrics},
+    observe::{Ending, Initiator, LossEvent, Observer, PacketEvent, PacketSpace, RecoveryMetrics},
     recovery::LossTrigger,
     sent::SentFrame,
 };
@@ -201,37 +201,54 @@ fn every_end_of_a_connection_has_its_words() {
         (
             CloseReason::ThisApplication { code: 4 },
             json!({"initiator": "local", "application_error": "unknown", "error_code": 4, "trigger": "application"}),
+            Ending::Closing,
             "closing",
         ),
         (
             CloseReason::PeerApplication { code: 4, reason: Bytes::from_static(b"\xff") },
             json!({"initiator": "remote", "application_error": "unknown", "error_code": 4, "reason": "\u{fffd}",
                    "trigger": "application"}),
+            Ending::Draining,
             "draining",
         ),
-        (CloseReason::PeerMisbehaved(error()), error_data("local", "error"), "closing"),
-        (CloseReason::HandshakeFailed(error()), error_data("local", "error"), "closing"),
-        (CloseReason::PeerClosed { error: error() }, error_data("remote", "error"), "draining"),
-        (CloseReason::Reset, json!({"initiator": "remote", "trigger": "stateless_reset"}), "draining"),
-        (CloseReason::IdleTimeout, json!({"initiator": "local", "trigger": "idle_timeout"}), "closed"),
+        (CloseReason::PeerMisbehaved(error()), error_data("local", "error"), Ending::Closing, "closing"),
+        (CloseReason::HandshakeFailed(error()), error_data("local", "error"), Ending::Closing, "closing"),
+        (CloseReason::PeerClosed { error: error() }, error_data("remote", "error"), Ending::Draining, "draining"),
+        (
+            CloseReason::Reset,
+            json!({"initiator": "remote", "trigger": "stateless_reset"}),
+            Ending::Draining,
+            "draining",
+        ),
+        (CloseReason::IdleTimeout, json!({"initiator": "local", "trigger": "idle_timeout"}), Ending::Silent, "closed"),
         (
             CloseReason::HandshakeTimeout,
             json!({"initiator": "local", "reason": "handshake timeout", "trigger": "aborted"}),
+            Ending::Silent,
             "closed",
+        ),
+        (
+            CloseReason::HandshakeTimeout,
+            json!({"initiator": "local", "connection_error": "no_error", "reason": "handshake timeout",
+                   "trigger": "aborted"}),
+            Ending::Closing,
+            "closing",
         ),
         (
             CloseReason::Stranded(crate::MigrateError::Disabled),
             json!({"initiator": "local", "reason": "no way to follow the client", "trigger": "aborted"}),
+            Ending::Silent,
             "closed",
         ),
         (
             CloseReason::VersionMismatch { offered: vec![2] },
             json!({"initiator": "local", "trigger": "version_mismatch"}),
+            Ending::Silent,
             "closed",
         ),
     ];
-    for (reason, data, state) in cases {
-        let records = recorded(|writer| writer.closed(Instant::ZERO, &reason));
+    for (reason, data, ending, state) in cases {
+        let records = recorded(|writer| writer.closed(Instant::ZERO, &reason, ending));
         let expected = [
             ("quic:connection_closed".to_owned(), data),
             ("quic:connection_state_updated".to_owned(), json!({"new": state})),

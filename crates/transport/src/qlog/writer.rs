@@ -26,7 +26,7 @@ use crate::{
     crypto::CipherSuite,
     events::CloseReason,
     observe::{
-        DatagramsEvent, DropReason, Initiator, Limit, LossEvent, Migration, Observer, PacketEvent, PacketSpace,
+        DatagramsEvent, DropReason, Ending, Initiator, Limit, LossEvent, Migration, Observer, PacketEvent, PacketSpace,
         RecoveryMetrics, Start, Unsealed,
     },
     recovery::{GRANULARITY, LossTrigger},
@@ -388,9 +388,13 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
         self.event(now, "quic:mtu_updated", &MtuUpdated { old, new });
     }
 
-    fn closed(&mut self, now: Instant, reason: &CloseReason) {
-        let (data, state) = ConnectionClosed::new(reason);
-        self.event(now, "quic:connection_closed", &data);
+    fn closed(&mut self, now: Instant, reason: &CloseReason, ending: Ending) {
+        self.event(now, "quic:connection_closed", &ConnectionClosed::new(reason, ending));
+        let state = match ending {
+            Ending::Closing => "closing",
+            Ending::Draining => "draining",
+            Ending::Silent => "closed",
+        };
         self.enter(now, state);
         self.flush();
     }
