@@ -2,13 +2,15 @@
 
 mod site;
 
-use std::time::Duration;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use site::{Site, pattern};
+use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket, UnixListener},
+    sync::watch,
 };
 
 fn stream(rest: &str) -> String {
@@ -182,4 +184,83 @@ async fn names_choose_and_strangers_are_told() {
     assert!(matches!(reason, tiderace::CloseReason::PeerApplication { code: 1, .. }), "{reason}");
     // A protocol that nobody speaks ends in the handshake.
     assert!(site.try_quic(b"other").await.is_err());
+}
+
+/// A path to the gateway on which the gateway's datagrams wait while the switch is off.
+async fn path(gateway: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
+    let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    back.connect(gateway).await.unwrap();
+    let address = front.local_addr().unwrap();
+    let (switch, mut on) = watch::channel(true);
+    tokio::spawn(async move {
+        let (mut there, mut here) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut client = None;
+        loop {
+            let passes = *on.borrow_and_update();
+            tokio::select! {
+                Ok((length, from)) = front.recv_from(&mut there) => {
+                    client = Some(from);
+                    let _ = back.send(&there[..length]).await;
+                }
+                Ok(length) = back.recv(&mut here), if passes => {
+                    let _ = front.send_to(&here[..length], client.unwrap()).await;
+                }
+                changed = on.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+    (address, switch)
+}
+
+/// A connection of a client that comes back, whose handshake gets no answer until the switch is on.
+async fn comes_back(site: &Site) -> (Endpoint, Connection, watch::Sender<bool>) {
+    let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(b"test").early_data(true);
+    let config = ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(Profile::default()));
+    for _ in 0..100 {
+        let (through, switch) = path(site.address).await;
+        switch.send(false).unwrap();
+        let endpoint = Endpoint::client_for(through).unwrap();
+        match endpoint.connect(&config, through, "localhost").unwrap().into_early() {
+            Ok(connection) => return (endpoint, connection, switch),
+            Err(connecting) => {
+                switch.send(true).unwrap();
+                let connection = connecting.await.unwrap();
+                // The ticket comes a little later.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                connection.close(0, b"");
+            }
+        }
+    }
+    panic!("there is no ticket");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_in_early_data_wait_unless_both_the_stream_and_the_policy_take_them() {
+    let careful = "[[policy]]\nname = \"careful\"\nnetwork = \"127.0.0.0/8\"\nearly-data = false\n";
+    for (name, stream_takes, policy, at_once) in
+        [("both", true, "", true), ("stream", false, "", false), ("policy", true, careful, false)]
+    {
+        let (back_end, to) = listener().await;
+        let rest = format!(
+            "[transport]\nearly-data = true\n{policy}{}",
+            stream(&format!("{to}\nearly-data = {stream_takes}"))
+        );
+        let site = Site::start(&format!("early-{name}"), &rest);
+        let (_endpoint, quic, switch) = comes_back(&site).await;
+        let (mut send, _recv) = quic.open_bi_early().await.unwrap();
+        send.write_chunk(Bytes::from_static(b"early")).await.unwrap();
+        send.finish().unwrap();
+        let patience = Duration::from_secs(if at_once { 60 } else { 1 });
+        let early = tokio::time::timeout(patience, back_end.accept()).await;
+        assert_eq!((early.is_ok(), quic.is_established()), (at_once, false), "{name}");
+        switch.send(true).unwrap();
+        let accepted = match early {
+            Ok(accepted) => accepted,
+            Err(_) => tokio::time::timeout(Duration::from_secs(60), back_end.accept()).await.expect("it comes"),
+        };
+        let mut all = Vec::new();
+        accepted.unwrap().0.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"early", "{name}");
+    }
 }

@@ -116,6 +116,24 @@ async fn what_a_route_does_not_allow_is_not_carried() {
     assert_eq!(h3.send(connect).await.unwrap().status(), 405);
 }
 
+/// In HTTP/1.1 a wish may be passed over (RFC 9110 §7.8): the back end does not hear of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_a_route_does_not_allow_is_left_out() {
+    let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {
+        let asked = request.headers().contains_key("upgrade");
+        Response::new(full(if asked { "asked" } else { "not asked" }))
+    })
+    .await;
+    let site = Site::start("upgrade-refused", &route(&back_end.url()));
+    for (protocol, expected) in [("websocket", "asked"), ("connect-udp", "not asked")] {
+        let request =
+            Request::get("/").header("host", "localhost").header("connection", "Upgrade").header("upgrade", protocol);
+        let response = site.h1().await.send_request(request.body(full("")).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), expected, "{protocol}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_back_end_that_does_not_agree_begins_no_tunnel() {
     let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {
