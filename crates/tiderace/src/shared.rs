@@ -120,6 +120,16 @@ impl Waiters {
         self.writers.insert(id, waker.clone());
     }
 
+    /// Nobody reads from the stream any more. Whoever waited keeps no memory for it.
+    pub(crate) fn forget_reader(&mut self, id: StreamId) {
+        take(&mut self.readers, id);
+    }
+
+    /// Nobody writes to the stream any more. Who waited for its end, without holding it, is to be woken.
+    pub(crate) fn forget_writer(&mut self, id: StreamId) -> Option<Waker> {
+        take(&mut self.writers, id)
+    }
+
     /// From here on the end of the stream is of interest.
     pub(crate) fn follow_end(&mut self, id: StreamId) {
         self.ends.insert(id, End::Pending(None));

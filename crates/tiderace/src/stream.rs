@@ -180,8 +180,13 @@ impl Drop for SendStream {
             let _ = self.reset(0);
         }
         let mut state = self.connection.held.shared.lock();
-        if let Some(waiters) = state.connections.get_mut(&self.connection.held.handle) {
+        let waits = state.connections.get_mut(&self.connection.held.handle).and_then(|waiters| {
             waiters.forget_end(self.id);
+            waiters.forget_writer(self.id)
+        });
+        drop(state);
+        if let Some(waker) = waits {
+            waker.wake();
         }
     }
 }
@@ -356,7 +361,10 @@ impl RecvStream {
         self.ended = true;
         self.fetched.clear();
         let mut state = self.connection.held.shared.lock();
-        let result = self.connection.act(&mut state, |_, connection| connection.stop_sending(self.id, code))?;
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            waiters.forget_reader(self.id);
+            connection.stop_sending(self.id, code)
+        })?;
         state.wake_driver();
         result.map_err(|_| ReadError::StreamClosed)
     }

@@ -1,6 +1,13 @@
 //! Real sockets on loopback: what is sent arrives, and errors say whose fault they are.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Wake, Waker},
+};
 
 use bytes::Bytes;
 use tiderace::{
@@ -112,6 +119,39 @@ async fn a_dropped_stream_is_reset_and_stopped() {
         }
     };
     assert_eq!(stopped, tiderace::WriteError::Stopped(0));
+}
+
+/// Counts how often it wakes; and its clones, as any `Arc` does.
+struct Counts(AtomicUsize);
+
+impl Wake for Counts {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_gone_keeps_nobody_s_waker() {
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    let (mut send, _recv) = connected.open_bi().await.unwrap();
+    send.write_all(b"half").await.unwrap();
+    let (mut back, mut forth) = accepted.accept_bi().await.unwrap();
+    assert_eq!(forth.read_chunk(100).await.unwrap().unwrap(), "half");
+    let [reads, writes] = [0, 0].map(|_| Arc::new(Counts(AtomicUsize::new(0))));
+    let [reader, writer] = [&reads, &writes].map(|counts| Waker::from(counts.clone()));
+    // Who waits here goes on without the stream, as a task does that is given up while it waits.
+    assert!(forth.poll_read_chunk(&mut Context::from_waker(&reader), 100).is_pending());
+    let id = back.id();
+    assert!(accepted.poll_stopped(&mut Context::from_waker(&writer), id).is_pending());
+    drop((reader, writer));
+    assert_eq!((Arc::strong_count(&reads), Arc::strong_count(&writes)), (2, 2));
+    back.finish().unwrap();
+    drop((back, forth));
+    assert_eq!((Arc::strong_count(&reads), Arc::strong_count(&writes)), (1, 1));
+    // Who waits for the end of a stream that somebody else holds is told.
+    assert_eq!(writes.0.load(Ordering::Relaxed), 1);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(accepted.poll_stopped(&mut context, id).is_ready());
 }
 
 #[tokio::test]
