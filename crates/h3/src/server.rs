@@ -271,11 +271,15 @@ where
     let stopped = || async {
         poll_fn(|cx| shared.quic.poll_stopped(cx, id)).await;
     };
-    let response = tokio::select! {
-        response = service(request) => response,
-        () = stopped() => {
-            send.reset(Code::REQUEST_CANCELLED);
-            return Err(Error::Reset(Code::REQUEST_CANCELLED));
+    let response = {
+        // In its place, and in its scope: what is moved into a selection takes its room twice, for as long as the task is there.
+        let mut answer = pin!(service(request));
+        tokio::select! {
+            response = &mut answer => response,
+            () = stopped() => {
+                send.reset(Code::REQUEST_CANCELLED);
+                return Err(Error::Reset(Code::REQUEST_CANCELLED));
+            }
         }
     };
     let (head, body) = response.into_parts();

@@ -206,8 +206,11 @@ impl Sender {
     /// # Errors
     /// When the peer wants no more, or the connection is over.
     pub(crate) async fn data(&mut self, data: Bytes) -> Result<(), Error> {
+        let is_small = data.len() <= COPY;
+        // The head of a frame takes at most 16 bytes.
+        self.gathered.reserve(16 + if is_small { data.len() } else { 0 });
         frame::write_head(&mut self.gathered, frame::DATA, data.len() as u64);
-        if data.len() <= COPY {
+        if is_small {
             self.gathered.extend_from_slice(&data);
             if self.gathered.len() < GATHER {
                 return Ok(());

@@ -1,0 +1,62 @@
+//! What a request leaves behind: nothing.
+
+mod site;
+
+use http_body_util::BodyExt;
+use site::{BackEnd, Site, get, get1, mirror};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// Requests that fill caches and pools, and those that are counted.
+const FIRST: usize = 500;
+const COUNTED: usize = 2_000;
+/// Bytes that may stay for each of them: tables double now and then.
+const LEFT: usize = 8;
+
+/// Bytes that are in use after `COUNTED` calls beyond those before them, when it has become quiet.
+async fn grown(mut call: impl AsyncFnMut()) -> usize {
+    for _ in 0..FIRST {
+        call().await;
+    }
+    let before = dhat::HeapStats::get().curr_bytes;
+    for _ in 0..COUNTED {
+        call().await;
+    }
+    dhat::HeapStats::get().curr_bytes.saturating_sub(before)
+}
+
+#[tokio::test]
+async fn requests_on_one_connection_leave_nothing_behind() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let www = site::Directory::new("www-memory");
+    www.write("small", vec![b'x'; 1_000]);
+    let back_end = BackEnd::start(mirror).await;
+    let config = format!(
+        "[limits]\nfields = \"4 KiB\"\n[[route]]\nfiles = \"{}\"\n[[route]]\npath = \"/back\"\nto = \"{}\"\n",
+        www.0.display(),
+        back_end.url()
+    );
+    let site = Site::start("memory", &config);
+    for path in ["/small", "/back", "/none"] {
+        let (_endpoint, mut h3) = site.h3().await;
+        let url = format!("https://localhost{path}");
+        let left = grown(async || {
+            let answer = h3.send(get(&url)).await.unwrap();
+            answer.into_body().collect().await.unwrap();
+        });
+        let left = left.await;
+        assert!(left < LEFT * COUNTED, "HTTP/3, {path}: {left} bytes after {COUNTED} requests");
+        let mut h1 = site.h1().await;
+        let left = grown(async || {
+            h1.ready().await.unwrap();
+            h1.send_request(get1(path)).await.unwrap().into_body().collect().await.unwrap();
+        });
+        let left = left.await;
+        assert!(left < LEFT * COUNTED, "HTTP/1.1, {path}: {left} bytes after {COUNTED} requests");
+    }
+    // Given up before the answer is read.
+    let (_endpoint, mut h3) = site.h3().await;
+    let left = grown(async || drop(h3.send(get("https://localhost/small")).await.unwrap())).await;
+    assert!(left < LEFT * COUNTED, "{left} bytes after {COUNTED} requests that were given up");
+}
