@@ -113,12 +113,12 @@ impl Decoder {
     }
 
     fn apply(&mut self, instruction: &Instruction<'_>) -> Result<(), Fault> {
-        // RFC 9204 §2.2.3 MUST, §3.1 MUST: what is not there cannot be referred to.
+        // RFC 9204 §2.2.3 MUST-2, §3.1 MUST-2: what is not there, not any more or not at all, cannot be referred to
         const GONE: Fault = Fault::Wrong("an instruction refers to an entry that is not there");
         let (names, values) = (&mut self.names, &mut self.values);
         let entry = match instruction {
             Instruction::Capacity(capacity) => {
-                // RFC 9204 §4.3.1 MUST.
+                // RFC 9204 §4.3.1 MUST-2: not above what SETTINGS promise
                 let capacity = usize::try_from(*capacity).ok().filter(|capacity| *capacity <= self.max_capacity);
                 self.table.set_capacity(capacity.ok_or(Fault::Wrong("a capacity above what is allowed"))?);
                 return Ok(());
@@ -136,7 +136,8 @@ impl Decoder {
         };
         names.shrink_to(SCRATCH);
         values.shrink_to(SCRATCH);
-        // RFC 9204 §3.2.2 MUST.
+        // RFC 9204 §3.2 MUST NOT-1: that an entry is there already is no error
+        // RFC 9204 §3.2.2 MUST-1: one that is larger than the table is
         if self.table.insert(entry) { Ok(()) } else { Err(TOO_LARGE) }
     }
 
@@ -169,11 +170,13 @@ impl Decoder {
             }
         };
         let (names, values) = (&mut self.names, &mut self.values);
+        // RFC 9204 §2.2 MUST-1: fields come out in the order of their lines
         while !block.is_empty() {
             line(&self.table, prefix, &mut block, (names, values), &mut take)?;
         }
         names.shrink_to(SCRATCH);
         values.shrink_to(SCRATCH);
+        // RFC 9204 §2.2.2.1 MUST-1: a section that refers to the table is acknowledged
         if prefix.required > 0 {
             integer::push(answer, 7, 0x80, stream);
         }
@@ -193,17 +196,18 @@ impl Decoder {
     fn prefix(&self, block: &mut &[u8]) -> Result<Prefix, Fault> {
         let required = self.required(integer::read(block, 8)?)?;
         if required > self.table.inserted() {
-            // RFC 9204 §2.1.2 MUST: no stream may be blocked.
+            // RFC 9204 §2.1.2 MUST-2: SETTINGS allow no blocked streams
             return Err(Fault::Wrong("a section refers to an entry that has not come"));
         }
         let is_negative = block.first().is_some_and(|first| first & 0x80 != 0);
         let delta = integer::read(block, 7)?;
-        // RFC 9204 §4.5.1.2 MUST.
+        // RFC 9204 §4.5.1.2 MUST-1: a Sign of 1 takes more than Delta Base from above
         let base = if is_negative { required.checked_sub(delta + 1) } else { Some(required + delta) };
         Ok(Prefix { required, base: base.ok_or(Fault::Wrong("a negative Base"))? })
     }
 
-    /// The Required Insert Count that `encoded` stands for (RFC 9204 §4.5.1.1 MUST).
+    /// The Required Insert Count that `encoded` stands for (RFC 9204 §4.5.1.1 MUST-1: what no encoder
+    /// can have meant is wrong).
     fn required(&self, encoded: u64) -> Result<u64, Fault> {
         const WRONG: Fault = Fault::Wrong("a Required Insert Count that cannot be");
         if encoded == 0 {
@@ -268,9 +272,9 @@ fn line(
     (names, values): (&mut Vec<u8>, &mut Vec<u8>),
     take: &mut impl FnMut(&[u8], &[u8], bool),
 ) -> Result<(), Fault> {
-    // RFC 9204 §3.1 MUST.
+    // RFC 9204 §3.1 MUST-1: no index beyond the static table
     let fixed = |index: u64| static_table::get(index).ok_or(Fault::Wrong("an index beyond the static table"));
-    // RFC 9204 §2.2.3 MUST: what has left, or is not covered by the prefix, cannot be referred to.
+    // RFC 9204 §2.2.3 MUST-1, §2.2.1 MUST-1: what has left, or is not covered by the prefix, cannot be referred to
     let dynamic = |absolute: Option<u64>| {
         let absolute = absolute.filter(|absolute| *absolute < prefix.required);
         absolute

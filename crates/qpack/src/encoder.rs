@@ -102,7 +102,9 @@ impl Encoder {
             return;
         }
         self.peer_capacity = Some(max_table_capacity);
-        // RFC 9204 §3.2.3 MUST NOT: never more than the peer allows.
+        // RFC 9204 §3.2.3 MUST NOT-1, §4.3.1 MUST-1: never more than the peer allows
+        // RFC 9204 §3.2.3 MUST NOT-2, MUST NOT-3: of nothing, there is no table, and nothing is said about one
+        // RFC 9204 §4.3.1 MUST NOT-1: it is set once, before there is an entry that it could drive out
         let capacity = usize::try_from(max_table_capacity).unwrap_or(usize::MAX).min(self.max_capacity);
         if capacity >= OVERHEAD {
             self.table.set_capacity(capacity);
@@ -123,8 +125,10 @@ impl Encoder {
         instructions: &mut Vec<u8>,
     ) {
         let is_dynamic = self.table.capacity() > 0 && self.outstanding.takes(stream);
+        // RFC 9204 §2.1.2 MUST-1: nothing is referred to that the peer may not have, so no stream can become blocked
         let mut section = Section { is_dynamic, base: self.known, required: 0, oldest: u64::MAX };
         let mut lines = std::mem::take(&mut self.lines);
+        // RFC 9204 §2.1 MUST-1: lines stand in the order of the fields
         for field in fields {
             self.line(&field, &mut section, &mut lines, instructions);
         }
@@ -157,6 +161,7 @@ impl Encoder {
         // RFC 9204 §4.5.1.1: by what the peer allows, not by what is used of it.
         let range = 2 * (self.peer_capacity.unwrap_or(0) / OVERHEAD as u64);
         integer::push(block, 8, 0, section.required.checked_rem(range).unwrap_or(0) + 1);
+        // RFC 9204 §4.5.1.2 MUST NOT-1: all that is referred to is known, so Base is not below, and never negative
         integer::push(block, 7, 0, section.base - section.required);
     }
 
@@ -164,7 +169,7 @@ impl Encoder {
         let name_hash = hash::name(field.name);
         let name = static_table::name(field.name, name_hash);
         let index = name.and_then(|name| name.index);
-        // RFC 9204 §4.5.4 MUST: what must not be indexed is a literal, and says so.
+        // RFC 9204 §4.5.4 MUST-1, MUST-2, §7.1.3 MUST-1, MUST NOT-1: what must not be indexed is a literal, and says so
         if field.sensitive {
             literal(index, field, lines);
             return;
@@ -233,7 +238,7 @@ impl Encoder {
         habit(name, field) == Habit::Stable && self.table.leave_for(size) == Some(0)
     }
 
-    /// RFC 9204 §2.1.1 MUST NOT: nothing leaves that the peer may not have, or that a section which it may not have decoded refers
+    /// RFC 9204 §2.1.1 MUST NOT-1, §3.2.2 MUST NOT-1: nothing leaves that the peer may not have, or that a section which it may not have decoded refers
     /// to.
     fn has_room(&self, size: usize, section: &Section) -> bool {
         let stays = self.known.min(self.outstanding.oldest()).min(section.oldest);
@@ -315,12 +320,12 @@ impl Encoder {
             // What it referred to was known to be there: the Known Received Count stays (RFC 9204 §2.1.4).
             Instruction::Acknowledgment { stream } => {
                 if !self.outstanding.acknowledge(stream) {
-                    // RFC 9204 §4.4.1 MUST.
+                    // RFC 9204 §4.4.1 MUST-1: only what waits for it is acknowledged
                     return wrong("a section is acknowledged that was not sent, or already is");
                 }
             }
             Instruction::Cancellation { stream } => self.outstanding.cancel(stream),
-            // RFC 9204 §4.4.3 MUST, for both.
+            // RFC 9204 §4.4.3 MUST-1: neither nothing nor more than was sent
             Instruction::Increment { count: 0 } => return wrong("an Insert Count Increment of 0"),
             Instruction::Increment { count } if count > self.table.inserted() - self.known => {
                 return wrong("more entries are acknowledged than were sent");

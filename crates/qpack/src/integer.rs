@@ -3,7 +3,8 @@
 
 use crate::error::Fault;
 
-/// The largest value that is read; larger ones mean nothing in HTTP/3. RFC 9204 §4.1.1 MUST: 62 bits are read.
+/// The largest value that is read; larger ones mean nothing in HTTP/3. RFC 9204 §4.1.1 MUST-1: 62 bits are
+/// read.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
 /// Bytes that 62 bits need after the prefix. Zeros may make an encoding longer than it must be, but not longer than this.
@@ -39,6 +40,7 @@ pub(crate) fn read(bytes: &mut &[u8], prefix: u32) -> Result<u64, Fault> {
         let mut shift = 0;
         loop {
             if shift == 7 * MOST_BYTES {
+                // RFC 9204 §7.4 MUST-1: what is larger than can be read is an error, and does not wrap
                 return Err(Fault::Wrong("an integer of too many bytes"));
             }
             let (&byte, after) = rest.split_first().ok_or(Fault::Truncated)?;
@@ -75,6 +77,7 @@ mod tests {
         }
     }
 
+    /// RFC 9204 §7.4 MUST-1
     #[test]
     fn what_is_too_long_is_refused_before_it_ends() {
         let zeros = |count: usize| [&[0x3f][..], &vec![0x80; count], &[0]].concat();
@@ -92,6 +95,7 @@ mod tests {
     }
 
     proptest! {
+        /// RFC 9204 §4.1.1 MUST-1
         #[test]
         fn read_returns_what_was_written(value in 0..=MAX, shift in 0..62_u32, prefix in 1..=8_u32, flags in any::<u8>()) {
             let value = value >> shift;

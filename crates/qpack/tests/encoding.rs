@@ -103,6 +103,7 @@ fn larger_fields_than_a_quarter_of_the_table_stay_out() {
     assert_eq!(Pair::new(1_600).sights("x-unknown", &value[..=at_most]), None);
 }
 
+/// RFC 9204 §4.5.4 MUST-1
 #[test]
 fn sensitive_fields_say_so_and_are_never_in_the_table() {
     let mut pair = Pair::new(4_096);
@@ -119,6 +120,7 @@ fn sensitive_fields_say_so_and_are_never_in_the_table() {
     }
 }
 
+/// RFC 9204 §2.1 MUST-1, §2.1.2 MUST-1, §4.3.1 MUST NOT-1
 #[test]
 fn nothing_is_referred_to_before_it_is_acknowledged() {
     let mut pair = Pair::new(4_096);
@@ -145,6 +147,7 @@ fn nothing_is_referred_to_before_it_is_acknowledged() {
     assert_eq!(pair.encode(&fields).block.len(), 4);
 }
 
+/// RFC 9204 §3.2.3 MUST NOT-2, MUST NOT-3
 #[test]
 fn before_settings_and_without_a_table_nothing_is_written() {
     let mut without = Encoder::new(0);
@@ -159,6 +162,22 @@ fn before_settings_and_without_a_table_nothing_is_written() {
             assert!(instructions.is_empty());
             assert_eq!(block[..2], [0, 0]);
         }
+    }
+}
+
+/// RFC 9204 §3.2.3 MUST NOT-1, §4.3.1 MUST-1
+#[test]
+fn less_room_at_the_peer_than_could_be_used() {
+    let mut pair = Pair { decoder: Decoder::new(200), ..Pair::new(0) };
+    pair.encoder = Encoder::new(4_096);
+    pair.encoder.set_peer_capacity(200);
+    // Set Dynamic Table Capacity: 200.
+    assert_eq!(pair.exchange(&[("server", "something")]).instructions[..3], [0x3f, 0xa9, 0x01]);
+    for round in 0..50 {
+        let value = format!("value {round}");
+        pair.exchange(&[("x", &value)]);
+        pair.exchange(&[("x", &value)]);
+        assert!(pair.encoder.table_size() <= 200);
     }
 }
 
@@ -185,6 +204,7 @@ fn more_room_at_the_peer_than_is_used() {
     assert!(dynamic >= 200, "{dynamic}");
 }
 
+/// RFC 9204 §3.2.2 MUST NOT-1
 #[test]
 fn what_a_section_refers_to_stays_until_it_is_acknowledged() {
     let mut pair = Pair::new(400);
@@ -217,7 +237,7 @@ fn what_a_section_refers_to_stays_until_it_is_acknowledged() {
     assert_eq!(pair.encode(&held).block[0], 0, "it has left");
 }
 
-/// RFC 9204 §2.1.1: what the peer may not have yet does not leave.
+/// RFC 9204 §2.1.1 MUST NOT-1: what the peer may not have yet does not leave.
 #[test]
 fn what_is_not_acknowledged_stays() {
     let mut pair = Pair::new(400);
@@ -238,7 +258,7 @@ fn what_is_not_acknowledged_stays() {
     assert!(!pair.exchange(&next).instructions.is_empty());
 }
 
-/// Entries that are used stay, by duplicates, whatever passes through the table.
+/// Entries that are used stay, by duplicates, whatever passes through the table. RFC 9204 §4.5.1.2 MUST NOT-1: all of it is decoded.
 #[test]
 fn what_is_used_is_inserted_again_before_it_leaves() {
     let mut pair = Pair::new(1_000);

@@ -23,6 +23,7 @@ fn encoder() -> (Encoder, Vec<u8>) {
     (encoder, instructions)
 }
 
+/// RFC 9204 §4.4.1 MUST-1, §4.4.3 MUST-1
 #[test]
 fn answers_to_what_was_never_sent() {
     for wrong in [
@@ -83,6 +84,7 @@ fn sections_that_are_never_acknowledged_are_bounded() {
     assert_ne!(block[0], 0);
 }
 
+/// RFC 9204 §2.2.3 MUST-2, §3.1 MUST-2, §3.2.2 MUST-1, §4.3.1 MUST-2
 #[test]
 fn instructions_that_are_refused() {
     // Where an insertion begins after the capacity has been set: a name of 4000 bytes, then a value of 65.
@@ -106,6 +108,9 @@ fn instructions_that_are_refused() {
         (&[0x3f, 0xe1, 0x1f, 0x80, 0x00], 5),
         (&[0x3f, 0xe1, 0x1f, 0x00], 4),
         (&[0x3f, 0xe1, 0x1f, 0xff, 0x24, 0x00], 6),
+        // A table of 64 bytes, of which the second entry drives the first one out: a name, and a whole entry.
+        (&[0x3f, 0x21, 0x41, b'n', 0x01, b'0', 0x41, b'n', 0x01, b'1', 0x81, 0x01, b'2'], 13),
+        (&[0x3f, 0x21, 0x41, b'n', 0x01, b'0', 0x41, b'n', 0x01, b'1', 0x01], 11),
         // Huffman codes with an end inside.
         (&[0x3f, 0xe1, 0x1f, 0xc0, 0x84, 0xff, 0xff, 0xff, 0xff], 9),
     ] {
