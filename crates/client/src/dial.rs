@@ -330,6 +330,7 @@ async fn connect_quic(
     let endpoint = Endpoint::client_for(remote)
         .map_err(|error| Refusal { why: format!("no socket: {error}"), by_server: false })?;
     let endpoint = Arc::new(endpoint);
+    // RFC 9114 §3.1 MUST-1, MUST NOT-1, RFC 9114 §3.2 MUST-1, MUST-2: the host of the URI is asked for, and has to be the certificate's
     let connecting = endpoint.connect(&config, remote, &host)?;
     goodbyes.await_of(endpoint.clone());
     let connected = async {

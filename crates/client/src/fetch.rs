@@ -319,6 +319,7 @@ impl Client {
             }
             open = Some(guard);
         }
+        // RFC 9114 §3.1 SHOULD-1, RFC 9114 §3.1.2 MUST-1: QUIC is tried for https alone, and TCP beside it
         if target.secure {
             self.race(&target, job, route, live, open, begun).await
         } else {

@@ -52,6 +52,7 @@ impl Job {
     }
 
     /// Whether it can be sent again after this failure.
+    // RFC 9114 §4.1.1 SHOULD NOT-2
     pub(crate) fn survives(&self, failed: &Failed) -> bool {
         self.empty && (failed.unprocessed || self.head.method.is_idempotent())
     }
@@ -280,6 +281,7 @@ mod tests {
         assert_eq!(fields.len(), 2);
     }
 
+    /// RFC 9114 §4.1.1 SHOULD NOT-2
     #[test]
     fn only_what_has_no_content_is_sent_twice() {
         let body = |text: &'static str| http_body_util::Full::from(text).map_err(|never| match never {}).boxed_unsync();

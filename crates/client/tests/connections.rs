@@ -156,6 +156,7 @@ fn serve(endpoint: Arc<Endpoint>, too_early: u32, thinks: Duration) -> Arc<Atomi
     early
 }
 
+/// RFC 9114 §10.9 MUST-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn safe_requests_leave_early_and_too_early_ones_again() {
     let (endpoint, trust) = early_server();

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use site::{PATIENT, Site, client, content};
 use tiderace_client::{
-    Client, FetchError, Leg, Trust, Verdict,
+    Client, FetchError, Leg, Route, Trust, Verdict,
     proxy::{self, Proxy, Secure},
     race::Avoided,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,6 +28,7 @@ async fn quic_is_used_where_it_works() {
     assert_eq!(content(fetched).await.1, Verdict::NotTried(Avoided::Unwanted));
 }
 
+/// RFC 9114 §3.1 SHOULD-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     let shedding = Site::new("sheds", "[http3]\nshed = true\n");
@@ -74,4 +75,25 @@ async fn an_answer_of_the_proxy_arrives_although_the_program_still_sends() {
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("and CONNECT\n"), "{answer}");
     sending.abort();
     serving.abort();
+}
+
+/// RFC 9114 §3.1.2 MUST-1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_https_is_asked_over_tcp() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut asked = [0; 1_000];
+        let _ = stream.read(&mut asked).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        let _ = stream.read(&mut asked).await;
+    });
+    // Where QUIC would be spoken, nothing is heard.
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let route = Route { udp: Some(silent.local_addr().unwrap()), ..Route::default() };
+    let request = http::Request::get(format!("http://{address}/")).body(http_body_util::Empty::<bytes::Bytes>::new());
+    let fetched = Client::new(&Trust::Platform).unwrap().send(request.unwrap(), &route).await.unwrap();
+    assert_eq!((fetched.protocol, fetched.response.status().as_u16()), ("http/1.1", 200));
+    assert!(silent.try_recv(&mut [0; 10]).is_err());
 }

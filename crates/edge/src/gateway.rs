@@ -71,7 +71,7 @@ fn find(
 ) -> Result<Arc<Target>, StatusCode> {
     let host = host(request).ok_or(StatusCode::BAD_REQUEST)?;
     story.host.clone_from(&host);
-    // A gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8).
+    // RFC 9114 §4.4 SHOULD-3: a gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8)
     if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
@@ -124,7 +124,7 @@ async fn respond(
     story: &mut Story,
 ) -> Response<AnyBody> {
     if let Some(connection) = &peer.early {
-        // RFC 8470 §3: what may not happen twice waits until the handshake has shown who asks.
+        // RFC 9114 §10.9 MUST-1 (RFC 8470 §3): what may not happen twice waits until the handshake has shown who asks.
         let by_policy = peer.course.as_ref().is_none_or(|course| course.takes_early_data());
         let may_happen_twice = request.method().is_safe() && target.route.early_data && by_policy;
         if !may_happen_twice {
@@ -150,8 +150,12 @@ async fn respond(
     }
     let tunnel = asked.map(|asked| {
         let capsules = asked.has_capsules(request.headers());
-        (asked, tunnel::Client::of(&mut request), capsules)
+        if capsules && Asked::is_malformed(request.headers()) {
+            return Err(());
+        }
+        Ok((asked, tunnel::Client::of(&mut request), capsules))
     });
+    let Ok(tunnel) = tunnel.transpose() else { return plain(StatusCode::BAD_REQUEST) };
     let headers = request.headers_mut();
     fields::strip(headers);
     fields::introduce(headers, peer.remote.ip(), &story.host, story.early);
@@ -183,6 +187,9 @@ async fn respond(
         asked.answer(&mut response);
         let body = client.carry(back_end, capsules);
         return response.map(|_| body);
+    }
+    if tunnel.is_some() && !response.status().is_success() {
+        switch::strip_refusal(response.headers_mut());
     }
     if tunnel.is_some_and(|(asked, ..)| asked.how == How::Connect) && response.status().is_success() {
         // The client would take it for the beginning of its tunnel (RFC 8441 §4, RFC 9220 §3).

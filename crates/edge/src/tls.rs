@@ -197,11 +197,13 @@ impl Tls {
         }
         tcp.ticketer = Arc::new(keys::TcpTickets(keeping.ring.clone()));
         tcp.session_storage = Arc::new(Nothing);
+        let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, ..Default::default() };
         let mut quic = RustlsServer::builder()
             .certificates(names)
             .ring(keeping.ring.clone())
             .strike_register(keeping.strikes.clone())
-            .early_data(config.transport.early_data);
+            .early_data(config.transport.early_data)
+            .early_data_state(h3_quic::server::early_data_state(&settings));
         if config.capture.enabled {
             quic = quic.key_log(Arc::new(KeySpy(keeping.captures.clone())));
         }

@@ -107,6 +107,7 @@ async fn over_h3(site: &Site, fields: &[Field]) {
     tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the stream ends");
 }
 
+/// RFC 9114 §4.1.2 MUST NOT-1, RFC 9114 §10.3 MUST-1, MUST-2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_abuse_of_fields_reaches_a_back_end() {
     let (back_end, reached) = BackEnd::counting().await;

@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use site::{BackEnd, Site, full, get, get1, mirror, pattern, text};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn route(to: &str) -> String {
     format!("[[route]]\nto = \"{to}\"\n")
@@ -54,6 +54,8 @@ async fn all_versions_reach_the_back_end() {
     assert!(!response.headers().contains_key("alt-svc"));
     let said = json(&text(response).await);
     assert_eq!((said["uri"].as_str(), said["version"].as_str()), (Some("/h3"), Some("HTTP/1.1")));
+    // RFC 9114 §4.3.1 MUST-2
+    assert_eq!(said["fields"]["host"], "localhost");
 
     let path = site.directory.0.join("access.log");
     for _ in 0..100 {
@@ -307,4 +309,35 @@ async fn a_slow_back_end_is_a_timeout() {
     let site = Site::start("slow", &format!("[[route]]\ntimeout = \"200 ms\"\nto = \"{}\"\n", slow.url()));
     let (_endpoint, mut h3) = site.h3().await;
     assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 504);
+}
+
+/// RFC 9204 §7.1.3 MUST-2
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_to_be_indexed_stays_so() {
+    // `x-secret` as a new name in HPACK (RFC 7541 §6.2), in Huffman codes.
+    const NAME: [u8; 7] = [0x86, 0xf2, 0xb2, 0x0a, 0x4b, 0x0a, 0x9f];
+    for (sensitive, kind) in [(true, 0x10), (false, 0x40)] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let site = Site::start("sensitive", &route(&format!("h2c://{}", listener.local_addr().unwrap())));
+        // What stands before the name says whether it may be indexed.
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            let mut seen = Vec::new();
+            loop {
+                if let Some(at) = seen.windows(NAME.len()).position(|bytes| bytes == NAME) {
+                    return seen[at - 1];
+                }
+                assert!(stream.read_buf(&mut seen).await.unwrap() > 0, "it does not come: {seen:x?}");
+            }
+        });
+        let (_endpoint, mut h3) = site.h3().await;
+        let mut value = http::HeaderValue::from_static("value");
+        value.set_sensitive(sensitive);
+        let mut request = get("https://localhost/");
+        request.headers_mut().insert("x-secret", value);
+        let asking = tokio::spawn(async move { h3.send(request).await.map(|_| ()) });
+        assert_eq!(heard.await.unwrap(), kind);
+        asking.abort();
+    }
 }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, read};
-use tiderace::{ClientConfig, Endpoint, Profile, RustlsClient};
+use tiderace::{ClientConfig, EarlyData, Endpoint, Profile, RustlsClient};
 
 /// The policies that requests were under, from the access log.
 fn logged(site: &Site) -> Vec<Option<String>> {
@@ -117,8 +117,8 @@ async fn what_the_path_shows_changes_the_policy() {
     assert_eq!(last.as_deref(), Some("near"));
 }
 
-/// What the back end was told about a request of a client that comes back: whether it came as early data.
-async fn comes_back(site: &Site, tls: &Arc<RustlsClient>) -> (bool, String) {
+/// A visit of a client that comes back: whether its request left as early data, what became of that, and the answer.
+async fn visit(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
     let config = ClientConfig::new(tls.clone(), Arc::new(Profile::default()));
     let endpoint = Endpoint::client_for(site.address).unwrap();
     let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
@@ -131,9 +131,16 @@ async fn comes_back(site: &Site, tls: &Arc<RustlsClient>) -> (bool, String) {
     // The ticket for the next time.
     connection.established().await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    (early, String::from_utf8(body.to_vec()).unwrap())
+    (early, connection.early_data(), String::from_utf8(body.to_vec()).unwrap())
 }
 
+/// What the back end was told about a request of a client that comes back: whether it came as early data.
+async fn comes_back(site: &Site, tls: &Arc<RustlsClient>) -> (bool, String) {
+    let (early, _, answer) = visit(site, tls).await;
+    (early, answer)
+}
+
+/// RFC 9114 §10.9 MUST-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_may_refuse_to_serve_early_data() {
     let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {
@@ -189,4 +196,31 @@ async fn who_was_told_of_http3_and_came() {
     assert!(bytes("in", "plain") > bytes("in", "compressed") && bytes("in", "compressed") > 0.0);
     assert_eq!(site.h2().await.send_request(get("https://localhost/")).await.unwrap().status(), 200);
     assert_eq!(site.figure(told), 1.0, "each client is counted once");
+}
+
+/// RFC 9114 §7.2.4.2 MUST NOT-3, MUST NOT-4, RFC 9204 §3.2.3 MUST-1, RFC 9297 §2.1.1 MUST-3
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn early_data_by_other_settings_is_refused() {
+    let back_end = BackEnd::start(|_| async { Response::new(full("ok")) }).await;
+    let config = |fields: u32| {
+        format!(
+            "[transport]\nearly-data = true\n[limits]\nfields = \"{fields} KiB\"\n[[route]]\nto = \"{}\"\nearly-data = true\n",
+            back_end.url()
+        )
+    };
+    let site = Site::start("early-settings", &config(64));
+    let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(b"h3").early_data(true);
+    let tls = Arc::new(tls.build().unwrap());
+    // On a busy machine a ticket may come late: then there is nothing to offer, and another round.
+    for fields in (10..50).rev() {
+        while visit(&site, &tls).await.1 != EarlyData::Accepted {}
+        site.configure(&config(fields));
+        site.process.reload().await.unwrap();
+        match visit(&site, &tls).await.1 {
+            EarlyData::Rejected => return,
+            EarlyData::Accepted => panic!("a client may have gone by the limit of before"),
+            _ => {}
+        }
+    }
+    panic!("no ticket ever came in time");
 }

@@ -111,7 +111,7 @@ async fn what_a_route_does_not_allow_is_not_carried() {
     let (_endpoint, mut h3) = site.h3().await;
     let connect = Request::connect("https://localhost/").extension(Protocol::from_static("connect-udp"));
     assert_eq!(h3.send(connect.body(full("")).unwrap()).await.unwrap().status(), 501);
-    // A plain CONNECT asks for a tunnel to anywhere.
+    // RFC 9114 §4.4 SHOULD-3: a plain CONNECT asks for a tunnel to anywhere
     let connect = Request::connect("localhost:443").body(full("")).unwrap();
     assert_eq!(h3.send(connect).await.unwrap().status(), 405);
 }
@@ -174,9 +174,10 @@ async fn proxy(mut request: Request<hyper::body::Incoming>) -> Response<site::Bo
         stream.shutdown().await.unwrap();
     });
     let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "connect-udp");
-    response.header("capsule-protocol", "?1").body(full("")).unwrap()
+    response.header("capsule-protocol", "?1").header("content-type", "text/plain").body(full("")).unwrap()
 }
 
+/// RFC 9297 §3.2 SHOULD-1, SHOULD-2, MUST NOT-2, RFC 9297 §3.5 MUST NOT-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datagrams_are_capsules_for_the_back_end() {
     let back_end = BackEnd::start(proxy).await;
@@ -212,4 +213,46 @@ async fn datagrams_are_capsules_for_the_back_end() {
     assert_eq!(read(&mut heard, large.len()).await, large.to_ascii_uppercase());
     drop(say);
     assert!(heard.frame().await.is_none());
+}
+
+/// RFC 9297 §3.2 MUST NOT-1, MUST-2, RFC 9297 §3.3 MUST-1, MUST-5
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_breaks_the_rules_for_capsules() {
+    let back_end = BackEnd::start(proxy).await;
+    let site = Site::start("capsules", &format!("{}tunnels = [\"connect-udp\"]\n", route(&back_end.url())));
+    let (_endpoint, mut h3) = site.h3().await;
+    let connect = || {
+        let connect = Request::connect("https://localhost/.well-known/masque/udp/192.0.2.6/443/");
+        connect.extension(Protocol::from_static("connect-udp")).header("capsule-protocol", "?1")
+    };
+    for (name, value) in [("content-length", "5"), ("content-type", "text/plain")] {
+        let request = connect().header(name, value).body(full("")).unwrap();
+        assert_eq!(h3.send(request).await.unwrap().status(), 400, "{name}");
+    }
+    let (mut say, body) = Channel::<Bytes, std::io::Error>::new(1);
+    let response = h3.send(connect().body(body).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(!response.headers().contains_key("content-type"), "of the back end");
+    // The end in the middle of a capsule.
+    say.send_data(Bytes::from_static(&[0x29, 0x05, 1, 2])).await.unwrap();
+    drop(say);
+    let mut heard = response.into_body();
+    let end = tokio::time::timeout(std::time::Duration::from_secs(20), heard.frame()).await.expect("there is an end");
+    assert!(end.is_some_and(|frame| frame.is_err()), "it breaks off");
+}
+
+/// RFC 9297 §3.4 MUST NOT-1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_refuses_a_tunnel_says_nothing_about_capsules() {
+    let back_end = BackEnd::start(|_| async {
+        Response::builder().status(404).header("capsule-protocol", "?1").body(full("")).unwrap()
+    })
+    .await;
+    let site = Site::start("no-capsules", &format!("{}tunnels = [\"connect-udp\"]\n", route(&back_end.url())));
+    let (_endpoint, mut h3) = site.h3().await;
+    let connect = Request::connect("https://localhost/.well-known/masque/udp/192.0.2.6/443/");
+    let connect = connect.extension(Protocol::from_static("connect-udp")).header("capsule-protocol", "?1");
+    let response = h3.send(connect.body(full("")).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 404);
+    assert!(!response.headers().contains_key("capsule-protocol"));
 }

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{
     client::Handle,
-    error::{Code, Error},
+    error::{Code, Error, Violation},
     stream::Receiver,
 };
 
@@ -40,6 +40,7 @@ impl Incoming {
         Self { source, at, promised, unread }
     }
 
+    // RFC 9114 §4.1 SHOULD-1: what is there is handed on before the rest has come
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         loop {
             match self.at {
@@ -79,11 +80,11 @@ impl Incoming {
         error
     }
 
-    /// RFC 9114 §4.1.2: a message whose length is not what its fields say is malformed.
+    /// A message whose length is not what its fields say is malformed (RFC 9114 §4.1.2).
     fn mismatch(&mut self) -> Error {
-        self.source.stop(Code::MESSAGE_ERROR);
-        let reason = "the content is not as long as content-length says".to_owned();
-        self.fail(Error::Protocol { code: Code::MESSAGE_ERROR, reason })
+        let reason = "the content is not as long as its fields say".to_owned();
+        let error = self.source.malformed(Violation { code: Code::MESSAGE_ERROR, reason });
+        self.fail(error)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -132,7 +133,7 @@ pub struct RequestBody {
 impl RequestBody {
     /// `promised` is the content's length, if the fields have it.
     pub(crate) fn new(source: Receiver, promised: Option<u64>) -> Self {
-        // RFC 9114 §4.1: a server that needs no more of a request stops it with H3_NO_ERROR.
+        // RFC 9114 §4.1 SHOULD-3: a server that needs no more of a request stops it with H3_NO_ERROR
         Self { incoming: Incoming::new(source, promised, Code::NO_ERROR) }
     }
 }
@@ -147,6 +148,7 @@ pub struct ResponseBody {
 impl ResponseBody {
     /// `promised` is the content's length, if the fields have it.
     pub(crate) fn new(source: Receiver, promised: Option<u64>, handle: Arc<Handle>) -> Self {
+        // RFC 9114 §4.1.1 SHOULD-4, MUST NOT-2
         Self { incoming: Incoming::new(source, promised, Code::REQUEST_CANCELLED), _handle: handle }
     }
 }

@@ -20,6 +20,7 @@ pub struct Capsule {
 ///
 /// # Panics
 /// When `ty` is 2^62 or more.
+// RFC 9297 §3.3 MUST-2
 pub fn write(out: &mut Vec<u8>, ty: u64, value: &[u8]) {
     wire::varint::push(out, ty);
     wire::varint::push(out, value.len() as u64);
@@ -48,7 +49,8 @@ impl Capsules {
     /// more than one capsule.
     ///
     /// # Errors
-    /// When one is longer than is taken.
+    /// When one is longer than is taken: it is not kept.
+    // RFC 9297 §3.5 SHOULD-2, SHOULD-3
     pub fn take(&mut self) -> Result<Option<Capsule>, Error> {
         let mut reader = wire::Reader::new(&self.held);
         let (Ok(ty), Ok(length)) = (reader.varint(), reader.varint()) else { return Ok(None) };
@@ -64,7 +66,7 @@ impl Capsules {
         Ok(Some(Capsule { ty, value: self.held.split_to(length).freeze() }))
     }
 
-    /// Whether the stream may end here (RFC 9297 §3.3: in the middle of a capsule it is malformed).
+    /// Whether the stream may end here (RFC 9297 §3.3 MUST-5: in the middle of a capsule it is malformed).
     pub fn is_between(&self) -> bool {
         self.held.is_empty()
     }
@@ -74,6 +76,7 @@ impl Capsules {
 mod tests {
     use super::*;
 
+    /// RFC 9297 §3.3 MUST-2
     #[test]
     fn what_is_written_is_read_however_it_arrives() {
         let mut bytes = Vec::new();
@@ -94,6 +97,7 @@ mod tests {
         }
     }
 
+    /// RFC 9297 §3.5 SHOULD-2, SHOULD-3
     #[test]
     fn one_that_is_too_long_is_refused_before_it_comes() {
         let mut capsules = Capsules::new(99);

@@ -81,6 +81,7 @@ impl SendRequest {
         B::Error: std::fmt::Display + Send,
     {
         let shared = &self.handle.shared;
+        // RFC 9114 §10.9 MUST-1 (RFC 8470 §4): what may not happen twice does not leave early
         if !request.method().is_safe() && !shared.quic.is_established() {
             shared.quic.established().await?;
         }
@@ -93,32 +94,53 @@ impl SendRequest {
                 return Err(Error::NoConnectProtocol);
             }
         }
-        let authority = fields::authority(&head)?;
+        let target = fields::target(&head, protocol)?;
+        // RFC 9114 §7.2.4.2 SHOULD NOT-1: the server's settings are not waited for
+        // RFC 9114 §5.2 MUST NOT-1: a server that takes its leave gets no more requests, whatever number it names
+        let is_going = || shared.lock().goaway.is_some();
+        if is_going() {
+            return Err(Error::GoingAway);
+        }
         let (send, recv) = tokio::select! {
             biased;
             opened = shared.quic.open_bi_early() => opened.map_err(|reason| self.not_sent(reason.into()))?,
             going = heard(shared, |state| state.goaway) => return Err(going.err().unwrap_or(Error::GoingAway)),
         };
+        // RFC 9114 §4.1 MUST-1: a stream of its own
         let id = send.id();
-        if shared.lock().goaway.is_some_and(|number| id.0 >= number) {
+        if is_going() {
             return Err(Error::GoingAway);
         }
         shared.quic.set_priority(id, priority::of(&head.headers));
         let mut recv = Receiver::new(recv, shared.clone());
         let mut send = Sender::new(send, shared.clone());
         let datagrams = protocol.map(|_| Datagrams::new(shared, id));
-        send.fields(|| fields::of_request(&head, authority, protocol))?;
+        if datagrams.is_some() {
+            send.has_datagrams();
+            recv.has_datagrams();
+        }
+        send.fields(|| fields::of_request(&head, &target, protocol))?;
+        let is_connect = head.method == http::Method::CONNECT;
         if body.is_end_stream() {
             match send.finish().await {
-                // RFC 9114 §4.1: a server that has answered may need no more of the request. Its answer counts.
-                Err(Error::Reset(Code::NO_ERROR)) => {}
+                // RFC 9114 §4.1 MUST NOT-3, RFC 9114 §8 MUST-1: a server that has answered may need no more of the
+                // request, whatever it says about that. Its answer counts.
+                Err(Error::Reset(_)) => {}
                 ended => ended?,
             }
         } else {
-            let handle = self.handle.clone();
+            let (handle, given_up) = (self.handle.clone(), recv.given_up());
+            if is_connect {
+                send.become_tunnel();
+            }
+            // RFC 9114 §4.1 MUST NOT-2, SHOULD-4: whether or not it is answered meanwhile
             tokio::spawn(async move {
-                if let Err(error) = send_body(&mut send, body).await {
-                    tracing::debug!("the body of a request was not sent to its end: {error}");
+                tokio::select! {
+                    sent = send_body(&mut send, body) => if let Err(error) = sent {
+                        tracing::debug!("the body of a request was not sent to its end: {error}");
+                    },
+                    // RFC 9114 §4.1.1 SHOULD-1: whoever gives the response up ends both directions
+                    code = given_up => send.reset(code),
                 }
                 drop(handle);
             });
@@ -127,25 +149,30 @@ impl SendRequest {
             let collector = tokio::select! {
                 biased;
                 collector = recv.head() => collector,
-                // RFC 9114 §5.2: the server says that it has not acted on the request, and will not.
+                // The server says (RFC 9114 §5.2) that it has not acted on the request, and will not.
                 going = heard(shared, |state| state.goaway.filter(|number| id.0 >= *number)) => {
                     Err(going.err().unwrap_or(Error::GoingAway))
                 }
             };
             match collector?.response() {
-                // RFC 9114 §4.1: interim responses come before the one that counts.
+                // Interim responses come before the one that counts (RFC 9114 §4.1).
                 Ok(response) if response.status().is_informational() => {}
                 Ok(response) => break response,
-                Err(violation) => {
-                    recv.stop(violation.code);
-                    return Err(violation.into());
-                }
+                // RFC 9114 §4.1.2 MUST-1, MUST NOT-2: what is malformed is no response
+                Err(violation) => return Err(recv.malformed(violation)),
             }
         };
-        let length = promised(response.headers())?;
-        // RFC 9110 §8.6: what would have come to another request, or before.
+        // RFC 9110 §8.6: what would have come to another request, or before; nothing comes.
         let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
-        let length = length.filter(|_| !is_empty);
+        let length = if is_connect && response.status().is_success() {
+            // A tunnel has no length, whatever its head says (RFC 9110 §9.3.6).
+            recv.agreement().seal();
+            None
+        } else if is_empty {
+            Some(0)
+        } else {
+            promised(response.headers()).map_err(|violation| recv.malformed(violation))?
+        };
         let mut response = response.map(|()| ResponseBody::new(recv, length, self.handle.clone()));
         if let Some(datagrams) = datagrams {
             response.extensions_mut().insert(datagrams);

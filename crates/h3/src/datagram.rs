@@ -26,6 +26,10 @@ struct Flow {
     waiting: VecDeque<Bytes>,
     bytes: usize,
     reader: Option<Waker>,
+    /// This end has ended what it sends on the stream.
+    has_said_all: bool,
+    /// The peer has, or is not heard any more.
+    has_heard_all: bool,
 }
 
 /// The requests of a connection that have datagrams, by number of their stream.
@@ -36,18 +40,21 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Takes a QUIC datagram. One for a request that is not known, not yet or not any more, is dropped (RFC 9297 §2.1).
+    /// Takes a QUIC datagram. One for a request that is not known is dropped.
     ///
     /// # Errors
     /// H3_DATAGRAM_ERROR when it names no request.
     pub(crate) fn take(&mut self, mut datagram: Bytes) -> Result<(), Violation> {
         let mut reader = wire::Reader::new(&datagram);
+        // RFC 9297 §2.1 MUST-1, MUST-2
         let Some(quarter) = reader.varint().ok().filter(|quarter| *quarter <= MAX_QUARTER) else {
             let reason = "a datagram that names no request".to_owned();
             return Err(Violation { code: Code::DATAGRAM_ERROR, reason });
         };
         let head = reader.position();
-        let Some(flow) = self.open.get_mut(&(quarter * 4)) else { return Ok(()) };
+        // RFC 9297 §2.1 SHALL-1, MUST-3: one for a stream that is not there yet, or is over, is dropped
+        let flow = self.open.get_mut(&(quarter * 4)).filter(|flow| !flow.has_heard_all);
+        let Some(flow) = flow else { return Ok(()) };
         datagram.advance(head);
         flow.bytes += datagram.len();
         flow.waiting.push_back(datagram);
@@ -58,6 +65,23 @@ impl Flows {
             reader.wake();
         }
         Ok(())
+    }
+
+    /// This end has ended what it sends on a stream.
+    pub(crate) fn end_sending(&mut self, stream: u64) {
+        if let Some(flow) = self.open.get_mut(&stream) {
+            flow.has_said_all = true;
+        }
+    }
+
+    /// Nothing more comes on a stream.
+    pub(crate) fn end_receiving(&mut self, stream: u64) {
+        if let Some(flow) = self.open.get_mut(&stream) {
+            flow.has_heard_all = true;
+            if let Some(reader) = flow.reader.take() {
+                reader.wake();
+            }
+        }
     }
 
     /// Tells all readers that nothing more comes.
@@ -87,20 +111,26 @@ impl Datagrams {
         Self(Arc::new(Inner { shared: shared.clone(), stream }))
     }
 
-    /// The most bytes that a datagram may have at the moment; `None` while the peer is not known to take any, or takes none.
+    /// The most bytes that a datagram may have at the moment; `None` while the peer is not known to take any, or takes none, and when this
+    /// end has ended what it sends on the stream.
     pub fn max_size(&self) -> Option<usize> {
         let Inner { shared, stream } = &*self.0;
-        let understood = shared.settings.datagrams && shared.lock().peer.is_some_and(|peer| peer.datagrams);
-        let room = shared.quic.max_datagram_size().filter(|_| understood)?;
+        let may_be_sent = {
+            let state = shared.lock();
+            // RFC 9297 §2.1.1 MUST NOT-1: not before both ends have said that they take some
+            let understood = shared.settings.datagrams && state.peer.is_some_and(|peer| peer.datagrams);
+            // RFC 9297 §2 MUST-1, RFC 9297 §2.1 MUST NOT-1: nor behind the end of the stream
+            understood && state.flows.open.get(&stream.0).is_some_and(|flow| !flow.has_said_all)
+        };
+        let room = shared.quic.max_datagram_size().filter(|_| may_be_sent)?;
         room.checked_sub(wire::varint::len(stream.0 / 4))
     }
 
     /// Queues a datagram. Nobody sends it again when it is lost.
     ///
     /// # Errors
-    /// When it is larger than [`max_size`](Self::max_size), the peer is not known to take any, or the connection is over.
+    /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection is over.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
-        // RFC 9297 §2.1.1: not before the peer has said that it takes some.
         let Some(max) = self.max_size() else { return Err(SendDatagramError::Unsupported.into()) };
         if payload.len() > max {
             return Err(SendDatagramError::TooLarge { len: payload.len(), max }.into());
@@ -112,17 +142,18 @@ impl Datagrams {
         shared.quic.send_datagram(datagram.into())
     }
 
-    /// The next datagram from the peer, of those that fit into 64 KiB; `None` when the connection is over.
+    /// The next datagram from the peer, of those that fit into 64 KiB; `None` when the connection is over,
+    /// or what comes on the stream.
     pub async fn recv(&self) -> Option<Bytes> {
         let Inner { shared, stream } = &*self.0;
         poll_fn(|cx| {
-            let flows = &mut shared.lock().flows;
-            let Some(flow) = flows.open.get_mut(&stream.0) else { return Poll::Ready(None) };
+            let Flows { open, is_over } = &mut shared.lock().flows;
+            let Some(flow) = open.get_mut(&stream.0) else { return Poll::Ready(None) };
             if let Some(datagram) = flow.waiting.pop_front() {
                 flow.bytes -= datagram.len();
                 return Poll::Ready(Some(datagram));
             }
-            if flows.is_over {
+            if *is_over || flow.has_heard_all {
                 return Poll::Ready(None);
             }
             flow.reader = Some(cx.waker().clone());
@@ -148,6 +179,7 @@ mod tests {
         flows
     }
 
+    /// RFC 9297 §2.1 MUST-1, MUST-2, MUST-3, SHALL-1
     #[test]
     fn a_datagram_goes_to_its_request() {
         let mut flows = flows();
@@ -158,6 +190,10 @@ mod tests {
         for bad in [&b""[..], b"\xc0", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
             assert_eq!(flows.take(Bytes::from_static(bad)).unwrap_err().code, Code::DATAGRAM_ERROR);
         }
+        // And behind the end of its stream to nobody.
+        flows.end_receiving(8);
+        flows.take(Bytes::from_static(b"\x02late")).unwrap();
+        assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The control stream of this end. It says its settings and two numbers at most, so that it needs no bound of its own.
     control: Outlet,
+    // RFC 9114 §6.2.1 MUST NOT-2, RFC 9204 §4.2 MUST NOT-2: one that is dropped would ask the peer to stop
     incoming: Vec<Incoming>,
     /// The largest number of a push that the client allows.
     max_push: Option<u64>,
@@ -49,6 +50,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mut control = Outlet::new(CONTROL as u8);
+        // RFC 9114 §3.2 MUST-3, RFC 9114 §6.2.1 MUST-1, RFC 9114 §7.2.4 MUST-1, MUST NOT-1, MUST NOT-2: the settings come first, and once
         shared.settings.write(control.waiting());
         Self { shared, control, incoming: Vec::new(), max_push: None, seen: [false; 3] }
     }
@@ -68,10 +70,19 @@ impl Driver {
     }
 
     fn try_poll(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        // RFC 9114 §6.2 SHOULD-2, RFC 9114 §7.2.4.2 MUST-1, MUST NOT-2: before all else, and whatever has come
         self.control.poll(cx, &self.shared.quic)?;
         while let Poll::Ready(stream) = self.shared.quic.poll_accept_uni(cx) {
             let stream = stream.map_err(Error::from)?;
             self.incoming.push(Incoming { stream, role: Role::Unknown(Varint::default()) });
+        }
+        if self.shared.side == Side::Client
+            && let Poll::Ready(stream) = self.shared.quic.poll_accept_bi(cx)
+        {
+            stream.map_err(Error::from)?;
+            // RFC 9114 §6.1 MUST-1: servers begin no requests
+            let reason = "a request by a server".to_owned();
+            return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason }.into());
         }
         let mut at = 0;
         while at < self.incoming.len() {
@@ -108,7 +119,8 @@ impl Driver {
                 Poll::Ready(Err(error)) => return Err(Error::from(error).into()),
             };
             let Some(mut data) = data else {
-                // RFC 9114 §6.2: what ends before its type means nothing; what the connection needs may not end.
+                // RFC 9114 §6.2 MUST-3: what ends before its type means nothing
+                // RFC 9114 §6.2.1 MUST-4, RFC 9204 §4.2 MUST-3: what the connection needs may not end
                 return match role {
                     Role::Unknown(_) => Ok(false),
                     _ => {
@@ -117,6 +129,7 @@ impl Driver {
                     }
                 };
             };
+            // RFC 9114 §6.2 SHOULD NOT-1: nothing is passed over before the type has come
             if let Role::Unknown(number) = role {
                 let mut ty = None;
                 while !data.is_empty() && ty.is_none() {
@@ -126,7 +139,8 @@ impl Driver {
                 match self.role(ty)? {
                     Some(role) => self.incoming[at].role = role,
                     None => {
-                        // RFC 9114 §6.2: what is not known is not read.
+                        // RFC 9114 §6.2 MUST-2, MUST NOT-1, SHOULD-3
+                        // RFC 9114 §6.2.3 MUST NOT-1, RFC 9114 §9 MUST-2: what is not known is not read
                         let _ = self.incoming[at].stream.stop(Code::STREAM_CREATION_ERROR.0);
                         return Ok(false);
                     }
@@ -141,19 +155,22 @@ impl Driver {
     /// What a stream of a type is for; `None` when the type is not known.
     fn role(&mut self, ty: u64) -> Result<Option<Role>, Violation> {
         let (place, role) = match (ty, self.shared.side) {
+            // RFC 9204 §4.2 MUST-4, MUST NOT-2: those of QPACK are taken, and read, also from who has nothing to say on them
             (CONTROL, _) => (0, Role::Control(Frames::new(Kind::Control))),
             (ENCODER, _) => (1, Role::Encoder),
             (DECODER, _) => (2, Role::Decoder),
-            // RFC 9114 §6.2.2, §4.6: clients do not push, and no server was allowed to.
+            // RFC 9114 §6.2.2 MUST-1: clients do not push
             (PUSH, Side::Server) => {
                 let reason = "a push by a client".to_owned();
                 return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason });
             }
+            // RFC 9114 §4.6 MUST-1: no server was allowed to
             (PUSH, Side::Client) => {
                 return Err(Violation { code: Code::ID_ERROR, reason: "a push that was not allowed".to_owned() });
             }
             _ => return Ok(None),
         };
+        // RFC 9114 §6.2.1 MUST-3, RFC 9204 §4.2 MUST-2: of each, there is one
         if std::mem::replace(&mut self.seen[place], true) {
             let reason = format!("a second stream of type {ty:#x}");
             return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason });
@@ -182,30 +199,28 @@ impl Driver {
 
     fn control_frame(&mut self, ty: u64, payload: &Bytes) -> Result<(), Violation> {
         let side = self.shared.side;
+        // They come first: `Frames` sees to it.
         let is_first = self.shared.lock().peer.is_none();
         let unexpected = |what: &str| Violation { code: Code::FRAME_UNEXPECTED, reason: what.to_owned() };
         match ty {
             frame::SETTINGS if is_first => return self.shared.on_settings(Settings::read(payload)?),
+            // RFC 9114 §7.2.4 MUST-2
             frame::SETTINGS => return Err(unexpected("settings for the second time")),
-            // RFC 9114 §6.2.1
-            _ if is_first => {
-                let reason = "a control stream that does not begin with settings".to_owned();
-                return Err(Violation { code: Code::MISSING_SETTINGS, reason });
-            }
             frame::GOAWAY => return self.shared.on_goaway(frame::read_number(payload)?),
             frame::MAX_PUSH_ID if side == Side::Server => {
                 let number = frame::read_number(payload)?;
-                // RFC 9114 §7.2.7: it does not go down.
+                // RFC 9114 §7.2.7 MUST-3: it does not go down
                 if self.max_push.is_some_and(|before| number < before) {
                     let reason = "a limit for pushes that goes down".to_owned();
                     return Err(Violation { code: Code::ID_ERROR, reason });
                 }
                 self.max_push = Some(number);
             }
+            // RFC 9114 §7.2.7 MUST-2
             frame::MAX_PUSH_ID => return Err(unexpected("a limit for pushes from a server")),
             frame::CANCEL_PUSH => {
                 frame::read_number(payload)?;
-                // RFC 9114 §7.2.3: neither was one promised, nor is one allowed.
+                // RFC 9114 §7.2.3 MUST-2, MUST-3: neither was one promised, nor is one allowed
                 let reason = "a push that does not exist is cancelled".to_owned();
                 return Err(Violation { code: Code::ID_ERROR, reason });
             }
@@ -217,10 +232,11 @@ impl Driver {
                 return self.shared.on_priority(update.stream, update.priority);
             }
             frame::PRIORITY_UPDATE_PUSH if side == Side::Server => {
-                // RFC 9218 §7.2: about a push that was never promised.
+                // RFC 9218 §7.2 MUST-7: about a push that was never promised
                 let reason = "a priority for a push that does not exist".to_owned();
                 return Err(Violation { code: Code::ID_ERROR, reason });
             }
+            // RFC 9218 §7.2 MUST-8
             frame::PRIORITY_UPDATE | frame::PRIORITY_UPDATE_PUSH => {
                 return Err(unexpected("a change of a priority from a server"));
             }

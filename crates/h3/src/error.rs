@@ -96,6 +96,7 @@ pub enum Error {
 
 impl Error {
     /// Whether the peer has certainly not acted on the request, so that it may be sent again whatever it asks.
+    // RFC 9114 §5.4 MUST-1: a connection that ended without GOAWAY says nothing about it
     pub fn is_unprocessed(&self) -> bool {
         matches!(self, Self::GoingAway | Self::Reset(Code::REQUEST_REJECTED))
     }

@@ -1,5 +1,7 @@
 //! Field sections as messages: what RFC 9114 §4.2 and §4.3 ask of them, and the types of `http`.
 
+use std::borrow::Cow;
+
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
     uri::{Authority, PathAndQuery, Scheme},
@@ -66,10 +68,11 @@ impl Collector {
 
     fn take(&mut self, name: &[u8], value: &[u8], sensitive: bool) -> Result<(), &'static str> {
         if let Some(pseudo) = name.strip_prefix(b":") {
-            // RFC 9114 §4.3: they come first.
+            // RFC 9114 §4.3 MUST-2, MUST-3: they come first
             if !self.fields.is_empty() {
                 return Err("has a pseudo-field behind a field");
             }
+            // RFC 9114 §4.3 MUST-1: those that do not exist, or make no sense, make the message malformed
             return match pseudo {
                 b"method" => set(&mut self.method, Method::from_bytes(value).ok()),
                 b"scheme" => set(&mut self.scheme, Scheme::try_from(value).ok()),
@@ -83,16 +86,20 @@ impl Collector {
                 _ => Err("has a pseudo-field that does not exist"),
             };
         }
-        // RFC 9114 §4.2: names have no capital letters. The library would make them small.
+        // RFC 9114 §4.2 MUST-2: names have no capital letters. The library would make them small.
         if name.iter().any(u8::is_ascii_uppercase) {
             return Err("has a field name with capital letters");
         }
+        // RFC 9114 §10.3 MUST-1, MUST-2: what cannot be a name or a value
         let name = HeaderName::from_bytes(name).map_err(|_| "has a field name that is none")?;
         let mut value = HeaderValue::from_bytes(value).map_err(|_| "has a field value that is none")?;
+        // RFC 9204 §7.1.3 MUST NOT-1: it stays so wherever it goes
         value.set_sensitive(sensitive);
+        // RFC 9114 §4.2 MUST-3: what concerns one connection of HTTP/1.1 makes the message malformed
         if FORBIDDEN.contains(&name.as_str()) {
             return Err("has a field that concerns one connection of HTTP/1.1");
         }
+        // RFC 9114 §4.2 MUST NOT-2: of TE, one value has a meaning here
         if name == header::TE && value != "trailers" {
             return Err("has a `te` that has no place in HTTP/3");
         }
@@ -109,6 +116,7 @@ impl Collector {
     /// H3_MESSAGE_ERROR when it is none (RFC 9114 §4.3.1).
     pub(crate) fn request(mut self) -> Result<Request<()>, Violation> {
         self.check()?;
+        // RFC 9114 §4.3 MUST NOT-3: no pseudo-fields of responses
         if self.status.is_some() {
             return Err(malformed("has a status"));
         }
@@ -117,14 +125,20 @@ impl Collector {
         if self.protocol.is_some() && !is_connect {
             return Err(malformed("has a protocol without CONNECT"));
         }
-        // RFC 9114 §4.4: a plain CONNECT names an authority and nothing else. An extended one is as the others.
+        // RFC 9114 §4.4 MUST-1: a plain CONNECT names a host and a port, and nothing else. An extended one is as the others.
         let is_plain = is_connect && self.protocol.is_none();
-        if is_plain && (self.scheme.is_some() || self.path.is_some() || self.authority.is_none()) {
-            return Err(malformed("is a CONNECT to something else than an authority"));
+        let has_port = self.authority.as_ref().is_some_and(|authority| authority.port().is_some());
+        if is_plain && (self.scheme.is_some() || self.path.is_some() || !has_port) {
+            return Err(malformed("is a CONNECT to something else than a host and a port"));
         }
+        // RFC 9114 §4.3.1 MUST-4: all three, and each of them once
         if !is_plain && (self.scheme.is_none() || self.path.is_none()) {
             return Err(malformed("lacks its scheme or its path"));
         }
+        if self.path.as_ref().is_some_and(|path| path.as_str() == "*") && method != Method::OPTIONS {
+            return Err(malformed("asks for no path"));
+        }
+        // RFC 9114 §4.3.1 MUST-5, MUST-6, MUST NOT-3: an authority, a host, or the same twice; and not an empty one
         let mut hosts = self.fields.get_all(header::HOST).iter();
         match (&self.authority, hosts.next(), hosts.next()) {
             (_, Some(_), Some(_)) => return Err(malformed("has two hosts")),
@@ -138,7 +152,7 @@ impl Collector {
             (None, None, None) => return Err(malformed("has no authority")),
             _ => {}
         }
-        // RFC 9110 §4.2.4: what has a user in it is an attempt to look like another site.
+        // RFC 9114 §4.3.1 MUST NOT-1, RFC 9110 §4.2.4: what has a user in it is an attempt to look like another site
         if self.authority.as_ref().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(malformed("has a user in its authority"));
         }
@@ -164,9 +178,14 @@ impl Collector {
     /// H3_MESSAGE_ERROR when it is none (RFC 9114 §4.3.2).
     pub(crate) fn response(mut self) -> Result<Response<()>, Violation> {
         self.check()?;
+        // RFC 9114 §4.3 MUST NOT-2: no pseudo-fields of requests
         if self.has_request_fields() {
             return Err(malformed("has a pseudo-field of requests"));
         }
+        if self.fields.contains_key(header::TE) {
+            return Err(malformed("has a field of requests, `te`"));
+        }
+        // RFC 9114 §4.3.2 MUST-1: without a status it is no response
         let Some(status) = self.status.take() else { return Err(malformed("has no status")) };
         // RFC 9114 §4.5: there is nothing to be switched.
         if status == StatusCode::SWITCHING_PROTOCOLS {
@@ -185,6 +204,7 @@ impl Collector {
     /// H3_MESSAGE_ERROR when it has pseudo-fields (RFC 9114 §4.3).
     pub(crate) fn trailers(self) -> Result<HeaderMap, Violation> {
         self.check()?;
+        // RFC 9114 §4.3 MUST NOT-4, RFC 9114 §4.1 MUST-2: a second head is no trailers
         if self.status.is_some() || self.has_request_fields() {
             return Err(malformed("has a pseudo-field behind its content"));
         }
@@ -200,7 +220,7 @@ impl Collector {
         self.wrong.map_or(Ok(()), |wrong| Err(malformed(wrong)))
     }
 
-    /// RFC 9114 §4.2.1: a cookie that was cut into fields for compression becomes one again.
+    /// RFC 9114 §4.2.1 MUST-1: a cookie that was cut into fields for compression becomes one again.
     fn join_cookies(&mut self) {
         if self.cookies < 2 {
             return;
@@ -212,10 +232,11 @@ impl Collector {
     }
 }
 
-/// RFC 9114 §4.3.1: a path is not empty, and begins with a slash unless OPTIONS asks about the server.
+/// RFC 9114 §4.3.1 MUST NOT-2: a path is not empty, and begins with a slash unless OPTIONS asks about the server. What the library would
+/// leave out, a fragment, has no place in it.
 fn path(value: &[u8]) -> Option<PathAndQuery> {
     let is_path = value.starts_with(b"/") || value == b"*";
-    is_path.then(|| PathAndQuery::try_from(value).ok()).flatten()
+    (is_path && !value.contains(&b'#')).then(|| PathAndQuery::try_from(value).ok()).flatten()
 }
 
 fn malformed(what: &str) -> Violation {
@@ -224,7 +245,13 @@ fn malformed(what: &str) -> Violation {
 
 /// Fields as they are sent; trailers are nothing else. What concerns one connection of HTTP/1.1 is left out.
 pub(crate) fn ordinary(fields: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
-    fields.iter().filter(|(name, _)| !FORBIDDEN.contains(&name.as_str())).map(|(name, value)| Field {
+    // RFC 9114 §4.2 MUST NOT-1, MUST NOT-2, RFC 9114 §4.1 MUST NOT-1: nothing of one connection, and of TE the one value that is left
+    let stays = |(name, value): &(&HeaderName, &HeaderValue)| {
+        !FORBIDDEN.contains(&name.as_str()) && (*name != header::TE || *value == "trailers")
+    };
+    // RFC 9114 §4.2 MUST-1: the library's names have small letters only
+    // RFC 9204 §4.5.4 MUST-2, RFC 9204 §7.1.3 MUST-1: what was not to be indexed stays so
+    fields.iter().filter(stays).map(|(name, value)| Field {
         name: name.as_str().as_bytes(),
         value: value.as_bytes(),
         sensitive: value.is_sensitive(),
@@ -235,30 +262,56 @@ fn pseudo<'a>(name: &'a [u8], value: &'a [u8]) -> Field<'a> {
     Field { name, value, sensitive: false }
 }
 
-/// The authority that a request is for.
+/// What a request is for.
+pub(crate) struct Target<'a> {
+    authority: &'a str,
+    /// Nothing for a plain CONNECT.
+    path: Option<Cow<'a, str>>,
+}
+
+/// What a request is for, as its URI or its `host` says it.
 ///
 /// # Errors
-/// When it names none.
-pub(crate) fn authority(head: &http::request::Parts) -> Result<&[u8], Error> {
-    let host = || head.headers.get(header::HOST).map(HeaderValue::as_bytes);
-    let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes()).or_else(host);
-    authority.ok_or(Error::Request("names no host"))
+/// When it names no host, or, for a plain CONNECT, no port.
+pub(crate) fn target<'a>(head: &'a http::request::Parts, protocol: Option<&Protocol>) -> Result<Target<'a>, Error> {
+    let host = || head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = head.uri.authority().map(Authority::as_str).or_else(host);
+    let authority = authority.ok_or(Error::Request("names no host"))?;
+    // RFC 9114 §4.3.1 MUST NOT-1: who asks is not part of where
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if authority.is_empty() {
+        return Err(Error::Request("names no host"));
+    }
+    if head.method == Method::CONNECT && protocol.is_none() {
+        // RFC 9114 §4.4 MUST-1: a host and a port
+        let has_port = authority.parse::<Authority>().is_ok_and(|authority| authority.port().is_some());
+        let target = Target { authority, path: None };
+        return has_port.then_some(target).ok_or(Error::Request("is a CONNECT without a port"));
+    }
+    // RFC 9114 §4.3.1 MUST-3: an URI may end behind its host, or go on with a query there
+    let path = match head.uri.path_and_query().map_or("/", PathAndQuery::as_str) {
+        path if path.starts_with(['/', '*']) => Cow::Borrowed(path),
+        query => Cow::Owned(format!("/{query}")),
+    };
+    Ok(Target { authority, path: Some(path) })
 }
 
 /// The fields of a request, as they are sent.
 pub(crate) fn of_request<'a>(
     head: &'a http::request::Parts,
-    authority: &'a [u8],
+    target: &'a Target<'a>,
     protocol: Option<&'a Protocol>,
 ) -> impl Iterator<Item = Field<'a>> {
-    let uri = &head.uri;
-    let is_plain = head.method == Method::CONNECT && protocol.is_none();
-    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    let scheme = uri.scheme_str().unwrap_or("https");
-    let target = (!is_plain).then(|| [pseudo(b":scheme", scheme.as_bytes()), pseudo(b":path", path.as_bytes())]);
-    let first = [pseudo(b":method", head.method.as_str().as_bytes()), pseudo(b":authority", authority)];
+    let scheme = head.uri.scheme_str().unwrap_or("https");
+    let place = target.path.as_deref();
+    let place = place.map(|path| [pseudo(b":scheme", scheme.as_bytes()), pseudo(b":path", path.as_bytes())]);
+    // RFC 9114 §4.3 MUST NOT-1, MUST-2: these, before all others
+    let first =
+        [pseudo(b":method", head.method.as_str().as_bytes()), pseudo(b":authority", target.authority.as_bytes())];
     let protocol = protocol.map(|protocol| pseudo(b":protocol", protocol.0.as_bytes()));
-    first.into_iter().chain(target.into_iter().flatten()).chain(protocol).chain(ordinary(&head.headers))
+    // RFC 9114 §4.3.1 SHOULD-1, MUST-6: the authority stands for the host, so that they cannot differ
+    let others = ordinary(&head.headers).filter(|field| field.name != b"host");
+    first.into_iter().chain(place.into_iter().flatten()).chain(protocol).chain(others)
 }
 
 /// The fields of a response, as they are sent.
@@ -287,4 +340,77 @@ pub(crate) fn promised(fields: &HeaderMap) -> Result<Option<u64>, Violation> {
         length = number;
     }
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(request: Request<()>) -> Result<Vec<(String, String)>, Error> {
+        let (head, ()) = request.into_parts();
+        let protocol = head.extensions.get::<Protocol>();
+        let target = target(&head, protocol)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let fields = of_request(&head, &target, protocol).map(|field| (text(field.name), text(field.value)));
+        Ok(fields.collect())
+    }
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    /// RFC 9114 §4.3.1 MUST NOT-1, MUST NOT-2, MUST NOT-3, MUST-3, MUST-4, MUST-5, MUST-6, SHOULD-1, RFC 9114 §4.3 MUST NOT-1
+    /// RFC 9114 §4.3 MUST-2
+    #[test]
+    fn what_a_request_is_for() {
+        let get = |uri: &str| Request::get(uri).body(()).unwrap();
+        for (request, authority, path) in [
+            (get("https://a.example/x?y=1"), "a.example", "/x?y=1"),
+            (get("https://a.example"), "a.example", "/"),
+            (get("https://a.example?y=1"), "a.example", "/?y=1"),
+            (get("https://somebody:secret@a.example:8443/"), "a.example:8443", "/"),
+            (Request::get("https://a.example/").header("host", "b.example").body(()).unwrap(), "a.example", "/"),
+            (Request::options("*").header("host", "a.example").body(()).unwrap(), "a.example", "*"),
+        ] {
+            let expected = [
+                (":method", request.method().as_str()),
+                (":authority", authority),
+                (":scheme", "https"),
+                (":path", path),
+            ];
+            assert_eq!(sent(request.clone()).unwrap(), pairs(&expected));
+        }
+        for request in [get("/x"), Request::get("/x").header("host", "").body(()).unwrap()] {
+            assert!(matches!(sent(request), Err(Error::Request(_))));
+        }
+    }
+
+    /// RFC 9114 §4.4 MUST-1
+    #[test]
+    fn a_connect_names_a_host_and_a_port() {
+        let connect = |uri: &str| Request::connect(uri).body(()).unwrap();
+        let expected = pairs(&[(":method", "CONNECT"), (":authority", "a.example:443")]);
+        assert_eq!(sent(connect("a.example:443")).unwrap(), expected);
+        assert!(matches!(sent(connect("a.example")), Err(Error::Request(_))));
+        let mut extended = connect("https://a.example/x");
+        extended.extensions_mut().insert(Protocol::from_static("websocket"));
+        let names: Vec<_> = sent(extended).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [":method", ":authority", ":scheme", ":path", ":protocol"]);
+    }
+
+    /// RFC 9114 §4.1 MUST NOT-1, RFC 9114 §4.2 MUST-1, MUST NOT-1, MUST NOT-2
+    #[test]
+    fn what_concerns_one_connection_is_not_sent() {
+        let mut fields = HeaderMap::new();
+        for name in FORBIDDEN {
+            fields.insert(name, "x".parse().unwrap());
+        }
+        fields.insert(HeaderName::from_bytes(b"X-Large").unwrap(), "1".parse().unwrap());
+        for (te, stays) in [("gzip", false), ("trailers, deflate", false), ("trailers", true)] {
+            fields.insert("te", te.parse().unwrap());
+            let mut names: Vec<_> = ordinary(&fields).map(|field| field.name.to_vec()).collect();
+            names.sort();
+            assert_eq!(names, if stays { vec![&b"te"[..], b"x-large"] } else { vec![&b"x-large"[..]] });
+        }
+    }
 }

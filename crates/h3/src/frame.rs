@@ -16,7 +16,7 @@ pub(crate) const PRIORITY_UPDATE: u64 = 0xf0700;
 /// RFC 9218 §7.2: for pushes.
 pub(crate) const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
 
-/// The longest frame beside DATA and HEADERS, in bytes. Nothing that is known needs more, and what is not known is still read.
+/// The longest frame beside DATA and HEADERS that is kept until it is whole, in bytes. Nothing that is known needs more.
 const MAX_OTHER: u64 = 16 * 1024;
 
 /// A varint (RFC 9000 §16) that comes in pieces.
@@ -78,31 +78,39 @@ impl Kind {
             Violation { code: Code::FRAME_UNEXPECTED, reason }
         };
         match (self, ty) {
-            // RFC 9114 §7.2.8: types of HTTP/2 that have no equivalent.
+            // RFC 9114 §7.2.8 MUST-1: types of HTTP/2 that have no equivalent
             (_, 0x2 | 0x6 | 0x8 | 0x9) => Err(unexpected()),
+            // RFC 9114 §7.2.1 MUST-1, MUST-2, RFC 9114 §7.2.2 MUST-1, RFC 9114 §7.2.5 MUST-5: what belongs to a request is on its stream
             (Self::Control, DATA | HEADERS | PUSH_PROMISE) => Err(unexpected()),
             (Self::Control, CANCEL_PUSH | SETTINGS | GOAWAY | MAX_PUSH_ID | PRIORITY_UPDATE | PRIORITY_UPDATE_PUSH) => {
                 Ok(Treatment::Collect)
             }
             (Self::Request { .. } | Self::Response { .. }, DATA) => Ok(Treatment::Pass),
             (Self::Request { .. } | Self::Response { .. }, HEADERS) => Ok(Treatment::Collect),
+            // RFC 9114 §7.2.3 MUST-1, RFC 9114 §7.2.4 MUST-3, RFC 9114 §7.2.6 MUST-2, RFC 9114 §7.2.7 MUST-1,
+            // RFC 9114 §4.1 MUST-3: what belongs to the connection is
+            // on the control stream
+            // RFC 9114 §7.2.5 MUST-6: clients promise nothing
+            // RFC 9218 §7.2 MUST-2: nor do they change priorities here
             (
                 Self::Request { .. } | Self::Response { .. },
                 CANCEL_PUSH | SETTINGS | GOAWAY | MAX_PUSH_ID | PRIORITY_UPDATE | PRIORITY_UPDATE_PUSH,
             )
             | (Self::Request { .. }, PUSH_PROMISE) => Err(unexpected()),
-            // RFC 9114 §7.2.5: no push was ever allowed, so its number is beyond the limit.
+            // RFC 9114 §7.2.5 MUST-1: no push was ever allowed, so its number is beyond the limit
             (Self::Response { .. }, PUSH_PROMISE) => {
                 Err(Violation { code: Code::ID_ERROR, reason: "a push that was not allowed".to_owned() })
             }
+            // RFC 9114 §9 MUST-1, RFC 9114 §7.2.8 MUST NOT-1: what is not known, or reserved, means nothing
             _ => Ok(Treatment::Skip),
         }
     }
 
-    fn limit(self, ty: u64) -> u64 {
-        match (self, ty) {
-            (Self::Request { .. } | Self::Response { .. }, DATA) => u64::MAX,
-            (Self::Request { max_headers } | Self::Response { max_headers }, HEADERS) => max_headers,
+    /// The most bytes that a frame may have (RFC 9114 §10.5 SHOULD-2). What is not kept may have any length: it costs what its bytes cost.
+    fn limit(self, ty: u64, treatment: Treatment) -> u64 {
+        match (self, treatment) {
+            (_, Treatment::Pass | Treatment::Skip) => u64::MAX,
+            (Self::Request { max_headers } | Self::Response { max_headers }, _) if ty == HEADERS => max_headers,
             _ => MAX_OTHER,
         }
     }
@@ -133,6 +141,8 @@ enum At {
 pub(crate) struct Frames {
     kind: Kind,
     at: At,
+    /// Nothing has come on a control stream.
+    is_new_control: bool,
     number: Varint,
     /// What has come and was not looked at.
     chunk: Bytes,
@@ -142,7 +152,14 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, at: At::Type, number: Varint::default(), chunk: Bytes::new(), collected: Vec::new() }
+        Self {
+            kind,
+            at: At::Type,
+            is_new_control: matches!(kind, Kind::Control),
+            number: Varint::default(),
+            chunk: Bytes::new(),
+            collected: Vec::new(),
+        }
     }
 
     /// Takes the next bytes of the stream; only when [`next`](Self::next) has nothing more to give.
@@ -165,12 +182,17 @@ impl Frames {
             match self.at {
                 At::Type => {
                     let Some(ty) = self.varint() else { return Ok(None) };
+                    // RFC 9114 §6.2.1 MUST-2, RFC 9114 §9 SHOULD-1: nothing stands before the settings, not even what means nothing
+                    if std::mem::take(&mut self.is_new_control) && ty != SETTINGS {
+                        let reason = "a control stream that does not begin with settings".to_owned();
+                        return Err(Violation { code: Code::MISSING_SETTINGS, reason });
+                    }
                     self.at = At::Length { ty };
                 }
                 At::Length { ty } => {
                     let Some(left) = self.varint() else { return Ok(None) };
                     let treatment = self.kind.treatment(ty)?;
-                    if left > self.kind.limit(ty) {
+                    if left > self.kind.limit(ty, treatment) {
                         let reason = format!("a frame of {left} bytes");
                         return Err(Violation { code: Code::EXCESSIVE_LOAD, reason });
                     }
@@ -228,6 +250,7 @@ pub(crate) fn write_head(out: &mut Vec<u8>, ty: u64, length: u64) {
 }
 
 /// A frame that consists of one number (GOAWAY and its like).
+// RFC 9114 §7.1 MUST-1
 pub(crate) fn number_frame(ty: u64, number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     write_head(&mut out, ty, wire::varint::len(number) as u64);
@@ -243,6 +266,7 @@ pub(crate) fn read_number(payload: &[u8]) -> Result<u64, Violation> {
     let mut reader = wire::Reader::new(payload);
     match reader.varint() {
         Ok(number) if reader.is_empty() => Ok(number),
+        // RFC 9114 §7.1 MUST-2, MUST-3, RFC 9114 §10.8 MUST-1: neither more nor less than the frame has to say
         _ => Err(Violation { code: Code::FRAME_ERROR, reason: "a frame that is no number".to_owned() }),
     }
 }
@@ -296,16 +320,26 @@ mod tests {
 
     #[test]
     fn a_frame_that_claims_too_much_is_seen_before_it_comes() {
-        for bytes in [&[0x01, 0x80, 0x00, 0x00, 101][..], &[0x21, 0xc0, 0, 0, 1, 0, 0, 0, 0]] {
+        for (kind, bytes) in [
+            (REQUEST, &[0x01, 0x80, 0x00, 0x00, 101][..]),
+            (Kind::Control, &[0x04, 0x80, 0x01, 0x00, 0x00]),
+            (Kind::Control, &[0x04, 0x00, 0x07, 0xc0, 0, 0, 1, 0, 0, 0, 0]),
+        ] {
             for parts in divisions(bytes) {
-                assert_eq!(read(REQUEST, &parts), Err(Code::EXCESSIVE_LOAD));
+                assert_eq!(read(kind, &parts), Err(Code::EXCESSIVE_LOAD));
             }
         }
         assert!(read(REQUEST, &[&[0x01, 0x80, 0x00, 0x00, 100]]).is_ok());
-        // DATA may have any length.
-        assert!(read(REQUEST, &[&[0x00, 0xc0, 0, 0, 1, 0, 0, 0, 0]]).is_ok());
+        // DATA may have any length, and so may what is not kept.
+        for ty in [0x00, 0x21] {
+            assert!(read(REQUEST, &[&[ty, 0xc0, 0, 0, 1, 0, 0, 0, 0]]).is_ok());
+        }
     }
 
+    /// RFC 9114 §4.1 MUST-3, RFC 9114 §7.2.1 MUST-1, MUST-2, RFC 9114 §7.2.2 MUST-1, RFC 9114 §7.2.3 MUST-1
+    /// RFC 9114 §7.2.4 MUST-3, RFC 9114 §7.2.5 MUST-1
+    /// RFC 9114 §7.2.5 MUST-5, MUST-6, RFC 9114 §7.2.6 MUST-2, RFC 9114 §7.2.7 MUST-1, RFC 9114 §7.2.8 MUST-1
+    /// RFC 9218 §7.2 MUST-2
     #[test]
     fn what_has_no_place_is_refused() {
         let response = Kind::Response { max_headers: 100 };
@@ -319,13 +353,37 @@ mod tests {
             (Kind::Control, 0x2, Code::FRAME_UNEXPECTED),
             (Kind::Control, DATA, Code::FRAME_UNEXPECTED),
             (Kind::Control, HEADERS, Code::FRAME_UNEXPECTED),
+            (Kind::Control, PUSH_PROMISE, Code::FRAME_UNEXPECTED),
+            (response, SETTINGS, Code::FRAME_UNEXPECTED),
+            (response, GOAWAY, Code::FRAME_UNEXPECTED),
+            (response, CANCEL_PUSH, Code::FRAME_UNEXPECTED),
+            (REQUEST, CANCEL_PUSH, Code::FRAME_UNEXPECTED),
+            (REQUEST, MAX_PUSH_ID, Code::FRAME_UNEXPECTED),
+            (REQUEST, PRIORITY_UPDATE, Code::FRAME_UNEXPECTED),
+            (response, PRIORITY_UPDATE_PUSH, Code::FRAME_UNEXPECTED),
         ] {
             let mut bytes = Vec::new();
+            if matches!(kind, Kind::Control) {
+                write_head(&mut bytes, SETTINGS, 0);
+            }
             write_head(&mut bytes, ty, 0);
             assert_eq!(read(kind, &[&bytes]), Err(code), "{ty:#x} on {kind:?}");
         }
     }
 
+    /// RFC 9114 §6.2.1 MUST-2, RFC 9114 §9 SHOULD-1
+    #[test]
+    fn a_control_stream_begins_with_settings() {
+        for ty in [GOAWAY, DATA, 0x2, 0x21, PRIORITY_UPDATE] {
+            let mut bytes = Vec::new();
+            write_head(&mut bytes, ty, 0);
+            assert_eq!(read(Kind::Control, &[&bytes]), Err(Code::MISSING_SETTINGS), "{ty:#x}");
+        }
+        let (found, _) = read(Kind::Control, &[&[0x04, 0x00, 0x21, 0x01, 0xff, 0x07, 0x01, 0x00]]).unwrap();
+        assert_eq!(found, [(SETTINGS, vec![]), (GOAWAY, vec![0])]);
+    }
+
+    /// RFC 9114 §7.1 MUST-1, MUST-2, MUST-3, RFC 9114 §10.8 MUST-1
     #[test]
     fn numbers() {
         assert_eq!(number_frame(GOAWAY, 68), [0x07, 0x02, 0x40, 0x44]);

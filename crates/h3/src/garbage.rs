@@ -66,6 +66,11 @@ proptest! {
     fn frames(bytes in stream(), cuts in prop::collection::vec(1..50_usize, 1..50)) {
         for kind in [Kind::Request { max_headers: MAX }, Kind::Response { max_headers: MAX }, Kind::Control] {
             let (mut frames, mut rest, mut cuts) = (Frames::new(kind), &bytes[..], cuts.iter().cycle());
+            if matches!(kind, Kind::Control) {
+                frames.push(Bytes::from_static(&[0x04, 0x00]));
+                let settings = Piece::Frame { ty: frame::SETTINGS, payload: Bytes::new() };
+                prop_assert_eq!(frames.next().unwrap(), Some(settings));
+            }
             'stream: while !rest.is_empty() {
                 let (part, after) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
                 frames.push(Bytes::copy_from_slice(part));

@@ -16,6 +16,7 @@ const MAX_WAITING: usize = 64 * 1024;
 pub(crate) struct Outlet {
     /// What the stream begins with.
     ty: u8,
+    // RFC 9114 §6.2.1 MUST NOT-1, RFC 9204 §4.2 MUST-1, MUST NOT-1: one stream, which never ends
     stream: Option<SendStream>,
     waiting: Vec<u8>,
 }
@@ -43,6 +44,7 @@ impl Outlet {
             let _ = self.write(&mut Context::from_waker(Waker::noop()));
         }
         if self.waiting.len() > MAX_WAITING {
+            // RFC 9114 §10.5 SHOULD-2
             return Err(Stuck);
         }
         Ok(!self.waiting.is_empty())

@@ -12,7 +12,8 @@ pub struct Update {
     pub priority: Priority,
 }
 
-/// RFC 9218 §4: what holds for a request that says nothing.
+/// What holds for a request that says nothing.
+// RFC 9218 §4 SHOULD-1
 const DEFAULT: Priority = Priority { urgency: 3, incremental: false };
 
 /// What the `priority` fields of a request ask for.
@@ -37,7 +38,33 @@ pub(crate) fn read_update(payload: &[u8]) -> Option<Update> {
     Some(Update { stream, priority })
 }
 
-/// Applies a dictionary of structured fields (RFC 8941). What is not understood is ignored (RFC 9218 §4).
+/// Changes of priorities that are kept for requests whose fields have not come.
+const MAX_UPDATES: usize = 32;
+
+/// Changes of priorities that have come before the requests that they are about, the last of each. Of many, the oldest are forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Updates(Vec<(u64, Priority)>);
+
+impl Updates {
+    /// Keeps a change for the request on a stream.
+    pub(crate) fn note(&mut self, stream: u64, priority: Priority) {
+        self.0.retain(|(other, _)| *other != stream);
+        if self.0.len() == MAX_UPDATES {
+            self.0.remove(0);
+        }
+        self.0.push((stream, priority));
+    }
+
+    /// What was kept for the request on a stream.
+    // RFC 9218 §7 SHOULD-1
+    pub(crate) fn take(&mut self, stream: u64) -> Option<Priority> {
+        let at = self.0.iter().position(|(other, _)| *other == stream)?;
+        Some(self.0.remove(at).1)
+    }
+}
+
+/// Applies a dictionary of structured fields (RFC 8941). What is not understood is ignored.
+// RFC 9218 §4 MUST-1
 fn apply(value: &[u8], priority: &mut Priority) {
     let Ok(text) = std::str::from_utf8(value) else { return };
     for member in text.split(',') {
@@ -45,7 +72,8 @@ fn apply(value: &[u8], priority: &mut Priority) {
         let member = member.split(';').next().unwrap_or_default().trim();
         match member.split_once('=') {
             Some(("u", urgency)) => {
-                if let Ok(urgency @ 0..=7) = urgency.parse() {
+                // An integer has no plus.
+                if let (Ok(urgency @ 0..=7), false) = (urgency.parse(), urgency.starts_with('+')) {
                     priority.urgency = urgency;
                 }
             }
@@ -68,6 +96,7 @@ mod tests {
         (priority.urgency, priority.incremental)
     }
 
+    /// RFC 9218 §4 MUST-1, SHOULD-1
     #[test]
     fn fields() {
         for (value, urgency, incremental) in [
@@ -81,6 +110,8 @@ mod tests {
             ("u=-1,i;x=1", 3, true),
             ("u=2;a, x=9, \"", 2, false),
             ("u=abc, i=2", 3, false),
+            ("u=+1, u2=4", 3, false),
+            ("u=1.0, i=\"?1\"", 3, false),
         ] {
             assert_eq!(read(value), (urgency, incremental), "{value}");
         }
@@ -96,5 +127,21 @@ mod tests {
         assert_eq!(read(b"\xc0\x00\x00\x01\x00\x00\x00\x00"), Some((1 << 32, 3)));
         assert_eq!(read(b""), None);
         assert_eq!(read(b"\x40"), None);
+    }
+
+    /// RFC 9218 §7 SHOULD-1
+    #[test]
+    fn the_last_change_is_kept_for_its_request() {
+        let mut updates = Updates::default();
+        let urgency = |urgency| Priority { urgency, ..DEFAULT };
+        for (stream, value) in [(4, 1), (8, 2), (4, 5)] {
+            updates.note(stream, urgency(value));
+        }
+        assert_eq!((updates.take(4), updates.take(4), updates.take(8)), (Some(urgency(5)), None, Some(urgency(2))));
+        for stream in 0..1_000 {
+            updates.note(4 * stream, urgency(0));
+        }
+        assert_eq!((updates.0.len(), updates.take(0)), (MAX_UPDATES, None));
+        assert_eq!(updates.take(4 * 999), Some(urgency(0)));
     }
 }

@@ -106,13 +106,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display + Send,
 {
-    let settings = Settings {
-        table_capacity: TABLE as u64,
-        max_fields: options.max_fields,
-        connect_protocol: true,
-        datagrams: true,
-    };
-    let shared = Shared::new(quic.clone(), Side::Server, settings, options.compression.clone());
+    let shared = Shared::new(quic.clone(), Side::Server, settings(&options), options.compression.clone());
     let mut driver = Driver::new(shared.clone());
     let in_flight = Arc::new(InFlight::default());
     let mut drain = pin!(drain);
@@ -128,7 +122,8 @@ where
             },
             error = poll_fn(|cx| driver.poll(cx)) => return end_of(error),
             () = &mut drain, if matches!(stage, Stage::Open) => {
-                // RFC 9114 §5.2: first that the end is near, then, when that has arrived, where it is.
+                // RFC 9114 §5.2 SHOULD-3, MUST NOT-2, RFC 9114 §3.3 SHOULD-4: first that the end is near, then, when
+                // that has arrived, where it is
                 driver.say_goaway(LAST_REQUEST);
                 stage = Stage::Announced(Box::pin(tokio::time::sleep(settle_time(&quic))));
                 continue;
@@ -150,6 +145,7 @@ where
             }
             () = std::future::ready(()), if matches!(stage, Stage::Final(_)) && in_flight.is_empty() => break,
         };
+        // RFC 9114 §5.2 SHOULD-1, SHOULD-2: what comes behind the end is cancelled; nothing before it was
         if matches!(stage, Stage::Final(_)) {
             refuse(send, recv);
             continue;
@@ -169,8 +165,26 @@ where
     // What was acknowledged need not be read yet, and some clients forget it when the connection closes. One that has nothing to do here
     // any more closes by itself.
     let _ = tokio::time::timeout(CLIENT_CLOSES, quic.closed()).await;
+    // RFC 9114 §5.2 SHOULD-4
     quic.close(Code::NO_ERROR.0, b"");
     Ok(())
+}
+
+/// What a server with these options tells its clients.
+fn settings(options: &Options) -> Settings {
+    Settings { table_capacity: TABLE as u64, max_fields: options.max_fields, connect_protocol: true, datagrams: true }
+}
+
+/// What has to be unchanged since a client's last connection for its early data to be accepted: the settings, which it may go by before
+/// they come again. For [`tiderace::RustlsServer`]'s `early_data_state`.
+///
+/// A server that offers other protocols beside HTTP/3 gives the same to all of them.
+// RFC 9114 §7.2.4.2 MUST NOT-3, MUST NOT-4: early data that may go by other settings is refused
+// RFC 9204 §3.2.3 MUST-1, RFC 9297 §2.1.1 MUST-3: what a client may remember of the table and of datagrams is among them
+pub fn early_data_state(options: &Options) -> Vec<u8> {
+    let mut state = Vec::new();
+    settings(options).write(&mut state);
+    state
 }
 
 /// Where a connection is in its life.
@@ -215,7 +229,7 @@ fn end_of(error: Error) -> Result<(), Error> {
 /// The highest number that a request can have.
 const LAST_REQUEST: u64 = (1 << 62) - 4;
 
-/// RFC 9114 §4.1.1: a request that came after the last one that is taken can be sent again, elsewhere.
+/// RFC 9114 §4.1.1 SHOULD-2, MUST NOT-1: a request that came after the last one that is taken can be sent again, elsewhere.
 fn refuse(mut send: SendStream, mut recv: RecvStream) {
     let _ = send.reset(Code::REQUEST_REJECTED.0);
     let _ = recv.stop(Code::REQUEST_REJECTED.0);
@@ -244,6 +258,7 @@ where
     let checked = match head {
         Ok(head) => head.request().and_then(|request| Ok((promised(request.headers())?, request))),
         Err(Error::FieldsTooLarge { size, limit }) => {
+            // RFC 9114 §4.1.1 RECOMMENDED-1: it hears why
             recv.stop(Code::NO_ERROR);
             too_large(&mut send).await?;
             return Err(Error::FieldsTooLarge { size, limit });
@@ -254,7 +269,8 @@ where
     let (length, mut request) = match checked {
         Ok(checked) => checked,
         Err(violation) => {
-            // RFC 9114 §4.1.2: a malformed request is a stream error.
+            // RFC 9114 §4.1.2 MUST-1, MUST NOT-1: a malformed request is a stream error, and goes no further
+            // RFC 9114 §4.1 SHOULD-2: so is one that ends before its fields
             recv.stop(violation.code);
             send.reset(violation.code);
             return Err(violation.into());
@@ -264,9 +280,12 @@ where
     shared.quic.set_priority(id, asked);
     if request.extensions().get::<Protocol>().is_some() {
         request.extensions_mut().insert(Datagrams::new(&shared, id));
+        send.has_datagrams();
+        recv.has_datagrams();
     }
     request.extensions_mut().insert(RequestStreamId(id.0));
     let is_head = request.method() == http::Method::HEAD;
+    let agreement = (request.method() == http::Method::CONNECT).then(|| recv.agreement());
     let request = request.map(|()| RequestBody::new(recv, length));
     let stopped = || async {
         poll_fn(|cx| shared.quic.poll_stopped(cx, id)).await;
@@ -283,14 +302,18 @@ where
         }
     };
     let (head, body) = response.into_parts();
+    if let Some(agreement) = agreement.filter(|_| head.status.is_success()) {
+        agreement.seal();
+        send.become_tunnel();
+    }
     let sent = match send.fields(|| fields::of_response(&head)) {
         Ok(()) if is_head => send.finish().await,
         Ok(()) => send.body(body, stopped()).await,
         Err(error) => Err(error),
     };
     if sent.is_err() {
-        // RFC 9114 §8: an answer that breaks off must not look complete.
-        send.reset(Code::INTERNAL_ERROR);
+        // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete
+        send.reset(Code::REQUEST_CANCELLED);
     }
     sent
 }

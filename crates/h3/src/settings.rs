@@ -12,7 +12,7 @@ const QPACK_BLOCKED_STREAMS: u64 = 0x7;
 const ENABLE_CONNECT_PROTOCOL: u64 = 0x8;
 /// RFC 9297 §5.1.
 const H3_DATAGRAM: u64 = 0x33;
-/// RFC 9114 §7.2.4.1: a setting that means nothing, so that peers do not grow used to those that mean something.
+/// RFC 9114 §7.2.4.1 SHOULD-1: a setting that means nothing, so that peers do not grow used to those that mean something.
 const RESERVED: u64 = 0x1f * 7 + 0x21;
 
 /// The settings that mean something here.
@@ -40,16 +40,19 @@ impl Settings {
             wire::varint::push(&mut payload, id);
             wire::varint::push(&mut payload, value);
         };
+        // RFC 9114 §7.2.4.2 MUST-4, RFC 9114 §7.1 MUST-1: all that is not as the default, and nothing else
         put(MAX_FIELD_SECTION_SIZE, self.max_fields.min(wire::varint::MAX));
         // QPACK_BLOCKED_STREAMS is left at 0: no stream of ours waits for what another one has lost.
         put(QPACK_MAX_TABLE_CAPACITY, self.table_capacity);
         if self.connect_protocol {
             put(ENABLE_CONNECT_PROTOCOL, 1);
         }
+        // RFC 9297 §2.1.1 MUST-1, RECOMMENDED-1: who takes datagrams says so, whatever the requests are
         if self.datagrams {
             put(H3_DATAGRAM, 1);
         }
         put(RESERVED, 0);
+        // RFC 9114 §7.2.4 MUST NOT-3, RFC 9114 §7.2.4.1 MUST NOT-2: each of them once, and none of HTTP/2
         frame::write_head(out, frame::SETTINGS, payload.len() as u64);
         out.extend(payload);
     }
@@ -63,6 +66,7 @@ impl Settings {
         let mut seen = Vec::new();
         let mut reader = wire::Reader::new(payload);
         while !reader.is_empty() {
+            // RFC 9114 §7.1 MUST-2
             let cut = |_| Violation { code: Code::FRAME_ERROR, reason: "settings that are cut off".to_owned() };
             let (id, value) = (reader.varint().map_err(cut)?, reader.varint().map_err(cut)?);
             let wrong = |what: &str| {
@@ -76,6 +80,7 @@ impl Settings {
             if seen.len() < 64 {
                 seen.push(id);
             }
+            // RFC 9297 §2.1.1 MUST-2
             let flag = || match value {
                 0 => Ok(false),
                 1 => Ok(true),
@@ -86,10 +91,11 @@ impl Settings {
                 MAX_FIELD_SECTION_SIZE => settings.max_fields = value,
                 ENABLE_CONNECT_PROTOCOL => settings.connect_protocol = flag()?,
                 H3_DATAGRAM => settings.datagrams = flag()?,
-                // RFC 9114 §7.2.4.1: those of HTTP/2 that have no equivalent.
+                // RFC 9114 §7.2.4.1 MUST-1: those of HTTP/2 that have no equivalent
                 0x0 | 0x2..=0x5 => return Err(wrong("belongs to HTTP/2")),
                 // How many streams may wait for the encoder's stream means nothing to an encoder that makes none wait.
                 QPACK_BLOCKED_STREAMS => {}
+                // RFC 9114 §7.2.4 MUST-4, RFC 9114 §7.2.4.1 MUST NOT-1: what is not known, or reserved, means nothing
                 _ => {}
             }
         }
@@ -101,18 +107,23 @@ impl Settings {
 mod tests {
     use super::*;
 
+    /// RFC 9114 §7.1 MUST-1, RFC 9114 §7.2.4 MUST NOT-3, RFC 9114 §7.2.4.1 MUST NOT-2, SHOULD-1
     #[test]
     fn what_is_written_is_read() {
         for (connect_protocol, datagrams) in [(false, true), (true, false)] {
             let settings = Settings { table_capacity: 4096, max_fields: 65_536, connect_protocol, datagrams };
             let mut out = Vec::new();
             settings.write(&mut out);
+            // The last one is reserved, and means nothing to whoever reads it.
+            assert_eq!(out[out.len() - 3..], [0x40, 0xfa, 0x00]);
             assert_eq!(usize::from(out[1]), out.len() - 2);
             assert_eq!(Settings::read(&out[2..]).unwrap(), settings);
         }
         assert_eq!(Settings::read(&[]).unwrap(), Settings::DEFAULT);
     }
 
+    /// RFC 9114 §7.1 MUST-2, RFC 9114 §7.2.4.1 MUST-1
+    /// RFC 9297 §2.1.1 MUST-2
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (payload, code) in [

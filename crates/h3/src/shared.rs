@@ -17,6 +17,7 @@ use crate::{
     fields::{self, Collector},
     frame,
     outlet::Outlet,
+    priority::Updates,
     settings::Settings,
 };
 
@@ -28,9 +29,6 @@ pub(crate) const CONTROL: u64 = 0x0;
 pub(crate) const PUSH: u64 = 0x1;
 pub(crate) const ENCODER: u64 = 0x2;
 pub(crate) const DECODER: u64 = 0x3;
-
-/// Changes of priorities that are kept for requests whose fields have not come.
-const MAX_UPDATES: usize = 32;
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +61,7 @@ pub(crate) struct State {
     /// Why the connection is over.
     pub(crate) failure: Option<Error>,
     /// Changes of priorities that have come before the requests that they are about.
-    updates: Vec<(u64, Priority)>,
+    updates: Updates,
     pub(crate) flows: Flows,
     /// Who drives the connection, for what only it can do.
     pub(crate) driver: Option<Waker>,
@@ -92,7 +90,7 @@ impl Shared {
             peer: None,
             goaway: None,
             failure: None,
-            updates: Vec::new(),
+            updates: Updates::default(),
             flows: Flows::default(),
             driver: None,
         };
@@ -141,6 +139,8 @@ impl Shared {
         let mut stuck = false;
         {
             let state = &mut *self.lock();
+            // RFC 9114 §4.2.2 SHOULD NOT-1, RFC 9114 §7.2.4.2 MUST NOT-1, MUST-2, MUST-3, SHOULD-1: the peer's limit,
+            // when it has said one; before, the default, which is none
             if let Some(limit) = state.peer.map(|peer| peer.max_fields) {
                 let size = fields::size(fields());
                 if size > limit {
@@ -197,6 +197,7 @@ impl Shared {
         match decoded {
             Ok(()) => Ok(collector),
             Err(SectionError::TooLarge { size, limit }) => Err(Error::FieldsTooLarge { size, limit }),
+            // RFC 9204 §7.4 MUST-1
             Err(SectionError::Malformed(reason)) => {
                 Err(self.fail(Violation { code: Code::DECOMPRESSION_FAILED, reason: reason.to_string() }))
             }
@@ -258,7 +259,7 @@ impl Shared {
     pub(crate) fn on_goaway(&self, number: u64) -> Result<(), Violation> {
         {
             let state = &mut *self.lock();
-            // RFC 9114 §5.2: a server names a request; and the number only goes down.
+            // RFC 9114 §7.2.6 MUST-1, RFC 9114 §5.2 MUST-1: a server names a request; and the number only goes down
             let is_wrong = self.side == Side::Client && !number.is_multiple_of(4);
             if is_wrong || state.goaway.is_some_and(|before| number > before) {
                 let reason = format!("the number {number} in a GOAWAY");
@@ -270,29 +271,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a change of a request's priority (RFC 9218 §7.2).
+    /// Takes a change of a request's priority. What is about a request that has not come is kept for it; of many, the last ones.
+    // RFC 9218 §7.2 MUST-4
     pub(crate) fn on_priority(&self, stream: u64, priority: Priority) -> Result<(), Violation> {
         if !stream.is_multiple_of(4) {
             let reason = format!("a priority for stream {stream}, which is no request");
             return Err(Violation { code: Code::ID_ERROR, reason });
         }
-        {
-            let updates = &mut self.lock().updates;
-            updates.retain(|(other, _)| *other != stream);
-            if updates.len() == MAX_UPDATES {
-                updates.remove(0);
-            }
-            updates.push((stream, priority));
-        }
+        self.lock().updates.note(stream, priority);
         self.quic.set_priority(StreamId(stream), priority);
         Ok(())
     }
 
     /// What the peer has said about the priority of a request outside of the request: it outweighs what its fields say.
     pub(crate) fn take_update(&self, stream: StreamId) -> Option<Priority> {
-        let updates = &mut self.lock().updates;
-        let at = updates.iter().position(|(other, _)| *other == stream.0)?;
-        Some(updates.remove(at).1)
+        self.lock().updates.take(stream.0)
     }
 
     fn stuck(&self) -> Error {

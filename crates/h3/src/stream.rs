@@ -3,7 +3,10 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -12,6 +15,7 @@ use http::HeaderMap;
 use http_body::Body;
 use qpack::Field;
 use tiderace::{RecvStream, SendStream};
+use tokio::sync::oneshot;
 
 use crate::{
     error::{Code, Error, Violation},
@@ -38,6 +42,17 @@ enum Phase {
     Done,
 }
 
+/// Whether the two ends have agreed on a CONNECT.
+#[derive(Clone, Default)]
+pub(crate) struct Agreement(Arc<AtomicBool>);
+
+impl Agreement {
+    /// From here on, the stream carries content and nothing else (RFC 9114 §4.4).
+    pub(crate) fn seal(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The receiving half.
 pub(crate) struct Receiver {
     stream: RecvStream,
@@ -47,17 +62,71 @@ pub(crate) struct Receiver {
     trailers: Option<Bytes>,
     /// The stream was read to its end, or given up.
     ended: bool,
+    /// Who hears when it is given up.
+    hearer: Option<oneshot::Sender<Code>>,
+    /// Of a CONNECT.
+    agreement: Option<Agreement>,
+    /// Datagrams belong to the stream.
+    has_datagrams: bool,
 }
 
 impl Receiver {
     pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>) -> Self {
         // A HEADERS frame within the limit is not larger, but for what says nothing.
+        // RFC 9204 §7.4 SHOULD-1: nothing else limits a field
         let max_headers = 2 * shared.settings.max_fields + 16 * 1024;
         let kind = match shared.side {
             Side::Server => Kind::Request { max_headers },
             Side::Client => Kind::Response { max_headers },
         };
-        Self { stream, shared, frames: Frames::new(kind), phase: Phase::Head, trailers: None, ended: false }
+        Self {
+            stream,
+            shared,
+            frames: Frames::new(kind),
+            phase: Phase::Head,
+            trailers: None,
+            ended: false,
+            hearer: None,
+            agreement: None,
+            has_datagrams: false,
+        }
+    }
+
+    /// Ready when this half is given up before its end, with the code that the other half ends with.
+    pub(crate) fn given_up(&mut self) -> impl Future<Output = Code> + Send + use<> {
+        let (hearer, heard) = oneshot::channel();
+        self.hearer = Some(hearer);
+        async move {
+            match heard.await {
+                Ok(code) => code,
+                // It was read to its end.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    /// From here on, datagrams belong to the stream (RFC 9297 §2.1).
+    pub(crate) fn has_datagrams(&mut self) {
+        self.has_datagrams = true;
+    }
+
+    /// Nothing more comes.
+    fn end(&mut self) {
+        self.ended = true;
+        if self.has_datagrams {
+            self.shared.lock().flows.end_receiving(self.stream.id().0);
+        }
+    }
+
+    fn tell(&mut self, code: Code) {
+        if let Some(hearer) = self.hearer.take() {
+            let _ = hearer.send(code);
+        }
+    }
+
+    /// For a CONNECT: what says that it is agreed on.
+    pub(crate) fn agreement(&mut self) -> Agreement {
+        self.agreement.get_or_insert_default().clone()
     }
 
     fn fail(&mut self, violation: Violation) -> Error {
@@ -80,15 +149,17 @@ impl Receiver {
             match ready!(self.stream.poll_read_chunk(cx, READ)) {
                 Ok(Some(chunk)) => self.frames.push(chunk),
                 Ok(None) => {
-                    self.ended = true;
-                    // RFC 9114 §7.1
+                    self.end();
+                    // RFC 9114 §7.1 MUST-4
                     if !self.frames.is_between() {
                         let reason = "a stream that ends in the middle of a frame".to_owned();
                         return Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_ERROR, reason })));
                     }
                 }
                 Err(error) => {
-                    self.ended = true;
+                    // RFC 9114 §4.1.1 SHOULD NOT-1: what was cancelled does not look complete
+                    self.end();
+                    self.tell(Code::REQUEST_CANCELLED);
                     self.shared.abandon(self.stream.id());
                     return Poll::Ready(Err(self.shared.end(error.into())));
                 }
@@ -104,6 +175,7 @@ impl Receiver {
         let piece = poll_fn(|cx| self.poll_piece(cx)).await?;
         match piece {
             Some(Piece::Frame { payload, .. }) => self.shared.fields(self.stream.id(), &payload),
+            // RFC 9114 §4.1 MUST-3
             Some(Piece::Data(_)) => {
                 let reason = "content before the fields".to_owned();
                 Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason }))
@@ -132,6 +204,13 @@ impl Receiver {
         }
         match ready!(self.poll_piece(cx))? {
             Some(Piece::Data(data)) => Poll::Ready(Ok(Some(data))),
+            // RFC 9114 §4.4 MUST-2: a tunnel has no trailers
+            Some(Piece::Frame { .. })
+                if self.agreement.as_ref().is_some_and(|agreed| agreed.0.load(Ordering::Relaxed)) =>
+            {
+                let reason = "a frame in a tunnel".to_owned();
+                Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason })))
+            }
             Some(Piece::Frame { payload, .. }) => {
                 self.trailers = Some(payload);
                 self.phase = Phase::Done;
@@ -146,21 +225,38 @@ impl Receiver {
 
     /// The trailers, if there are some; only behind the content.
     pub(crate) fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, Error>> {
-        // RFC 9114 §4.1: nothing that means something comes behind them.
+        // RFC 9114 §4.1 MUST-3: nothing that means something comes behind them
         if ready!(self.poll_piece(cx))?.is_some() {
             let reason = "a frame behind the trailers".to_owned();
             return Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason })));
         }
         let Some(section) = self.trailers.take() else { return Poll::Ready(Ok(None)) };
-        let trailers = self.shared.fields(self.stream.id(), &section)?.trailers()?;
-        Poll::Ready(Ok(Some(trailers)))
+        match self.shared.fields(self.stream.id(), &section)?.trailers() {
+            Ok(trailers) => Poll::Ready(Ok(Some(trailers))),
+            Err(violation) => Poll::Ready(Err(self.malformed(violation))),
+        }
+    }
+
+    /// What has come is malformed: the stream is over in both directions.
+    pub(crate) fn malformed(&mut self, violation: Violation) -> Error {
+        // RFC 9114 §4.1.2 MUST-1
+        self.tell(violation.code);
+        self.stop(violation.code);
+        violation.into()
     }
 
     /// Tells the peer to send no more.
     pub(crate) fn stop(&mut self, code: Code) {
-        if std::mem::replace(&mut self.ended, true) {
+        if self.ended {
             return;
         }
+        // Its end may have come although nobody has read it.
+        let is_complete = self.is_at_end() && self.trailers.is_none();
+        self.end();
+        if is_complete {
+            return;
+        }
+        self.tell(code);
         self.shared.abandon(self.stream.id());
         // A stream that was read to its end needs no stop.
         let _ = self.stream.stop(code.0);
@@ -179,12 +275,34 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
     /// What leaves with what comes next.
     gathered: Vec<u8>,
+    /// It carries content and nothing else.
+    is_tunnel: bool,
+    /// Datagrams belong to the stream.
+    has_datagrams: bool,
     ended: bool,
 }
 
 impl Sender {
     pub(crate) fn new(stream: SendStream, shared: Arc<Shared>) -> Self {
-        Self { stream, shared, gathered: Vec::new(), ended: false }
+        Self { stream, shared, gathered: Vec::new(), is_tunnel: false, has_datagrams: false, ended: false }
+    }
+
+    /// From here on, content is sent and nothing else (RFC 9114 §4.4).
+    pub(crate) fn become_tunnel(&mut self) {
+        self.is_tunnel = true;
+    }
+
+    /// From here on, datagrams belong to the stream (RFC 9297 §2.1).
+    pub(crate) fn has_datagrams(&mut self) {
+        self.has_datagrams = true;
+    }
+
+    /// Nothing more is sent.
+    fn end(&mut self) {
+        self.ended = true;
+        if self.has_datagrams {
+            self.shared.lock().flows.end_sending(self.stream.id().0);
+        }
     }
 
     /// Queues a field section.
@@ -264,7 +382,10 @@ impl Sender {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => self.data(data).await?,
                 Err(frame) => {
-                    if let Ok(trailers) = frame.into_trailers() {
+                    // RFC 9114 §4.4: a tunnel has none.
+                    if let Ok(trailers) = frame.into_trailers()
+                        && !self.is_tunnel
+                    {
                         self.fields(|| fields::ordinary(&trailers))?;
                         break;
                     }
@@ -284,13 +405,15 @@ impl Sender {
     /// When the peer wants no more, or the connection is over.
     pub(crate) async fn finish(&mut self) -> Result<(), Error> {
         self.flush().await?;
-        self.ended = true;
+        // RFC 9114 §4.1 MUST-5, MUST-6
+        self.end();
         self.stream.finish().map_err(|error| self.shared.end(error.into()))
     }
 
     /// Gives the stream up.
     pub(crate) fn reset(&mut self, code: Code) {
-        if !std::mem::replace(&mut self.ended, true) {
+        if !self.ended {
+            self.end();
             // A stream that is over needs no reset.
             let _ = self.stream.reset(code.0);
         }
@@ -298,7 +421,7 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// RFC 9114 §4.1.1: whoever gives an exchange up says so with a code of HTTP/3.
+    /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4: whoever gives an exchange up says so with a code of HTTP/3.
     fn drop(&mut self) {
         self.reset(Code::REQUEST_CANCELLED);
     }

@@ -134,6 +134,7 @@ impl futures_core::Stream for Pending {
     }
 }
 
+/// RFC 9114 §4.2.1 MUST-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cookie_in_crumbs_is_one_again() {
     let mut pair = pair(Options::default(), |request: Request<RequestBody>| async move {
@@ -176,4 +177,78 @@ async fn extended_connect_is_for_those_who_understand_it() {
     control.write_all(&[0x00, 0x04, 0x00]).await.unwrap();
     let error = request.send(connect("x").body(Full::new(Bytes::new())).unwrap()).await.map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::NoConnectProtocol), "{error}");
+}
+
+/// RFC 9204 §4.5.4 MUST-2, RFC 9204 §7.1.3 MUST NOT-1, MUST-1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_to_be_indexed_stays_so() {
+    let mut pair = pair(Options::default(), |request: Request<RequestBody>| async move {
+        let mut response = Response::new(full("ok"));
+        // As a gateway does, it is sent on as it has come.
+        for name in ["x-secret", "x-plain"] {
+            response.headers_mut().insert(name, request.headers()[name].clone());
+        }
+        response
+    })
+    .await;
+    for _ in 0..3 {
+        let mut request = get("/");
+        for (name, sensitive) in [("x-secret", true), ("x-plain", false)] {
+            let mut value: http::HeaderValue = "value".parse().unwrap();
+            value.set_sensitive(sensitive);
+            request.headers_mut().insert(name, value);
+        }
+        let response = pair.request.send(request).await.unwrap();
+        assert!(response.headers()["x-secret"].is_sensitive() && !response.headers()["x-plain"].is_sensitive());
+    }
+}
+
+/// RFC 9297 §2 MUST-1, RFC 9297 §2.1 MUST NOT-1, MUST-3, RFC 9297 §2.1.1 MUST-1, MUST NOT-1, RECOMMENDED-1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datagrams_end_with_their_stream() {
+    let (_server, _client, accepted, quic) = pair::endpoints().await;
+    let mut request = tiderace_h3::client::begin(quic).await.unwrap();
+    let (say, body) = http_body_util::channel::Channel::<Bytes, std::io::Error>::new(1);
+    let waiting = tokio::spawn(async move {
+        let response = request.send(connect("x").body(body).unwrap()).await.unwrap();
+        (request, response)
+    });
+    let mut control = accepted.open_uni().await.unwrap();
+    // Extended CONNECT is understood; datagrams not.
+    control.write_all(&[0x00, 0x04, 0x02, 0x08, 0x01]).await.unwrap();
+    let (mut send, mut recv) = accepted.accept_bi().await.unwrap();
+    send.write_all(&pair::fields(&[(":status", "200")])).await.unwrap();
+    let (_request, response) = waiting.await.unwrap();
+    let datagrams = response.extensions().get::<Datagrams>().unwrap().clone();
+    assert!(datagrams.max_size().is_none() && datagrams.send(b"x").is_err());
+    drop(say);
+    let _ = recv.read_to_end(10_000).await;
+
+    let mut pair = pair(Options::default(), |request: Request<RequestBody>| async move {
+        let datagrams = request.extensions().get::<Datagrams>().unwrap().clone();
+        tokio::spawn(async move {
+            // Until the client has ended the stream.
+            while datagrams.recv().await.is_some() {}
+            datagrams.send(b"all").unwrap();
+            drop(request);
+        });
+        Response::new(BodyExt::boxed(StreamBody::new(Pending)))
+    })
+    .await;
+    let (say, body) = http_body_util::channel::Channel::<Bytes, std::io::Error>::new(1);
+    let response = pair.request.send(connect("x").body(body).unwrap()).await.unwrap();
+    let datagrams = response.extensions().get::<Datagrams>().unwrap().clone();
+    datagrams.send(b"one").unwrap();
+    drop(say);
+    // What this end has ended is ended for datagrams, too; the other direction goes on.
+    let ended = async {
+        while datagrams.max_size().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it ends");
+    assert!(datagrams.send(b"two").is_err());
+    drop(response);
+    let heard = tokio::time::timeout(Duration::from_secs(20), async { while datagrams.recv().await.is_some() {} });
+    heard.await.expect("whoever gave the stream up hears nothing more");
 }

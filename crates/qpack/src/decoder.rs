@@ -113,7 +113,7 @@ impl Decoder {
     }
 
     fn apply(&mut self, instruction: &Instruction<'_>) -> Result<(), Fault> {
-        // RFC 9204 §2.2.3 MUST-2, §3.1 MUST-2: what is not there, not any more or not at all, cannot be referred to
+        // RFC 9204 §2.2.3 MUST-2, RFC 9204 §3.1 MUST-2: what is not there, not any more or not at all, cannot be referred to
         const GONE: Fault = Fault::Wrong("an instruction refers to an entry that is not there");
         let (names, values) = (&mut self.names, &mut self.values);
         let entry = match instruction {
@@ -274,7 +274,7 @@ fn line(
 ) -> Result<(), Fault> {
     // RFC 9204 §3.1 MUST-1: no index beyond the static table
     let fixed = |index: u64| static_table::get(index).ok_or(Fault::Wrong("an index beyond the static table"));
-    // RFC 9204 §2.2.3 MUST-1, §2.2.1 MUST-1: what has left, or is not covered by the prefix, cannot be referred to
+    // RFC 9204 §2.2.3 MUST-1, RFC 9204 §2.2.1 MUST-1: what has left, or is not covered by the prefix, cannot be referred to
     let dynamic = |absolute: Option<u64>| {
         let absolute = absolute.filter(|absolute| *absolute < prefix.required);
         absolute

@@ -102,7 +102,7 @@ impl Encoder {
             return;
         }
         self.peer_capacity = Some(max_table_capacity);
-        // RFC 9204 §3.2.3 MUST NOT-1, §4.3.1 MUST-1: never more than the peer allows
+        // RFC 9204 §3.2.3 MUST NOT-1, RFC 9204 §4.3.1 MUST-1: never more than the peer allows
         // RFC 9204 §3.2.3 MUST NOT-2, MUST NOT-3: of nothing, there is no table, and nothing is said about one
         // RFC 9204 §4.3.1 MUST NOT-1: it is set once, before there is an entry that it could drive out
         let capacity = usize::try_from(max_table_capacity).unwrap_or(usize::MAX).min(self.max_capacity);
@@ -169,7 +169,7 @@ impl Encoder {
         let name_hash = hash::name(field.name);
         let name = static_table::name(field.name, name_hash);
         let index = name.and_then(|name| name.index);
-        // RFC 9204 §4.5.4 MUST-1, MUST-2, §7.1.3 MUST-1, MUST NOT-1: what must not be indexed is a literal, and says so
+        // RFC 9204 §4.5.4 MUST-1, MUST-2, RFC 9204 §7.1.3 MUST-1, MUST NOT-1: what must not be indexed is a literal, and says so
         if field.sensitive {
             literal(index, field, lines);
             return;
@@ -238,8 +238,8 @@ impl Encoder {
         habit(name, field) == Habit::Stable && self.table.leave_for(size) == Some(0)
     }
 
-    /// RFC 9204 §2.1.1 MUST NOT-1, §3.2.2 MUST NOT-1: nothing leaves that the peer may not have, or that a section which it may not have decoded refers
-    /// to.
+    /// RFC 9204 §2.1.1 MUST NOT-1, RFC 9204 §3.2.2 MUST NOT-1: nothing leaves that the peer may not have, or
+    /// that a section which it may not have decoded refers to.
     fn has_room(&self, size: usize, section: &Section) -> bool {
         let stays = self.known.min(self.outstanding.oldest()).min(section.oldest);
         self.table.leave_for(size).is_some_and(|count| count == 0 || self.table.dropped() + count <= stays)

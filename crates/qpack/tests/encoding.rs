@@ -120,7 +120,7 @@ fn sensitive_fields_say_so_and_are_never_in_the_table() {
     }
 }
 
-/// RFC 9204 §2.1 MUST-1, §2.1.2 MUST-1, §4.3.1 MUST NOT-1
+/// RFC 9204 §2.1 MUST-1, RFC 9204 §2.1.2 MUST-1, RFC 9204 §4.3.1 MUST NOT-1
 #[test]
 fn nothing_is_referred_to_before_it_is_acknowledged() {
     let mut pair = Pair::new(4_096);
@@ -165,7 +165,7 @@ fn before_settings_and_without_a_table_nothing_is_written() {
     }
 }
 
-/// RFC 9204 §3.2.3 MUST NOT-1, §4.3.1 MUST-1
+/// RFC 9204 §3.2.3 MUST NOT-1, RFC 9204 §4.3.1 MUST-1
 #[test]
 fn less_room_at_the_peer_than_could_be_used() {
     let mut pair = Pair { decoder: Decoder::new(200), ..Pair::new(0) };

@@ -23,7 +23,7 @@ fn encoder() -> (Encoder, Vec<u8>) {
     (encoder, instructions)
 }
 
-/// RFC 9204 §4.4.1 MUST-1, §4.4.3 MUST-1
+/// RFC 9204 §4.4.1 MUST-1, RFC 9204 §4.4.3 MUST-1
 #[test]
 fn answers_to_what_was_never_sent() {
     for wrong in [
@@ -84,7 +84,7 @@ fn sections_that_are_never_acknowledged_are_bounded() {
     assert_ne!(block[0], 0);
 }
 
-/// RFC 9204 §2.2.3 MUST-2, §3.1 MUST-2, §3.2.2 MUST-1, §4.3.1 MUST-2
+/// RFC 9204 §2.2.3 MUST-2, RFC 9204 §3.1 MUST-2, RFC 9204 §3.2.2 MUST-1, RFC 9204 §4.3.1 MUST-2
 #[test]
 fn instructions_that_are_refused() {
     // Where an insertion begins after the capacity has been set: a name of 4000 bytes, then a value of 65.

@@ -36,7 +36,7 @@ fn pairs(fields: &[(&str, &str)]) -> Result<Vec<(String, String)>, SectionError>
     Ok(fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
 }
 
-/// RFC 9204 §2.1.2 MUST-2, §2.2 MUST-1, §2.2.2.1 MUST-1, §3.2 MUST NOT-1
+/// RFC 9204 §2.1.2 MUST-2, RFC 9204 §2.2 MUST-1, RFC 9204 §2.2.2.1 MUST-1, RFC 9204 §3.2 MUST NOT-1
 #[test]
 fn appendix_b() {
     let mut peer = Peer { decoder: Decoder::new(220), answer: Vec::new() };
@@ -74,7 +74,8 @@ fn appendix_b() {
     assert_eq!(fields, pairs(&[(":path", "/sample/path"), ("custom-key", "custom-value2")]));
 }
 
-/// RFC 9204 §2.2.1 MUST-1, §2.2.3 MUST-1, §3.1 MUST-1, §4.5.1.1 MUST-1, §4.5.1.2 MUST-1: a table of 100 bytes counts modulo 6; all ways to refer to the same entries.
+/// A table of 100 bytes counts modulo 6; all ways to refer to the same entries.
+/// RFC 9204 §2.2.1 MUST-1, RFC 9204 §2.2.3 MUST-1, RFC 9204 §3.1 MUST-1, RFC 9204 §4.5.1.1 MUST-1, RFC 9204 §4.5.1.2 MUST-1
 #[test]
 fn required_insert_count_and_base() {
     let mut peer = Peer { decoder: Decoder::new(100), answer: Vec::new() };

@@ -192,6 +192,7 @@ async fn nobody_there_is_said_after_the_timeout() {
     assert!(matches!(error, tiderace::ConnectError::Closed(CloseReason::HandshakeTimeout)), "{error}");
 }
 
+/// RFC 9114 §3.1 MUST-1, MUST NOT-1
 #[tokio::test]
 async fn a_certificate_for_another_name_is_refused() {
     let (server_config, client_config) = configs(&Profile::default());

@@ -31,7 +31,7 @@ pub(crate) use self::{count::Survey, id::Keyword};
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:\n  cargo xtask compliance\n  cargo xtask compliance --open --document 9000\n  \
                         cargo xtask compliance --specs ../shared/specs\n  \
-                        cargo xtask compliance --specs ../shared/specs --draft 9114 > compliance/rfc9114.toml")]
+                        cargo xtask compliance --specs ../shared/specs --draft 9110 > compliance/rfc9110.toml")]
 pub(crate) struct Args {
     /// List the requirements that lack code, test or reason
     #[arg(long)]

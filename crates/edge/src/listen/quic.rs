@@ -45,6 +45,8 @@ pub(crate) fn profile(config: &Config) -> Profile {
         congestion: config.transport.congestion.parse().expect("the configuration was checked"),
         idle_timeout: config.transport.idle_timeout.0,
         handshake_timeout: config.limits.handshake_timeout.0,
+        // RFC 9114 §6.1 SHOULD-1, SHOULD-2, RFC 9114 §6.2 MUST-1, SHOULD-1, RFC 9114 §6.2.1 SHOULD-1: the defaults have room for more
+        // RFC 9114 §5.1 SHOULD NOT-1: nothing keeps a connection open that its client does not use
         streams: StreamsConfig {
             max_streams_bidi: config.limits.requests_per_connection.into(),
             send_buffer: SEND_BUFFER,

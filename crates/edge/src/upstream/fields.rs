@@ -23,6 +23,8 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 /// Takes away what concerns the connection it came on.
+// RFC 9114 §4.2 MUST-4: over HTTP/3 it would make an answer malformed
+// RFC 9204 §7.1.3 MUST-2: fields go on as they are, and say of themselves that they are not to be indexed
 pub(crate) fn strip(fields: &mut HeaderMap) {
     let named: Vec<HeaderName> = fields
         .get_all(header::CONNECTION)
@@ -60,6 +62,7 @@ pub(crate) fn introduce(fields: &mut HeaderMap, client: IpAddr, host: &str, earl
     fields.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
     if let Some(host) = value(host) {
         fields.insert(FORWARDED_HOST, host.clone());
+        // RFC 9114 §4.3.1 MUST-2
         fields.insert(header::HOST, host);
     }
     if early {
@@ -75,6 +78,7 @@ mod tests {
         list.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
 
+    /// RFC 9114 §4.2 MUST-4
     #[test]
     fn what_concerns_the_connection_stays_behind() {
         let mut fields = map(&[

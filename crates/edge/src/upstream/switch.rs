@@ -4,6 +4,15 @@
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::ext::Protocol;
 
+/// Fields that describe content.
+const CONTENT: [header::HeaderName; 3] = [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::TRANSFER_ENCODING];
+
+/// Takes away what says that an answer has capsules, when it begins no tunnel.
+// RFC 9297 §3.4 MUST NOT-1
+pub(crate) fn strip_refusal(fields: &mut HeaderMap) {
+    fields.remove("capsule-protocol");
+}
+
 /// How a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
@@ -41,8 +50,17 @@ pub(crate) fn asked<B>(request: &Request<B>) -> Option<Asked> {
 impl Asked {
     /// Whether what is carried are capsules (RFC 9297 §3.2): the request says so, or it is known of the protocol.
     pub(crate) fn has_capsules(&self, fields: &HeaderMap) -> bool {
-        let says = fields.get("capsule-protocol").is_some_and(|value| value.as_bytes().starts_with(b"?1"));
+        // RFC 9297 §3.4 MUST-1, MUST-2, MUST-3: one item that is true, whatever its parameters are
+        let mut items = fields.get_all("capsule-protocol").iter().map(|item| item.as_bytes().trim_ascii());
+        let item = items.next().filter(|_| items.next().is_none());
+        let says = item.and_then(|item| item.strip_prefix(b"?1")).is_some_and(|rest| matches!(rest, [] | [b';', ..]));
         says || matches!(self.protocol.as_str(), "connect-udp" | "connect-ip")
+    }
+
+    /// Whether a request with capsules breaks the rules for such.
+    // RFC 9297 §3.2 MUST NOT-1, MUST-2: what describes content has no place beside them
+    pub(crate) fn is_malformed(fields: &HeaderMap) -> bool {
+        CONTENT.iter().any(|name| fields.contains_key(name))
     }
 
     /// Makes a request, from which [`strip`](super::fields::strip) has taken its wish away, ask a back end for the same.
@@ -65,6 +83,10 @@ impl Asked {
 
     /// The answer for the client, when the back end has agreed.
     pub(crate) fn answer<B>(&self, response: &mut Response<B>) {
+        // RFC 9297 §3.2 MUST NOT-1, MUST NOT-2: a tunnel has no content to be described, and is 101 or 200
+        for name in CONTENT {
+            response.headers_mut().remove(name);
+        }
         match self.how {
             How::Upgrade => {
                 let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
@@ -120,6 +142,7 @@ mod tests {
         assert_eq!(found(&Request::connect("example.org:443").body(()).unwrap()), None);
     }
 
+    /// RFC 9297 §3.4 MUST-1, MUST-2, MUST-3
     #[test]
     fn what_has_capsules() {
         let has = |protocol: &str, says: Option<&'static str>| {
@@ -128,6 +151,17 @@ mod tests {
             asked.has_capsules(&says.map(|says| ("capsule-protocol".parse().unwrap(), says)).into_iter().collect())
         };
         assert!(has("connect-udp", None) && has("other", Some("?1")) && has("other", Some("?1;a=b")));
-        assert!(!has("websocket", None) && !has("websocket", Some("?0")));
+        assert!(!has("websocket", None));
+        for other in ["?0", "?10", "1", "?1, ?1", "\"?1\"", ""] {
+            assert!(!has("websocket", Some(other)), "{other}");
+        }
+        let twice = ["?1", "?1"].map(|item| ("capsule-protocol".parse().unwrap(), HeaderValue::from_static(item)));
+        let mut fields = HeaderMap::new();
+        for (name, item) in twice {
+            let name: http::HeaderName = name;
+            fields.append(name, item);
+        }
+        let asked = Asked { how: How::Connect, protocol: "websocket".to_owned() };
+        assert!(!asked.has_capsules(&fields));
     }
 }

@@ -59,6 +59,7 @@ impl Client {
                 let (mut answer, body) = Channel::new(PARTS);
                 tokio::spawn(async move {
                     let (content, datagrams) = *client;
+                    // RFC 9297 §3.5 MUST NOT-1
                     let datagrams = datagrams.filter(|_| capsules);
                     if let Err(error) = stream(content, datagrams, &mut answer, back_end).await {
                         tracing::debug!("a switched stream broke off: {error}");
@@ -126,6 +127,8 @@ async fn bytes_down(
 }
 
 /// Capsules are carried as wholes, so that datagrams fit between them.
+// RFC 9297 §3.2 SHOULD-1, SHOULD-2: as they are, whatever their type
+// RFC 9297 §3.3 MUST-1, MUST-5: what is wrong, or ends in the middle of one, breaks the tunnel off
 async fn capsules_up(
     mut content: AnyBody,
     datagrams: &Datagrams,

@@ -87,11 +87,13 @@ impl Schedule {
         if ready == 0 {
             return None;
         }
+        // RFC 9218 §10 RECOMMENDED-1: the most urgent ones first
         let urgency = ready.trailing_zeros() as usize;
         let level = &self.levels[urgency];
         if self.repair & 1 << urgency != 0 {
             return Some((level.repair.front()?, Kind::Repair));
         }
+        // RFC 9218 §10 RECOMMENDED-2, SHOULD-1, SHOULD-2: of those, one after the other, or in turns
         let slot = if level.sequential_now() { *level.sequential.first_key_value()?.1 } else { level.turn.front()? };
         Some((slot, Kind::New))
     }

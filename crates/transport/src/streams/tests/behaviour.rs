@@ -198,6 +198,7 @@ fn stop_sending_resets_and_tells() {
 }
 
 // RFC 9000 §2.3 SHOULD-1
+/// RFC 9218 §10 RECOMMENDED-1
 #[test]
 fn urgency_comes_first_and_can_change_until_sent() {
     let mut pair = pair();
@@ -213,6 +214,7 @@ fn urgency_comes_first_and_can_change_until_sent() {
     assert_eq!(next_streams(&mut pair, 0, 20), [2, 2, 0, 0, 0, 0, 1, 1]);
 }
 
+/// RFC 9218 §10 RECOMMENDED-2, SHOULD-1, SHOULD-2
 #[test]
 fn non_incremental_streams_follow_each_other_incremental_ones_share() {
     let mut pair = pair();
