@@ -17,6 +17,9 @@ mod driver;
 mod error;
 mod fields;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod garbage;
 mod outlet;
