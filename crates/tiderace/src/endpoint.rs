@@ -11,7 +11,9 @@ use std::{
     task::Poll,
 };
 
-use transport::{ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, ring::KeyRing};
+use transport::{
+    ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, VisitLog, ring::KeyRing,
+};
 use units::Seed;
 
 use crate::{
@@ -57,6 +59,8 @@ pub struct EndpointOptions {
     pub runtimes: Vec<tokio::runtime::Handle>,
     /// Sees every payload that passes the sockets.
     pub tap: Option<Arc<dyn Tap>>,
+    /// Is told what becomes of those who come to a server, by the tasks that drive the shards.
+    pub visits: Option<Arc<dyn VisitLog>>,
 }
 
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -77,9 +81,10 @@ impl Endpoint {
         if options.shards.count.get() == 1 {
             return Self::on_socket(UdpSocket::bind(address)?, options);
         }
-        let config = config_of(options.config, options.ring)?;
+        let mut options = options;
+        let config = config_of(options.config.take(), options.ring.take())?;
         let sockets = shards::sockets(address, options.shards, &config)?;
-        Self::assemble(sockets, config, options.server, options.handshakes, &options.runtimes, options.tap)
+        Self::assemble(sockets, config, options)
     }
 
     /// A client on any port, of the family of `remote`.
@@ -112,18 +117,13 @@ impl Endpoint {
             let reason = "one socket cannot serve several shards\nhint: let the endpoint open them";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        let config = config_of(options.config, options.ring)?;
-        Self::assemble(vec![socket], config, options.server, options.handshakes, &options.runtimes, options.tap)
+        let mut options = options;
+        let config = config_of(options.config.take(), options.ring.take())?;
+        Self::assemble(vec![socket], config, options)
     }
 
-    fn assemble(
-        sockets: Vec<UdpSocket>,
-        config: EndpointConfig,
-        server: Option<ServerConfig>,
-        handshakes: Handshakes,
-        runtimes: &[tokio::runtime::Handle],
-        tap: Option<Arc<dyn Tap>>,
-    ) -> io::Result<Self> {
+    fn assemble(sockets: Vec<UdpSocket>, config: EndpointConfig, options: EndpointOptions) -> io::Result<Self> {
+        let EndpointOptions { server, handshakes, runtimes, tap, visits, .. } = options;
         let tap = MaybeTap(tap);
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
@@ -141,6 +141,7 @@ impl Endpoint {
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());
             endpoint.set_shard(shard, count);
+            endpoint.set_visit_log(visits.clone());
             let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
             let shared = Shared::new(shard, clock, endpoint);
             this.shards.push(shared.clone());

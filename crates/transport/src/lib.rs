@@ -44,6 +44,7 @@ pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
     ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, MemoryTokens,
     PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner, TokenStore, Transmit,
+    Visit, VisitLog,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

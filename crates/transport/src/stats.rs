@@ -114,6 +114,8 @@ figures! {
     fec_repairs_spare: Counter, Count, "repair symbols received when nothing was missing, or that told nothing new";
     fec_repairs_late: Counter, Count, "repair symbols received over symbols that the decoder had forgotten";
     fec_recovery_delay: Counter, Nanoseconds, "time from missing a symbol to having rebuilt it, of all rebuilt symbols together";
+    handshake_time: Gauge, Nanoseconds, "time from the connection's first packet to the end of its handshake at this end; 0 before that";
+    resumed: Gauge, Count, "1 when the handshake resumed a session";
     early_data_offered: Gauge, Count, "1 when the client offered early data";
     early_data_accepted: Gauge, Count, "1 when the server accepted early data";
     early_data_refused: Gauge, Count, "1 when the server refused early data";

@@ -166,6 +166,16 @@ fn client_stats(sim: &Simulation<Host<Exchange>>) -> transport::Stats {
     host.endpoint.connection(host.app.handle.unwrap()).unwrap().stats()
 }
 
+/// Milliseconds that the handshake took, and whether it resumed a session: at the client, and at the server.
+fn handshake(sim: &Simulation<Host<Exchange>>) -> [(u64, u64); 2] {
+    [0, 1].map(|node| {
+        let host = sim.node(node);
+        let handle = host.app.handle.or(host.app.accepted.first().copied()).unwrap();
+        let stats = host.endpoint.connection(handle).unwrap().stats();
+        (stats.handshake_time / 1_000_000, stats.resumed)
+    })
+}
+
 // RFC 9000 §7.4.1 MUST-3, MUST-5; RFC 9000 §13.2.6 MUST-3
 #[test]
 fn the_answer_begins_to_arrive_after_one_round_trip() {
@@ -182,6 +192,11 @@ fn the_answer_begins_to_arrive_after_one_round_trip() {
     };
     let first = run(200);
     assert_eq!(client_stats(&first).early_packets_sent, 0);
+    assert_eq!(
+        handshake(&first),
+        [(100, 0), (100, 0)],
+        "from the first packet to the end of the handshake is a round trip"
+    );
     // Its tickets may still be under way when the run ends.
     world.visit(1, &tls);
     let before = tls.ticket_stats().early_accepted;
@@ -193,6 +208,7 @@ fn the_answer_begins_to_arrive_after_one_round_trip() {
     let server = second.node(1);
     let stats = server.endpoint.connection(server.app.accepted[0]).unwrap().stats();
     assert_eq!(stats.early_packets_received, client_stats(&second).early_packets_sent);
+    assert_eq!(handshake(&second)[0], (100, 1), "the server has yet to hear of its end");
     assert!(stats.early_bytes_received >= 1_000);
     assert_eq!(tls.ticket_stats().early_accepted, before + 1);
 }

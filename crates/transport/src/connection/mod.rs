@@ -500,6 +500,21 @@ impl Connection {
         self.connected
     }
 
+    /// The peer's address at the beginning.
+    pub(crate) fn first_remote(&self) -> SocketAddr {
+        self.handshake_remote
+    }
+
+    /// Whether the peer has acknowledged a packet.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.stats.packets_acked > 0
+    }
+
+    /// Whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0) || self.streams.has_bidi()
+    }
+
     /// Whether any packet from the peer was authentic.
     pub(crate) fn has_heard(&self) -> bool {
         self.stats.packets_received > 0

@@ -9,6 +9,7 @@ use crate::{
     error::{Code, TransportError},
     events::Event,
     observe::Initiator,
+    timers::Timer,
     tls::{Level, TlsEvent},
 };
 
@@ -113,6 +114,11 @@ impl Connection {
 
     /// TLS has verified the peer's Finished message.
     fn on_complete(&mut self, now: Instant) {
+        // Until here the idle timer is the limit of the handshake, and tells when that began.
+        let begun = self.timers.get(Timer::Idle).map(|limit| limit.saturating_sub(self.profile.handshake_timeout));
+        let took = begun.map_or(Duration::ZERO, |begun| now.saturating_since(begun));
+        self.stats.handshake_time = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.stats.resumed = self.handshake.session().is_some_and(|session| session.is_resumed()).into();
         self.connected = true;
         self.local_ids.start(self.peer.active_connection_id_limit);
         self.push(Event::Connected);

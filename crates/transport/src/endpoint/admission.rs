@@ -4,7 +4,7 @@ use bytes::Bytes;
 use units::Instant;
 use wire::{ConnectionId, Side, Writer};
 
-use super::{Datagram, Endpoint, RetryPolicy};
+use super::{Datagram, Endpoint, RetryPolicy, Visit};
 use crate::{
     connection::{Connection, Origin, labels},
     crypto::retry_tag,
@@ -66,6 +66,7 @@ impl Endpoint {
         }
         if self.hand_outs.is_full() {
             self.stats.overloaded += 1;
+            self.note_visit(datagram.remote, Visit::Refused);
             return;
         }
         if self.open >= server.max_connections {
@@ -100,7 +101,9 @@ impl Endpoint {
             self.stats.dropped += 1;
             return;
         }
+        let remote = connection.first_remote();
         let handle = self.insert(connection);
+        self.note_visit(remote, Visit::Begun);
         self.accepted.push_back(handle);
         self.mark_dirty(handle.index);
         self.deliver_early(now, handle.index, &first.dcid);
@@ -121,6 +124,7 @@ impl Endpoint {
         packet.extend_from_slice(&tag);
         if self.stateless.answer(datagram, packet) {
             self.stats.retries += 1;
+            self.note_visit(datagram.remote, Visit::Retried);
         }
     }
 
@@ -153,6 +157,10 @@ impl Endpoint {
         if keys.seal_long(Level::Initial, &mut packet, pos.pn_offset, 0).is_err() {
             return false;
         }
-        self.stateless.answer(datagram, packet)
+        let told = self.stateless.answer(datagram, packet);
+        if told {
+            self.note_visit(datagram.remote, Visit::Refused);
+        }
+        told
     }
 }

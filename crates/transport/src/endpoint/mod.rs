@@ -13,6 +13,7 @@ mod routes;
 mod stateless;
 mod strays;
 mod token_store;
+mod visits;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,7 +24,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
-use wire::{ConnectionId, Header, LongType, ResetToken};
+use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
 pub use self::config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
@@ -31,6 +32,7 @@ pub use self::config::{
 pub(crate) use self::epitaphs::{Epitaph, MAX_AGE, MAX_WORDS};
 pub use self::handouts::{TlsDone, TlsStep};
 pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
+pub use self::visits::{Visit, VisitLog};
 use self::{
     admission::FirstPacket, early::EarlyPackets, epitaphs::Epitaphs, handouts::HandOuts, routes::Routes,
     stateless::Stateless, strays::Strays,
@@ -191,6 +193,8 @@ pub struct Endpoint {
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
+    /// Is told what becomes of those who come.
+    visits: Option<Arc<dyn VisitLog>>,
 }
 
 impl Endpoint {
@@ -219,6 +223,7 @@ impl Endpoint {
             strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
+            visits: None,
         }
     }
 
@@ -507,8 +512,18 @@ impl Endpoint {
         let handle = Handle { index, generation: slot.generation };
         let Some(connection) = &mut slot.connection else { return };
         while let Some(event) = connection.poll_event() {
-            if matches!(event, Event::Connected) {
-                self.half_open -= 1;
+            let visit = match &event {
+                Event::Connected => {
+                    self.half_open -= 1;
+                    Some(Visit::Completed)
+                }
+                Event::Closed(reason) => Some(visits::ended(connection, reason)),
+                _ => None,
+            };
+            if let (Some(visit), Some(log)) = (visit, &self.visits)
+                && connection.side() == Side::Server
+            {
+                log.note(connection.first_remote(), visit);
             }
             self.events.push_back((handle, event));
         }

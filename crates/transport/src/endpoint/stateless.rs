@@ -6,7 +6,7 @@ use rand_core::RngCore;
 use units::{Duration, Instant};
 use wire::{ConnectionId, Writer, version};
 
-use super::{Datagram, Endpoint, Transmit};
+use super::{Datagram, Endpoint, Transmit, Visit};
 
 /// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
 const QUEUE_LIMIT: usize = 64;
@@ -16,6 +16,10 @@ const RESETS_PER_SECOND: u32 = 200;
 const MIN_RESET: usize = 21;
 /// Longer is not needed to look like a packet.
 const MAX_RESET: usize = 42;
+
+/// RFC 9000 §15: versions of the pattern 0x?a?a?a?a are never spoken. They are asked for to see whether an answer comes.
+const RESERVED_MASK: u32 = 0x0f0f_0f0f;
+const RESERVED: u32 = 0x0a0a_0a0a;
 
 /// Owns the answers until they are sent, and the account of resets.
 #[derive(Default)]
@@ -93,6 +97,10 @@ impl Endpoint {
         // RFC 9000 §5.2.2 SHOULD-2: the answer to an unknown version depends only on the length of the datagram
         if self.stateless.answer(datagram, answer) {
             self.stats.version_negotiations += 1;
+            if version & RESERVED_MASK != RESERVED {
+                let offered = self.server.as_ref().is_some_and(|server| !server.versions.is_empty());
+                self.note_visit(datagram.remote, Visit::Negotiated { offered });
+            }
         }
     }
 

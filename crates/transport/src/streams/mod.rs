@@ -399,6 +399,11 @@ impl Streams {
         self.budget.held()
     }
 
+    /// Whether a bidirectional stream is not at its end. Walks over all streams.
+    pub fn has_bidi(&self) -> bool {
+        self.slab.slots().any(|slot| self.slab[slot].id.dir() == Dir::Bi)
+    }
+
     /// Figures since the beginning. Walks over all streams for the memory.
     pub fn figures(&self) -> StreamFigures {
         StreamFigures {

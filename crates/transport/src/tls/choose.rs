@@ -180,6 +180,10 @@ impl Session for ChoosingSession {
         self.chosen().map_or(EarlyData::None, Session::early_data)
     }
 
+    fn is_resumed(&self) -> bool {
+        self.chosen().is_some_and(Session::is_resumed)
+    }
+
     fn cipher_suite(&self) -> Option<CipherSuite> {
         self.chosen().and_then(Session::cipher_suite)
     }

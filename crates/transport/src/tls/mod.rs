@@ -217,6 +217,12 @@ pub trait Session: Send {
     /// What became of early data.
     fn early_data(&self) -> EarlyData;
 
+    /// Whether the handshake resumed an earlier session. Meaningful once it is complete; `false` from a backend that cannot
+    /// resume.
+    fn is_resumed(&self) -> bool {
+        false
+    }
+
     /// The cipher suite that was agreed.
     fn cipher_suite(&self) -> Option<CipherSuite>;
 

@@ -291,6 +291,10 @@ impl Session for BoringSession {
         self.with_state(|state| state.early_data).unwrap_or(EarlyData::None)
     }
 
+    fn is_resumed(&self) -> bool {
+        self.ssl.session_reused()
+    }
+
     fn cipher_suite(&self) -> Option<CipherSuite> {
         library::suite(&self.ssl)
     }

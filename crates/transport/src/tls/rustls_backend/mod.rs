@@ -348,6 +348,10 @@ impl Session for RustlsSession {
         self.early_data
     }
 
+    fn is_resumed(&self) -> bool {
+        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
     fn cipher_suite(&self) -> Option<CipherSuite> {
         CipherSuite::from_number(u16::from(self.connection.negotiated_cipher_suite()?.suite()))
     }

@@ -14,6 +14,7 @@ pub(super) struct Settled {
     /// The client's certificates in DER; nearly always none.
     certificates: Box<[Box<[u8]>]>,
     early_data: EarlyData,
+    resumed: bool,
     suite: CipherSuite,
     exporter: Secret,
 }
@@ -32,6 +33,7 @@ impl Settled {
             server_name: session.server_name().map(Into::into),
             certificates: session.peer_certificates().into_iter().map(Into::into).collect(),
             early_data: session.early_data,
+            resumed: session.is_resumed(),
             suite,
         })
     }
@@ -74,6 +76,10 @@ impl Session for Settled {
 
     fn early_data(&self) -> EarlyData {
         self.early_data
+    }
+
+    fn is_resumed(&self) -> bool {
+        self.resumed
     }
 
     fn cipher_suite(&self) -> Option<CipherSuite> {

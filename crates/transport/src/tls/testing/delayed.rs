@@ -126,6 +126,10 @@ impl Session for DelayedSession {
         self.inner.early_data()
     }
 
+    fn is_resumed(&self) -> bool {
+        self.inner.is_resumed()
+    }
+
     fn cipher_suite(&self) -> Option<CipherSuite> {
         self.inner.cipher_suite()
     }
