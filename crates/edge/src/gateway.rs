@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
@@ -18,6 +18,9 @@ use crate::{
         tunnel,
     },
 };
+
+/// Why a client has fallen back, in a word. Between the client and the gateway: back ends do not see it.
+const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
 
 /// Who asks, over what.
 #[derive(Clone)]
@@ -36,6 +39,13 @@ pub(crate) struct Peer {
 pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer: Peer) -> Response<AnyBody> {
     let begun = Instant::now();
     let generation = shared.current();
+    let mut request = request;
+    if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
+        && generation.config.http3.fallback_reports
+        && peer.protocol != "h3"
+    {
+        shared.metrics.fallbacks.count_report(word.as_bytes());
+    }
     let mut story = Story {
         begun,
         peer: peer.remote,

@@ -11,6 +11,7 @@ use crate::{
     admission::Admission,
     capture::Captures,
     config::{Config, Route},
+    fallback::Fallbacks,
     files::Files,
     keys, listen,
     metrics::Metrics,
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) arms: Arms,
     pub(crate) offers: Offers,
+    pub(crate) fallbacks: Arc<Fallbacks>,
     /// What compression does to the fields of HTTP/3.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
@@ -151,6 +153,7 @@ impl Shared {
             keeping,
             arms: Arms::default(),
             offers: Offers::default(),
+            fallbacks: Arc::default(),
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }

@@ -2,7 +2,7 @@
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
 //! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
-//! `offers` remembers who was told of HTTP/3,
+//! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
 //! `gateway` takes a request through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
@@ -18,6 +18,7 @@ mod admission;
 mod body;
 mod capture;
 pub mod config;
+mod fallback;
 mod files;
 mod gateway;
 mod generation;

@@ -2,17 +2,16 @@
 //! speak HTTP/3; that many of them do is worth knowing.
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use crate::admission::key;
+use crate::{admission::key, fallback::memory::Generations};
 
 /// A client that was told so long ago had time to come.
 const TIME_TO_COME: Duration = Duration::from_secs(60);
-/// Clients in each of two generations: when the young one is full, the old one is forgotten.
+/// Clients in each generation of the memory.
 const GENERATION: usize = 32 * 1024;
 
 /// What is known of a client, which is an IPv4 address, or a /64 of IPv6.
@@ -49,8 +48,14 @@ impl News {
 }
 
 /// The clients. Outlives reloads.
-#[derive(Debug, Default)]
-pub(crate) struct Offers(Mutex<[HashMap<u128, Client>; 2]>);
+#[derive(Debug)]
+pub(crate) struct Offers(Mutex<Generations<Client>>);
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self(Mutex::new(Generations::new(GENERATION)))
+    }
+}
 
 impl Offers {
     /// A connection over TCP on which the client is told.
@@ -73,14 +78,9 @@ impl Offers {
 
     fn change(&self, client: IpAddr, step: impl FnOnce(Option<Client>) -> Option<(Client, News)>) -> Option<News> {
         let key = key(client);
-        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = generations.iter().find_map(|generation| generation.get(&key)).copied();
-        let (next, news) = step(known)?;
-        if generations[0].len() >= GENERATION {
-            generations.swap(0, 1);
-            generations[0].clear();
-        }
-        generations[0].insert(key, next);
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (next, news) = step(clients.get(key))?;
+        clients.put(key, next);
         Some(news)
     }
 }
@@ -113,9 +113,8 @@ mod tests {
         for number in 0..200_000_u32 {
             offers.tell(IpAddr::V4(number.into()), now);
         }
-        let generations = offers.0.lock().unwrap();
-        assert!(generations.iter().all(|generation| generation.len() <= GENERATION));
-        // The latest are known.
-        assert!(generations.iter().any(|generation| generation.contains_key(&key(IpAddr::V4(199_999.into())))));
+        let clients = offers.0.lock().unwrap();
+        assert!(clients.len() <= 2 * GENERATION);
+        assert!(clients.get(key(IpAddr::V4(199_999.into()))).is_some(), "the latest are known");
     }
 }

@@ -247,6 +247,7 @@ impl Process {
     /// The figures, in Prometheus' text format.
     pub fn figures(&self) -> String {
         let metrics = &self.shared.metrics;
+        self.shared.fallbacks.count(Instant::now(), &metrics.fallbacks);
         let mut sum = tiderace::transport::EndpointStats::default();
         for listener in self.listeners().values() {
             sum += listener.endpoint().stats();

@@ -19,8 +19,9 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// Panels that stay empty while nothing fails, no client moves, no health check runs, and no policy asks for repair.
-const QUIET: [&str; 8] = [
+/// Panels that stay empty while nothing fails, no client moves, no health check runs, no policy asks for repair, and no client says why it
+/// fell back.
+const QUIET: [&str; 9] = [
     "connections_refused",
     "connection_errors",
     "streams_total",
@@ -29,6 +30,7 @@ const QUIET: [&str; 8] = [
     "reloads",
     "early_data_register",
     "quic_repair",
+    "fallbacks_reported",
 ];
 
 /// Asks over HTTP; gives the body.
@@ -72,6 +74,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let (serve, figures, prometheus) = (port()?, port()?, port()?);
     let text = format!(
         "listen = \"127.0.0.1:{serve}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[transport]\nidle-timeout = \"2 s\"\n[metrics]\nlisten = \"127.0.0.1:{figures}\"\n\
+         [[policy]]\nname = \"half\"\nnetwork = \"127.0.0.0/8\"\nshare = \"50 %\"\ncongestion = \"bbr3\"\n\
          [[route]]\nfiles = \"www\"\n"
     );
     let config = scratch.join("edge.toml");
@@ -88,18 +91,36 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let server = context
         .commands
         .start("edge-watch-prometheus", command.arg("--config.file=prometheus.yml").current_dir(&scratch))?;
+    let get = |way: &str| -> Result<()> {
+        let mut get = Command::new(&program);
+        get.args(["get", "--only", way, "--ca"])
+            .arg(scratch.join("cert.pem"))
+            .arg(format!("https://localhost:{serve}/small"));
+        context.commands.run("edge-watch-get", &mut get, LIMIT)?.ok()?;
+        Ok(())
+    };
     // Traffic of both kinds until there is something to see.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(20) {
-        for way in ["quic", "tcp"] {
-            let mut get = Command::new(&program);
-            get.args(["get", "--only", way, "--ca"])
-                .arg(scratch.join("cert.pem"))
-                .arg(format!("https://localhost:{serve}/small"));
-            context.commands.run("edge-watch-get", &mut get, LIMIT)?.ok()?;
-        }
+        get("quic")?;
+        get("tcp")?;
         std::thread::sleep(Duration::from_millis(300));
     }
+    // A client that spoke QUIC, and is then seen over TCP alone for longer than it takes to be judged.
+    let counted = "tiderace_edge_fallbacks_total{client=\"spoke\"}";
+    let fallbacks = format!("count_over_time({counted}[1m]) >= 2");
+    let begun = Instant::now();
+    let fell = loop {
+        let answer: Value =
+            serde_json::from_str(&ask(prometheus, &format!("/api/v1/query?query={}", encoded(&fallbacks)))?)?;
+        let fell = answer["data"]["result"].as_array().is_some_and(|found| !found.is_empty());
+        if fell || begun.elapsed() > Duration::from_secs(40) {
+            break fell;
+        }
+        get("quic")?;
+        get("tcp")?;
+        std::thread::sleep(Duration::from_secs(7));
+    };
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(deploy.join("grafana/tiderace-edge.json"))?)?;
     let (mut faults, mut empty, mut all) = (Vec::new(), Vec::new(), 0);
     for expression in expressions(&dashboard) {
@@ -130,6 +151,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
             .detail(firing.join(", ")),
         Row::new("questions of the dashboard that are wrong", number(faults.len()), "", Target::Exactly(0.0))
             .detail(format!("of {all}\n{}", faults.join("\n"))),
+        Row::new("clients whose fall-back was overlooked", if fell { 0.0 } else { 1.0 }, "", Target::Exactly(0.0))
+            .detail(format!("a client that spoke QUIC comes over TCP: {counted}")),
         Row::new("questions without an answer", number(unexplained.len()), "", Target::Exactly(0.0)).detail(format!(
             "beside {} about what has not happened\n{}",
             empty.len() - unexplained.len(),

@@ -106,6 +106,8 @@ section! {
         enabled: bool = true,
         /// How long clients may remember that HTTP/3 is there.
         alt_svc_max_age: Span = Span::secs(86_400),
+        /// Ask clients in `alt-svc` to say why they fell back to TCP; `tiderace` does.
+        fallback_reports: bool = false,
         /// Refuse new QUIC connections so that clients fall to TCP within one round trip.
         shed: bool = false,
     }

@@ -5,7 +5,10 @@
 mod quic;
 mod tcp;
 
-pub(crate) use self::{quic::profile, tcp::Tcp};
+pub(crate) use self::{
+    quic::{EXCESSIVE_LOAD, handshake_kind, profile},
+    tcp::Tcp,
+};
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -50,8 +53,10 @@ impl Entrance {
     pub(crate) fn alt_svc(&self, config: &Config) -> Option<HeaderValue> {
         let http3 = config.http3.enabled && !config.http3.shed;
         let age = config.http3.alt_svc_max_age.0.as_secs();
-        let text = format!("h3=\":{}\"; ma={age}", self.local.port());
-        http3.then(|| HeaderValue::from_str(&text).expect("numbers"))
+        // Who does not know the parameter passes it over (RFC 7838 §3).
+        let asks = if config.http3.fallback_reports { "; fallback-reports=1" } else { "" };
+        let text = format!("h3=\":{}\"; ma={age}{asks}", self.local.port());
+        http3.then(|| HeaderValue::from_str(&text).expect("numbers and tokens"))
     }
 }
 

@@ -23,14 +23,14 @@ use crate::{
     config::Config,
     gateway::{self, Peer},
     generation::{Generation, Shared},
-    metrics::{DirectionLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel},
+    metrics::{DirectionLabels, HandshakeLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel},
     policy::Course,
     stream,
     worker::Workers,
 };
 
 /// RFC 9114 §8.1: H3_EXCESSIVE_LOAD.
-const EXCESSIVE_LOAD: u64 = 0x107;
+pub(crate) const EXCESSIVE_LOAD: u64 = 0x107;
 /// How often policies that ask what a path has shown look at it.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -90,6 +90,7 @@ pub(super) fn open(
         handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
         tap: Some(Arc::new(ListenerTap { captures: shared.keeping.captures.clone(), local })),
+        visits: Some(shared.fallbacks.clone()),
     };
     Endpoint::open(local, options)
 }
@@ -169,13 +170,16 @@ async fn serve(connection: Connection, entrance: Entrance) {
             None => connection.close(stream::NOBODY, b"nobody answers for this name"),
         }
     };
-    match course.as_deref().filter(|_| generation.policies.measure()) {
-        None => serving.await,
-        Some(course) => tokio::select! {
-            () = serving => {}
-            () = tick(course) => {}
-        },
-    }
+    let serving = async {
+        match course.as_deref().filter(|_| generation.policies.measure()) {
+            None => serving.await,
+            Some(course) => tokio::select! {
+                () = serving => {}
+                () = tick(course) => {}
+            },
+        }
+    };
+    tokio::join!(serving, time_handshake(&connection, &entrance));
     if let Some(stats) = connection.stats() {
         write_down(&shared.metrics, &stats);
         if let Some(course) = &course {
@@ -183,6 +187,26 @@ async fn serve(connection: Connection, entrance: Entrance) {
         }
     }
     shared.metrics.connections.get_or_create(&label).dec();
+}
+
+/// Writes down how long the handshake has taken, when it is complete.
+async fn time_handshake(connection: &Connection, entrance: &Entrance) {
+    if connection.established().await.is_ok()
+        && let Some(stats) = connection.stats()
+    {
+        let labels =
+            HandshakeLabels { listener: entrance.local.to_string(), transport: "quic", kind: handshake_kind(&stats) };
+        entrance.shared.metrics.paths.handshake.get_or_create(&labels).observe(stats.handshake_time as f64 / 1e9);
+    }
+}
+
+/// What kind of handshake a connection has made, in a word.
+pub(crate) fn handshake_kind(stats: &Stats) -> &'static str {
+    match (stats.early_data_accepted, stats.resumed) {
+        (1.., _) => "0-rtt",
+        (_, 1..) => "resumed",
+        _ => "full",
+    }
 }
 
 /// Looks again and again at what the path has shown. Does not end.
@@ -237,11 +261,14 @@ async fn serve_h3(
 /// What a connection leaves in the figures.
 fn write_down(metrics: &Metrics, stats: &Stats) {
     if stats.smoothed_rtt > 0 {
-        metrics.quic_rtt_seconds.observe(stats.smoothed_rtt as f64 / 1e9);
+        metrics.paths.rtt.observe(stats.smoothed_rtt as f64 / 1e9);
+    }
+    if stats.min_rtt > 0 {
+        metrics.paths.min_rtt.observe(stats.min_rtt as f64 / 1e9);
     }
     // A ratio of few says nothing.
     if stats.packets_sent >= 100 {
-        metrics.quic_loss_ratio.observe(stats.packets_lost as f64 / stats.packets_sent as f64);
+        metrics.paths.loss.observe(stats.packets_lost as f64 / stats.packets_sent as f64);
     }
     let early = match (stats.early_data_accepted, stats.early_data_refused) {
         (1.., _) => "accepted",

@@ -12,6 +12,7 @@ use ::qmux::Lingering;
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::HandshakeKind;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, net::TcpStream, sync::watch};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -21,9 +22,10 @@ use crate::{
     acme,
     admission::{Place, Refusal},
     body::incoming,
+    fallback,
     gateway::{self, Peer},
     generation::Generation,
-    metrics::{ProtocolLabel, ReasonLabel, ResultLabels},
+    metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
     qmux,
 };
 
@@ -90,6 +92,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     };
     // A failure costs some latency and nothing else.
     let _ = stream.set_nodelay(true);
+    let begun = Instant::now();
     let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
     let accepting = acceptor.accept(Lingering::new(stream, place));
     let stream = match tokio::time::timeout(limits.handshake_timeout.0, accepting).await {
@@ -106,6 +109,13 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
         // An authority has seen what it wanted to see (RFC 8737 §3).
         return;
     }
+    let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+    let labels = HandshakeLabels {
+        listener: entrance.local.to_string(),
+        transport: "tcp",
+        kind: if resumed { "resumed" } else { "full" },
+    };
+    metrics.paths.handshake.get_or_create(&labels).observe(begun.elapsed().as_secs_f64());
     let is_h2 = alpn == Some(b"h2");
     // Whatever else was agreed on is a private protocol.
     let is_private = alpn.is_some_and(|alpn| alpn != b"h2" && alpn != b"http/1.1");
@@ -117,10 +127,13 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     let label = ProtocolLabel { protocol };
     metrics.connections.get_or_create(&label).inc();
     metrics.connections_total.get_or_create(&label).inc();
-    if !is_private
-        && entrance.alt_svc(&generation.config).is_some()
-        && let Some(news) = entrance.shared.offers.tell(remote.ip(), Instant::now())
-    {
+    let tells = !is_private && entrance.alt_svc(&generation.config).is_some();
+    if is_private || generation.config.http3.enabled {
+        let (fallbacks, now) = (&entrance.shared.fallbacks, Instant::now());
+        fallbacks.over_tcp(remote.ip(), now, tells, fallback::longest(&generation.config));
+        fallbacks.count(now, &metrics.fallbacks);
+    }
+    if tells && let Some(news) = entrance.shared.offers.tell(remote.ip(), Instant::now()) {
         let told = ResultLabels { protocol, result: news.name() };
         metrics.alt_svc_clients.get_or_create(&told).inc();
     }

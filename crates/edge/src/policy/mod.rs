@@ -24,7 +24,8 @@ use self::arms::{Arm, Arms, Sample};
 pub(crate) use self::network::Network;
 use crate::{
     config::{self, Many},
-    metrics::{Metrics, PolicyLabels},
+    listen,
+    metrics::{Metrics, PolicyLabels, Shown},
 };
 
 /// Packets that a path has to have carried before it is judged by its loss.
@@ -253,20 +254,20 @@ impl Course {
     pub(crate) fn end(&self, stats: &Stats, arms: &Arms, metrics: &Metrics) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let sample = Sample::new(stats, state.sent);
+        let seconds = |nanos: u64| (nanos > 0).then_some(nanos as f64 / 1e9);
+        let shown = Shown {
+            rate: sample.rate,
+            queueing: sample.queueing,
+            loss: sample.loss,
+            rtt: seconds(stats.smoothed_rtt).filter(|_| stats.min_rtt > 0),
+            min_rtt: seconds(stats.min_rtt),
+            handshake: seconds(stats.handshake_time).map(|seconds| (listen::handshake_kind(stats), seconds)),
+        };
         for (policy, arm) in self.policies.all.iter().zip(&state.arms) {
             if let Some(arm) = arm {
-                let labels = PolicyLabels { policy: policy.config.name.clone(), arm: arm.name() };
-                metrics.policy_connections.get_or_create(&labels).inc();
-                let figures = [
-                    (&metrics.policy_rate, sample.rate),
-                    (&metrics.policy_queueing, sample.queueing),
-                    (&metrics.policy_loss, sample.loss),
-                ];
-                for (figure, value) in figures {
-                    if let Some(value) = value {
-                        figure.get_or_create(&labels).observe(value);
-                    }
-                }
+                let listener = self.policies.listener.to_string();
+                let labels = PolicyLabels { policy: policy.config.name.clone(), arm: arm.name(), listener };
+                metrics.policies.note(&labels, &shown);
                 arms.add(&policy.config.name, *arm, sample);
             }
         }

@@ -1,4 +1,13 @@
-//! Figures for Prometheus.
+//! Figures for Prometheus: those of requests, connections and operation here; of paths, with and without a policy, in `paths`; of
+//! clients that fall back to TCP in `fallbacks`.
+
+mod fallbacks;
+mod paths;
+
+pub(crate) use self::{
+    fallbacks::FallbackFigures,
+    paths::{HandshakeLabels, PathFigures, PolicyFigures, PolicyLabels, Shown},
+};
 
 use std::sync::atomic::AtomicU64;
 
@@ -74,14 +83,6 @@ pub(crate) struct SourceLabel {
     pub(crate) source: &'static str,
 }
 
-/// A policy, and whether the connection got it or is what it is compared with.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PolicyLabels {
-    pub(crate) policy: String,
-    pub(crate) arm: &'static str,
-}
-
-type ByPolicy = Family<PolicyLabels, Histogram, fn() -> Histogram>;
 type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
 
 /// All figures of the process. They outlive reloads.
@@ -100,8 +101,6 @@ pub struct Metrics {
     pub(crate) back_end_requests: Family<BackEndResult, Counter>,
     pub(crate) back_end_up: Family<BackEndLabel, Gauge>,
     pub(crate) retries: Counter,
-    pub(crate) quic_rtt_seconds: Histogram,
-    pub(crate) quic_loss_ratio: Histogram,
     pub(crate) quic_early_data: Family<ReasonLabel, Counter>,
     pub(crate) early_data_register: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
     pub(crate) ring_key: Gauge,
@@ -118,29 +117,15 @@ pub struct Metrics {
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
     pub(crate) certificate_until: Gauge,
-    pub(crate) policy_connections: Family<PolicyLabels, Counter>,
-    pub(crate) policy_rate: ByPolicy,
-    pub(crate) policy_queueing: ByPolicy,
-    pub(crate) policy_loss: ByPolicy,
+    pub(crate) paths: PathFigures,
+    pub(crate) policies: PolicyFigures,
+    pub(crate) fallbacks: FallbackFigures,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
 }
 
 fn seconds() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
-}
-
-fn losses() -> Histogram {
-    Histogram::new([0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5])
-}
-
-/// Bytes per second, from a slow telephone to a local network.
-fn rates() -> Histogram {
-    Histogram::new([1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 3e8])
-}
-
-fn ratios() -> Histogram {
-    Histogram::new([1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0])
 }
 
 impl Default for Metrics {
@@ -196,12 +181,6 @@ impl Default for Metrics {
             back_end_requests: figure!("back_end_requests", "Requests to back ends, by result", Family::default()),
             back_end_up: figure!("back_end_up", "1 while the back end is well", Family::default()),
             retries: figure!("retries", "Requests tried again", Counter::default()),
-            quic_rtt_seconds: figure!("quic_rtt_seconds", "Smoothed RTT of QUIC connections at their end", seconds()),
-            quic_loss_ratio: figure!(
-                "quic_loss_ratio",
-                "Lost packets of QUIC connections that sent 100 or more, as a part of those sent",
-                losses()
-            ),
             quic_early_data: figure!(
                 "quic_early_data",
                 "QUIC connections by what became of early data",
@@ -256,26 +235,9 @@ impl Default for Metrics {
                 "When the certificate of the authority ends, in seconds since 1970",
                 Gauge::default()
             ),
-            policy_connections: figure!(
-                "policy_connections",
-                "QUIC connections that have ended and that a policy fitted, by whether they got it",
-                Family::default()
-            ),
-            policy_rate: figure!(
-                "policy_rate_bytes_per_second",
-                "Rate of large answers on such connections",
-                ByPolicy::new_with_constructor(rates)
-            ),
-            policy_queueing: figure!(
-                "policy_queueing_ratio",
-                "Smoothed over smallest round trip of such connections at their end",
-                ByPolicy::new_with_constructor(ratios)
-            ),
-            policy_loss: figure!(
-                "policy_loss_ratio",
-                "Lost packets of such connections that sent 100 or more, as a part of those sent",
-                ByPolicy::new_with_constructor(losses)
-            ),
+            paths: PathFigures::register(&mut registry),
+            policies: PolicyFigures::register(&mut registry),
+            fallbacks: FallbackFigures::register(&mut registry),
             generation: figure!("generation", "The number of the configuration that is in use", Gauge::default()),
             log_lines_dropped: figure!(
                 "log_lines_dropped",
@@ -302,12 +264,13 @@ mod tests {
     #[test]
     fn every_figure_of_the_dashboard_and_the_rules_exists() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");
-        let code = include_str!("metrics.rs");
+        // Figures without a value are not rendered.
+        let code = [include_str!("mod.rs"), include_str!("paths.rs"), include_str!("fallbacks.rs")].concat();
         for file in ["grafana/tiderace-edge.json", "prometheus/rules.yml"] {
             let text = std::fs::read_to_string(format!("{root}{file}")).unwrap();
             for part in text.split("tiderace_edge_").skip(1) {
                 let name: String = part.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-                let name = name.trim_end_matches("_total").trim_end_matches("_bucket");
+                let name = name.trim_end_matches("_total").trim_end_matches("_bucket").trim_end_matches("_count");
                 assert!(code.contains(&format!("\"{name}\"")), "{file} asks for {name}");
             }
         }

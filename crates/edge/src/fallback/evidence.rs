@@ -1,0 +1,247 @@
+//! What UDP has shown of a client, and what follows from it when the client comes over TCP.
+
+use std::time::{Duration, Instant};
+
+use tiderace::{
+    CloseReason,
+    transport::{Code, Visit},
+};
+
+use crate::listen::EXCESSIVE_LOAD;
+
+/// What is older says nothing about why a client is on TCP.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Why a client came over TCP, as far as this end can tell. docs/edge.md says what each is concluded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Nothing has come over UDP.
+    Nothing,
+    /// It was answered, and no answer has reached it.
+    Silent,
+    /// It was turned away, or shed.
+    Refused,
+    /// It speaks no version that is spoken here.
+    Version,
+    /// TLS or the protocol failed.
+    HandshakeFailed,
+    /// Answers reached it, and the handshake came to no end in time.
+    Unfinished,
+    /// Answers reached it, and it ended the handshake by itself.
+    GaveUp,
+    /// Its connection fell silent with something under way.
+    Lost,
+    /// Its connection ended by an error.
+    Broken,
+    /// Its connection ended as it should.
+    Left,
+}
+
+impl Reason {
+    /// Its name in the figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Silent => "silent",
+            Self::Refused => "refused",
+            Self::Version => "version",
+            Self::HandshakeFailed => "handshake-failed",
+            Self::Unfinished => "unfinished",
+            Self::GaveUp => "gave-up",
+            Self::Lost => "lost",
+            Self::Broken => "broken",
+            Self::Left => "left",
+        }
+    }
+}
+
+/// The latest thing that has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Latest {
+    Begun,
+    Completed,
+    /// The connection ended because nobody used it.
+    Idle,
+    /// What speaks for a reason.
+    Speaks(Reason),
+}
+
+/// What UDP has shown of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    latest: Latest,
+    at: Instant,
+    /// When a handshake was last complete.
+    completed: Option<Instant>,
+    /// Handshakes that are under way.
+    trying: u16,
+    /// Connections that are there.
+    live: u16,
+}
+
+/// What can be said at a moment about a client that came over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// Not yet.
+    Wait,
+    /// It uses QUIC as well, or there is no telling.
+    None,
+    /// It fell back.
+    Fell(Reason),
+}
+
+/// What the end of a connection says.
+fn end(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> Latest {
+    let unless_reached = |reason| if reached { reason } else { Reason::Silent };
+    let speaks = match reason {
+        CloseReason::IdleTimeout if !busy => return Latest::Idle,
+        CloseReason::IdleTimeout => Reason::Lost,
+        CloseReason::HandshakeTimeout => unless_reached(Reason::Unfinished),
+        CloseReason::ThisApplication { code: EXCESSIVE_LOAD } => Reason::Refused,
+        CloseReason::ThisApplication { .. } | CloseReason::PeerApplication { .. } => Reason::Left,
+        CloseReason::PeerClosed { error } if error.code == Code::NO_ERROR && completed => Reason::Left,
+        // RFC 9000 §10.2.3: this is how an application ends a connection before the handshake is complete.
+        CloseReason::PeerClosed { error } if [Code::NO_ERROR, Code::APPLICATION_ERROR].contains(&error.code) => {
+            unless_reached(Reason::GaveUp)
+        }
+        _ if completed => Reason::Broken,
+        _ => Reason::HandshakeFailed,
+    };
+    Latest::Speaks(speaks)
+}
+
+impl Evidence {
+    /// With what happened to the client, after what was known before.
+    pub(crate) fn after(known: Option<Self>, now: Instant, visit: Visit<'_>) -> Self {
+        let mut this = known.unwrap_or(Self { latest: Latest::Begun, at: now, completed: None, trying: 0, live: 0 });
+        this.at = now;
+        this.latest = match visit {
+            Visit::Begun => {
+                this.trying = this.trying.saturating_add(1);
+                Latest::Begun
+            }
+            Visit::Completed => {
+                this.trying = this.trying.saturating_sub(1);
+                this.live = this.live.saturating_add(1);
+                this.completed = Some(now);
+                Latest::Completed
+            }
+            Visit::Ended { reason, completed, reached, busy } => {
+                let count = if completed { &mut this.live } else { &mut this.trying };
+                *count = count.saturating_sub(1);
+                end(reason, completed, reached, busy)
+            }
+            // A Retry is an answer, which the client has yet to act upon.
+            Visit::Retried => Latest::Speaks(Reason::Silent),
+            Visit::Negotiated { offered: true } => Latest::Speaks(Reason::Version),
+            // That a limit was met says so, and so will what is added to the visits some day.
+            _ => Latest::Speaks(Reason::Refused),
+        };
+        this
+    }
+
+    /// Whether it says something about a client that came over TCP at `came`: the client has a connection or a handshake under way,
+    /// or something has happened to it a short time before, or since.
+    pub(crate) fn is_about(&self, came: Instant) -> bool {
+        self.trying > 0 || self.live > 0 || self.at + RECENT >= came
+    }
+
+    /// About a client that came over TCP at `came`. Until `until`, connections that are there may still turn out to be dead.
+    pub(crate) fn judge(&self, came: Instant, now: Instant, until: Instant) -> Judgement {
+        let later = self.at >= came;
+        match self.latest {
+            // It has come over QUIC since, however that ended.
+            _ if self.completed.is_some_and(|at| at >= came) => Judgement::None,
+            _ if self.trying > 0 || self.live > 0 => {
+                if now < until {
+                    Judgement::Wait
+                } else {
+                    Judgement::None
+                }
+            }
+            // It was there a moment ago, or the memory has lost the rest.
+            Latest::Begun | Latest::Completed => Judgement::None,
+            // Nobody used the connection, so nothing says that the path had failed.
+            Latest::Idle if later => Judgement::None,
+            Latest::Idle => Judgement::Fell(Reason::Nothing),
+            Latest::Speaks(reason) => Judgement::Fell(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tiderace::transport::TransportError;
+
+    use super::*;
+
+    fn ended(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> Visit<'_> {
+        Visit::Ended { reason, completed, reached, busy }
+    }
+
+    /// What is said of a client after these visits, one each second; it came over TCP before the last of them.
+    fn judged(visits: &[Visit<'_>]) -> Judgement {
+        let begun = Instant::now();
+        let at = |second: usize| begun + Duration::from_secs(second as u64);
+        let evidence = visits
+            .iter()
+            .enumerate()
+            .fold(None, |known, (second, visit)| Some(Evidence::after(known, at(second), *visit)));
+        let last = visits.len() - 1;
+        evidence.unwrap().judge(at(last) - Duration::from_millis(500), at(last + 20), at(last + 40))
+    }
+
+    #[test]
+    fn what_each_end_of_a_visit_says() {
+        use Judgement::{Fell, None, Wait};
+        use Visit::{Begun, Completed, Negotiated, Refused, Retried};
+        let closed = |code| CloseReason::PeerClosed { error: TransportError::new(code, "") };
+        let too_slow = CloseReason::HandshakeTimeout;
+        let bye = CloseReason::PeerApplication { code: 0x100, reason: Bytes::new() };
+        let (alert, gave_up) = (closed(Code::crypto(48)), closed(Code::APPLICATION_ERROR));
+        let failed = CloseReason::HandshakeFailed(TransportError::new(Code::crypto(120), ""));
+        let busy = CloseReason::ThisApplication { code: EXCESSIVE_LOAD };
+        let cases: &[(&[Visit<'_>], Judgement)] = &[
+            (&[Begun], Wait),
+            (&[Begun, Completed], None),
+            (&[Begun, ended(&too_slow, false, false, false)], Fell(Reason::Silent)),
+            (&[Begun, ended(&too_slow, false, true, true)], Fell(Reason::Unfinished)),
+            (&[Begun, ended(&gave_up, false, true, false)], Fell(Reason::GaveUp)),
+            (&[Begun, ended(&gave_up, false, false, false)], Fell(Reason::Silent)),
+            (&[Begun, ended(&alert, false, true, false)], Fell(Reason::HandshakeFailed)),
+            (&[Begun, ended(&failed, false, false, false)], Fell(Reason::HandshakeFailed)),
+            (&[Retried], Fell(Reason::Silent)),
+            (&[Retried, Begun, Completed], None),
+            (&[Refused], Fell(Reason::Refused)),
+            (&[Negotiated { offered: false }], Fell(Reason::Refused)),
+            (&[Negotiated { offered: true }], Fell(Reason::Version)),
+            (&[Negotiated { offered: true }, Begun, Completed], None),
+            (&[Begun, Completed, ended(&busy, true, true, false)], Fell(Reason::Refused)),
+            (&[Begun, Completed, ended(&bye, true, true, false)], Fell(Reason::Left)),
+            (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, true)], Fell(Reason::Lost)),
+            (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, false)], None),
+            (&[Begun, Completed, ended(&alert, true, true, false)], Fell(Reason::Broken)),
+            (&[Begun, Completed, ended(&CloseReason::Reset, true, true, false)], Fell(Reason::Broken)),
+            // Of two connections one goes on.
+            (&[Begun, Completed, Begun, Completed, ended(&bye, true, true, false)], Wait),
+            (&[Begun, Begun, ended(&too_slow, false, false, false)], Wait),
+        ];
+        for (visits, expected) in cases {
+            assert_eq!(judged(visits), *expected, "{visits:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_outlives_its_idle_timeout_is_well() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let known = Evidence::after(None, now, Visit::Begun);
+        let known = Evidence::after(Some(known), now, Visit::Completed);
+        assert_eq!(known.judge(at(10), at(20), at(40)), Judgement::Wait);
+        assert_eq!(known.judge(at(10), at(40), at(40)), Judgement::None);
+        let idle = Evidence::after(Some(known), at(30), ended(&CloseReason::IdleTimeout, true, true, false));
+        assert_eq!(idle.judge(at(40), at(50), at(80)), Judgement::Fell(Reason::Nothing), "no new attempt came");
+        assert!(idle.is_about(at(90)) && !idle.is_about(at(91)) && known.is_about(at(1_000)));
+    }
+}

@@ -1,0 +1,309 @@
+//! Clients that know of QUIC and come over TCP, and why, as far as this end can tell.
+//!
+//! Only the client knows for certain. What the gateway has is what UDP has shown of the client's address: the transport tells of it
+//! once for each event of a connection ([`VisitLog`]), `evidence` keeps the latest, and when a client comes over TCP it is followed
+//! for a while, and judged when what it tries over UDP beside that has come to an end.
+//!
+//! Addresses on UDP may be forged until a handshake is complete. So there are two memories, each with a bound: forged packets can push
+//! evidence out of theirs, but not what is known of clients, which only complete handshakes write, over TCP or QUIC.
+
+mod evidence;
+pub(crate) mod memory;
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tiderace::transport::{Visit, VisitLog};
+
+use self::{
+    evidence::{Evidence, Judgement, Reason},
+    memory::Generations,
+};
+use crate::{admission::key, config::Config, metrics::FallbackFigures};
+
+/// A client that was told so long ago had time to come.
+const TIME_TO_COME: Duration = Duration::from_secs(60);
+/// So long after a client came over TCP its first packet over UDP may still come: it may try both at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A client is not counted again for so long, unless it comes over QUIC meanwhile.
+const QUIET: Duration = Duration::from_secs(600);
+/// Clients in each generation of the two memories.
+const GENERATION: usize = 32 * 1024;
+/// Clients that are followed at a time; beyond that, more are not counted.
+const FOLLOWED: usize = 4_096;
+
+/// What is known of a client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// When it was first told of HTTP/3.
+    told: Option<Instant>,
+    /// It has had a QUIC connection.
+    spoke: bool,
+    /// When it was last counted.
+    counted: Option<Instant>,
+    /// It is followed.
+    followed: bool,
+}
+
+/// A client that came over TCP.
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    client: u128,
+    /// How it knows of QUIC, in the figures.
+    how: &'static str,
+    came: Instant,
+    /// What is not decided by then is no fall-back.
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    known: Generations<Known>,
+    seen: Generations<Evidence>,
+    /// By when they are looked at next, and a number that tells apart.
+    followed: BTreeMap<(Instant, u64), Followed>,
+    next: u64,
+}
+
+/// What UDP and TCP have shown of clients. Outlives reloads.
+#[derive(Debug)]
+pub(crate) struct Fallbacks(Mutex<State>);
+
+impl Default for Fallbacks {
+    fn default() -> Self {
+        let (known, seen) = (Generations::new(GENERATION), Generations::new(GENERATION));
+        Self(Mutex::new(State { known, seen, followed: BTreeMap::new(), next: 0 }))
+    }
+}
+
+impl VisitLog for Fallbacks {
+    fn note(&self, remote: SocketAddr, visit: Visit<'_>) {
+        self.over_udp(remote.ip(), Instant::now(), visit);
+    }
+}
+
+/// How long a connection may go on that is dead already: its handshake, or its silence, has come to an end by then.
+pub(crate) fn longest(config: &Config) -> Duration {
+    config.limits.handshake_timeout.0.max(config.transport.idle_timeout.0) + PATIENCE
+}
+
+impl Fallbacks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn over_udp(&self, client: IpAddr, now: Instant, visit: Visit<'_>) {
+        let client = key(client);
+        let mut state = self.state();
+        let evidence = Evidence::after(state.seen.get(client), now, visit);
+        state.seen.put(client, evidence);
+        if matches!(visit, Visit::Completed) {
+            let known = state.known.get(client).unwrap_or_default();
+            state.known.put(client, Known { spoke: true, counted: None, ..known });
+        }
+    }
+
+    /// A client has come over TCP, and is told of HTTP/3 there if `tells`. `longest`: see [`longest`].
+    pub(crate) fn over_tcp(&self, client: IpAddr, now: Instant, tells: bool, longest: Duration) {
+        let client = key(client);
+        let mut state = self.state();
+        let before = state.known.get(client);
+        let mut known = before.unwrap_or_default();
+        let tried = state.seen.get(client).is_some_and(|evidence| evidence.is_about(now));
+        let how = match known.told {
+            _ if known.spoke => Some("spoke"),
+            Some(at) if now.duration_since(at) >= TIME_TO_COME => Some("told"),
+            _ if tried => Some("tried"),
+            _ => None,
+        };
+        if tells {
+            known.told.get_or_insert(now);
+        }
+        let quiet = known.counted.is_some_and(|at| now.duration_since(at) < QUIET);
+        if let Some(how) = how.filter(|_| !quiet && !known.followed && state.followed.len() < FOLLOWED) {
+            known.followed = true;
+            state.follow(now + PATIENCE, Followed { client, how, came: now, until: now + longest });
+        }
+        if before.is_some() || known.told.is_some() || known.followed {
+            state.known.put(client, known);
+        }
+    }
+
+    /// Counts those who were followed long enough.
+    pub(crate) fn count(&self, now: Instant, figures: &FallbackFigures) {
+        // Counting takes other locks.
+        let fell = self.state().judge(now);
+        for (reason, how) in fell {
+            figures.count(reason.name(), how);
+        }
+    }
+}
+
+impl State {
+    fn follow(&mut self, look: Instant, who: Followed) {
+        self.next += 1;
+        self.followed.insert((look, self.next), who);
+    }
+
+    /// Those about whom there is something to say.
+    fn judge(&mut self, now: Instant) -> Vec<(Reason, &'static str)> {
+        let mut fell = Vec::new();
+        while let Some(entry) = self.followed.first_entry().filter(|entry| entry.key().0 <= now) {
+            let who = entry.remove();
+            let evidence = self.seen.get(who.client).filter(|evidence| evidence.is_about(who.came));
+            let judgement = match evidence {
+                Some(evidence) => evidence.judge(who.came, now, who.until),
+                // Whose attempt is all that is known of it, and forgotten: nothing can be said.
+                None if who.how == "tried" => Judgement::None,
+                None => Judgement::Fell(Reason::Nothing),
+            };
+            if judgement == Judgement::Wait {
+                self.follow(now + PATIENCE, who);
+                continue;
+            }
+            let mut known = self.known.get(who.client).unwrap_or_default();
+            known.followed = false;
+            if let Judgement::Fell(reason) = judgement {
+                known.counted = Some(now);
+                fell.push((reason, who.how));
+            }
+            self.known.put(who.client, known);
+        }
+        fell
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tiderace::CloseReason;
+
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_secs(35);
+    const TOO_SLOW: CloseReason = CloseReason::HandshakeTimeout;
+
+    struct World {
+        fallbacks: Fallbacks,
+        begun: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { fallbacks: Fallbacks::default(), begun: Instant::now() }
+        }
+
+        fn at(&self, second: u64) -> Instant {
+            self.begun + Duration::from_secs(second)
+        }
+
+        fn tcp(&self, second: u64, client: u8) {
+            self.fallbacks.over_tcp([192, 0, 2, client].into(), self.at(second), true, LONGEST);
+        }
+
+        fn udp(&self, second: u64, client: u8, visit: Visit<'_>) {
+            self.fallbacks.over_udp([192, 0, 2, client].into(), self.at(second), visit);
+        }
+
+        fn speaks(&self, second: u64, client: u8) {
+            self.udp(second, client, Visit::Begun);
+            self.udp(second, client, Visit::Completed);
+        }
+
+        fn judged(&self, second: u64) -> Vec<(&'static str, &'static str)> {
+            let judged = self.fallbacks.state().judge(self.at(second));
+            judged.into_iter().map(|(reason, how)| (reason.name(), how)).collect()
+        }
+    }
+
+    #[test]
+    fn who_was_told_and_never_came_is_counted_once_in_a_while() {
+        let world = World::new();
+        world.tcp(0, 1);
+        world.tcp(59, 1);
+        assert_eq!(world.judged(64), [], "it had no time to come");
+        world.tcp(60, 1);
+        world.tcp(61, 1);
+        assert_eq!(world.judged(64), [], "it may be about to");
+        assert_eq!(world.judged(65), [("nothing", "told")]);
+        world.tcp(664, 1);
+        assert_eq!(world.judged(700), []);
+        world.tcp(665, 1);
+        assert_eq!(world.judged(700), [("nothing", "told")]);
+    }
+
+    #[test]
+    fn who_came_over_both_has_not_fallen_back() {
+        let world = World::new();
+        world.tcp(0, 1);
+        world.tcp(100, 1);
+        world.speaks(101, 1);
+        assert_eq!(world.judged(200), []);
+        world.tcp(200, 2);
+        world.tcp(300, 2);
+        world.speaks(301, 2);
+        let bye = CloseReason::ThisApplication { code: 0 };
+        world.udp(302, 2, Visit::Ended { reason: &bye, completed: true, reached: true, busy: false });
+        world.tcp(300, 1);
+        assert_eq!(world.judged(310), [], "its connection is there");
+        assert_eq!(world.judged(340), [], "and outlives what a dead one could");
+        assert!(world.fallbacks.state().followed.is_empty());
+    }
+
+    #[test]
+    fn who_spoke_it_and_comes_without_is_known_by_that() {
+        let world = World::new();
+        world.speaks(0, 1);
+        let bye = CloseReason::ThisApplication { code: 0 };
+        world.udp(10, 1, Visit::Ended { reason: &bye, completed: true, reached: true, busy: false });
+        world.tcp(100, 1);
+        assert_eq!(world.judged(110), [("nothing", "spoke")]);
+        // It is counted again once it has spoken it again.
+        world.speaks(200, 1);
+        world.tcp(210, 1);
+        let cut = CloseReason::IdleTimeout;
+        world.udp(235, 1, Visit::Ended { reason: &cut, completed: true, reached: true, busy: true });
+        assert_eq!(world.judged(240), [("lost", "spoke")]);
+    }
+
+    #[test]
+    fn an_attempt_that_fails_is_seen_also_of_those_never_told() {
+        let world = World::new();
+        world.udp(0, 1, Visit::Begun);
+        world.tcp(1, 1);
+        assert_eq!(world.judged(9), []);
+        world.udp(10, 1, Visit::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: true });
+        assert_eq!(world.judged(14), [("silent", "tried")]);
+        world.udp(20, 2, Visit::Refused);
+        world.tcp(90, 2);
+        assert_eq!(world.judged(100), [], "that is too long ago");
+    }
+
+    #[test]
+    fn forged_addresses_take_bounded_memory_and_forget_nobody() {
+        let world = World::new();
+        world.speaks(0, 1);
+        let end = Visit::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: false };
+        for number in 0..200_000_u32 {
+            let forged = IpAddr::V4((0x0a00_0000 + number).into());
+            world.fallbacks.over_udp(forged, world.at(1), Visit::Begun);
+            world.fallbacks.over_udp(forged, world.at(11), end);
+        }
+        {
+            let state = world.fallbacks.state();
+            assert!(state.seen.len() <= 2 * GENERATION && state.known.len() == 1);
+        }
+        world.tcp(100, 1);
+        assert_eq!(world.judged(110), [("nothing", "spoke")]);
+        for number in 0..200_000_u32 {
+            let client = IpAddr::V4((0x0a00_0000 + number).into());
+            world.fallbacks.over_udp(client, world.at(200), Visit::Refused);
+            world.fallbacks.over_tcp(client, world.at(200), true, LONGEST);
+        }
+        let state = world.fallbacks.state();
+        assert!(state.followed.len() <= FOLLOWED && state.known.len() <= 2 * GENERATION);
+    }
+}
