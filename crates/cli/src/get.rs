@@ -184,6 +184,7 @@ async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Res
     let verdict = tokio::time::timeout(Duration::from_secs(args.verdict_within), fetched.verdict).await;
     let verdict = verdict.ok().and_then(Result::ok).flatten();
     let first_byte_ms = fetched.first_byte.as_secs_f64() * 1e3;
+    let handshake_ms = fetched.handshake.map(|took| took.as_secs_f64() * 1e3);
     let said = match (verdict, fetched.reused) {
         (Some(verdict), _) => verdict.to_string(),
         (None, true) => "the connection was open".to_owned(),
@@ -195,7 +196,7 @@ async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Res
         );
         write_json_line(&json!({
             "url": url, "status": status.as_u16(), "protocol": fetched.protocol, "bytes": length,
-            "first_byte_ms": first_byte_ms, "verdict": said, "early_data": word(fetched.early_data),
+            "first_byte_ms": first_byte_ms, "handshake_ms": handshake_ms, "verdict": said, "early_data": word(fetched.early_data),
             "too_early": fetched.too_early, "reused": fetched.reused, "https_record": offer,
         }))?;
     } else {

@@ -110,6 +110,8 @@ async fn several_urls_share_a_connection_or_resume_with_early_data() {
     serve_early(&endpoint, 1).await;
     let shared = lines(asked.await.unwrap());
     assert_eq!(shared.iter().map(|line| line["reused"].as_bool().unwrap()).collect::<Vec<_>>(), [false, true, true]);
+    let took: Vec<_> = shared.iter().map(|line| line["handshake_ms"].as_f64()).collect();
+    assert!(took[0].is_some_and(|took| took > 0.0) && took[1..] == [None, None], "{took:?}");
     let asked = ask(&["--fresh"]);
     serve_early(&endpoint, 3).await;
     let fresh = lines(asked.await.unwrap());

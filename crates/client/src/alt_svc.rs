@@ -11,6 +11,9 @@ pub struct Alternative {
     pub port: u16,
     /// How long it may be remembered.
     pub max_age: Duration,
+    /// The origin wants to be told when a client falls back, and why: parameter `fallback-reports`, which clients that do not know it pass
+    /// over (RFC 7838 §3).
+    pub wants_reports: bool,
 }
 
 /// RFC 7838 §3.1: one day, when nothing is said.
@@ -27,9 +30,15 @@ pub fn http3(value: &str) -> Option<Alternative> {
         let authority = authority.trim().strip_prefix('"')?.strip_suffix('"')?;
         let (host, port) = authority.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        let age = parts.find_map(|part| part.trim().strip_prefix("ma=")?.trim_matches('"').parse().ok());
+        let (mut age, mut wants_reports) = (None, false);
+        for part in parts.map(str::trim) {
+            if let Some(seconds) = part.strip_prefix("ma=").and_then(|text| text.trim_matches('"').parse().ok()) {
+                age.get_or_insert(seconds);
+            }
+            wants_reports |= part == "fallback-reports=1";
+        }
         let host = (!host.is_empty()).then(|| host.to_owned());
-        Some(Alternative { host, port, max_age: age.map_or(MAX_AGE, Duration::from_secs) })
+        Some(Alternative { host, port, max_age: age.map_or(MAX_AGE, Duration::from_secs), wants_reports })
     })
 }
 
@@ -49,8 +58,11 @@ mod tests {
     #[test]
     fn offers() {
         let at = |host: Option<&str>, port, seconds| {
-            Some(Alternative { host: host.map(str::to_owned), port, max_age: Duration::from_secs(seconds) })
+            let max_age = Duration::from_secs(seconds);
+            Some(Alternative { host: host.map(str::to_owned), port, max_age, wants_reports: false })
         };
+        let asks = Alternative { wants_reports: true, ..at(None, 443, 60).unwrap() };
+        assert_eq!(http3(r#"h3=":443"; fallback-reports=1; ma=60"#), Some(asks));
         for (value, expected) in [
             (r#"h3=":443"; ma=3600"#, at(None, 443, 3_600)),
             (r#"h2="a:1,2", h3=":8443""#, at(None, 8_443, 86_400)),

@@ -61,7 +61,8 @@ pub(crate) struct Opened {
 enum Came {
     Quic(Box<Opened>),
     QuicFailed(Refusal),
-    Tcp(Box<TlsStream<TcpStream>>),
+    /// With how long TCP and TLS have taken.
+    Tcp(Box<TlsStream<TcpStream>>, Duration),
     TcpConnected(IpAddr),
     TcpFailed(io::Error),
     Heard,
@@ -112,6 +113,8 @@ pub(crate) struct Dial {
     begun: Instant,
     /// How long QUIC has taken.
     pub(crate) handshake: Option<Duration>,
+    /// How long TCP and TLS have taken.
+    pub(crate) tcp_handshake: Option<Duration>,
 }
 
 impl Dial {
@@ -132,6 +135,7 @@ impl Dial {
             events: mpsc::unbounded_channel(),
             begun: now,
             handshake: None,
+            tcp_handshake: None,
         }
     }
 
@@ -197,8 +201,9 @@ impl Dial {
             Action::Start(Leg::Tcp) => {
                 let (to, tls, events) = (self.to.clone(), self.means.tcp.clone(), self.events.0.clone());
                 self.legs.spawn(async move {
+                    let begun = std::time::Instant::now();
                     match connect_tls(to.tcp, tls, to.host, events).await {
-                        Ok(stream) => Came::Tcp(Box::new(stream)),
+                        Ok(stream) => Came::Tcp(Box::new(stream), begun.elapsed()),
                         Err(error) => Came::TcpFailed(error),
                     }
                 });
@@ -252,8 +257,9 @@ impl Dial {
                 self.tcp_at = Some(ip);
                 self.race.handle(now, Input::TcpConnected);
             }
-            Some(Came::Tcp(stream)) => {
+            Some(Came::Tcp(stream, took)) => {
                 self.tcp = Some(stream);
+                self.tcp_handshake = Some(took);
                 self.race.handle(now, Input::TcpReady);
             }
             Some(Came::TcpFailed(error)) => {

@@ -25,6 +25,7 @@ use crate::{
     memory::{Memory, Network},
     pool::{Key, Pool, Slot},
     race::{Avoided, Leg, Plan, Verdict},
+    report::Reports,
     resolve::{Offer, RECORD_DELAY, Resolver},
     tls,
     upkeep::{LocalAddress, Upkeep},
@@ -138,6 +139,9 @@ pub struct Fetched {
     pub first_byte: Duration,
     /// Where HTTP/3 is to be had, if the response says so.
     pub alternative: Option<alt_svc::Alternative>,
+    /// How long the handshake of the connection has taken: over QUIC from the first packet, over TCP with that of TLS. `None` where the
+    /// connection was there before, or an answer was there before the end of the handshake.
+    pub handshake: Option<Duration>,
     /// What became of early data: `None` where no session was resumed, or the connection was there before.
     pub early_data: EarlyData,
     /// The server answered 425 (Too Early), and the answer is the one after the handshake.
@@ -164,6 +168,7 @@ struct Inner {
     tcp: Arc<rustls::ClientConfig>,
     resolver: Resolver,
     memory: Mutex<Memory>,
+    reports: Reports,
     head_start: Duration,
     pool: Pool,
     goodbyes: Arc<Goodbyes>,
@@ -239,6 +244,7 @@ impl Client {
             tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
             resolver: resolver.with_delay(*record_delay),
             memory: Mutex::new(Memory::new(settings.head_start)),
+            reports: Reports::default(),
             head_start: settings.head_start,
             pool: Pool::default(),
             goodbyes: Arc::default(),
@@ -293,6 +299,7 @@ impl Client {
             for _ in 0..REUSES {
                 let Some(mut link) = guard.take() else { break };
                 drop(guard);
+                job.report(self.due(&link, &key.origin));
                 let answered = match first(&mut link, &mut job, self.inner.head_start).await {
                     Sent::Answered(answered) => answered,
                     // The path may be gone: TCP takes part from here on.
@@ -337,9 +344,10 @@ impl Client {
         mut open: Option<OwnedMutexGuard<Slot>>,
         begun: std::time::Instant,
     ) -> Result<Fetched, FetchError> {
-        let (inner, patience) = (self.inner.clone(), self.inner.head_start);
+        let (inner, patience, origin) = (self.inner.clone(), self.inner.head_start, target.origin());
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         let Course { to, plan, network, offer, by_alternative } = self.course(target, route, live.is_some()).await?;
+        let remote = to.tcp.first().copied();
         let means = Means {
             started: inner.started,
             quic: inner.quic.clone(),
@@ -347,6 +355,7 @@ impl Client {
             goodbyes: inner.goodbyes.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
+        let was_there = live.is_some();
         let mut dial = match live {
             Some(live) => Dial::beside(means, to, plan, live),
             None => {
@@ -374,6 +383,7 @@ impl Client {
             open.keep(shared);
         }
         drop(open);
+        job.report(self.due(&link, &origin));
         let was_early = answer.is_some();
         let early = match &link {
             Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
@@ -418,28 +428,39 @@ impl Client {
             Link::Quic(quic) => quic.connection().early_data(),
             _ => EarlyData::None,
         };
+        let handshake = match &link {
+            Link::Quic(_) if was_there => None,
+            Link::Quic(quic) => {
+                let stats = quic.connection().stats();
+                stats.map(|stats| Duration::from_nanos(stats.handshake_time)).filter(|took| !took.is_zero())
+            }
+            _ => dial.tcp_handshake,
+        };
         let (protocol, leg) = (link.protocol(), link.leg());
         if let (Some(slot), Link::H1(_)) = (slot, &link) {
             slot.lock().await.keep(link);
         }
-        let origin = target.origin();
         if let Some(said) = response.headers().get(header::ALT_SVC).and_then(|value| value.to_str().ok())
             && leg == Leg::Tcp
         {
             self.memory().hear(self.now(), network, &origin, said);
+            self.inner.reports.hear(&origin, said);
         }
         let judge = async move {
             let verdict = dial.until_judged().await?;
             let now = Instant::ZERO + inner.started.elapsed();
             let mut memory = inner.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.learn(now, network, &origin, verdict, dial.handshake);
+            if let Some(remote) = remote {
+                inner.reports.learn(&origin, verdict, network, remote);
+            }
             if by_alternative && !matches!(verdict, Verdict::Works | Verdict::Slower { .. }) {
                 memory.unlearn_alternative(network, &origin);
             }
             Some(verdict)
         };
         let fetched = self.fetched(response, protocol, begun, tokio::spawn(judge));
-        Ok(Fetched { early_data, too_early, offer, ..fetched })
+        Ok(Fetched { handshake, early_data, too_early, offer, ..fetched })
     }
 
     /// Sends a request of `http` over TCP.
@@ -523,6 +544,7 @@ impl Client {
             protocol,
             first_byte: begun.elapsed(),
             alternative,
+            handshake: None,
             early_data: EarlyData::None,
             too_early: false,
             reused: false,
@@ -552,6 +574,11 @@ impl Client {
     /// What finds origins.
     pub fn resolver(&self) -> &Resolver {
         &self.inner.resolver
+    }
+
+    /// What the origin is to be told on this connection about a fall-back.
+    fn due(&self, link: &Link, origin: &str) -> Option<&'static str> {
+        if link.leg() == Leg::Tcp { self.inner.reports.take(origin) } else { None }
     }
 
     fn now(&self) -> Instant {

@@ -4,7 +4,7 @@
 //! connection from the `pool` if one is open; [`resolve`] finds addresses, and what the HTTPS record says; [`memory`] says what is
 //! known of the network and the origin; [`race`] decides what is tried when, and what is to be concluded, without input or output;
 //! `dial` does it over real sockets; [`probe`] asks whether a UDP port answers at all; `link` sends the request over what came
-//! of it; [`alt_svc`] reads what servers say about HTTP/3; `upkeep` keeps an open connection from being forgotten on the
+//! of it; [`alt_svc`] reads what servers say about HTTP/3, and `report` tells those that ask why this client fell back; `upkeep` keeps an open connection from being forgotten on the
 //! way ([`keep_alive`] measures how soon that is), and moves it when this host's address changes; `goodbye` tells servers when it is over. [`proxy`] does
 //! it for programs that cannot be changed, [`private`] for protocols that are not HTTP.
 
@@ -20,6 +20,7 @@ pub mod private;
 pub mod probe;
 pub mod proxy;
 pub mod race;
+mod report;
 pub mod resolve;
 mod service;
 mod tls;

@@ -14,6 +14,7 @@ use tokio_rustls::client::TlsStream;
 use crate::{
     goodbye::Goodbyes,
     race::Leg,
+    report,
     upkeep::{Kept, Upkeep},
 };
 
@@ -44,6 +45,12 @@ impl Job {
     pub(crate) fn new(head: Parts, body: RequestBody) -> Self {
         let empty = http_body::Body::is_end_stream(&body);
         Self { head, body: (!empty).then_some(body), empty }
+    }
+
+    /// Says with the request why QUIC is not used, or nothing about it.
+    pub(crate) fn report(&mut self, word: Option<&'static str>) {
+        self.head.headers.remove(report::FIELD);
+        self.head.headers.extend(word.map(|word| (report::FIELD, http::HeaderValue::from_static(word))));
     }
 
     /// Whether it may happen twice (RFC 9110 §9.2.1), and can.

@@ -96,7 +96,7 @@ async fn relay(server: SocketAddr, pass: impl Fn(Way, &[u8]) -> bool + Send + 's
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn udp_that_is_cut_in_the_middle_is_told_and_costs_a_head_start() {
-    let site = Site::new("cut", "");
+    let site = Site::new("cut", "[http3]\nfallback-reports = true\n");
     let cut = Arc::new(AtomicBool::new(false));
     let is_cut = cut.clone();
     let udp = relay(site.process.addresses()[0], move |_, _| !is_cut.load(Ordering::SeqCst)).await;
@@ -110,11 +110,20 @@ async fn udp_that_is_cut_in_the_middle_is_told_and_costs_a_head_start() {
     cut.store(true, Ordering::SeqCst);
     let fetched = client.get_by(&site.url, &route).await.unwrap();
     assert_eq!((fetched.protocol, fetched.reused), ("h2", false));
+    assert!(fetched.handshake.is_some_and(|took| !took.is_zero()), "{:?}", fetched.handshake);
     let (text, verdict) = content(fetched).await;
     assert_eq!(text, "hello");
     assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");
     let fetched = client.get_by(&site.url, &route).await.unwrap();
     assert_eq!((fetched.protocol, fetched.reused), ("h2", true), "what works is kept");
+    let reported = || {
+        let text = site.process.figures();
+        let line = "tiderace_edge_fallbacks_reported_total{reason=\"blocked\"} ";
+        text.lines().find_map(|text| text.strip_prefix(line)).map(str::to_owned)
+    };
+    assert_eq!(reported().as_deref(), Some("1"), "the gateway asks, and is told");
+    client.get_by(&site.url, &route).await.unwrap();
+    assert_eq!(reported().as_deref(), Some("1"), "once");
     client.close().await;
 }
 
