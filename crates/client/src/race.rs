@@ -262,6 +262,12 @@ impl Race {
     }
 
     fn advance(&mut self, now: Instant) {
+        // Whatever is known by then of the path: who waits for a leg has to hear that there is none.
+        let quic_is_out = self.quic == State::Failed || self.plan.quic.is_err();
+        if quic_is_out && self.tcp == State::Failed && self.used.is_none() {
+            self.used = Some(Leg::Tcp);
+            self.actions.push_back(Action::Fail);
+        }
         if self.verdict.is_some() {
             return;
         }
@@ -273,11 +279,6 @@ impl Race {
                 self.next_question = Some(now + self.plan.question_interval);
                 self.actions.push_back(Action::Ask);
             }
-        }
-        let quic_is_out = self.quic == State::Failed || self.plan.quic.is_err();
-        if quic_is_out && self.tcp == State::Failed && self.used.is_none() {
-            self.used = Some(Leg::Tcp);
-            self.actions.push_back(Action::Fail);
         }
         if let Some(verdict) = self.judge(now) {
             self.verdict = Some(verdict);
@@ -315,7 +316,12 @@ impl Race {
                     && self.last_question_was(now) >= tcp_rtt * 3 + Duration::from_millis(200);
                 unanswered.then_some(Verdict::Blocked { questions: self.asked, tcp_rtt })
             }
-            Some(_) => (late || self.quic == State::Failed).then_some(Verdict::BadPath),
+            // What fails over both, as a certificate does, says nothing about the path.
+            Some(_) if self.quic == State::Failed && self.tcp == State::Failed => Some(Verdict::Unreachable),
+            Some(_) => {
+                let only_quic = self.quic == State::Failed && self.tcp.ready_at().is_some();
+                (late || only_quic).then_some(Verdict::BadPath)
+            }
             None => {
                 let lost = self.quic == State::Failed && self.tcp == State::Failed;
                 (lost || late && self.tcp == State::Failed).then_some(Verdict::Unreachable)
@@ -396,6 +402,28 @@ impl std::fmt::Display for Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A certificate that nobody signed fails over both, at about the same time.
+    #[test]
+    fn two_legs_that_fail_end_the_race_in_any_order() {
+        use Input::{Heard, QuicFailed, TcpConnected, TcpFailed};
+        for order in [
+            [Heard, QuicFailed, TcpConnected, TcpFailed],
+            [Heard, TcpConnected, QuicFailed, TcpFailed],
+            [TcpConnected, Heard, TcpFailed, QuicFailed],
+            [TcpConnected, TcpFailed, Heard, QuicFailed],
+            [TcpConnected, TcpFailed, QuicFailed, Heard],
+        ] {
+            for head_start in [Duration::ZERO, Duration::from_millis(10)] {
+                let now = Instant::ZERO;
+                let mut race = Race::new(now, Plan { head_start, ..Plan::default() });
+                race.handle_timeout(now + head_start);
+                order.into_iter().for_each(|input| race.handle(now + Duration::from_millis(20), input));
+                let fails = std::iter::from_fn(|| race.poll_action()).filter(|action| *action == Action::Fail).count();
+                assert_eq!((fails, race.verdict()), (1, Some(Verdict::Unreachable)), "{order:?}");
+            }
+        }
+    }
 
     /// Two tasks tell of the connection and of the handshake after it; which is heard first is chance.
     #[test]
