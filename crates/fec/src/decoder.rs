@@ -11,6 +11,7 @@ use crate::{
     kernel::Kernel,
     repair::Repair,
     symbol::{self, Coded},
+    work::{TERM, Work, WorkLimit},
 };
 
 /// Equations that are kept at most. The one with the oldest unknown goes first.
@@ -49,6 +50,8 @@ pub enum Repaired {
     Spare,
     /// It combines symbols that are no longer remembered.
     Late,
+    /// What arrived so far does not justify the work.
+    Refused,
     /// It is one equation more; [`Decoder::next_recovered`] says whether that was enough.
     Used,
 }
@@ -70,6 +73,10 @@ pub struct DecoderFigures {
     pub spare: u64,
     /// Repair symbols over symbols that were no longer remembered.
     pub late: u64,
+    /// Repair symbols, and equations made of them, that were given up because what arrived did not justify the work.
+    pub refused: u64,
+    /// Operations: bytes multiplied and added, and for each term of an equation as many as it costs.
+    pub work: u64,
 }
 
 /// A source symbol that is remembered or waited for.
@@ -104,6 +111,7 @@ pub struct Decoder {
     /// Buffers to be used again.
     spare: Vec<Coded>,
     figures: DecoderFigures,
+    work: Work,
 }
 
 impl Decoder {
@@ -122,12 +130,19 @@ impl Decoder {
             recovered: VecDeque::new(),
             spare: Vec::new(),
             figures: DecoderFigures::default(),
+            work: Work::default(),
         }
+    }
+
+    /// Does no more work than what arrives justifies. Repair symbols beyond that are refused, as if they had been lost.
+    pub fn limited(mut self, limit: WorkLimit) -> Self {
+        self.work = Work::limited(limit);
+        self
     }
 
     /// Counts since the beginning.
     pub fn figures(&self) -> DecoderFigures {
-        self.figures
+        DecoderFigures { work: self.work.spent(), ..self.figures }
     }
 
     /// One more than the highest symbol that is known to have been sent.
@@ -189,6 +204,7 @@ impl Decoder {
             return Ok(Sourced::Known);
         }
         slot.coded = coded;
+        self.work.earn_source(content.len());
         // A symbol that nothing spoke of before is in no equation.
         if id < next && !self.equations.is_empty() {
             self.substitute(id)?;
@@ -207,6 +223,11 @@ impl Decoder {
             self.figures.late += 1;
             return Ok(Repaired::Late);
         }
+        self.work.earn(value.len());
+        if !self.work.is_left() {
+            self.figures.refused += 1;
+            return Ok(Repaired::Refused);
+        }
         if repair.last() >= self.next_id() {
             // Symbols that it combines were sent.
             self.advance(repair.last() + 1);
@@ -215,6 +236,7 @@ impl Decoder {
                 return Ok(Repaired::Late);
             }
         }
+        self.work.spend(usize::from(repair.count) * TERM);
         let slot = |id: u64| &self.slots[(id - self.base) as usize];
         let terms: Vec<_> = repair.terms().filter(|(id, _)| slot(*id).coded.is_empty()).collect();
         if terms.is_empty() {
@@ -226,6 +248,7 @@ impl Decoder {
         for (id, coefficient) in repair.terms() {
             let coded = &self.slots[(id - self.base) as usize].coded;
             if !coded.is_empty() {
+                self.work.spend(coded.len());
                 subtract(self.kernel, &mut sum, coefficient, coded)?;
             }
         }
@@ -248,6 +271,22 @@ impl Decoder {
             + self.recovered.capacity() * size_of::<u64>()
     }
 
+    /// Forgets symbols, the oldest first, until no more than `bytes` are held or none is left.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        let mut held = self.memory();
+        while held > bytes && !self.slots.is_empty() {
+            let equations = self.equations.len();
+            let coded = self.slots.front().map_or(0, |slot| slot.coded.capacity());
+            self.forget_oldest();
+            self.spare = Vec::new();
+            held = if self.equations.len() == equations { held - coded } else { self.memory() };
+        }
+        if self.slots.is_empty() {
+            // What they were over is not remembered any more.
+            (self.slots, self.equations, self.recovered) = Default::default();
+        }
+    }
+
     fn slot(&self, id: u64) -> Option<&Slot> {
         self.slots.get(usize::try_from(id.checked_sub(self.base)?).ok()?)
     }
@@ -262,6 +301,9 @@ impl Decoder {
     /// Symbols below `next` were sent: waits for those that are new, and forgets the oldest.
     fn advance(&mut self, next: u64) {
         let forget_below = next.saturating_sub(self.capacity);
+        // Each symbol that is forgotten is looked for in the equations.
+        let steps = usize::try_from((next - self.next_id()).min(self.capacity)).unwrap_or(usize::MAX);
+        self.work.spend(steps * TERM);
         let leap = forget_below.saturating_sub(self.next_id());
         while self.base < forget_below && !self.slots.is_empty() {
             self.forget_oldest();
@@ -292,12 +334,20 @@ impl Decoder {
 
     /// A symbol that equations may have arrived.
     fn substitute(&mut self, id: u64) -> Result<(), Contradiction> {
+        if !self.work.is_left() {
+            // Equations with a symbol that is known would be wrong.
+            self.figures.refused += self.equations.len() as u64;
+            self.equations.clear();
+            return Ok(());
+        }
+        self.work.spend(self.equations.len() * TERM);
         let mut orphan = None;
         let mut place = 0;
         while let Some(equation) = self.equations.get_mut(place) {
             if let Ok(at) = equation.terms.binary_search_by_key(&id, |term| term.0) {
                 let (_, coefficient) = equation.terms.remove(at);
                 let coded = &self.slots[(id - self.base) as usize].coded;
+                self.work.spend(equation.terms.len() * TERM + coded.len());
                 subtract(self.kernel, &mut equation.value, coefficient, coded)?;
                 if at == 0 {
                     orphan = Some(self.equations.swap_remove(place));
@@ -315,9 +365,11 @@ impl Decoder {
 
     /// Takes in an equation over missing symbols. False when it follows from the others.
     fn insert(&mut self, mut new: Equation) -> Result<bool, Contradiction> {
+        self.work.spend(2 * self.equations.len() * TERM);
         for equation in &self.equations {
             if let Ok(at) = new.terms.binary_search_by_key(&equation.terms[0].0, |term| term.0) {
                 let factor = new.terms[at].1;
+                self.work.spend(sum_cost(&new, equation));
                 add_equation(self.kernel, &mut new, factor, equation);
             }
         }
@@ -329,9 +381,11 @@ impl Decoder {
         let factor = gf::inverse(coefficient);
         new.terms.iter_mut().for_each(|term| term.1 = gf::mul(term.1, factor));
         self.kernel.scale(&mut new.value, factor);
+        self.work.spend(new.terms.len() * TERM + new.value.len());
         for equation in &mut self.equations {
             if let Ok(at) = equation.terms.binary_search_by_key(&pivot, |term| term.0) {
                 let factor = equation.terms[at].1;
+                self.work.spend(sum_cost(equation, &new));
                 add_equation(self.kernel, equation, factor, &new);
             }
         }
@@ -375,6 +429,11 @@ fn subtract(kernel: Kernel, sum: &mut [u8], coefficient: u8, coded: &[u8]) -> Re
     }
     kernel.add_product(sum, coefficient, coded);
     Ok(())
+}
+
+/// Work of [`add_equation`].
+fn sum_cost(to: &Equation, equation: &Equation) -> usize {
+    (to.terms.len() + equation.terms.len()) * TERM + to.value.len().max(equation.value.len())
 }
 
 /// Adds `factor` times an equation to another.

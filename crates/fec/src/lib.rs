@@ -17,6 +17,7 @@ mod repair;
 mod schedule;
 mod scheme;
 mod symbol;
+mod work;
 
 pub use coefficient::{COLUMNS, ROWS, coefficient};
 pub use decoder::{Contradiction, Decoder, DecoderFigures, Repaired, Sourced};
@@ -25,3 +26,4 @@ pub use kernel::{Kernel, Term};
 pub use repair::{MAX_SPAN, Repair, RepairError};
 pub use schedule::{Allowed, Schedule};
 pub use scheme::{ParseSchemeError, Scheme};
+pub use work::WorkLimit;
