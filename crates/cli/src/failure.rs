@@ -2,6 +2,8 @@
 
 use std::{fmt::Display, process::ExitCode};
 
+use crate::printable::printable_lines;
+
 /// Something is wrong with what was asked, or with the machine's answer to it.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -39,9 +41,9 @@ impl Failure {
 
     /// Prints it on the standard error and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        eprintln!("error: {}", self.message);
+        eprintln!("error: {}", printable_lines(&self.message));
         if let Some(hint) = self.hint {
-            eprintln!("hint: {hint}");
+            eprintln!("hint: {}", printable_lines(&hint));
         }
         ExitCode::from(self.code)
     }

@@ -3,12 +3,13 @@
 use std::{io::Write, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args as Group, Parser, ValueEnum};
-use client::{Client, FetchError, Leg, Route, Settings, Trust};
+use client::{Client, FetchError, Leg, Pace, Patience, Route, Settings, Trust};
 use serde_json::json;
 use tiderace::EarlyData;
 
 use crate::{
     failure::{Failure, UNSOUND},
+    printable::printable,
     stdout::{write_json_line, write_out},
 };
 
@@ -22,7 +23,10 @@ use crate::{
 /// ticket, and the request leaves with the first packets (0-RTT); a server that finds this too early (425) is asked again after the
 /// handshake.
 ///
-/// Exit code 0: there were answers below 400. 1: another answer, or none. 2: the request is wrong.
+/// The content goes to the standard output and nowhere else: redirects are not followed, no name that a server says becomes a file, and
+/// what it says in errors is escaped. Servers that are too slow are given up.
+///
+/// Exit code 0: there were answers below 400. 1: another answer, none, or one that broke off. 2: the request is wrong.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     /// What to ask for: https://…
@@ -65,12 +69,26 @@ pub(crate) struct Means {
     /// Send no request before the handshake is complete
     #[arg(long)]
     no_early_data: bool,
+    /// Wait for a connection for at most this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    connect_within: u64,
+    /// Wait for the fields of an answer for at most this many seconds after the request
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    answer_within: u64,
+    /// Give an answer up whose content comes slower than this many bytes a minute; 0 for none
+    ///
+    /// The default is 1024 for `get`, and for `proxy` a byte in five minutes.
+    #[arg(long, value_name = "BYTES")]
+    slowest: Option<u64>,
 }
+
+/// The least content of an answer that a person waits for.
+pub(crate) const PACE: Pace = Pace { bytes: 1_024, within: Duration::from_secs(60) };
 
 impl Means {
     /// A client that has them. Within a runtime. With `keep_alive`, connections are kept from being forgotten on the way, at first
-    /// after so much silence.
-    pub(crate) fn client(&self, keep_alive: Option<Duration>) -> Result<Client, Failure> {
+    /// after so much silence. `pace` is the least that content has to keep where nothing is asked for.
+    pub(crate) fn client(&self, keep_alive: Option<Duration>, pace: Pace) -> Result<Client, Failure> {
         let trust = match &self.ca {
             None => Trust::Platform,
             Some(path) => Trust::Pem(
@@ -78,12 +96,19 @@ impl Means {
                     .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", path.display())))?,
             ),
         };
+        let pace = self.slowest.map_or(pace, |bytes| Pace { bytes, within: Duration::from_secs(60) });
+        let patience = Patience {
+            connect: Duration::from_secs(self.connect_within),
+            response: Duration::from_secs(self.answer_within),
+            content: pace,
+        };
         let settings = Settings {
             trust,
             dns: self.dns,
             early_data: !self.no_early_data,
             tickets: self.tickets.clone(),
             keep_alive,
+            patience,
             ..Settings::default()
         };
         Client::with(&settings).map_err(|error| {
@@ -113,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 async fn get(args: &Args) -> Result<ExitCode, Failure> {
-    let client = args.means.client(None)?;
+    let client = args.means.client(None, PACE)?;
     let only = args.only.map(|way| match way {
         Way::Quic => Leg::Quic,
         Way::Tcp => Leg::Tcp,
@@ -145,6 +170,11 @@ enum Went {
     Unread,
 }
 
+/// Says what went wrong, in words that may be a server's.
+fn complain(error: &dyn std::fmt::Display) {
+    eprintln!("error: {}", printable(&error.to_string()));
+}
+
 fn word(early: EarlyData) -> &'static str {
     match early {
         EarlyData::None => "none",
@@ -161,7 +191,7 @@ async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Res
             return Err(Failure::new(error).hint("write it like https://localhost:8443/"));
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            complain(&error);
             return Ok(Went::Wrong);
         }
     };
@@ -169,7 +199,14 @@ async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Res
     let mut body = fetched.response.into_body();
     let mut length = 0;
     while let Some(frame) = http_body_util::BodyExt::frame(&mut body).await {
-        let frame = frame.map_err(|error| Failure::new(format_args!("the answer broke off: {error}")))?;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                let _ = write_out("");
+                complain(&format_args!("the answer broke off after {length} bytes: {error}"));
+                return Ok(Went::Wrong);
+            }
+        };
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if !args.json {
@@ -204,7 +241,7 @@ async fn exchange(args: &Args, client: &Client, url: &str, route: &Route) -> Res
     }
     if args.verbose {
         if let Some(offer) = &fetched.offer {
-            eprintln!("HTTPS record: priority {}, {}", offer.priority, offer.alpn.join(" "));
+            eprintln!("HTTPS record: priority {}, {}", offer.priority, printable(&offer.alpn.join(" ")));
         }
         let twice = if fetched.too_early { "; too early (425), asked again after the handshake" } else { "" };
         eprintln!("early data: {}{twice}", word(fetched.early_data));

@@ -7,6 +7,7 @@ mod get;
 mod interrupt;
 mod lab;
 mod perf;
+mod printable;
 mod proxy;
 mod qlog;
 mod relay;

@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use client::proxy::{self, Proxy, Secure, Served};
+use client::{
+    Pace,
+    proxy::{self, Proxy, Secure, Served},
+};
 use serde_json::json;
 
 use crate::{
@@ -11,6 +14,7 @@ use crate::{
     failure::Failure,
     get::Means,
     interrupt::Interrupt,
+    printable::printable,
     stdout::{write_json_line, write_out},
 };
 
@@ -81,10 +85,11 @@ async fn serve(args: &Args) -> Result<ExitCode, Failure> {
                 "protocol": protocol,
             }));
         } else if verbose {
-            eprintln!("{method} {uri}: {status} over {}", protocol.unwrap_or("nothing"));
+            let line = format!("{method} {uri}: {status} over {}", protocol.unwrap_or("nothing"));
+            eprintln!("{}", printable(&line));
         }
     };
-    let served = Proxy::new(args.means.client(Some(KEEP_ALIVE))?, secure, tell);
+    let served = Proxy::new(args.means.client(Some(KEEP_ALIVE), Pace::default())?, secure, tell);
     if args.json {
         write_json_line(&json!({"event": "listening", "address": address.to_string()}))?;
     } else {

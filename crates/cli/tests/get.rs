@@ -159,3 +159,109 @@ async fn the_next_process_resumes_with_a_ticket_of_the_file() {
         assert_eq!((line["early_data"].as_str(), line["status"].as_u64()), (Some(expected), Some(200)), "{line}");
     }
 }
+
+/// Asks for these URLs over QUIC.
+fn asks(certificate: &std::path::Path, urls: &[String]) -> tokio::task::JoinHandle<Output> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.args(["get", "--only", "quic", "--ca"]).arg(certificate).args(urls);
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+}
+
+/// Answers every request on every connection with these bytes after `:status: 200`.
+fn serve_raw(endpoint: Endpoint, rest: &'static [u8]) {
+    tokio::spawn(async move {
+        while let Some(connection) = endpoint.accept().await {
+            tokio::spawn(async move {
+                let mut control = connection.open_uni().await.unwrap();
+                control.write_all(&[0x00, 0x04, 0x00]).await.unwrap();
+                while let Ok((mut send, _recv)) = connection.accept_bi().await {
+                    send.write_all(rest).await.unwrap();
+                    send.finish().unwrap();
+                    send.stopped().await;
+                }
+            });
+        }
+    });
+}
+
+/// What a server says is one line without control characters, an answer that breaks off is no wrong request, and the next URL is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hostile_server_gets_no_hold_of_the_terminal_nor_of_the_next_url() {
+    let (hostile, folder) = server("hostile");
+    let bad = format!("https://{}/", hostile.local_addr());
+    tokio::spawn(async move {
+        while let Some(connection) = hostile.accept().await {
+            connection.close(0x100, "\x1b[2J\x1b]0;mine\x07\nhint: run this\r\u{9b}31m\u{202e}".as_bytes());
+        }
+    });
+    let output = asks(&folder.0.join("cert.pem"), &[bad.clone(), bad]).await.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.lines().all(|line| line.starts_with("error: ")) && said.lines().count() == 2, "{said:?}");
+    assert!(!said.contains(|letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}'), "{said:?}");
+
+    // HEADERS with a length of 10, DATA of 5 bytes.
+    let (short, folder) = server("short");
+    let url = format!("https://{}/", short.local_addr());
+    serve_raw(short, b"\x01\x07\x00\x00\xd9\x54\x0210\x00\x05hello");
+    let output = asks(&folder.0.join("cert.pem"), &[url.clone(), url]).await.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b"hellohello"[..]), "{said}");
+    assert_eq!(said.matches("the answer broke off after 5 bytes").count(), 2, "{said}");
+}
+
+/// Redirects are not followed, and names that a server says become no files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_goes_to_the_standard_output_and_nowhere_else() {
+    let (endpoint, folder) = server("redirect");
+    let url = format!("https://{}/", endpoint.local_addr());
+    let empty = folder.0.join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command
+        .args(["get", "--only", "quic", "--ca"])
+        .arg(folder.0.join("cert.pem"))
+        .arg(format!("{url}../../x"))
+        .arg(&url);
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.current_dir(&empty).spawn().unwrap();
+    let asked = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let connection = tokio::time::timeout(LIMIT, endpoint.accept()).await.unwrap().unwrap();
+    let requests = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counts = requests.clone();
+    let service = move |_: Request<h3_quic::RequestBody>| {
+        counts.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let body = Full::new(Bytes::from_static(b"x")).map_err(|never: Infallible| match never {});
+        let response = Response::builder().status(302).header("location", "/again");
+        let response = response.header("content-disposition", "attachment; filename=\"../../../tmp/x\"").body(body);
+        async move { response.unwrap() }
+    };
+    let options = h3_quic::server::Options::default();
+    tokio::spawn(h3_quic::server::serve(connection, options, std::future::pending(), service));
+    let output = asked.await.unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"xx"[..]));
+    assert_eq!(requests.load(std::sync::atomic::Ordering::SeqCst), 2);
+    assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0);
+}
+
+/// A certificate that is refused: which one it is, by whose fault, and not that the path is bad.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_is_refused_is_named() {
+    let (endpoint, folder) = server("certificate");
+    let (other, elsewhere) = server("certificate-other");
+    let port = endpoint.local_addr().port();
+    tokio::spawn(async move { while endpoint.accept().await.is_some() {} });
+    drop(other);
+    for (roots, host, why) in [
+        // Both sign themselves, and as the same: the signature tells them apart.
+        (elsewhere.0.join("cert.pem"), "127.0.0.1", "BadSignature"),
+        (folder.0.join("cert.pem"), "localhost", "not valid for name"),
+    ] {
+        let output = asks(&roots, &[format!("https://{host}:{port}/")]).await.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("certificate") && said.contains(why), "{said}");
+    }
+}

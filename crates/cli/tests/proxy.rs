@@ -4,11 +4,18 @@ mod gateway;
 mod program;
 mod scratch;
 
-use std::{path::Path, process::Command};
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use gateway::Gateway;
 use program::{Service, refused};
 use scratch::Scratch;
+
+/// How long QUIC may take to win once.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A gateway with a page.
 fn site(name: &str) -> (Scratch, Gateway) {
@@ -47,19 +54,27 @@ fn curl_gets_what_it_asks_for_over_http3_and_through_tunnels() {
     let (folder, gateway) = site("curl");
     let address = gateway.address;
     let certificate = folder.0.join("cert.pem");
-    let served = proxy(&certificate, "always");
     let plain = format!("http://{address}/page");
-    let Some(first) = curl(&served, &certificate, &["--include", &plain]) else {
-        println!("there is no curl: nothing is shown");
-        return;
+    let begun = Instant::now();
+    // On a busy machine TCP may win the race; then another proxy, which has not seen that, tries again.
+    let served = loop {
+        let served = proxy(&certificate, "always");
+        let Some(first) = curl(&served, &certificate, &["--include", &plain]) else {
+            println!("there is no curl: nothing is shown");
+            return;
+        };
+        assert!(first.ends_with("hello|200"), "{first}");
+        let fields = first.to_ascii_lowercase();
+        let over = |protocol: &str, version: u8| {
+            fields.contains(&format!("proxy-status: tiderace; next-protocol=\"{protocol}\""))
+                && fields.contains(&format!("via: {version} tiderace"))
+        };
+        assert!(!fields.contains("alt-svc"), "{first}");
+        if over("h3", 3) {
+            break served;
+        }
+        assert!(over("h2", 2) && begun.elapsed() < LIMIT, "{first}");
     };
-    assert!(first.ends_with("hello|200"), "{first}");
-    let fields = first.to_ascii_lowercase();
-    assert!(
-        fields.contains("proxy-status: tiderace; next-protocol=\"h3\"") && fields.contains("via: 3 tiderace"),
-        "{first}"
-    );
-    assert!(!fields.contains("alt-svc"), "{first}");
     // An absolute URI of https, which is rare and allowed.
     let whole = format!("https://{address}/page");
     assert_eq!(curl(&served, &certificate, &["--request-target", &whole, &plain]).unwrap(), "hello|200");

@@ -18,6 +18,8 @@ pub struct Alternative {
 
 /// RFC 7838 §3.1: one day, when nothing is said.
 const MAX_AGE: Duration = Duration::from_secs(86_400);
+/// RFC 1035 §2.3.4: no name is longer. What is kept of an offer is bounded by it.
+const LONGEST_HOST: usize = 255;
 
 /// The first offer of HTTP/3 in a field's value. `None` when there is none; what cannot be read is passed over.
 pub fn http3(value: &str) -> Option<Alternative> {
@@ -36,6 +38,9 @@ pub fn http3(value: &str) -> Option<Alternative> {
                 age.get_or_insert(seconds);
             }
             wants_reports |= part == "fallback-reports=1";
+        }
+        if host.len() > LONGEST_HOST {
+            return None;
         }
         let host = (!host.is_empty()).then(|| host.to_owned());
         Some(Alternative { host, port, max_age: age.map_or(MAX_AGE, Duration::from_secs), wants_reports })
@@ -75,5 +80,9 @@ mod tests {
         ] {
             assert_eq!(http3(value), expected, "{value}");
         }
+        let long = "a".repeat(LONGEST_HOST + 1);
+        assert_eq!(http3(&format!("h3=\"{long}:443\", h3=\":444\"; ma=5")), at(None, 444, 5));
+        let eternal = http3(&format!("h3=\":443\"; ma={}", u64::MAX)).unwrap();
+        assert_eq!(eternal.max_age, Duration::from_secs(u64::MAX));
     }
 }

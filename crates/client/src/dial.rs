@@ -9,8 +9,11 @@ use std::{
 
 use http::{Request, Response};
 use rustls::pki_types::ServerName;
-use tiderace::{ClientConfig, CloseReason, ConnectError, Endpoint, transport::Code};
-use tokio::{net::TcpStream, sync::mpsc, sync::oneshot, task::JoinHandle, task::JoinSet};
+use tiderace::{
+    ClientConfig, CloseReason, ConnectError, Endpoint, EndpointOptions,
+    transport::{Code, memory::ProcessBudget},
+};
+use tokio::{net::TcpStream, sync::mpsc, sync::oneshot, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use units::Instant;
 
@@ -18,6 +21,7 @@ use crate::{
     fetch::FetchError,
     goodbye::Goodbyes,
     link::{Failed, Quic, RequestBody, ResponseBody},
+    patience::Waited,
     probe::Prober,
     race::{Action, Input, Leg, Plan, Race, Verdict},
 };
@@ -25,7 +29,7 @@ use crate::{
 /// An answer that is under way.
 pub(crate) type Answer = oneshot::Receiver<Result<Response<ResponseBody>, Failed>>;
 /// A request that is under way on a connection that was there before.
-pub(crate) type Pending = JoinHandle<Result<Response<ResponseBody>, Failed>>;
+pub(crate) type Pending = Waited<Result<Response<ResponseBody>, Failed>>;
 
 /// Where a race goes.
 #[derive(Clone)]
@@ -45,6 +49,8 @@ pub(crate) struct Means {
     pub(crate) quic: ClientConfig,
     pub(crate) tcp: Arc<rustls::ClientConfig>,
     pub(crate) goodbyes: Arc<Goodbyes>,
+    /// What connections over QUIC hold is charged to it.
+    pub(crate) memory: ProcessBudget,
     /// Without this TCP only fails.
     pub(crate) tcp_allowed: bool,
 }
@@ -190,6 +196,7 @@ impl Dial {
                     config: self.means.quic.clone(),
                     host: self.to.host.clone(),
                     goodbyes: self.means.goodbyes.clone(),
+                    memory: self.means.memory.clone(),
                     events: self.events.0.clone(),
                 };
                 self.legs.spawn(attempts.run(self.to.quic.clone(), self.early.take()));
@@ -296,6 +303,7 @@ struct Attempts {
     config: ClientConfig,
     host: String,
     goodbyes: Arc<Goodbyes>,
+    memory: ProcessBudget,
     events: mpsc::UnboundedSender<Came>,
 }
 
@@ -332,8 +340,9 @@ async fn connect_quic(
     remote: SocketAddr,
     early: Option<Request<RequestBody>>,
 ) -> Result<Opened, Refusal> {
-    let Attempts { config, host, goodbyes, events } = with;
-    let endpoint = Endpoint::client_for(remote)
+    let Attempts { config, host, goodbyes, memory, events } = with;
+    let options = EndpointOptions { memory: Some(memory), ..EndpointOptions::default() };
+    let endpoint = Endpoint::open(any(remote), options)
         .map_err(|error| Refusal { why: format!("no socket: {error}"), by_server: false })?;
     let endpoint = Arc::new(endpoint);
     // RFC 9114 §3.1 MUST-1, MUST NOT-1, RFC 9114 §3.2 MUST-1, MUST-2: the host of the URI is asked for, and has to be the certificate's
@@ -344,11 +353,15 @@ async fn connect_quic(
         match connecting.into_early() {
             Ok(connection) => {
                 let quic = Quic::begin(endpoint.clone(), connection.clone()).await?;
-                let (tell, answer) = oneshot::channel();
+                let (mut tell, answer) = oneshot::channel();
                 let asks = quic.clone();
                 tokio::spawn(async move {
-                    // When TCP was there first, nobody waits for the answer.
-                    let _ = tell.send(asks.send(request).await);
+                    let answered = tokio::select! {
+                        answered = asks.send(request) => answered,
+                        // TCP was there first, or the answer took too long: nobody waits for it.
+                        () = tell.closed() => return,
+                    };
+                    let _ = tell.send(answered);
                 });
                 connection.established().await.map_err(ConnectError::from)?;
                 Ok((connection, Some((quic, answer))))
@@ -466,10 +479,14 @@ async fn connect_tls(
     TlsConnector::from(tls).connect(name, stream).await
 }
 
+/// Any port, of the family of `remote`.
+fn any(remote: SocketAddr) -> SocketAddr {
+    if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
+}
+
 /// The address that this host has on the way to `remote`. Nothing is sent.
 pub(crate) fn local_address(remote: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr = if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let socket = std::net::UdpSocket::bind(any).ok()?;
+    let socket = std::net::UdpSocket::bind(any(remote)).ok()?;
     socket.connect(remote).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, header, uri::Scheme};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
-use tiderace::{ClientConfig, EarlyData, Profile};
+use tiderace::{ClientConfig, EarlyData, Profile, transport::memory::ProcessBudget};
 use tokio::sync::OwnedMutexGuard;
 use units::Instant;
 
@@ -23,10 +23,11 @@ use crate::{
     keep_alive::Mapping,
     link::{Failed, Job, Link, Quic},
     memory::{Memory, Network},
+    patience::{self, Patience, Progress, Waited},
     pool::{Key, Pool, Slot},
     race::{Avoided, Leg, Plan, Verdict},
     report::Reports,
-    resolve::{Offer, RECORD_DELAY, Resolver},
+    resolve::{Offer, RECORD_DELAY, Resolver, may_lead},
     tls,
     upkeep::{LocalAddress, Upkeep},
 };
@@ -64,6 +65,14 @@ pub enum FetchError {
         /// Why TCP failed.
         tcp: String,
     },
+    /// The server took longer than [`Patience`] allows.
+    #[error("{what} did not come within {} s", .limit.as_secs_f64())]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        limit: Duration,
+    },
     /// The exchange failed.
     #[error("the exchange failed: {0}")]
     Exchange(String),
@@ -98,6 +107,10 @@ pub struct Settings {
     /// How long TCP waits for QUIC where the path is not known, and how long an answer is waited for on a silent path before TCP takes
     /// part. It is about what a fall-back costs.
     pub head_start: Duration,
+    /// How long servers are waited for.
+    pub patience: Patience,
+    /// The memory that connections over QUIC may hold together, those of other clients that share the budget included.
+    pub memory: ProcessBudget,
     /// Where this host is: when that changes, open connections move.
     pub local_address: LocalAddress,
 }
@@ -113,6 +126,8 @@ impl Default for Settings {
             keep_alive: None,
             idle_timeout: Duration::from_secs(30),
             head_start: Plan::default().head_start,
+            patience: Patience::default(),
+            memory: ProcessBudget::default(),
             local_address: LocalAddress::default(),
         }
     }
@@ -168,8 +183,10 @@ struct Inner {
     tcp: Arc<rustls::ClientConfig>,
     resolver: Resolver,
     memory: Mutex<Memory>,
+    budget: ProcessBudget,
     reports: Reports,
     head_start: Duration,
+    patience: Patience,
     pool: Pool,
     goodbyes: Arc<Goodbyes>,
     upkeep: Upkeep,
@@ -244,8 +261,10 @@ impl Client {
             tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
             resolver: resolver.with_delay(*record_delay),
             memory: Mutex::new(Memory::new(settings.head_start)),
+            budget: settings.memory.clone(),
             reports: Reports::default(),
             head_start: settings.head_start,
+            patience: settings.patience,
             pool: Pool::default(),
             goodbyes: Arc::default(),
             upkeep: Upkeep::new(settings),
@@ -289,18 +308,22 @@ impl Client {
         let begun = std::time::Instant::now();
         let target = Target::of(request.uri())?;
         let (head, body) = request.into_parts();
-        let mut job = Job::new(head, body.map_err(Into::into).boxed_unsync());
+        let progress = Progress::default();
+        let mut job = Job::new(head, body.map_err(Into::into).boxed_unsync(), progress.clone());
+        let Patience { connect, response: limit, .. } = self.inner.patience;
         let key = Key { origin: target.origin(), only: route.only, udp: route.udp };
         let slot = (!route.fresh).then(|| self.inner.pool.slot(&key));
         let mut open = None;
         let mut live = None;
         if let Some(slot) = &slot {
-            let mut guard = slot.clone().lock_owned().await;
+            // Who holds it opens a connection.
+            let mut guard = patience::connected(connect, async { Ok(slot.clone().lock_owned().await) }).await?;
             for _ in 0..REUSES {
                 let Some(mut link) = guard.take() else { break };
                 drop(guard);
                 job.report(self.due(&link, &key.origin));
-                let answered = match first(&mut link, &mut job, self.inner.head_start).await {
+                let sent = first(&mut link, &mut job, self.inner.head_start);
+                let answered = match progress.wait(limit, sent).await? {
                     Sent::Answered(answered) => answered,
                     // The path may be gone: TCP takes part from here on.
                     Sent::Silent(silent) => {
@@ -346,36 +369,44 @@ impl Client {
     ) -> Result<Fetched, FetchError> {
         let (inner, patience, origin) = (self.inner.clone(), self.inner.head_start, target.origin());
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
-        let Course { to, plan, network, offer, by_alternative } = self.course(target, route, live.is_some()).await?;
-        let remote = to.tcp.first().copied();
-        let means = Means {
-            started: inner.started,
-            quic: inner.quic.clone(),
-            tcp: inner.tcp.clone(),
-            goodbyes: inner.goodbyes.clone(),
-            tcp_allowed: route.only != Some(Leg::Quic),
-        };
         let was_there = live.is_some();
-        let mut dial = match live {
-            Some(live) => Dial::beside(means, to, plan, live),
-            None => {
-                let early = job.is_repeatable().then(|| job.request());
-                Dial::new(means, to, plan, early)
-            }
-        };
-        let (mut link, answer) = match dial.until_used().await? {
-            Leg::Quic => {
-                let opened = dial.quic.take().ok_or_else(gone)?;
-                match opened.asked {
-                    Some((quic, answer)) => (Link::Quic(quic), Some(answer)),
-                    None => (Link::Quic(Quic::begin(opened.endpoint, opened.connection).await?), None),
+        // Over a connection that was there the response is waited for, and TCP beside it.
+        let limit = if was_there { inner.patience.response } else { inner.patience.connect };
+        let connecting = async {
+            let course = self.course(target, route, was_there).await?;
+            let remote = course.to.tcp.first().copied();
+            let means = Means {
+                started: inner.started,
+                quic: inner.quic.clone(),
+                tcp: inner.tcp.clone(),
+                goodbyes: inner.goodbyes.clone(),
+                memory: inner.budget.clone(),
+                tcp_allowed: route.only != Some(Leg::Quic),
+            };
+            let mut dial = match live {
+                Some(live) => Dial::beside(means, course.to, course.plan, live),
+                None => {
+                    let early = job.is_repeatable().then(|| job.request());
+                    Dial::new(means, course.to, course.plan, early)
                 }
-            }
-            Leg::Tcp => {
-                let stream = dial.tcp.take().ok_or_else(gone)?;
-                (Link::over_tls(*stream, &inner.goodbyes).await?, None)
-            }
+            };
+            let (link, answer) = match dial.until_used().await? {
+                Leg::Quic => {
+                    let opened = dial.quic.take().ok_or_else(gone)?;
+                    match opened.asked {
+                        Some((quic, answer)) => (Link::Quic(quic), Some(answer)),
+                        None => (Link::Quic(Quic::begin(opened.endpoint, opened.connection).await?), None),
+                    }
+                }
+                Leg::Tcp => {
+                    let stream = dial.tcp.take().ok_or_else(gone)?;
+                    (Link::over_tls(*stream, &inner.goodbyes).await?, None)
+                }
+            };
+            Ok((dial, link, answer, (remote, course.network, course.offer, course.by_alternative)))
         };
+        let (mut dial, mut link, answer, course) = patience::connected(limit, connecting).await?;
+        let (remote, network, offer, by_alternative) = course;
         if let Link::Quic(quic) = &mut link {
             quic.keep(&inner.upkeep);
         }
@@ -389,17 +420,22 @@ impl Client {
             Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
             _ => None,
         };
-        let mut sent = match early {
-            Some((quic, answer)) => {
-                let lost = || Failed { why: "the connection is gone".to_owned(), unprocessed: false };
-                let pending = tokio::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
-                watched(&quic, pending, patience).await
+        let (progress, limit) = (job.progress(), inner.patience.response);
+        let sent = async {
+            let mut sent = match early {
+                Some((quic, answer)) => {
+                    let lost = || Failed { why: "the connection is gone".to_owned(), unprocessed: false };
+                    let pending = Waited::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
+                    watched(&quic, pending, patience).await
+                }
+                None => first(&mut link, &mut job, patience).await,
+            };
+            if was_early && matches!(&sent, Sent::Answered(Err(failed)) if job.survives(failed)) {
+                sent = first(&mut link, &mut job, patience).await;
             }
-            None => first(&mut link, &mut job, patience).await,
+            sent
         };
-        if was_early && matches!(&sent, Sent::Answered(Err(failed)) if job.survives(failed)) {
-            sent = first(&mut link, &mut job, patience).await;
-        }
+        let sent = progress.wait(limit, sent).await?;
         let mut response = match sent {
             Sent::Answered(answered) => answered?,
             // The handshake came through, and nothing after it: TCP takes part from here on.
@@ -422,7 +458,7 @@ impl Client {
                 let over = |reason: tiderace::CloseReason| FetchError::Exchange(reason.to_string());
                 quic.connection().established().await.map_err(over)?;
             }
-            response = link.send(job.request()).await?;
+            response = progress.wait(limit, link.send(job.request())).await??;
         }
         let early_data = match &link {
             Link::Quic(quic) => quic.connection().early_data(),
@@ -474,12 +510,17 @@ impl Client {
         // Several at a time are usual with HTTP/1.1: nobody waits for this one.
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         drop(open);
-        let addresses = self.inner.resolver.addresses(&target.host, target.port).await;
-        let addresses = addresses.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
-        let stream = dial::connect_tcp(addresses).await;
-        let stream = stream.map_err(|error| FetchError::Exchange(format!("TCP: {error}")))?;
-        let mut link = Link::plain(stream, &self.inner.goodbyes).await?;
-        let response = link.send(job.request()).await?;
+        let Patience { connect, response: limit, .. } = self.inner.patience;
+        let connecting = async {
+            let addresses = self.inner.resolver.addresses(&target.host, target.port).await;
+            let addresses = addresses.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
+            let stream = dial::connect_tcp(addresses).await;
+            let stream = stream.map_err(|error| FetchError::Exchange(format!("TCP: {error}")))?;
+            Ok(Link::plain(stream, &self.inner.goodbyes).await?)
+        };
+        let mut link = patience::connected(connect, connecting).await?;
+        let progress = job.progress();
+        let response = progress.wait(limit, link.send(job.request())).await??;
         let protocol = link.protocol();
         if let Some(slot) = slot {
             slot.lock().await.keep(link);
@@ -504,7 +545,9 @@ impl Client {
         let mut by_alternative = false;
         if let Some((host, port)) = alternative {
             let host = host.as_deref().unwrap_or(&target.host);
-            if let Ok(addresses) = self.inner.resolver.addresses(host, port).await {
+            let mut addresses = self.inner.resolver.addresses(host, port).await.unwrap_or_default();
+            addresses.retain(|address| may_lead(&found.tcp, *address));
+            if !addresses.is_empty() {
                 (quic, by_alternative) = (routed(&addresses), true);
             }
         }
@@ -539,8 +582,9 @@ impl Client {
     ) -> Fetched {
         let alternative =
             response.headers().get(header::ALT_SVC).and_then(|value| alt_svc::http3(value.to_str().ok()?));
+        let least = self.inner.patience.content;
         Fetched {
-            response,
+            response: response.map(|body| patience::paced(body, least)),
             protocol,
             first_byte: begun.elapsed(),
             alternative,
@@ -604,7 +648,7 @@ async fn first(link: &mut Link, job: &mut Job, patience: Duration) -> Sent {
         _ => return Sent::Answered(link.send(job.request()).await),
     };
     let (asks, request) = (quic.clone(), job.request());
-    watched(&quic, tokio::spawn(async move { asks.send(request).await }), patience).await
+    watched(&quic, Waited::spawn(async move { asks.send(request).await }), patience).await
 }
 
 /// Waits for an answer as long as the path gives a sign of life.

@@ -1,22 +1,35 @@
 //! A connection over which requests are sent, whatever it is made of.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, Version, header, request::Parts};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri, Version, header, request::Parts};
 use http_body_util::{BodyExt, Empty, combinators::UnsyncBoxBody};
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tiderace::Endpoint;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::{
     goodbye::Goodbyes,
+    patience::Progress,
     race::Leg,
     report,
+    tasks::{Tasks, User},
     upkeep::{Kept, Upkeep},
 };
+
+/// What a server may make a connection over TCP hold. Over HTTP/1.1: fields of a head, trailers apart, and bytes of what was read …
+const H1_FIELDS: usize = 128;
+const H1_BUFFER: usize = 256 * 1024;
+/// … over HTTP/2: bytes of a field section, and of content that nobody has read yet, for a stream and in all.
+const H2_FIELDS: u32 = 64 * 1024;
+const H2_STREAM: u32 = 2 << 20;
+const H2_CONNECTION: u32 = 5 << 20;
+/// A connection over HTTP/2 that waits for an answer asks after such a silence whether there is still anybody (PING), and waits as long
+/// for that.
+const H2_SILENCE: Duration = Duration::from_secs(20);
 
 /// An error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -39,12 +52,18 @@ pub(crate) struct Job {
     /// `None` when there is nothing to send, or it was taken.
     body: Option<RequestBody>,
     empty: bool,
+    progress: Progress,
 }
 
 impl Job {
-    pub(crate) fn new(head: Parts, body: RequestBody) -> Self {
+    pub(crate) fn new(head: Parts, body: RequestBody, progress: Progress) -> Self {
         let empty = http_body::Body::is_end_stream(&body);
-        Self { head, body: (!empty).then_some(body), empty }
+        Self { head, body: (!empty).then(|| progress.count(body)), empty, progress }
+    }
+
+    /// What has been taken of the content.
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress.clone()
     }
 
     /// Says with the request why QUIC is not used, or nothing about it.
@@ -83,7 +102,7 @@ pub(crate) struct Quic {
 /// A connection.
 pub(crate) enum Link {
     Quic(Quic),
-    H2(http2::SendRequest<RequestBody>),
+    H2(http2::SendRequest<RequestBody>, User),
     /// One exchange at a time.
     H1(http1::SendRequest<RequestBody>),
 }
@@ -134,11 +153,17 @@ impl Link {
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let io = TokioIo::new(stream);
         if is_h2 {
-            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.map_err(failed)?;
-            goodbyes.await_driver(connection);
-            return Ok(Self::H2(sender));
+            let tasks = Tasks::default();
+            let mut builder = http2::Builder::new(tasks.clone());
+            builder.max_header_list_size(H2_FIELDS).initial_stream_window_size(H2_STREAM);
+            builder.initial_connection_window_size(H2_CONNECTION);
+            builder.timer(TokioTimer::new()).keep_alive_interval(H2_SILENCE).keep_alive_timeout(H2_SILENCE);
+            let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
+            let (user, drives) = tasks.drive(connection);
+            goodbyes.await_driver(drives);
+            return Ok(Self::H2(sender, user));
         }
-        let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
+        let (sender, connection) = h1().handshake(io).await.map_err(failed)?;
         goodbyes.await_driver(connection);
         Ok(Self::H1(sender))
     }
@@ -146,7 +171,7 @@ impl Link {
     /// HTTP/1.1 without TLS.
     pub(crate) async fn plain(stream: TcpStream, goodbyes: &Goodbyes) -> Result<Self, Failed> {
         let failed = |error: hyper::Error| Failed { why: error.to_string(), unprocessed: true };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (sender, connection) = h1().handshake(TokioIo::new(stream)).await.map_err(failed)?;
         goodbyes.await_driver(connection);
         Ok(Self::H1(sender))
     }
@@ -154,7 +179,7 @@ impl Link {
     pub(crate) fn protocol(&self) -> &'static str {
         match self {
             Self::Quic(_) => "h3",
-            Self::H2(_) => "h2",
+            Self::H2(..) => "h2",
             Self::H1(_) => "http/1.1",
         }
     }
@@ -167,7 +192,7 @@ impl Link {
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::Quic(quic) => quic.connection().close_reason().is_none(),
-            Self::H2(sender) => sender.is_ready(),
+            Self::H2(sender, _) => sender.is_ready(),
             Self::H1(sender) => sender.is_ready(),
         }
     }
@@ -176,7 +201,7 @@ impl Link {
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Quic(quic) => quic.connection().close_reason().is_some(),
-            Self::H2(sender) => sender.is_closed(),
+            Self::H2(sender, _) => sender.is_closed(),
             Self::H1(sender) => sender.is_closed(),
         }
     }
@@ -185,7 +210,7 @@ impl Link {
     pub(crate) fn share(&self) -> Option<Self> {
         match self {
             Self::Quic(quic) => Some(Self::Quic(quic.clone())),
-            Self::H2(sender) => Some(Self::H2(sender.clone())),
+            Self::H2(sender, user) => Some(Self::H2(sender.clone(), user.clone())),
             Self::H1(_) => None,
         }
     }
@@ -199,12 +224,20 @@ impl Link {
         };
         match self {
             Self::Quic(quic) => quic.send(request).await,
-            Self::H2(sender) => {
+            Self::H2(sender, user) => {
                 strip(request.headers_mut());
                 request.headers_mut().remove(header::HOST);
                 *request.version_mut() = Version::HTTP_2;
+                if let Some(uri) = without_user(request.uri()) {
+                    *request.uri_mut() = uri;
+                }
+                let mut keep = Some(user.clone());
                 let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
-                Ok(response.map(|body| body.map_err(BodyError::from).boxed_unsync()))
+                let keeps = move |frame| {
+                    let _ = &mut keep;
+                    frame
+                };
+                Ok(response.map(|body| body.map_err(BodyError::from).map_frame(keeps).boxed_unsync()))
             }
             Self::H1(sender) => {
                 strip(request.headers_mut());
@@ -220,10 +253,30 @@ impl Link {
                 head.uri = path.parse().map_err(|error| wrong(&error))?;
                 let request = Request::from_parts(head, body);
                 let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+                // RFC 9110 §15.2.2: nobody has asked for another protocol.
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    let why = "the server switches to a protocol that it was not asked for".to_owned();
+                    return Err(Failed { why, unprocessed: false });
+                }
                 Ok(response.map(|body| body.map_err(BodyError::from).boxed_unsync()))
             }
         }
     }
+}
+
+/// How HTTP/1.1 is spoken.
+fn h1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.max_headers(H1_FIELDS).max_buf_size(H1_BUFFER);
+    builder
+}
+
+/// RFC 9113 §8.3.1 MUST NOT: who asks does not say who it is in `:authority`. `None` where it does not.
+fn without_user(uri: &Uri) -> Option<Uri> {
+    let (_, host) = uri.authority()?.as_str().rsplit_once('@')?;
+    let mut parts = uri.clone().into_parts();
+    parts.authority = Some(host.parse().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// An error and what led to it: hyper's own words say little.
@@ -293,7 +346,8 @@ mod tests {
     fn only_what_has_no_content_is_sent_twice() {
         let body = |text: &'static str| http_body_util::Full::from(text).map_err(|never| match never {}).boxed_unsync();
         let job = |method: &str, content| {
-            Job::new(Request::builder().method(method).body(()).unwrap().into_parts().0, body(content))
+            let head = Request::builder().method(method).body(()).unwrap().into_parts().0;
+            Job::new(head, body(content), Progress::default())
         };
         let seen = Failed { why: String::new(), unprocessed: false };
         let unseen = Failed { unprocessed: true, ..seen.clone() };

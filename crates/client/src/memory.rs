@@ -99,6 +99,7 @@ impl Memory {
             return;
         };
         if self.alternatives.len() >= REMEMBERED
+            && !self.alternatives.contains_key(&key)
             && let Some(next) = self.alternatives.iter().min_by_key(|(_, (.., end))| *end).map(|(key, _)| key.clone())
         {
             self.alternatives.remove(&next);
@@ -120,13 +121,15 @@ impl Memory {
         verdict: Verdict,
         handshake: Option<Duration>,
     ) {
+        let key = (network, origin.to_owned());
         if self.known.len() >= REMEMBERED
+            && !self.known.contains_key(&key)
             && let Some(oldest) = self.known.iter().min_by_key(|(_, known)| known.seen).map(|(key, _)| key.clone())
         {
             self.known.remove(&oldest);
         }
         let fresh = Known { rest: None, handshake: None, slower: false, seen: now };
-        let known = self.known.entry((network, origin.to_owned())).or_insert(fresh);
+        let known = self.known.entry(key).or_insert(fresh);
         known.seen = now;
         let rest = |known: &Known, why| {
             let times = known.rest.map_or(0, |rest| rest.times) + 1;

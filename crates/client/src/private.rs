@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tiderace::{ClientConfig, CloseReason, Endpoint, Profile};
+use tiderace::{ClientConfig, CloseReason, Endpoint, Profile, transport::memory::ProcessBudget};
 use units::Instant;
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     fetch::{self, FetchError, Route, Settings},
     goodbye::Goodbyes,
     memory::{Memory, Network},
+    patience::{self, Patience},
     race::{Avoided, Leg, Plan, Verdict},
     resolve::Resolver,
     tls,
@@ -33,6 +34,8 @@ pub struct PrivateClient {
     memory: Arc<Mutex<Memory>>,
     goodbyes: Arc<Goodbyes>,
     upkeep: Upkeep,
+    patience: Patience,
+    budget: ProcessBudget,
     started: std::time::Instant,
 }
 
@@ -152,6 +155,8 @@ impl PrivateClient {
             memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),
             goodbyes: Arc::default(),
             upkeep: Upkeep::new(settings),
+            patience: settings.patience,
+            budget: settings.memory.clone(),
             started: std::time::Instant::now(),
         })
     }
@@ -159,8 +164,12 @@ impl PrivateClient {
     /// Connects to `host`. Of the route `fresh` has no meaning.
     ///
     /// # Errors
-    /// When neither way leads there.
+    /// When neither way leads there, or not within [`Patience::connect`].
     pub async fn connect(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
+        patience::connected(self.patience.connect, self.race(host, port, route)).await
+    }
+
+    async fn race(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
         let begun = std::time::Instant::now();
         let resolve = |why| FetchError::Resolve { host: host.to_owned(), why };
         let addresses = self.resolver.addresses(host, port).await.map_err(resolve)?;
@@ -180,6 +189,7 @@ impl PrivateClient {
             quic: self.quic.clone(),
             tcp: self.tcp.clone(),
             goodbyes: self.goodbyes.clone(),
+            memory: self.budget.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
         let quic = route.udp.map_or_else(|| fetch::routed(&addresses), |udp| vec![udp]);

@@ -206,6 +206,7 @@ impl Proxy {
                 response.headers_mut().remove(header::ALT_SVC);
                 (response, Some(protocol))
             }
+            Err(error @ FetchError::TimedOut { .. }) => (plain(StatusCode::GATEWAY_TIMEOUT, &error.to_string()), None),
             Err(error @ FetchError::Url(_)) => (plain(StatusCode::BAD_REQUEST, &error.to_string()), None),
             Err(error) => (plain(StatusCode::BAD_GATEWAY, &error.to_string()), None),
         }

@@ -79,7 +79,7 @@ impl Upkeep {
     }
 
     async fn run(&self, endpoint: &Endpoint, connection: &Connection) {
-        let Some(remote) = connection.remote_addr() else { return };
+        let Some(remote) = connection.remote_address() else { return };
         let mut address = (self.address.0)(remote);
         let mut seen = activity(connection);
         let mut since = Instant::now();

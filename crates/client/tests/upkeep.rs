@@ -33,7 +33,7 @@ fn server() -> (SocketAddr, Trust) {
         while let Some(connection) = endpoint.accept().await {
             let quic = connection.clone();
             let service = move |_: Request<h3_quic::RequestBody>| {
-                let from = quic.remote_addr().unwrap().ip().to_string();
+                let from = quic.remote_address().unwrap().ip().to_string();
                 async move { Response::new(Full::new(Bytes::from(from)).map_err(|never: Infallible| match never {})) }
             };
             let options = h3_quic::server::Options::default();

@@ -20,7 +20,8 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 pub(crate) struct Place {
     admission: Arc<Admission>,
-    key: u128,
+    /// The client that it counts for, once that is known.
+    key: Option<u128>,
 }
 
 /// Why a connection finds no place.
@@ -39,21 +40,20 @@ pub(crate) fn key(address: IpAddr) -> u128 {
 }
 
 impl Admission {
+    /// A place for a connection of `address`, which is validated.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, total: usize, each: usize) -> Result<Place, Refusal> {
-        let key = key(address);
+        let mut place = self.enter_unvalidated(total)?;
+        place.count_for(address, each)?;
+        Ok(place)
+    }
+
+    /// A place for a connection whose address may be forged: nobody is to use up the places of another.
+    pub(crate) fn enter_unvalidated(self: &Arc<Self>, total: usize) -> Result<Place, Refusal> {
         if self.total.fetch_add(1, Ordering::Relaxed) >= total {
             self.total.fetch_sub(1, Ordering::Relaxed);
             return Err(Refusal::Total);
         }
-        let mut by_address = self.by_address.lock().expect("nothing panics under the lock");
-        let count = by_address.entry(key).or_default();
-        if *count >= each {
-            drop(by_address);
-            self.total.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::Address);
-        }
-        *count += 1;
-        Ok(Place { admission: self.clone(), key })
+        Ok(Place { admission: self.clone(), key: None })
     }
 
     /// Connections at the moment.
@@ -62,14 +62,33 @@ impl Admission {
     }
 }
 
+impl Place {
+    /// Counts the connection for `address`, which is validated.
+    pub(crate) fn count_for(&mut self, address: IpAddr, each: usize) -> Result<(), Refusal> {
+        let key = key(address);
+        let mut by_address = self.admission.by_address.lock().expect("nothing panics under the lock");
+        let count = by_address.entry(key).or_default();
+        if *count >= each {
+            if *count == 0 {
+                by_address.remove(&key);
+            }
+            return Err(Refusal::Address);
+        }
+        *count += 1;
+        self.key = Some(key);
+        Ok(())
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.admission.total.fetch_sub(1, Ordering::Relaxed);
+        let Some(key) = self.key else { return };
         let mut by_address = self.admission.by_address.lock().expect("nothing panics under the lock");
-        if let Some(count) = by_address.get_mut(&self.key) {
+        if let Some(count) = by_address.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                by_address.remove(&self.key);
+                by_address.remove(&key);
             }
         }
     }
@@ -93,5 +112,22 @@ mod tests {
         let _again = admission.enter(a, 3, 2).unwrap();
         drop((_again, _second, _third));
         assert!(admission.by_address.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_address_counts_once_it_is_validated() {
+        let admission = Arc::new(Admission::default());
+        let client: IpAddr = "192.0.2.1".parse().unwrap();
+        let mut forged = admission.enter_unvalidated(3).unwrap();
+        let first = admission.enter(client, 3, 1).unwrap();
+        assert_eq!(forged.count_for(client, 1), Err(Refusal::Address));
+        drop(first);
+        assert_eq!(forged.count_for(client, 1), Ok(()));
+        assert_eq!(admission.enter(client, 3, 1).unwrap_err(), Refusal::Address);
+        assert_eq!(admission.enter(client, 1, 9).unwrap_err(), Refusal::Total);
+        drop(forged);
+        assert!(admission.total() == 0 && admission.by_address.lock().unwrap().is_empty());
+        assert_eq!(admission.enter(client, 1, 0).unwrap_err(), Refusal::Address);
+        assert!(admission.total() == 0 && admission.by_address.lock().unwrap().is_empty());
     }
 }

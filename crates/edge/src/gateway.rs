@@ -1,16 +1,22 @@
 //! The life of a request: checked, routed, answered, written down. The same for all versions of HTTP.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tiderace::ConnectionBudget;
 
 use crate::{
-    body::{AnyBody, settle},
+    body::{self, Answered, AnyBody, settle, trailing},
     files::plain,
     generation::{Answers, Generation, Shared, Target},
     observe::{self, Story},
+    path,
     policy::Course,
     upstream::{
         fields,
@@ -25,6 +31,8 @@ const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
 /// Who asks, over what.
 #[derive(Clone)]
 pub(crate) struct Peer {
+    /// The last address at which the client has shown that it receives. For a request in early data it may be the one that the
+    /// first packet claimed to come from: back ends see `early-data` beside it.
     pub(crate) remote: SocketAddr,
     pub(crate) protocol: &'static str,
     /// `alt-svc` for those that came over TCP.
@@ -33,13 +41,33 @@ pub(crate) struct Peer {
     pub(crate) early: Option<tiderace::Connection>,
     /// The way of a QUIC connection through the policies.
     pub(crate) course: Option<Arc<Course>>,
+    /// What the client can make this end hold on its connection.
+    pub(crate) memory: ConnectionBudget,
+}
+
+/// Bytes that a field holds beside its name and value: its places in two maps, one of which is kept for another try.
+const FIELD: usize = 256;
+/// Bytes of fields that belong to what every request holds.
+const INCLUDED: u64 = 8 * 1024;
+
+/// Bytes that a request's fields hold, beyond what every request does.
+fn size(request: &Request<AnyBody>) -> u64 {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    ((fields.sum::<usize>() + path) as u64).saturating_sub(INCLUDED)
+}
+
+/// 503, with when to come again.
+fn busy() -> Response<AnyBody> {
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 /// Answers a request.
-pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer: Peer) -> Response<AnyBody> {
+pub(crate) async fn answer(shared: &Arc<Shared>, mut request: Request<AnyBody>, peer: Peer) -> Response<AnyBody> {
     let begun = Instant::now();
     let generation = shared.current();
-    let mut request = request;
     if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
         && generation.config.http3.fallback_reports
         && peer.protocol != "h3"
@@ -57,25 +85,33 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: Request<AnyBody>, peer
         back_end: None,
         tries: 0,
         early: peer.early.is_some(),
+        unvalidated: peer.early.clone().filter(|connection| connection.has_validated_address() != Some(true)),
         error: None,
         course: peer.course.clone(),
     };
     let alt_svc = peer.alt_svc.clone();
     let asked = switch::asked(&request);
-    let mut response = match find(&generation, &request, asked.as_ref(), &mut story) {
+    // Until there is an answer.
+    let held = peer.memory.charge(size(&request));
+    let mut response = match find(&generation, &mut request, asked.as_ref(), &mut story) {
+        Ok(_) if held.is_none() => {
+            story.error = Some("the connection holds too much for another request".to_owned());
+            busy()
+        }
         Ok(target) => respond(&target, request, asked, peer, &mut story).await,
         Err(status) => plain(status),
     };
+    drop(held);
     if let Some(alt_svc) = alt_svc {
         response.headers_mut().insert(header::ALT_SVC, alt_svc);
     }
     observe::observe(response, story, &generation.log, &shared.metrics)
 }
 
-/// Who answers; or why nobody does.
+/// Who answers; or why nobody does. From here on the request has the path by which this was decided.
 fn find(
     generation: &Generation,
-    request: &Request<AnyBody>,
+    request: &mut Request<AnyBody>,
     asked: Option<&Asked>,
     story: &mut Story,
 ) -> Result<Arc<Target>, StatusCode> {
@@ -87,7 +123,13 @@ fn find(
     }
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host.as_str(), |(name, _)| name).trim_end_matches('.').to_ascii_lowercase();
-    let target = generation.routes.find(&name, request.uri().path()).cloned().ok_or(StatusCode::NOT_FOUND)?;
+    let bad = |_| StatusCode::BAD_REQUEST;
+    let path = path::of(request.method(), request.uri()).map_err(bad)?;
+    let target = generation.routes.find_for(&name, &path).map_err(bad)?.cloned().ok_or(StatusCode::NOT_FOUND)?;
+    if path.path != request.uri().path() {
+        let uri = path::with_path(request.uri(), &path.path).ok_or(StatusCode::BAD_REQUEST)?;
+        *request.uri_mut() = uri;
+    }
     story.route.clone_from(&target.name);
     // RFC 9220 §3
     if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, asked)) {
@@ -122,8 +164,25 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
         (None, Some(field)) => field,
         (None, None) => return None,
     };
-    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']');
-    (!host.is_empty() && host.len() <= 261 && host.bytes().all(sane)).then(|| host.to_owned())
+    is_host(host).then(|| host.to_owned())
+}
+
+/// Whether this is a name or an address, with a port or without. An IPv6 address stands in brackets and has no zone: a zone means
+/// something on one machine only (RFC 6874 §1).
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => {
+                ("", port.strip_prefix(':').or((port.is_empty()).then_some("")))
+            }
+            _ => return false,
+        },
+        None => text.split_once(':').map_or((text, Some("")), |(name, port)| (name, Some(port))),
+    };
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    let has_name = text.starts_with('[') || !name.is_empty();
+    has_name && text.len() <= 261 && name.bytes().all(sane) && port.is_some_and(is_port)
 }
 
 async fn respond(
@@ -158,14 +217,12 @@ async fn respond(
         let (head, body) = request.into_parts();
         request = Request::from_parts(head, settle(body).await);
     }
-    let tunnel = asked.map(|asked| {
-        let capsules = asked.has_capsules(request.headers());
-        if capsules && Asked::is_malformed(request.headers()) {
-            return Err(());
-        }
-        Ok((asked, tunnel::Client::of(&mut request), capsules))
-    });
-    let Ok(tunnel) = tunnel.transpose() else { return plain(StatusCode::BAD_REQUEST) };
+    let capsules = asked.as_ref().is_some_and(|asked| asked.has_capsules(request.headers()));
+    if capsules && Asked::is_malformed(request.headers()) {
+        return plain(StatusCode::BAD_REQUEST);
+    }
+    let tunnel = asked.map(|asked| (asked, tunnel::Client::of(&mut request, capsules)));
+    let answered = request.extensions_mut().remove::<Answered>();
     let headers = request.headers_mut();
     fields::strip(headers);
     fields::introduce(headers, peer.remote.ip(), &story.host, story.early);
@@ -180,22 +237,29 @@ async fn respond(
         Err(failure) => {
             tracing::debug!("{}", failure.reason);
             story.error = Some(failure.reason);
-            return plain(failure.status);
+            return if failure.status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(failure.status) };
         }
     };
+    if let Some(answered) = answered {
+        answered.set();
+    }
     story.back_end = Some(answer.back_end);
     story.tries = answer.tries;
     let mut response = answer.response;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some((asked, client, capsules)) = tunnel else {
+        let Some((asked, client)) = tunnel else {
             // It agrees to what nobody has asked for.
             story.error = Some("the back end switched protocols unasked".to_owned());
             return plain(StatusCode::BAD_GATEWAY);
         };
+        if !asked.is_answered_by(response.headers()) {
+            story.error = Some("the back end switched to another protocol than was asked for".to_owned());
+            return plain(StatusCode::BAD_GATEWAY);
+        }
         let back_end = hyper::upgrade::on(&mut response);
         fields::strip(response.headers_mut());
         asked.answer(&mut response);
-        let body = client.carry(back_end, capsules);
+        let body = client.carry(back_end, &peer.memory, answer.place);
         return response.map(|_| body);
     }
     if tunnel.is_some() && !response.status().is_success() {
@@ -209,17 +273,15 @@ async fn respond(
     fields::strip(response.headers_mut());
     // A back end's own services are at its own address.
     response.headers_mut().remove(header::ALT_SVC);
-    response.map(|body| body.map_err(Into::into).boxed_unsync())
+    response
+        .map(|body| body::with(trailing(body.map_err(Into::into), fields::strip_trailers).boxed_unsync(), answer.place))
 }
 
 /// Leaves the route's path out of the request's.
 fn strip_path(request: &mut Request<AnyBody>, prefix: &str) {
     let uri = request.uri();
     let Some(rest) = uri.path().strip_prefix(prefix.trim_end_matches('/')) else { return };
-    let path = format!("/{}{}", rest.trim_start_matches('/'), uri.query().map_or(String::new(), |q| format!("?{q}")));
-    let mut parts = uri.clone().into_parts();
-    parts.path_and_query = path.parse().ok();
-    if let Ok(uri) = http::Uri::from_parts(parts) {
+    if let Some(uri) = path::with_path(uri, &format!("/{}", rest.trim_start_matches('/'))) {
         *request.uri_mut() = uri;
     }
 }
@@ -249,6 +311,17 @@ mod tests {
             (v1, "/x", &[""], None),
             (v1, "/x", &["[::1]:1"], Some("[::1]:1")),
             (v1, "/x", &["a b"], None),
+            (v1, "/x", &["[::ffff:192.0.2.1]"], Some("[::ffff:192.0.2.1]")),
+            (v1, "/x", &["a:"], Some("a:")),
+            (v1, "/x", &["::1"], None),
+            (v1, "/x", &["[::1"], None),
+            (v1, "/x", &["[::1]a"], None),
+            (v1, "/x", &["[a]:1"], None),
+            (v1, "/x", &["a[b]"], None),
+            (v1, "/x", &["[fe80::1%25eth0]"], None),
+            (v1, "/x", &["a:1:2"], None),
+            (v1, "/x", &["a:b"], None),
+            (v1, "/x", &[":443"], None),
             (Version::HTTP_2, "https://a/x", &[], Some("a")),
             (Version::HTTP_2, "https://a/x", &["a"], Some("a")),
             (Version::HTTP_2, "https://a/x", &["b"], None),

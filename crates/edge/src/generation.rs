@@ -6,6 +6,7 @@ use std::{
 };
 
 use tiderace::transport::ring::{RingKey, StrikeRegister};
+use tokio::sync::Semaphore;
 
 use crate::{
     admission::Admission,
@@ -14,9 +15,11 @@ use crate::{
     fallback::Fallbacks,
     files::Files,
     keys, listen,
+    memory::Memory,
     metrics::Metrics,
     observe::AccessLog,
     offers::Offers,
+    path,
     policy::{Policies, arms::Arms},
     route::Routes,
     stream,
@@ -61,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) keeping: Keeping,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) arms: Arms,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
@@ -90,16 +94,21 @@ impl Generation {
                 .map_err(|error| format!("cannot open the access log {}: {error}", config.log.access))?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
+        let places = Arc::new(Semaphore::new(config.limits.back_end_requests.min(Semaphore::MAX_PERMITS)));
         let targets: Vec<_> = config
             .routes
             .iter()
             .map(|route| {
+                let name = route.name();
+                // What is compared with the paths of requests has their form.
+                let path = path::normal(&route.path).map_or(route.path.clone(), |normal| normal.path.into_owned());
+                let route = &Route { path, ..route.clone() };
                 let answers = if route.files.is_empty() {
-                    Answers::Upstream(Upstream::new(route, &mut known, workers, metrics)?)
+                    Answers::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {
-                    Answers::Files(Files::new(&route.files, &route.path, keeping.files.clone()))
+                    Answers::Files(Files::new(route, keeping.files.clone()))
                 };
-                Ok((route.clone(), Arc::new(Target { route: route.clone(), name: route.name(), answers })))
+                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, answers })))
             })
             .collect::<Result<_, String>>()?;
         let in_use = |back_end: &Arc<BackEnd>| {
@@ -109,7 +118,7 @@ impl Generation {
             })
         };
         let back_ends = known.into_iter().filter(in_use).collect();
-        let streams = config.streams.iter().map(|stream| Arc::new(stream::Target::new(stream))).collect();
+        let streams = config.streams.iter().map(|stream| Arc::new(stream::Target::new(stream, &places))).collect();
         let policies = Policies::new(&config.policies, &listen::profile(&config), &keeping.lots);
         Ok(Self {
             number,
@@ -150,6 +159,7 @@ impl Shared {
         Self {
             metrics,
             admission: Arc::default(),
+            memory: Memory::new(first.config.limits.memory.0),
             keeping,
             arms: Arms::default(),
             offers: Offers::default(),

@@ -1,12 +1,12 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
+//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
-//! `gateway` takes a request through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
+//! `gateway` takes a request, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
-//! [`keys`] is what several gateways share; `capture` shows single connections to operators; `observe` writes the access log and the figures of
+//! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
@@ -20,13 +20,16 @@ mod capture;
 pub mod config;
 mod fallback;
 mod files;
+mod folder;
 mod gateway;
 mod generation;
 pub mod keys;
 mod listen;
+mod memory;
 pub mod metrics;
 mod observe;
 mod offers;
+mod path;
 mod policy;
 pub mod process;
 mod qmux;

@@ -68,6 +68,8 @@ pub(crate) struct Story {
     pub(crate) back_end: Option<String>,
     pub(crate) tries: u32,
     pub(crate) early: bool,
+    /// The connection, when the request came before the client's address was validated.
+    pub(crate) unvalidated: Option<tiderace::Connection>,
     pub(crate) error: Option<String>,
     /// The way of a QUIC connection through the policies.
     pub(crate) course: Option<Arc<Course>>,
@@ -92,6 +94,9 @@ struct Line<'a> {
     retries: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     early_data: bool,
+    /// Nobody has shown that the request is of `client`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    client_unvalidated: bool,
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'a str>,
@@ -190,7 +195,8 @@ impl Drop for Observed {
         let complete = self.complete || self.body.is_end_stream() || story.method == "HEAD";
         let line = Line {
             time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
-            client: story.peer.to_string(),
+            // The same client has the same name, whichever socket it has come to, and however it is reached from here.
+            client: SocketAddr::new(story.peer.ip().to_canonical(), story.peer.port()).to_string(),
             protocol: story.protocol,
             method: &story.method,
             host: &story.host,
@@ -203,6 +209,7 @@ impl Drop for Observed {
             back_end: story.back_end.as_deref(),
             retries: story.tries.saturating_sub(1),
             early_data: story.early,
+            client_unvalidated: story.unvalidated.as_ref().is_some_and(|connection| !connection.is_established()),
             complete,
             policy: story.course.as_ref().and_then(|course| course.under()),
             error: story.error.as_deref(),

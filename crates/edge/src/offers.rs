@@ -4,13 +4,14 @@
 use std::{
     net::IpAddr,
     sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use crate::{admission::key, fallback::memory::Generations};
+use crate::{
+    admission::key,
+    fallback::{TIME_TO_COME, memory::Generations},
+};
 
-/// A client that was told so long ago had time to come.
-const TIME_TO_COME: Duration = Duration::from_secs(60);
 /// Clients in each generation of the memory.
 const GENERATION: usize = 32 * 1024;
 
@@ -87,6 +88,8 @@ impl Offers {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     config::{self, Config, ConfigError, address},
     generation::{Generation, Shared},
     listen::Listener,
+    memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
     tls::{self, Keeping},
     worker::Workers,
@@ -94,6 +95,7 @@ impl Process {
         let first = Generation::build(config, 1, None, &keeping, &workers, &metrics).map_err(ProcessError::Setup)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, keeping));
+        tokio::spawn(memory::watch(Arc::downgrade(&shared)));
         let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
         let this = Arc::new(Self {
             file: file.to_owned(),
@@ -262,6 +264,10 @@ impl Process {
             ("forwarded", sum.forwarded),
             ("connections", sum.connections),
             ("tokens_invalid", sum.tokens_invalid),
+            ("tokens_unjudged", sum.tokens_unjudged),
+            ("refused_for_memory", sum.refused_for_memory),
+            ("closed_over_budget", sum.closed_over_budget),
+            ("closed_for_process", sum.closed_for_process),
         ];
         for (reason, count) in counts {
             metrics.quic_endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
@@ -283,6 +289,10 @@ impl Process {
             metrics.file_bytes.get_or_create(&SourceLabel { source }).set(bytes as f64);
         }
         metrics.file_memory.set(files.held() as f64);
+        let memory = self.shared.memory.process();
+        for (reason, bytes) in [("held", memory.held()), ("limit", memory.limit())] {
+            metrics.memory.get_or_create(&ReasonLabel { reason }).set(bytes as f64);
+        }
         let newest = self.shared.keeping.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());
         metrics.render()

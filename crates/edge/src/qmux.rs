@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use qmux::{Config, Connection, RecvStream, Refused, SendStream, Side};
+use tiderace::ConnectionBudget;
 use tokio::task::JoinSet;
 
 use crate::{
@@ -12,6 +13,11 @@ use crate::{
     listen::{Entrance, Tcp},
     stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
 };
+
+/// Bytes that a client may send beyond what was read, on all streams: with what they cost they fit into its memory.
+const WINDOW: u64 = 256 * 1024;
+/// Bytes of datagrams that wait.
+const DATAGRAMS: usize = 128 * 1024;
 
 /// Code with which a connection is closed when its time is over.
 const DRAINED: u64 = 0;
@@ -60,8 +66,13 @@ impl Datagrams for Connection {
 }
 
 /// The limits of QUIC hold for QMux, too.
-fn settings(config: &config::Config) -> Config {
+fn settings(config: &config::Config, takes_datagrams: bool, memory: &ConnectionBudget) -> Config {
     Config {
+        window: WINDOW,
+        stream_window: WINDOW / 2,
+        // What nobody takes is not offered.
+        datagram_queue: if takes_datagrams { DATAGRAMS } else { 0 },
+        memory: Some(memory.clone()),
         streams_bidi: u64::from(config.limits.requests_per_connection),
         streams_uni: 0,
         idle_timeout: config.transport.idle_timeout.0,
@@ -70,7 +81,7 @@ fn settings(config: &config::Config) -> Config {
 }
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance) {
+pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, memory: &ConnectionBudget) {
     let generation = entrance.shared.current();
     let session = tls.get_ref().1;
     let who = Introduction {
@@ -80,13 +91,19 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance) {
     };
     let target = generation.streams.iter().find(|target| target.fits_qmux(&who.alpn, who.name.as_deref()));
     let target: Option<Arc<Target>> = target.cloned();
-    let connection = Connection::start(tls, Side::Server, settings(&generation.config));
+    let connection = Connection::start(
+        tls,
+        Side::Server,
+        settings(&generation.config, target.as_ref().is_some_and(|target| target.takes_datagrams()), memory),
+    );
     let Some(target) = target else {
         connection.close(stream::NOBODY, "nobody answers for this name");
         connection.gone().await;
         return;
     };
-    stream::carry_datagrams(connection.clone(), &target);
+    if target.takes_datagrams() {
+        stream::carry_datagrams(connection.clone(), &target);
+    }
     let mut drain = std::pin::pin!(entrance.drain());
     let mut streams = JoinSet::new();
     loop {

@@ -1,6 +1,9 @@
 //! Which route a request takes: the best host, then the longest path.
 
-use crate::config;
+use crate::{
+    config,
+    path::{Normal, Refused, normal},
+};
 
 /// The routes of a generation, each with what answers.
 pub(crate) struct Routes<T> {
@@ -52,7 +55,9 @@ impl<T: Clone> Routes<T> {
                 None => Host::Exact(name.to_ascii_lowercase()),
             });
             let hosts: Vec<Host> = if route.host.0.is_empty() { vec![Host::Any] } else { names.collect() };
-            let path = route.path.trim_end_matches('/').to_owned();
+            // What has no normal form was refused when the file was.
+            let path = normal(&route.path).map_or_else(|_| route.path.clone(), |normal| normal.path.into_owned());
+            let path = path.trim_end_matches('/').to_owned();
             all.extend(hosts.into_iter().map(|host| Entry { host, path: path.clone(), target: target.clone() }));
         }
         all.sort_by_key(|entry| (entry.host.rank(), std::cmp::Reverse(entry.path.len())));
@@ -65,6 +70,19 @@ impl<T: Clone> Routes<T> {
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&T> {
         let fits = |entry: &&Entry<T>| entry.host.fits(host) && is_below(path, &entry.path);
         self.all.iter().find(fits).map(|entry| &entry.target)
+    }
+
+    /// As [`find`](Self::find), for a path that back ends may read in several ways.
+    ///
+    /// # Errors
+    /// When one of them would lead to another route.
+    pub(crate) fn find_for(&self, host: &str, path: &Normal<'_>) -> Result<Option<&T>, Refused> {
+        let found = self.find(host, &path.path);
+        let same = |loose: &String| match (self.find(host, loose), found) {
+            (Some(other), Some(found)) => std::ptr::eq(other, found),
+            (other, found) => other.is_none() && found.is_none(),
+        };
+        if path.loose.iter().all(same) { Ok(found) } else { Err(Refused) }
     }
 }
 

@@ -7,6 +7,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,6 +16,7 @@ use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UdpSocket, UnixStream},
+    sync::Semaphore,
 };
 
 use crate::{
@@ -33,11 +35,15 @@ pub(crate) const BROKEN: u64 = 3;
 const DRAINED: u64 = 0;
 
 /// Bytes that are read at a time.
-const CHUNK: usize = 64 * 1024;
+const CHUNK: usize = 16 * 1024;
+/// … as long as little comes.
+const CHUNK_MIN: usize = 1024;
 
 /// Who answers for a protocol.
 pub(crate) struct Target {
     stream: config::Stream,
+    /// Places with all back ends together.
+    places: Arc<Semaphore>,
 }
 
 /// Who a client is, for back ends that want to know.
@@ -51,7 +57,7 @@ pub(crate) struct Introduction {
 impl Introduction {
     fn of(connection: &Connection, local: SocketAddr) -> Self {
         Self {
-            remote: connection.remote_addr().unwrap_or(local),
+            remote: connection.remote_address().unwrap_or(local),
             alpn: connection.alpn().unwrap_or_default(),
             name: connection.server_name(),
         }
@@ -138,8 +144,13 @@ enum Broken {
 }
 
 impl Target {
-    pub(crate) fn new(stream: &config::Stream) -> Self {
-        Self { stream: stream.clone() }
+    pub(crate) fn new(stream: &config::Stream, places: &Arc<Semaphore>) -> Self {
+        Self { stream: stream.clone(), places: places.clone() }
+    }
+
+    /// Whether somebody takes datagrams.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        !self.stream.datagrams_to.is_empty()
     }
 
     /// Whether it answers for this protocol at this name.
@@ -175,12 +186,7 @@ impl Target {
 
 /// Serves a connection until it is over, from its early data on or from the end of its handshake. A drain lets its streams end, and
 /// takes no more.
-pub(crate) async fn serve(
-    connection: &Connection,
-    target: &std::sync::Arc<Target>,
-    entrance: &Entrance,
-    takes_early_data: bool,
-) {
+pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entrance: &Entrance, takes_early_data: bool) {
     if !takes_early_data && connection.established().await.is_err() {
         return;
     }
@@ -209,9 +215,10 @@ pub(crate) async fn serve(
     connection.close(DRAINED, b"");
 }
 
-/// Carries the datagrams of a connection until it is over, where somebody takes them.
-pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &std::sync::Arc<Target>) {
-    if target.stream.datagrams_to.is_empty() {
+/// Carries the datagrams of a connection until it is over. Where nobody takes them they are read and forgotten, so that none is kept.
+pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<Target>) {
+    if !target.takes_datagrams() {
+        tokio::spawn(async move { while connection.read().await.is_some() {} });
         return;
     }
     let target = target.clone();
@@ -228,7 +235,7 @@ pub(crate) async fn carry(
     recv: impl Incoming,
     who: Introduction,
     protocol: &'static str,
-    target: std::sync::Arc<Target>,
+    target: Arc<Target>,
     entrance: Entrance,
 ) {
     let result = stream(send, recv, who, &target, &entrance).await;
@@ -253,6 +260,10 @@ async fn stream<S: Outgoing, R: Incoming>(
         return "refused";
     }
     let patience = target.stream.connect_timeout.0;
+    let Ok(Ok(_place)) = tokio::time::timeout(patience, target.places.acquire()).await else {
+        give_up(&mut send, &mut recv, UNREACHABLE);
+        return "queued";
+    };
     let introduction =
         target.stream.proxy_protocol.then(|| proxy_header(who.remote, entrance.local, &who.alpn, who.name.as_deref()));
     let copied = if let Some(path) = to.strip_prefix("unix:") {
@@ -328,19 +339,24 @@ async fn up(
 
 async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Result<(), Broken> {
     let mut buffer = BytesMut::new();
+    let mut room = CHUNK_MIN;
     loop {
-        buffer.reserve(CHUNK);
+        buffer.reserve(room);
         match from.read_buf(&mut buffer).await {
             Ok(0) => {
                 send.finish();
                 return Ok(());
             }
-            Ok(_) => match send.write_chunk(buffer.split().freeze()).await {
-                Ok(()) => {}
-                // The client wants no more of this direction; the other may go on.
-                Err(Gone::Enough) => return Ok(()),
-                Err(Gone::Broken) => return Err(Broken::Client),
-            },
+            Ok(length) => {
+                // Many streams are silent, and some have much to say.
+                room = if length >= room { (2 * room).min(CHUNK) } else { room };
+                match send.write_chunk(buffer.split().freeze()).await {
+                    Ok(()) => {}
+                    // The client wants no more of this direction; the other may go on.
+                    Err(Gone::Enough) => return Ok(()),
+                    Err(Gone::Broken) => return Err(Broken::Client),
+                }
+            }
             Err(error) => return Err(Broken::BackEnd(error)),
         }
     }
@@ -428,16 +444,18 @@ mod tests {
 
     #[test]
     fn who_answers_for_a_protocol() {
+        let places = Arc::new(Semaphore::new(1));
         let many = |list: &[&str]| Many(list.iter().map(|text| (*text).to_owned()).collect());
-        let any = Target::new(&Stream { alpn: many(&["redis", "x"]), ..Stream::default() });
+        let any = Target::new(&Stream { alpn: many(&["redis", "x"]), ..Stream::default() }, &places);
         assert!(any.fits(b"redis", None) && any.fits(b"x", Some("a")) && !any.fits(b"h3", None));
-        let named = Target::new(&Stream { alpn: many(&["x"]), sni: many(&["A.b", "*.c.d"]), ..Stream::default() });
+        let named =
+            Target::new(&Stream { alpn: many(&["x"]), sni: many(&["A.b", "*.c.d"]), ..Stream::default() }, &places);
         for (name, fits) in
             [(Some("a.B"), true), (Some("z.C.d"), true), (Some("c.d"), false), (Some("y.z.c.d"), false), (None, false)]
         {
             assert_eq!(named.fits(b"x", name), fits, "{name:?}");
         }
-        let over_tcp = Target::new(&Stream { alpn: many(&["x"]), qmux: many(&["x-qx"]), ..Stream::default() });
+        let over_tcp = Target::new(&Stream { alpn: many(&["x"]), qmux: many(&["x-qx"]), ..Stream::default() }, &places);
         assert!(over_tcp.fits_qmux(b"x-qx", None) && !over_tcp.fits_qmux(b"x", None) && !over_tcp.fits(b"x-qx", None));
     }
 }

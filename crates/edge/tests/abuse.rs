@@ -3,7 +3,7 @@
 
 mod site;
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use site::{BackEnd, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -89,8 +89,18 @@ async fn over_h2(site: &Site, fields: &[Field]) {
     bytes.extend_from_slice(&[1, 5, 0, 0, 0, 1]);
     bytes.extend_from_slice(&section);
     stream.write_all(&bytes).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_millis(400), stream.read_to_end(&mut answer)).await;
+    // Until the stream is answered or reset, or the connection is given up.
+    let answered = async {
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            if stream.read_exact(&mut payload).await.is_err() || matches!((head[3], head[8]), (1 | 3, 1) | (7, _)) {
+                return;
+            }
+        }
+    };
+    site::within(answered).await;
 }
 
 async fn over_h3(site: &Site, fields: &[Field]) {
@@ -104,7 +114,7 @@ async fn over_h3(site: &Site, fields: &[Field]) {
     let _ = send.write_all(&bytes).await;
     let _ = send.finish();
     let reading = async { while let Ok(Some(_)) = recv.read_chunk(4_096).await {} };
-    tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the stream ends");
+    site::within(reading).await;
 }
 
 /// RFC 9114 §4.1.2 MUST NOT-1, RFC 9114 §10.3 MUST-1, MUST-2

@@ -150,7 +150,10 @@ async fn a_connection_that_runs_is_captured_by_its_id_until_it_ends() {
     let bundle = PathBuf::from(about["bundle"].as_str().unwrap());
     let (to, from, keys) = packets(&bundle.join("packets.pcapng"), site.address.port());
     assert!(!to.is_empty() && from.iter().map(Vec::len).sum::<usize>() > 300_000 && keys.is_empty());
-    assert!(tokio::time::timeout(Duration::from_secs(20), capture(&site, r#"{"cid": "00"}"#)).await.unwrap().unwrap()["error"].is_string());
+    assert!(
+        tokio::time::timeout(site::LIMIT, capture(&site, r#"{"cid": "00"}"#)).await.unwrap().unwrap()["error"]
+            .is_string()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -58,12 +58,7 @@ async fn all_versions_reach_the_back_end() {
     assert_eq!(said["fields"]["host"], "localhost");
 
     let path = site.directory.0.join("access.log");
-    for _ in 0..100 {
-        if site::read(&path).lines().count() == 3 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    site::until(|| site::read(&path).lines().count(), 3).await;
     let log = site::read(&path);
     let lines: Vec<Value> = log.lines().map(json).collect();
     let of =
@@ -146,9 +141,11 @@ async fn files_with_ranges_and_conditions() {
     assert!(response.into_body().collect().await.unwrap().to_bytes() == pattern(1_000_000).slice(300_000..700_001));
     let moved = h3.send(get("https://localhost/sub")).await.unwrap();
     assert_eq!((moved.status().as_u16(), &moved.headers()["location"]), (308, &"/sub/".parse().unwrap()));
-    for hidden in ["/.secret", "/%2e%2e/etc/passwd", "/nothing", "/index.html/"] {
+    for hidden in ["/.secret", "/nothing", "/index.html/"] {
         assert_eq!(h3.send(get(&format!("https://localhost{hidden}"))).await.unwrap().status(), 404, "{hidden}");
     }
+    // A path that leads above its root has no place to be compared with.
+    assert_eq!(h3.send(get("https://localhost/%2e%2e/etc/passwd")).await.unwrap().status(), 400);
     let post = Request::post("https://localhost/").body(full("x")).unwrap();
     assert_eq!(h3.send(post).await.unwrap().status(), 405);
 }
@@ -283,15 +280,7 @@ async fn a_back_end_that_says_it_is_ill_gets_nothing() {
     let site = Site::start("health", &format!("[[route]]\nto = [\"{}\", \"{}\"]\n{health}", first.url(), second.url()));
     let (_endpoint, mut h3) = site.h3().await;
     let up = format!("tiderace_edge_back_end_up{{back_end=\"{}\"}}", first.url());
-    let wait = async |value: f64| {
-        for _ in 0..200 {
-            if site.figure(&up) == value {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("the back end's state does not become {value}");
-    };
+    let wait = async |value: f64| site::until(|| site.figure(&up), value).await;
     wait(1.0).await;
     ill.store(1, Ordering::Relaxed);
     wait(0.0).await;

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use site::{BackEnd, Site, full, get, read};
+use site::{BackEnd, Site, full, get, read, until};
 use tiderace::{ClientConfig, EarlyData, Endpoint, Profile, RustlsClient};
 
 /// The policies that requests were under, from the access log.
@@ -15,16 +15,6 @@ fn logged(site: &Site) -> Vec<Option<String>> {
     text.lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["policy"].as_str().map(str::to_owned))
         .collect()
-}
-
-async fn until<T: PartialEq + std::fmt::Debug>(what: impl Fn() -> T, expected: T) {
-    for _ in 0..600 {
-        if what() == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(what(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -198,9 +198,15 @@ async fn a_wrong_configuration_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_come_and_go_and_certificates_change() {
-    let back_end = BackEnd::start(|_| async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        Response::new(full("ok"))
+    let (come, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (coming, may_go) = (come.clone(), go.clone());
+    let back_end = BackEnd::start(move |_| {
+        coming.add_permits(1);
+        let may_go = may_go.clone();
+        async move {
+            let _permit = may_go.acquire().await.unwrap();
+            Response::new(full("ok"))
+        }
     })
     .await;
     let good = format!("[[route]]\nto = \"{}\"\n", back_end.url());
@@ -215,9 +221,10 @@ async fn addresses_come_and_go_and_certificates_change() {
         let (a, b) = tokio::join!(h3.send(get("https://localhost/")), h2.send_request(get("https://localhost/")));
         (text(a.unwrap()).await, text(b.unwrap()).await)
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    site::within(come.acquire_many(2)).await.unwrap().forget();
     std::fs::write(&file, format!("{top}{good}")).unwrap();
     site.process.reload().await.unwrap();
+    go.add_permits(1);
     assert_eq!(under_way.await.unwrap(), ("ok".to_owned(), "ok".to_owned()));
     site.address = site.process.addresses()[0];
     assert_ne!(site.address, first);
@@ -243,10 +250,9 @@ async fn shedding_sends_clients_to_tcp_in_one_round_trip() {
     let (_endpoint, mut h3) = site.h3().await;
     site.configure(&format!("[http3]\nshed = true\n{route}"));
     site.process.reload().await.unwrap();
-    let begun = Instant::now();
+    // Only a Version Negotiation packet says so, and that is what the gateway answers the first packet with.
     let error = site.try_quic(b"h3").await.map(drop).unwrap_err().to_string();
     assert!(error.contains("no version in common"), "{error}");
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
     // Those that are in stay; those over TCP are not sent over.
     assert_eq!(text(h3.send(get("https://localhost/")).await.unwrap()).await, "ok");
     let response = site.h1().await.send_request(get1("/")).await.unwrap();
@@ -255,12 +261,13 @@ async fn shedding_sends_clients_to_tcp_in_one_round_trip() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_answers_what_is_under_way() {
-    let come = Arc::new(Semaphore::new(0));
-    let coming = come.clone();
+    let (come, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (coming, may_go) = (come.clone(), go.clone());
     let back_end = BackEnd::start(move |_| {
         coming.add_permits(1);
-        async {
-            tokio::time::sleep(Duration::from_millis(400)).await;
+        let may_go = may_go.clone();
+        async move {
+            let _permit = may_go.acquire().await.unwrap();
             Response::new(full(vec![7; 3_000_000]))
         }
     })
@@ -270,6 +277,10 @@ async fn a_stop_answers_what_is_under_way() {
         "stop",
         &format!("[[route]]\nto = \"{}\"\n[[stream]]\nalpn = \"echo\"\nto = \"tcp://{echo}\"\n", back_end.url()),
     );
+    // Patient: what ends, ends because it is done.
+    let file = site.directory.0.join("edge.toml");
+    std::fs::write(&file, site::read(&file).replace("drain = \"5 s\"", "drain = \"1 h\"")).unwrap();
+    site.process.reload().await.unwrap();
     let (_e1, mut h3) = site.h3().await;
     let (mut h2, mut h1) = (site.h2().await, site.h1().await);
     let (_e2, quic) = site.quic(b"echo").await;
@@ -293,16 +304,19 @@ async fn a_stop_answers_what_is_under_way() {
         );
         (a.len(), b.len(), c.len())
     });
-    come.acquire_many(3).await.unwrap().forget();
+    site::within(come.acquire_many(3)).await.unwrap().forget();
     let process = site.process.clone();
     let stopping = tokio::spawn(async move { process.drain().await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while tokio::net::TcpStream::connect(site.address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
     // A stream that is open goes on until it ends.
     send.write_all(b"two").await.unwrap();
     send.finish().unwrap();
     let mut all = Vec::new();
     AsyncReadExt::read_to_end(&mut recv, &mut all).await.unwrap();
     assert_eq!(Bytes::from(all), "two");
+    go.add_permits(1);
     assert_eq!(under_way.await.unwrap(), (3_000_000, 3_000_000, 3_000_000));
-    tokio::time::timeout(Duration::from_secs(5), stopping).await.expect("the stop ends").unwrap();
+    site::within(stopping).await.unwrap();
 }

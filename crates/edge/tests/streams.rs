@@ -5,7 +5,7 @@ mod site;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use site::{Site, pattern};
+use site::{Site, pattern, until, within};
 use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,10 +22,6 @@ async fn listener() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = format!("to = \"tcp://{}\"", listener.local_addr().unwrap());
     (listener, to)
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(5), future).await.expect("it takes no 5 s")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,13 +82,7 @@ async fn what_breaks_off_here_breaks_off_there() {
     assert_eq!(within(recv.read_chunk(10)).await, Err(tiderace::ReadError::Reset(2)));
     for (result, count) in [("reset", 1.0), ("broken", 1.0), ("unreachable", 1.0)] {
         let line = format!("tiderace_edge_streams_total{{protocol=\"stream\",result=\"{result}\"}}");
-        for _ in 0..100 {
-            if site.figure(&line) == count {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(site.figure(&line), count, "{line}");
+        until(|| site.figure(&line), count).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod site;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -110,13 +110,8 @@ async fn ask(name: &str, back_end: &Secure, tls: &str) -> (Site, u16, Option<Str
 /// What the access log says of the request, when its line is there.
 async fn logged(site: &Site) -> Value {
     let path = site.directory.0.join("access.log");
-    for _ in 0..500 {
-        if let Some(line) = read(&path).lines().next() {
-            return serde_json::from_str(line).unwrap();
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("no line in the access log");
+    site::until(|| read(&path).contains('\n'), true).await;
+    serde_json::from_str(read(&path).lines().next().unwrap()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

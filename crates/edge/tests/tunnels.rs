@@ -74,7 +74,7 @@ async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite 
 async fn read(body: &mut h3_quic::ResponseBody, length: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < length {
-        let frame = tokio::time::timeout(Duration::from_secs(20), body.frame()).await.expect("something comes");
+        let frame = tokio::time::timeout(site::LIMIT, body.frame()).await.expect("something comes");
         all.extend(frame.unwrap().unwrap().into_data().unwrap());
     }
     all
@@ -237,7 +237,7 @@ async fn what_breaks_the_rules_for_capsules() {
     say.send_data(Bytes::from_static(&[0x29, 0x05, 1, 2])).await.unwrap();
     drop(say);
     let mut heard = response.into_body();
-    let end = tokio::time::timeout(std::time::Duration::from_secs(20), heard.frame()).await.expect("there is an end");
+    let end = tokio::time::timeout(site::LIMIT, heard.frame()).await.expect("there is an end");
     assert!(end.is_some_and(|frame| frame.is_err()), "it breaks off");
 }
 

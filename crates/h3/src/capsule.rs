@@ -66,6 +66,11 @@ impl Capsules {
         Ok(Some(Capsule { ty, value: self.held.split_to(length).freeze() }))
     }
 
+    /// Bytes held.
+    pub fn held(&self) -> usize {
+        self.held.capacity()
+    }
+
     /// Whether the stream may end here (RFC 9297 §3.3 MUST-5: in the middle of a capsule it is malformed).
     pub fn is_between(&self) -> bool {
         self.held.is_empty()

@@ -10,7 +10,7 @@ use crate::{
     body::ResponseBody,
     datagram::Datagrams,
     driver::Driver,
-    error::{Code, Error},
+    error::{Code, Error, Violation},
     fields::{self, Protocol, promised},
     priority,
     settings::Settings,
@@ -20,6 +20,9 @@ use crate::{
 
 /// Bytes that the fields of a response may have (RFC 9114 §4.2.2).
 const MAX_FIELDS: u64 = 256 * 1024;
+
+/// Interim responses that are taken before the one that counts: a server could send them for ever.
+const MAX_INTERIM: usize = 16;
 
 /// A connection that somebody still has use for. With the last one it is closed.
 pub(crate) struct Handle {
@@ -54,7 +57,7 @@ pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
         connect_protocol: false,
         datagrams: true,
     };
-    let shared = Shared::new(quic, Side::Client, settings, Arc::default());
+    let shared = Shared::new(quic, Side::Client, settings, Arc::default(), None);
     if let Some(reason) = shared.quic.close_reason() {
         return Err(reason.into());
     }
@@ -145,6 +148,7 @@ impl SendRequest {
                 drop(handle);
             });
         }
+        let mut interim = 0;
         let response = loop {
             let collector = tokio::select! {
                 biased;
@@ -156,7 +160,13 @@ impl SendRequest {
             };
             match collector?.response() {
                 // Interim responses come before the one that counts (RFC 9114 §4.1).
-                Ok(response) if response.status().is_informational() => {}
+                Ok(response) if response.status().is_informational() => {
+                    interim += 1;
+                    if interim > MAX_INTERIM {
+                        let reason = format!("more than {MAX_INTERIM} interim responses");
+                        return Err(recv.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }));
+                    }
+                }
                 Ok(response) => break response,
                 // RFC 9114 §4.1.2 MUST-1, MUST NOT-2: what is malformed is no response
                 Err(violation) => return Err(recv.malformed(violation)),

@@ -8,23 +8,34 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use tiderace::{DatagramError, StreamId, transport::datagrams::SendDatagramError};
+use tiderace::{
+    Charge, DatagramError, StreamId,
+    transport::{datagrams::SendDatagramError, memory::ITEM_OVERHEAD},
+};
 
 use crate::{
     error::{Code, Violation},
     shared::Shared,
 };
 
-/// Bytes of datagrams that wait for whoever reads those of a request. Beyond them, the oldest go.
-const MAX_WAITING: usize = 64 * 1024;
+/// Bytes that the datagrams of a request hold while they wait to be read. Beyond them, the oldest go.
+const MAX_WAITING: u64 = 64 * 1024;
+
+/// Bytes that those of all requests of a connection hold. Beyond them, the oldest of the request that holds most go.
+const MAX_TOGETHER: u64 = 256 * 1024;
+
+/// A charge follows what is held down when it is so much more.
+const SLACK: u64 = 16 * 1024;
 
 /// The largest number that a quarter of a stream's number can be (RFC 9297 §2.1).
 const MAX_QUARTER: u64 = (1 << 60) - 1;
 
 #[derive(Default)]
 struct Flow {
+    /// Copies: a slice would pin the whole buffer that it came in.
     waiting: VecDeque<Bytes>,
-    bytes: usize,
+    /// Bytes that they hold.
+    held: u64,
     reader: Option<Waker>,
     /// This end has ended what it sends on the stream.
     has_said_all: bool,
@@ -32,15 +43,41 @@ struct Flow {
     has_heard_all: bool,
 }
 
+/// What a datagram holds that waits.
+fn cost(datagram: &Bytes) -> u64 {
+    datagram.len() as u64 + ITEM_OVERHEAD
+}
+
+impl Flow {
+    fn pop(&mut self) -> Option<(Bytes, u64)> {
+        let datagram = self.waiting.pop_front()?;
+        let cost = cost(&datagram);
+        self.held -= cost;
+        if self.waiting.is_empty() {
+            // What a flood has made it grow to is not kept.
+            self.waiting.shrink_to(4);
+        }
+        Some((datagram, cost))
+    }
+}
+
 /// The requests of a connection that have datagrams, by number of their stream.
-#[derive(Default)]
 pub(crate) struct Flows {
     open: BTreeMap<u64, Flow>,
+    /// Bytes that all of them hold.
+    held: u64,
+    charge: Charge,
     is_over: bool,
 }
 
 impl Flows {
-    /// Takes a QUIC datagram. One for a request that is not known is dropped.
+    /// No flow; what they will hold is charged to `charge`.
+    pub(crate) fn new(charge: Charge) -> Self {
+        Self { open: BTreeMap::new(), held: 0, charge, is_over: false }
+    }
+
+    /// Takes a QUIC datagram. One for a request that is not known is dropped. After the last of several,
+    /// [`settle`](Self::settle) is called.
     ///
     /// # Errors
     /// H3_DATAGRAM_ERROR when it names no request.
@@ -56,15 +93,48 @@ impl Flows {
         let flow = self.open.get_mut(&(quarter * 4)).filter(|flow| !flow.has_heard_all);
         let Some(flow) = flow else { return Ok(()) };
         datagram.advance(head);
-        flow.bytes += datagram.len();
+        let datagram = if datagram.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(&datagram) };
+        flow.held += cost(&datagram);
+        self.held += cost(&datagram);
         flow.waiting.push_back(datagram);
-        while flow.bytes > MAX_WAITING {
-            flow.bytes -= flow.waiting.pop_front().map_or(0, |oldest| oldest.len());
+        while flow.held > MAX_WAITING
+            && let Some((_, cost)) = flow.pop()
+        {
+            self.held -= cost;
         }
         if let Some(reader) = flow.reader.take() {
             reader.wake();
         }
+        while self.held > MAX_TOGETHER {
+            self.drop_one();
+        }
         Ok(())
+    }
+
+    /// Drops the oldest datagram of the request that holds most.
+    fn drop_one(&mut self) {
+        let fullest = self.open.values_mut().max_by_key(|flow| flow.held);
+        self.held -= fullest.and_then(Flow::pop).map_or(self.held, |(_, cost)| cost);
+    }
+
+    /// Charges what is held; what the connection has no room for is dropped, the oldest first.
+    pub(crate) fn settle(&mut self) {
+        while !self.charge.try_set(self.held) {
+            self.drop_one();
+        }
+    }
+
+    /// The charge follows what was read or let go.
+    fn relax(&mut self) {
+        if self.held == 0 && self.charge.bytes() > 0 || self.held + SLACK < self.charge.bytes() {
+            self.charge.set(self.held);
+        }
+    }
+
+    /// Nobody reads those of a stream any more.
+    fn close(&mut self, stream: u64) {
+        self.held -= self.open.remove(&stream).map_or(0, |flow| flow.held);
+        self.relax();
     }
 
     /// This end has ended what it sends on a stream.
@@ -142,18 +212,19 @@ impl Datagrams {
         shared.quic.send_datagram(datagram.into())
     }
 
-    /// The next datagram from the peer, of those that fit into 64 KiB; `None` when the connection is over,
+    /// The next datagram from the peer, of those that hold no more than 64 KiB together; `None` when the connection is over,
     /// or what comes on the stream.
     pub async fn recv(&self) -> Option<Bytes> {
         let Inner { shared, stream } = &*self.0;
         poll_fn(|cx| {
-            let Flows { open, is_over } = &mut shared.lock().flows;
-            let Some(flow) = open.get_mut(&stream.0) else { return Poll::Ready(None) };
-            if let Some(datagram) = flow.waiting.pop_front() {
-                flow.bytes -= datagram.len();
+            let flows = &mut shared.lock().flows;
+            let Some(flow) = flows.open.get_mut(&stream.0) else { return Poll::Ready(None) };
+            if let Some((datagram, cost)) = flow.pop() {
+                flows.held -= cost;
+                flows.relax();
                 return Poll::Ready(Some(datagram));
             }
-            if *is_over || flow.has_heard_all {
+            if flows.is_over || flow.has_heard_all {
                 return Poll::Ready(None);
             }
             flow.reader = Some(cx.waker().clone());
@@ -165,24 +236,31 @@ impl Datagrams {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.lock().flows.open.remove(&self.stream.0);
+        self.shared.lock().flows.close(self.stream.0);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tiderace::{ConnectionBudget, ProcessBudget};
+
     use super::*;
 
-    fn flows() -> Flows {
-        let mut flows = Flows::default();
+    fn flows(budget: &ConnectionBudget) -> Flows {
+        let mut flows = Flows::new(budget.empty());
         flows.open.insert(8, Flow::default());
         flows
+    }
+
+    fn budget(limit: u64) -> ConnectionBudget {
+        ConnectionBudget::new(limit, &ProcessBudget::default())
     }
 
     /// RFC 9297 §2.1 MUST-1, MUST-2, MUST-3, SHALL-1
     #[test]
     fn a_datagram_goes_to_its_request() {
-        let mut flows = flows();
+        let budget = budget(1 << 20);
+        let mut flows = flows(&budget);
         flows.take(Bytes::from_static(b"\x02hello")).unwrap();
         // Nobody has asked for these.
         flows.take(Bytes::from_static(b"\x03other")).unwrap();
@@ -197,15 +275,52 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_bounded() {
-        let mut flows = flows();
-        for number in 0..1_000_u32 {
-            let datagram = [&[2][..], &number.to_be_bytes(), &[0; 996]].concat();
-            flows.take(datagram.into()).unwrap();
+    fn what_nobody_reads_is_bounded_whatever_its_size() {
+        for size in [0, 1, 4, 100, 996] {
+            let budget = budget(1 << 20);
+            let mut flows = flows(&budget);
+            for number in 0..10_000_u32 {
+                let payload = [&number.to_be_bytes()[..], &[0; 996]].concat();
+                flows.take([&[2][..], &payload[..size]].concat().into()).unwrap();
+            }
+            flows.settle();
+            let flow = &flows.open[&8];
+            let cost = size as u64 + ITEM_OVERHEAD;
+            assert!(flow.held <= MAX_WAITING && flow.held > MAX_WAITING - cost, "{size}: {}", flow.held);
+            assert_eq!(flow.held, flow.waiting.len() as u64 * cost);
+            assert_eq!((flows.held, budget.held()), (flow.held, flow.held));
+            if size >= 4 {
+                assert_eq!(flow.waiting.back().unwrap()[..4], 9_999_u32.to_be_bytes(), "the newest are kept");
+            }
+            flows.close(8);
+            assert_eq!((flows.held, budget.held()), (0, 0));
         }
-        let flow = &flows.open[&8];
-        assert!(flow.bytes <= MAX_WAITING && flow.bytes > MAX_WAITING - 1_000);
-        assert_eq!(flow.bytes, flow.waiting.iter().map(Bytes::len).sum::<usize>());
-        assert_eq!(flow.waiting.back().unwrap()[..4], 999_u32.to_be_bytes());
+    }
+
+    #[test]
+    fn requests_share_what_the_connection_has_room_for() {
+        for (limit, most) in [(1 << 20, MAX_TOGETHER), (40_000, 40_000)] {
+            let budget = budget(limit);
+            let mut flows = flows(&budget);
+            flows.open.extend((3..60).map(|number| (4 * number, Flow::default())));
+            for number in 2..60 {
+                for _ in 0..1_000 {
+                    flows.take(Bytes::from(vec![number; 100])).unwrap();
+                }
+                flows.settle();
+                assert!(flows.held <= most && budget.held() == flows.held, "{} of {most}", flows.held);
+            }
+            assert!(flows.open[&(59 * 4)].waiting.len() > 1, "who comes last finds room");
+        }
+    }
+
+    #[test]
+    fn a_copy_pins_nothing() {
+        let budget = budget(1 << 20);
+        let mut flows = flows(&budget);
+        let buffer = Bytes::from([&[2][..], &[7; 64 * 1024]].concat());
+        flows.take(buffer.slice(..10)).unwrap();
+        flows.take(buffer.slice(..1)).unwrap();
+        assert!(buffer.is_unique());
     }
 }

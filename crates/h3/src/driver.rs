@@ -93,11 +93,17 @@ impl Driver {
             }
         }
         if self.shared.settings.datagrams {
+            let mut has_come = false;
             while let Poll::Ready(datagram) = self.shared.quic.poll_read_datagram(cx) {
                 let datagram = datagram.map_err(Error::from)?;
                 self.shared.lock().flows.take(datagram)?;
+                has_come = true;
+            }
+            if has_come {
+                self.shared.lock().flows.settle();
             }
         }
+        let held = self.held();
         // Last, so that what was read is answered: whoever has something to say from here on wakes this task.
         let state = &mut *self.shared.lock();
         if state.driver.as_ref().is_none_or(|driver| !driver.will_wake(cx.waker())) {
@@ -105,7 +111,17 @@ impl Driver {
         }
         state.encoder_stream.poll(cx, &self.shared.quic)?;
         state.decoder_stream.poll(cx, &self.shared.quic)?;
+        state.charge_queues(held);
         Ok(())
+    }
+
+    /// Bytes held for the streams that belong to no request: as many as the peer may open, and a frame of the control stream.
+    fn held(&self) -> usize {
+        let frames = self.incoming.iter().map(|incoming| match &incoming.role {
+            Role::Control(frames) => frames.held(),
+            _ => 0,
+        });
+        self.control.held() + self.incoming.capacity() * size_of::<Incoming>() + frames.sum::<usize>()
     }
 
     /// Reads what has come on a stream; whether there is more to come.

@@ -168,9 +168,19 @@ impl Frames {
         self.chunk = chunk;
     }
 
+    /// What the stream is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Whether the stream may end here: between two frames, with nothing left to be looked at.
     pub(crate) fn is_between(&self) -> bool {
         matches!(self.at, At::Type) && !self.number.begun && self.chunk.is_empty()
+    }
+
+    /// Bytes held of a frame that has not come as a whole.
+    pub(crate) fn held(&self) -> usize {
+        self.collected.capacity()
     }
 
     /// The next piece; `None` when more bytes are needed for it.
@@ -178,6 +188,15 @@ impl Frames {
     /// # Errors
     /// When a frame stands where it may not, or is longer than is taken (H3_EXCESSIVE_LOAD).
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, Violation> {
+        let piece = self.find();
+        if self.chunk.is_empty() {
+            // An empty slice would still pin the buffer that it was cut from.
+            self.chunk = Bytes::new();
+        }
+        piece
+    }
+
+    fn find(&mut self) -> Result<Option<Piece>, Violation> {
         loop {
             match self.at {
                 At::Type => {

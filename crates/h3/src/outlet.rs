@@ -34,6 +34,11 @@ impl Outlet {
         &mut self.waiting
     }
 
+    /// Bytes held.
+    pub(crate) fn held(&self) -> usize {
+        self.waiting.capacity()
+    }
+
     /// Writes what waits. Whether some is left, for which somebody has to [`poll`](Self::poll).
     pub(crate) fn flush(&mut self) -> Result<bool, Stuck> {
         if self.waiting.is_empty() {

@@ -55,6 +55,11 @@ impl Updates {
         self.0.push((stream, priority));
     }
 
+    /// Bytes held.
+    pub(crate) fn held(&self) -> usize {
+        self.0.capacity() * size_of::<(u64, Priority)>()
+    }
+
     /// What was kept for the request on a stream.
     // RFC 9218 §7 SHOULD-1
     pub(crate) fn take(&mut self, stream: u64) -> Option<Priority> {

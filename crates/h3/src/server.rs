@@ -3,8 +3,8 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -35,6 +35,12 @@ pub struct Options {
     pub max_fields: u64,
     /// A request whose fields have not come within this time is given up.
     pub fields_timeout: Duration,
+    /// A client that takes nothing of an answer for this long gets no more of it.
+    pub write_timeout: Duration,
+    /// Requests that are worked on at a time; those that were given up count until the work on them has ended. More wait.
+    pub max_requests: usize,
+    /// Requests that a client may give up within ten seconds. One that gives up more loses its connection (H3_EXCESSIVE_LOAD).
+    pub max_cancelled: u32,
     /// How long requests that were under way at the beginning of a drain may take.
     pub drain: Duration,
     /// Where it is counted what compression does to fields.
@@ -46,6 +52,9 @@ impl Default for Options {
         Self {
             max_fields: 64 * 1024,
             fields_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(60),
+            max_requests: 100,
+            max_cancelled: 200,
             drain: Duration::from_secs(30),
             compression: Arc::default(),
         }
@@ -59,11 +68,33 @@ const CLIENT_CLOSES: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStreamId(pub u64);
 
+/// The time in which requests that are given up are counted together.
+const CANCELLED_TOGETHER: Duration = Duration::from_secs(10);
+
 /// Requests under way.
 #[derive(Default)]
 struct InFlight {
     count: std::sync::atomic::AtomicUsize,
     done: Notify,
+    cancelled: Mutex<Cancelled>,
+}
+
+/// Requests that the client has given up lately.
+#[derive(Default)]
+struct Cancelled {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Cancelled {
+    /// Counts one more; false when there are more than `max` within [`CANCELLED_TOGETHER`].
+    fn add(&mut self, now: Instant, max: u32) -> bool {
+        if self.since.is_none_or(|since| now - since >= CANCELLED_TOGETHER) {
+            *self = Self { since: Some(now), count: 0 };
+        }
+        self.count += 1;
+        self.count <= max
+    }
 }
 
 struct Ticket(Arc<InFlight>);
@@ -75,15 +106,18 @@ impl InFlight {
     }
 
     fn is_empty(&self) -> bool {
-        self.count.load(std::sync::atomic::Ordering::Acquire) == 0
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.count.load(std::sync::atomic::Ordering::Acquire)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
-            self.0.done.notify_one();
-        }
+        self.0.count.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
+        self.0.done.notify_one();
     }
 }
 
@@ -106,7 +140,13 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display + Send,
 {
-    let shared = Shared::new(quic.clone(), Side::Server, settings(&options), options.compression.clone());
+    let shared = Shared::new(
+        quic.clone(),
+        Side::Server,
+        settings(&options),
+        options.compression.clone(),
+        Some(options.write_timeout),
+    );
     let mut driver = Driver::new(shared.clone());
     let in_flight = Arc::new(InFlight::default());
     let mut drain = pin!(drain);
@@ -116,7 +156,8 @@ where
     loop {
         let (send, recv) = tokio::select! {
             biased;
-            accepted = poll_fn(|cx| quic.poll_accept_bi(cx)) => match accepted {
+            // What is not taken yet waits where flow control counts it.
+            accepted = poll_fn(|cx| quic.poll_accept_bi(cx)), if in_flight.len() < options.max_requests => match accepted {
                 Ok(halves) => halves,
                 Err(reason) => return end_of(shared.end(reason.into())),
             },
@@ -137,8 +178,8 @@ where
                 // Those that are still under way had their time.
                 _ => break,
             },
-            () = in_flight.done.notified(), if matches!(stage, Stage::Final(_)) => {
-                if in_flight.is_empty() {
+            () = in_flight.done.notified() => {
+                if matches!(stage, Stage::Final(_)) && in_flight.is_empty() {
                     break;
                 }
                 continue;
@@ -153,8 +194,14 @@ where
         next = next.max(send.id().0 + 4);
         let (service, shared, options, ticket) = (service.clone(), shared.clone(), options.clone(), in_flight.enter());
         tokio::spawn(async move {
-            if let Err(error) = exchange(send, recv, shared, &options, service).await {
+            if let Err(error) = exchange(send, recv, shared.clone(), &options, service).await {
                 tracing::debug!("an exchange failed: {error}");
+                let mut cancelled = ticket.0.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+                // RFC 9114 §10.5 SHOULD-2: what is given up at once costs its client nothing, and this end the work
+                if matches!(error, Error::Reset(_)) && !cancelled.add(Instant::now(), options.max_cancelled) {
+                    let reason = "too many requests were given up".to_owned();
+                    shared.fail(Violation { code: Code::EXCESSIVE_LOAD, reason });
+                }
             }
             drop(ticket);
         });

@@ -3,11 +3,12 @@
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use qpack::{Decoder, Encoder, Field, SectionError};
-use tiderace::{Priority, StreamId};
+use tiderace::{Charge, ConnectionBudget, Priority, ProcessBudget, StreamId};
 use tokio::sync::Notify;
 
 use crate::{
@@ -30,6 +31,9 @@ pub(crate) const PUSH: u64 = 0x1;
 pub(crate) const ENCODER: u64 = 0x2;
 pub(crate) const DECODER: u64 = 0x3;
 
+/// Bytes that a connection may hold when its transport is gone before it was asked.
+const ORPHAN: u64 = 1 << 20;
+
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -44,6 +48,10 @@ pub(crate) struct Shared {
     /// What this end has told the peer.
     pub(crate) settings: Settings,
     compression: Arc<Compression>,
+    /// What the peer can make this end hold, in all layers.
+    pub(crate) memory: ConnectionBudget,
+    /// A peer that takes nothing of a message for this long gets no more of it.
+    pub(crate) write_timeout: Option<Duration>,
     state: Mutex<State>,
     /// The peer has sent its settings or GOAWAY, or the connection is over.
     pub(crate) heard: Notify,
@@ -63,11 +71,21 @@ pub(crate) struct State {
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
     pub(crate) flows: Flows,
+    /// What waits on the streams that belong to no request.
+    queues: Charge,
     /// Who drives the connection, for what only it can do.
     pub(crate) driver: Option<Waker>,
 }
 
 impl State {
+    /// Charges what waits on the streams that belong to no request, which have bounds of their own; `others` are those of the driver.
+    pub(crate) fn charge_queues(&mut self, others: usize) {
+        let held = others + self.encoder_stream.held() + self.decoder_stream.held() + self.updates.held();
+        if held as u64 != self.queues.bytes() {
+            self.queues.set(held as u64);
+        }
+    }
+
     fn wake_driver(&self) {
         if let Some(driver) = &self.driver {
             driver.wake_by_ref();
@@ -81,7 +99,9 @@ impl Shared {
         side: Side,
         settings: Settings,
         compression: Arc<Compression>,
+        write_timeout: Option<Duration>,
     ) -> Arc<Self> {
+        let memory = quic.memory_budget().unwrap_or_else(|| ConnectionBudget::new(ORPHAN, &ProcessBudget::default()));
         let state = State {
             encoder: Encoder::new(TABLE),
             decoder: Decoder::new(TABLE),
@@ -91,10 +111,20 @@ impl Shared {
             goaway: None,
             failure: None,
             updates: Updates::default(),
-            flows: Flows::default(),
+            flows: Flows::new(memory.empty()),
+            queues: memory.empty(),
             driver: None,
         };
-        Arc::new(Self { quic, side, settings, compression, state: Mutex::new(state), heard: Notify::new() })
+        Arc::new(Self {
+            quic,
+            side,
+            settings,
+            compression,
+            memory,
+            write_timeout,
+            state: Mutex::new(state),
+            heard: Notify::new(),
+        })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,8 +14,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body;
 use qpack::Field;
-use tiderace::{RecvStream, SendStream};
-use tokio::sync::oneshot;
+use tiderace::{Charge, RecvStream, SendStream, transport::memory::ITEM_OVERHEAD};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, Sleep},
+};
 
 use crate::{
     error::{Code, Error, Violation},
@@ -25,7 +28,7 @@ use crate::{
 };
 
 /// The most that is read from a stream in one go, in bytes.
-const READ: usize = 64 * 1024;
+const READ: usize = 16 * 1024;
 
 /// A part of a body up to this size is copied behind its frame's head, in bytes: that costs less than sending it on its own.
 const COPY: usize = 4 * 1024;
@@ -60,6 +63,8 @@ pub(crate) struct Receiver {
     frames: Frames,
     phase: Phase,
     trailers: Option<Bytes>,
+    /// What is held of a frame that has not come as a whole, and of the trailers.
+    charge: Charge,
     /// The stream was read to its end, or given up.
     ended: bool,
     /// Who hears when it is given up.
@@ -71,7 +76,11 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(stream: RecvStream, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(mut stream: RecvStream, shared: Arc<Shared>) -> Self {
+        if shared.side == Side::Server {
+            // What a client sends waits for back ends, however slow they are.
+            stream.set_joined();
+        }
         // A HEADERS frame within the limit is not larger, but for what says nothing.
         // RFC 9204 §7.4 SHOULD-1: nothing else limits a field
         let max_headers = 2 * shared.settings.max_fields + 16 * 1024;
@@ -79,8 +88,10 @@ impl Receiver {
             Side::Server => Kind::Request { max_headers },
             Side::Client => Kind::Response { max_headers },
         };
+        let charge = shared.memory.empty();
         Self {
             stream,
+            charge,
             shared,
             frames: Frames::new(kind),
             phase: Phase::Head,
@@ -140,9 +151,15 @@ impl Receiver {
         loop {
             match self.frames.next() {
                 Ok(None) => {}
-                Ok(piece) => return Poll::Ready(Ok(piece)),
+                Ok(piece) => {
+                    if self.charge.bytes() > 0 {
+                        self.charge.set(0);
+                    }
+                    return Poll::Ready(Ok(piece));
+                }
                 Err(violation) => return Poll::Ready(Err(self.fail(violation))),
             }
+            self.hold(0)?;
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
@@ -165,6 +182,23 @@ impl Receiver {
                 }
             }
         }
+    }
+
+    /// Charges what is held of the stream, and so many bytes `more`.
+    ///
+    /// # Errors
+    /// When the connection holds too much: the stream is over in both directions.
+    fn hold(&mut self, more: u64) -> Result<(), Error> {
+        let trailers = self.trailers.as_ref().map_or(0, |trailers| trailers.len() as u64 + ITEM_OVERHEAD);
+        let held = self.frames.held() as u64 + trailers + more;
+        if held == self.charge.bytes() || self.charge.try_set(held) {
+            return Ok(());
+        }
+        self.charge.set(0);
+        self.frames = Frames::new(self.frames.kind());
+        let reason = "the connection holds too much for another header block".to_owned();
+        // RFC 9114 §10.5 SHOULD-2
+        Err(self.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }))
     }
 
     /// The next head of a message. More than one may come before the content: interim responses.
@@ -212,7 +246,9 @@ impl Receiver {
                 Poll::Ready(Err(self.fail(Violation { code: Code::FRAME_UNEXPECTED, reason })))
             }
             Some(Piece::Frame { payload, .. }) => {
-                self.trailers = Some(payload);
+                self.hold(payload.len() as u64 + ITEM_OVERHEAD)?;
+                // A slice would pin the whole buffer that it came in until somebody asks for the trailers.
+                self.trailers = Some(Bytes::copy_from_slice(&payload));
                 self.phase = Phase::Done;
                 Poll::Ready(Ok(None))
             }
@@ -275,6 +311,8 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
     /// What leaves with what comes next.
     gathered: Vec<u8>,
+    /// Until when the peer has to take something, made with the first wait.
+    stall: Option<Pin<Box<Sleep>>>,
     /// It carries content and nothing else.
     is_tunnel: bool,
     /// Datagrams belong to the stream.
@@ -284,7 +322,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(stream: SendStream, shared: Arc<Shared>) -> Self {
-        Self { stream, shared, gathered: Vec::new(), is_tunnel: false, has_datagrams: false, ended: false }
+        Self { stream, shared, gathered: Vec::new(), stall: None, is_tunnel: false, has_datagrams: false, ended: false }
     }
 
     /// From here on, content is sent and nothing else (RFC 9114 §4.4).
@@ -395,8 +433,28 @@ impl Sender {
         self.finish().await
     }
 
-    async fn write(&mut self, data: Bytes) -> Result<(), Error> {
-        self.stream.write_chunk(data).await.map_err(|error| self.shared.end(error.into()))
+    async fn write(&mut self, mut data: Bytes) -> Result<(), Error> {
+        let (shared, stream, stall) = (&self.shared, &mut self.stream, &mut self.stall);
+        let mut has_waited = false;
+        poll_fn(|cx| {
+            while !data.is_empty() {
+                match stream.poll_write_chunk(cx, &mut data) {
+                    Poll::Ready(Ok(_)) => has_waited = false,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(shared.end(error.into()))),
+                    Poll::Pending => {
+                        let Some(patience) = shared.write_timeout else { return Poll::Pending };
+                        let sleep = stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                        if !std::mem::replace(&mut has_waited, true) {
+                            sleep.as_mut().reset(Instant::now() + patience);
+                        }
+                        ready!(sleep.as_mut().poll(cx));
+                        return Poll::Ready(Err(Error::Stalled));
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
     }
 
     /// Sends what waits, and the end.

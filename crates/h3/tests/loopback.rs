@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use pair::{Answer, PSEUDO, fields, full, get, pair, raw};
+use pair::{Answer, PSEUDO, fields, full, get, pair, raw, within};
 use tiderace::CloseReason;
 use tiderace_h3::{Code, Error, RequestBody, server::Options};
 use tokio::sync::mpsc;
@@ -156,10 +156,12 @@ async fn a_client_that_gives_up_ends_the_work_for_it() {
             let _ = self.0.send(());
         }
     }
+    let (begin, mut began) = mpsc::unbounded_channel();
     let pair = pair(Options::default(), move |_| {
-        let tell = Tell(dropped.clone());
+        let (tell, begin) = (Tell(dropped.clone()), begin.clone());
         async move {
             let _tell = tell;
+            begin.send(()).unwrap();
             std::future::pending::<()>().await;
             unreachable!()
         }
@@ -167,9 +169,9 @@ async fn a_client_that_gives_up_ends_the_work_for_it() {
     .await;
     let mut request = pair.request.clone();
     let waiting = tokio::spawn(async move { request.send(get("/slow")).await.map(|_| ()) });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    within(began.recv()).await.unwrap();
     waiting.abort();
-    tokio::time::timeout(Duration::from_secs(5), was_dropped.recv()).await.expect("the service was dropped").unwrap();
+    within(was_dropped.recv()).await.unwrap();
 }
 
 /// RFC 9114 §4.1 SHOULD-3, MUST NOT-3
@@ -298,7 +300,7 @@ async fn malformed_requests_reach_no_service() {
 async fn a_frame_without_end_closes_the_connection() {
     let pair = pair(Options::default(), |_| async { Response::new(full("never")) }).await;
     let _ = raw(&pair.quic, &[0x01, 0x80, 0x10, 0x00, 0x00], false).await;
-    let reason = tokio::time::timeout(Duration::from_secs(5), pair.quic.closed()).await.unwrap();
+    let reason = within(pair.quic.closed()).await;
     assert!(matches!(reason, CloseReason::PeerApplication { code: 0x107, .. }), "{reason}");
 }
 

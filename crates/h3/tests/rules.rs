@@ -49,7 +49,7 @@ async fn uni(quic: &Connection, bytes: &[u8], finish: bool) -> tiderace::SendStr
 
 /// The code with which the peer closes.
 async fn closed(quic: &Connection) -> Code {
-    let reason = tokio::time::timeout(Duration::from_secs(20), quic.closed()).await.expect("it is closed");
+    let reason = tokio::time::timeout(Duration::from_secs(120), quic.closed()).await.expect("it is closed");
     match reason {
         CloseReason::PeerApplication { code, .. } => Code(code),
         other => panic!("{other}"),
@@ -260,7 +260,7 @@ async fn answered(bytes: &[u8]) -> (Result<Bytes, Error>, Connection) {
         let response = request.send(get("/")).await?;
         Ok(response.into_body().collect().await?.to_bytes())
     };
-    let outcome = tokio::time::timeout(Duration::from_secs(20), outcome).await.expect("there is an outcome");
+    let outcome = tokio::time::timeout(Duration::from_secs(120), outcome).await.expect("there is an outcome");
     let _ = answering.await;
     (outcome, quic)
 }
@@ -329,7 +329,7 @@ async fn a_request_beyond_the_last_one_may_be_sent_again() {
     let _halves = quic.accept_bi().await.unwrap();
     // The server says that it takes none, and is silent about this one.
     let _control = uni(&quic, &[SETTINGS, &[0x07, 0x01, 0x00]].concat(), false).await;
-    let error = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it does not wait").unwrap();
+    let error = tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("it does not wait").unwrap();
     assert!(error.is_unprocessed(), "{error}");
     let error = request.send(get("/")).await.map(|_| ()).unwrap_err();
     assert!(error.is_unprocessed(), "{error}");
@@ -485,7 +485,7 @@ async fn a_server_that_takes_its_leave_gets_no_more_requests() {
             }
         }
     };
-    let error = tokio::time::timeout(Duration::from_secs(20), late).await.expect("it is refused");
+    let error = tokio::time::timeout(Duration::from_secs(120), late).await.expect("it is refused");
     assert!(matches!(error, Error::GoingAway), "{error}");
     send.write_all(&fields(&[(":status", "200")])).await.unwrap();
     send.finish().unwrap();
@@ -534,7 +534,7 @@ async fn reset(recv: &mut tiderace::RecvStream) -> Code {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reading).await.expect("it is reset")
+    tokio::time::timeout(Duration::from_secs(120), reading).await.expect("it is reset")
 }
 
 /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4, MUST NOT-2

@@ -130,6 +130,7 @@ mod tests {
     fn every_run_has_a_number_and_rounds_turn() {
         let mut scenario = load("mobile").unwrap();
         scenario.run.seeds = 3;
+        scenario.contenders = crate::scenario::Selection::default();
         let levels = serde_json::from_str(r#"["20 ms", "200 ms"]"#).unwrap();
         scenario.factors.insert("path.rtt".to_owned(), levels);
         let plan = Plan::new(scenario).unwrap();

@@ -11,7 +11,7 @@ use lab::{
     matrix::cells,
     measure::Provenance,
     record::{MANIFEST_SCHEMA, Manifest, Record, RunOutcome, read, write},
-    report::{Report, text},
+    report::{Report, Style, brief, text},
     run::{Execution, run_all, run_one},
     scenario::{Scenario, parse},
     stats::compare::Verdict,
@@ -102,10 +102,13 @@ fn from_the_scenario_to_the_report() {
     }
     assert!(printed.contains("toy 85 compared with toy 50"), "{printed}");
     assert!(
-        printed.contains("10 Mbit/s, drop-tail queue 50 kB (40 ms), delay 20 ms, loss 3 % (independent)"),
+        printed.contains("10 Mbit/s, drop-tail queue 50 kB (40 ms), delay 20 ms, loss 3 %\n            (independent)"),
         "{printed}"
     );
-    assert!(printed.lines().all(|line| line.chars().count() <= 100), "{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
+    let headlines = brief(&report, Style::default()).replace('\n', " ");
+    assert!(headlines.contains("toy 85 wins with goodput"), "{headlines}");
+    assert!(headlines.contains("connections, RTT 40 ms, 3 % independent loss and seeds 1 to 8,"), "{headlines}");
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
     assert_eq!(json["contenders"][1]["name"], "toy 85");
 }

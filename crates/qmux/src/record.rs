@@ -81,6 +81,11 @@ impl Records {
         Ok(Some((reader.position(), usize::try_from(size).map_err(|_| TooLarge(size))?)))
     }
 
+    /// Bytes that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.kept.capacity()
+    }
+
     /// Bytes that are kept.
     pub fn kept(&self) -> usize {
         self.kept.len()

@@ -4,11 +4,14 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use transport::{Code, TransportError};
+use transport::{Code, TransportError, memory::ITEM_OVERHEAD};
 use wire::varint;
 
 /// Bytes that a stream takes before it is to wait.
 const QUEUE: usize = 64 * 1024;
+
+/// Bytes of small frames that are joined into one block.
+const BLOCK: usize = 16 * 1024;
 
 /// The sending half.
 #[derive(Debug, Default)]
@@ -122,7 +125,14 @@ pub(crate) enum Read {
 /// The receiving half.
 #[derive(Debug, Default)]
 pub(crate) struct Recv {
-    queue: VecDeque<Bytes>,
+    /// Blocks that take nothing more, with the bytes that each of them holds however much of it was read.
+    queue: VecDeque<(Bytes, u64)>,
+    /// The block that small frames are joined into.
+    open: Vec<u8>,
+    /// Bytes that the blocks in the queue hold.
+    queue_held: u64,
+    /// Whoever reads is to be told of what has come, and will be.
+    pub(crate) told: bool,
     /// Bytes that have arrived.
     pub(crate) received: u64,
     /// Bytes that were read, or thrown away.
@@ -144,8 +154,44 @@ impl Recv {
         Self { limit: window, window, ..Self::default() }
     }
 
+    /// Bytes held.
+    pub(crate) fn held(&self) -> u64 {
+        let open = self.open.capacity() as u64;
+        self.queue_held + open + if open > 0 { ITEM_OVERHEAD } else { 0 }
+    }
+
+    /// Keeps a part in a copy. Parts are joined, so that a byte costs two at most, whatever the frames it came in.
+    fn keep(&mut self, data: &[u8]) {
+        if self.open.len() + data.len() > BLOCK {
+            self.seal();
+        }
+        if self.open.is_empty() {
+            self.open.reserve_exact(data.len());
+        }
+        self.open.extend_from_slice(data);
+    }
+
+    /// Moves the block that takes more into the queue.
+    fn seal(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        // A vector that grows has up to twice the room that it needs.
+        let block = Bytes::from(std::mem::take(&mut self.open).into_boxed_slice());
+        let held = block.len() as u64 + ITEM_OVERHEAD;
+        self.queue_held += held;
+        self.queue.push_back((block, held));
+    }
+
+    /// Forgets what is kept.
+    fn clear(&mut self) {
+        self.queue = VecDeque::new();
+        self.open = Vec::new();
+        self.queue_held = 0;
+    }
+
     /// Takes in what a STREAM frame carries. Gives what of it nobody will read.
-    pub(crate) fn on_data(&mut self, offset: u64, data: Bytes, fin: bool) -> Result<u64, TransportError> {
+    pub(crate) fn on_data(&mut self, offset: u64, data: &[u8], fin: bool) -> Result<u64, TransportError> {
         if self.ended || self.reset.is_some() {
             // RFC 9000 §4.5: nothing comes after the end.
             return Err(TransportError::new(Code::FINAL_SIZE_ERROR, "data after the end of a stream"));
@@ -162,9 +208,7 @@ impl Recv {
             self.seen |= fin;
             return Ok(len);
         }
-        if !data.is_empty() {
-            self.queue.push_back(data);
-        }
+        self.keep(data);
         Ok(0)
     }
 
@@ -178,7 +222,7 @@ impl Recv {
         let more = size.checked_sub(self.received).ok_or_else(|| final_size("a final size below what was sent"))?;
         self.account(more)?;
         self.reset = Some(code);
-        self.queue.clear();
+        self.clear();
         let unread = self.received - self.read;
         self.read = self.received;
         self.seen |= self.stop.is_some();
@@ -199,13 +243,20 @@ impl Recv {
             self.seen = true;
             return Read::Reset(code);
         }
-        let Some(front) = self.queue.front_mut() else {
+        if self.queue.is_empty() {
+            self.seal();
+        }
+        let Some((front, held)) = self.queue.front_mut() else {
             self.seen |= self.ended;
             return if self.ended { Read::End } else { Read::Nothing };
         };
         let data = front.split_to(most.min(front.len()));
         if front.is_empty() {
+            self.queue_held -= *held;
             self.queue.pop_front();
+        }
+        if self.queue.is_empty() {
+            self.queue.shrink_to(1);
         }
         self.read += data.len() as u64;
         Read::Data(data)
@@ -219,7 +270,7 @@ impl Recv {
         // What has ended needs no word to the peer.
         self.stop = Some((code, self.ended || self.reset.is_some()));
         self.seen |= self.ended || self.reset.is_some();
-        self.queue.clear();
+        self.clear();
         let unread = self.received - self.read;
         self.read = self.received;
         unread
@@ -234,7 +285,7 @@ impl Recv {
 
     /// Whether there is something for a reader.
     pub(crate) fn is_readable(&self) -> bool {
-        !self.queue.is_empty() || self.ended || self.reset.is_some()
+        !self.queue.is_empty() || !self.open.is_empty() || self.ended || self.reset.is_some()
     }
 
     /// All has arrived, and whoever cared has seen it.
@@ -257,26 +308,24 @@ mod tests {
 
     #[test]
     fn what_arrives_is_in_order_within_its_limit_and_ends_once() {
-        let data = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let data = str::as_bytes;
+        let read = |text: &'static str| Read::Data(Bytes::from_static(text.as_bytes()));
         let mut recv = Recv::new(10);
         assert_eq!(recv.on_data(0, data("abc"), false), Ok(0));
         assert_eq!(code(recv.on_data(2, data("c"), false)), Code::PROTOCOL_VIOLATION);
         assert_eq!(code(recv.on_data(4, data("c"), false)), Code::PROTOCOL_VIOLATION);
         assert_eq!(code(recv.on_data(3, data("12345678"), false)), Code::FLOW_CONTROL_ERROR);
-        assert_eq!(recv.read(2), Read::Data(data("ab")));
+        assert_eq!(recv.read(2), read("ab"));
         assert_eq!(recv.next_limit(), None);
         assert_eq!(recv.on_data(3, data("defg"), true), Ok(0));
         assert_eq!(code(recv.on_data(7, data(""), false)), Code::FINAL_SIZE_ERROR);
         assert_eq!(code(recv.on_reset(1, 8)), Code::FINAL_SIZE_ERROR);
         assert_eq!(recv.on_reset(1, 7), Ok((0, 0)));
-        assert_eq!(
-            (recv.read(9), recv.read(9), recv.read(9)),
-            (Read::Data(data("c")), Read::Data(data("defg")), Read::End)
-        );
+        assert_eq!((recv.read(9), recv.read(9), recv.read(9)), (read("c"), read("defg"), Read::End));
         assert!(recv.is_over());
         let mut recv = Recv::new(10);
         recv.on_data(0, data("abcdef"), false).unwrap();
-        assert_eq!(recv.read(9), Read::Data(data("abcdef")));
+        assert_eq!(recv.read(9), read("abcdef"));
         assert_eq!(recv.next_limit(), Some(16));
         recv.limit = 16;
         assert_eq!(code(recv.on_reset(1, 5)), Code::FINAL_SIZE_ERROR);
@@ -288,11 +337,35 @@ mod tests {
     #[test]
     fn what_nobody_reads_is_thrown_away_and_counted() {
         let mut recv = Recv::new(10);
-        recv.on_data(0, Bytes::from_static(b"abc"), false).unwrap();
+        recv.on_data(0, b"abc", false).unwrap();
         assert_eq!(recv.stop(7), 3);
         assert_eq!(recv.stop, Some((7, false)));
-        assert_eq!(recv.on_data(3, Bytes::from_static(b"de"), true), Ok(2));
+        assert_eq!(recv.on_data(3, b"de", true), Ok(2));
         assert!(recv.is_over());
+    }
+
+    #[test]
+    fn what_is_held_is_counted_and_no_more_than_twice_what_came() {
+        for size in [1, 2, 100, 1_200, 9_000, 16_000] {
+            let mut recv = Recv::new(u64::MAX);
+            let part = vec![7; size];
+            let frames = 100_000 / size as u64;
+            for number in 0..frames {
+                recv.on_data(number * size as u64, &part, false).unwrap();
+            }
+            let came = frames * size as u64;
+            let blocks: u64 = recv.queue.iter().map(|(block, _)| block.len() as u64 + ITEM_OVERHEAD).sum();
+            assert!(recv.held() <= 2 * came + ITEM_OVERHEAD, "{size}: {} for {came}", recv.held());
+            assert_eq!(recv.held(), blocks + recv.open.capacity() as u64 + ITEM_OVERHEAD);
+            assert!(recv.queue.len() as u64 <= 2 * came / BLOCK as u64 + 1, "{size}: {} blocks", recv.queue.len());
+            // Read by and by, in other parts than it came in.
+            let mut read = 0;
+            while let Read::Data(data) = recv.read(777) {
+                assert!(data.iter().all(|byte| *byte == 7));
+                read += data.len() as u64;
+            }
+            assert_eq!((read, recv.held()), (came, 0));
+        }
     }
 
     #[test]

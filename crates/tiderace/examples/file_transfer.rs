@@ -56,8 +56,8 @@ async fn serve(file: &str, certificate: &str, address: &str) -> Result<()> {
         let file = file.to_owned();
         tokio::spawn(async move {
             match send_file(&connection, Path::new(&file)).await {
-                Ok(bytes) => println!("{bytes} bytes to {:?}", connection.remote_addr()),
-                Err(error) => eprintln!("{:?}: {error:#}", connection.remote_addr()),
+                Ok(bytes) => println!("{bytes} bytes to {:?}", connection.remote_address()),
+                Err(error) => eprintln!("{:?}: {error:#}", connection.remote_address()),
             }
         });
     }

@@ -12,6 +12,8 @@ use bytes::BytesMut;
 pub(crate) const RECEIVE_BUFFER: usize = 64 * 1024;
 /// Buffers that are out and remembered, at most; of others the memory is given back to the system with their last slice.
 const REMEMBERED: usize = 64;
+/// … while nothing comes: what a flood needed is not kept.
+const REMEMBERED_AT_REST: usize = 8;
 /// Remembered buffers that are looked at before a new one is made.
 const LOOKED_AT: usize = 4;
 
@@ -46,6 +48,13 @@ impl ReceiveBuffers {
             out.push_back(buffer);
             payload
         })
+    }
+
+    /// Nothing more has come for the moment: gives back what a burst has left behind.
+    pub(crate) fn rest(&mut self) {
+        if self.out.len() > REMEMBERED_AT_REST {
+            self.out.drain(..self.out.len() - REMEMBERED_AT_REST);
+        }
     }
 
     /// A buffer of which no slice is left.
@@ -117,6 +126,8 @@ mod tests {
         let mut buffers = ReceiveBuffers::default();
         let kept: Vec<_> = (0..2 * REMEMBERED).map(|i| fill(&mut buffers, i as u8, 100)).collect();
         assert_eq!(buffers.out.len(), REMEMBERED);
+        buffers.rest();
+        assert_eq!(buffers.out.len(), REMEMBERED_AT_REST);
         for (i, payload) in kept.iter().enumerate() {
             assert_eq!(payload[..], [i as u8; 100]);
         }

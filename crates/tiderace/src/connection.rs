@@ -12,6 +12,7 @@ use bytes::Bytes;
 use transport::{
     CloseReason, Handle, MigrateError, Stats,
     fec::DatagramFlow,
+    memory::ConnectionBudget,
     streams::{Priority, Unread},
     tls::EarlyData,
 };
@@ -340,6 +341,12 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
+    /// What the peer can make this end hold for the connection. Layers above charge what they keep of it. `None` when the connection
+    /// is gone.
+    pub fn memory_budget(&self) -> Option<ConnectionBudget> {
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.memory_budget().clone())
+    }
+
     /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
     pub fn max_datagram_size(&self) -> Option<usize> {
         self.held.shared.lock().endpoint.connection(self.held.handle)?.max_datagram_size()
@@ -444,8 +451,22 @@ impl Connection {
         self.held.shared.lock().endpoint.connection(self.held.handle).map_or(Duration::ZERO, transport::Connection::rtt)
     }
 
-    /// The address of the peer; `None` once the connection is forgotten.
-    pub fn remote_addr(&self) -> Option<SocketAddr> {
+    /// The last validated address of the peer; `None` once the connection is forgotten. A server's connection that was accepted
+    /// early may have none yet: then this is the address that its first packet claimed to come from, see
+    /// [`has_validated_address`](Self::has_validated_address).
+    pub fn remote_address(&self) -> Option<SocketAddr> {
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.validated_remote())
+    }
+
+    /// Whether the peer has shown that it receives at [`remote_address`](Self::remote_address). Always so for a client, and for
+    /// a server at the latest when the handshake is complete; `None` once the connection is forgotten.
+    pub fn has_validated_address(&self) -> Option<bool> {
+        Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.has_validated_remote())
+    }
+
+    /// The address of the peer on the path in use, which a single copied packet with a forged source can make a foreign one for
+    /// a while; `None` once the connection is forgotten. To name the peer use [`remote_address`](Self::remote_address).
+    pub fn unvalidated_remote_address(&self) -> Option<SocketAddr> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.remote())
     }
 

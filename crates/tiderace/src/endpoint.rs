@@ -12,7 +12,8 @@ use std::{
 };
 
 use transport::{
-    ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, VisitLog, ring::KeyRing,
+    ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, VisitLog, memory::ProcessBudget,
+    ring::KeyRing,
 };
 use units::Seed;
 
@@ -50,6 +51,8 @@ pub struct EndpointOptions {
     pub config: Option<EndpointConfig>,
     /// The keys of tokens and stateless resets, in place of those in `config`. Servers that share it accept each other's.
     pub ring: Option<KeyRing>,
+    /// The memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
+    pub memory: Option<ProcessBudget>,
     /// Where TLS runs.
     pub handshakes: Handshakes,
     /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
@@ -77,12 +80,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// When the address cannot be bound, or the system cannot spread it over several sockets.
-    pub fn open(address: SocketAddr, options: EndpointOptions) -> io::Result<Self> {
+    pub fn open(address: SocketAddr, mut options: EndpointOptions) -> io::Result<Self> {
         if options.shards.count.get() == 1 {
             return Self::on_socket(UdpSocket::bind(address)?, options);
         }
-        let mut options = options;
-        let config = config_of(options.config.take(), options.ring.take())?;
+        let config = config_of(&mut options)?;
         let sockets = shards::sockets(address, options.shards, &config)?;
         Self::assemble(sockets, config, options)
     }
@@ -112,13 +114,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// When the socket cannot be prepared, or several shards are asked for.
-    pub fn on_socket(socket: UdpSocket, options: EndpointOptions) -> io::Result<Self> {
+    pub fn on_socket(socket: UdpSocket, mut options: EndpointOptions) -> io::Result<Self> {
         if options.shards.count.get() > 1 {
             let reason = "one socket cannot serve several shards\nhint: let the endpoint open them";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        let mut options = options;
-        let config = config_of(options.config.take(), options.ring.take())?;
+        let config = config_of(&mut options)?;
         Self::assemble(vec![socket], config, options)
     }
 
@@ -380,13 +381,18 @@ fn share(config: ServerConfig, count: u8) -> ServerConfig {
     }
 }
 
-fn config_of(given: Option<EndpointConfig>, ring: Option<KeyRing>) -> io::Result<EndpointConfig> {
-    let config = match given {
+fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointConfig> {
+    let mut config = match options.config.take() {
         Some(config) => config,
         None => EndpointConfig::from_seed(system_seed()?),
     };
-    let ring = ring.unwrap_or_else(|| config.ring.clone());
-    Ok(EndpointConfig { ring, ..config })
+    if let Some(ring) = options.ring.take() {
+        config.ring = ring;
+    }
+    if let Some(memory) = options.memory.take() {
+        config.memory = memory;
+    }
+    Ok(config)
 }
 
 /// 32 bytes from the operating system.

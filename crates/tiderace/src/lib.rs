@@ -45,6 +45,7 @@ pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
     ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
     fec::{DatagramFlow, FecPolicy, Protection},
+    memory::{Charge, ConnectionBudget, ProcessBudget},
     ring::KeyRing,
     streams::Priority,
     tls::EarlyData,

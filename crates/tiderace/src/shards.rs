@@ -67,6 +67,7 @@ pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<Endpo
             ids,
             ring: config.ring.clone(),
             used_tokens: config.used_tokens.clone(),
+            memory: config.memory.clone(),
         });
     }
     configs.insert(0, config);

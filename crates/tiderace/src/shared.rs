@@ -10,11 +10,13 @@ use std::{
 use rustc_hash::FxHashMap;
 use transport::{
     CloseReason, Event, Handle,
+    memory::{Charge, ConnectionBudget, ITEM_OVERHEAD},
     streams::{StreamEvent, Unread},
 };
 use wire::{Dir, StreamId};
 
 use crate::{
+    buffers::RECEIVE_BUFFER,
     clock::Clock,
     socket::{Socket, SocketStats},
 };
@@ -72,7 +74,33 @@ pub(crate) struct Waiters {
     ends: FxHashMap<StreamId, End>,
     /// What had arrived when the peer closed the connection, for those who come to read it.
     // Boxed: few connections ever have any.
-    unread: Option<Box<FxHashMap<StreamId, Unread>>>,
+    unread: Option<Box<Kept>>,
+}
+
+/// What had arrived at the end of a connection.
+struct Kept {
+    streams: FxHashMap<StreamId, Unread>,
+    /// Paid to the connection's budget, although the connection is over.
+    charge: Charge,
+}
+
+/// What unread data is charged, in bytes.
+fn cost(unread: &Unread) -> u64 {
+    unread.parts.iter().map(|part| part.data.len() as u64 + ITEM_OVERHEAD).sum()
+}
+
+impl Kept {
+    fn new(unread: Vec<(StreamId, Unread)>, budget: &ConnectionBudget) -> Option<Box<Self>> {
+        let mut charge = budget.empty();
+        charge.set(unread.iter().map(|(_, unread)| cost(unread)).sum());
+        (!unread.is_empty()).then(|| Box::new(Self { streams: unread.into_iter().collect(), charge }))
+    }
+
+    fn take(&mut self, id: StreamId) -> Option<Unread> {
+        let unread = self.streams.remove(&id)?;
+        self.charge.set(self.charge.bytes().saturating_sub(cost(&unread)));
+        Some(unread)
+    }
 }
 
 /// What a task waits for, unless it is a stream's.
@@ -145,7 +173,7 @@ impl Waiters {
 
     /// What had arrived of a stream at the end of the connection, if that was not taken before.
     pub(crate) fn take_unread(&mut self, id: StreamId) -> Option<Unread> {
-        self.unread.as_mut()?.remove(&id)
+        self.unread.as_mut()?.take(id)
     }
 
     fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
@@ -198,7 +226,8 @@ impl Waiters {
 }
 
 impl Shared {
-    pub(crate) fn new(shard: u8, clock: Clock, endpoint: transport::Endpoint) -> Arc<Self> {
+    pub(crate) fn new(shard: u8, clock: Clock, mut endpoint: transport::Endpoint) -> Arc<Self> {
+        endpoint.set_receive_buffer(RECEIVE_BUFFER);
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
@@ -249,7 +278,7 @@ impl State {
             {
                 // The peer may close as soon as all has arrived, and that can be before all is read.
                 let unread = connection.take_unread();
-                waiters.unread = (!unread.is_empty()).then(|| Box::new(unread.into_iter().collect()));
+                waiters.unread = Kept::new(unread, connection.memory_budget());
             }
             waiters.on_event(event, wake);
             if early {

@@ -83,12 +83,16 @@ impl Socket {
     ) -> Poll<io::Result<usize>> {
         let mut metas = [RecvMeta::default(); BATCH];
         let (state, buffers) = (&self.state, &mut self.buffers);
-        let count = ready!(self.watched.poll_read(cx, |socket| {
+        let read = self.watched.poll_read(cx, |socket| {
             let mut free = buffers.ready(BATCH).iter_mut();
             let mut slices: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as were asked for")));
             state.recv(UdpSockRef::from(socket), &mut slices, &mut metas)
-        }))?;
+        });
+        if read.is_pending() {
+            self.buffers.rest();
+        }
+        let count = ready!(read)?;
         let now = clock.now();
         self.stats.receive_calls += 1;
         let metas = &metas[..count];

@@ -212,12 +212,17 @@ impl AsyncWrite for SendStream {
 /// the rest of the way.
 const FETCH: usize = 64 * 1024;
 
+/// … and so many at least: whoever reads less at a time does not want to hold much.
+const FETCH_MIN: usize = 4 * 1024;
+
 /// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
 pub struct RecvStream {
     connection: Connection,
     id: StreamId,
-    /// Fetched and not handed out yet, about `FETCH` bytes. To flow control they count as read.
+    /// Fetched and not handed out yet, about `FETCH` bytes, or as many as are read at a time. To flow control they count as read.
     fetched: VecDeque<Chunk>,
+    /// What is fetched is copied into one part.
+    joined: bool,
     /// What comes after the fetched parts, when that is known.
     end: Option<RecvEnd>,
     ended: bool,
@@ -240,12 +245,19 @@ fn end_of(then: streams::Then) -> Option<RecvEnd> {
 
 impl RecvStream {
     pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
-        Self { connection, id, fetched: VecDeque::new(), end: None, ended: false }
+        Self { connection, id, fetched: VecDeque::new(), joined: false, end: None, ended: false }
     }
 
     /// The stream's number.
     pub fn id(&self) -> StreamId {
         self.id
+    }
+
+    /// From here on, what is read in order comes in copies, joined up to as many bytes as are read at a time. Other parts are slices
+    /// of the buffers that packets came in, each of which stays in memory as a whole until the last of its slices is gone: copies are for
+    /// whoever keeps what comes for longer than a moment.
+    pub fn set_joined(&mut self) {
+        self.joined = true;
     }
 
     /// Whether everything was read and the end has come with it, as far as is known without looking for more: `false` says nothing.
@@ -300,7 +312,10 @@ impl RecvStream {
             return Poll::Ready(Err(ReadError::StreamClosed));
         }
         if self.fetched.is_empty() && self.end.is_none() {
-            ready!(self.poll_fetch(cx, order))?;
+            ready!(self.poll_fetch(cx, max.clamp(FETCH_MIN, FETCH), order))?;
+            if self.joined && matches!(order, Order::Ordered) {
+                self.join();
+            }
         }
         if let Some(chunk) = self.fetched.front_mut() {
             if chunk.data.len() <= max.max(1) {
@@ -318,12 +333,22 @@ impl RecvStream {
         })
     }
 
-    /// Takes what has arrived; ready when that is something, or the end.
-    fn poll_fetch(&mut self, cx: &mut Context<'_>, order: Order) -> Poll<Result<(), ReadError>> {
+    /// Copies what was fetched into one part.
+    fn join(&mut self) {
+        let Some(offset) = self.fetched.front().map(|first| first.offset) else { return };
+        let mut data = Vec::with_capacity(self.fetched.iter().map(|chunk| chunk.data.len()).sum());
+        for chunk in self.fetched.drain(..) {
+            data.extend_from_slice(&chunk.data);
+        }
+        self.fetched.push_back(Chunk { offset, data: data.into() });
+    }
+
+    /// Takes what has arrived, about `most` bytes; ready when that is something, or the end.
+    fn poll_fetch(&mut self, cx: &mut Context<'_>, most: usize, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, .. } = self;
         let mut state = connection.held.shared.lock();
         let done = connection.act(&mut state, |waiters, connection| {
-            let outcome = match connection.read_many(*id, FETCH, order, |chunk| fetched.push_back(chunk)) {
+            let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push_back(chunk)) {
                 Ok(streams::Then::Blocked) if fetched.is_empty() => {
                     waiters.wait_read(*id, cx.waker());
                     Poll::Pending

@@ -8,15 +8,19 @@ use std::{
 
 use transport::tls::{MemoryTickets, Ticket, TicketStore};
 
+/// RFC 1035 §2.3.4: no name of a server is longer.
+const LONGEST_NAME: usize = 255;
 const HEAD: &str = "tiderace tickets 1";
 /// Tickets of a server that are kept.
 const PER_SERVER: usize = 4;
 /// Tickets that are kept in all.
 const ALL: usize = 256;
-/// A file larger than this, in bytes, is not one of ours.
+/// A longer ticket is not kept, in bytes: servers decide how long theirs are, and all of them have to fit into the file.
+const LONGEST: usize = 16 << 10;
+/// A file larger than this, in bytes, is not one of ours: [`ALL`] tickets of [`LONGEST`] bytes, and their names, take less.
 const LARGEST: u64 = 16 << 20;
 
-/// Keeps tickets in a file: the latest four of each server, and 256 in all. Processes may share it; a ticket is given to one of
+/// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; a ticket is given to one of
 /// them, once.
 ///
 /// Only tickets that can be written down go into the file, those of BoringSSL (`transport::tls::boring_backend`); others, of
@@ -59,7 +63,9 @@ impl FileTickets {
 
     fn write(&self, entries: &[Entry]) -> io::Result<()> {
         let new = self.beside(".new");
-        let mut file = private().create(true).truncate(true).open(&new)?;
+        // What a run that was interrupted has left, or somebody else has put there: its rights, and where it leads, are not ours.
+        let _ = fs::remove_file(&new);
+        let mut file = private().create_new(true).open(&new)?;
         let mut text = format!("{HEAD}\n");
         for Entry { server_name, ticket } in entries {
             text.push_str(server_name);
@@ -92,6 +98,9 @@ impl TicketStore for FileTickets {
         let Some(bytes) = ticket.as_bytes().filter(|_| is_word).map(<[u8]>::to_vec) else {
             return self.here.insert(server_name, ticket);
         };
+        if bytes.len() > LONGEST || server_name.len() > LONGEST_NAME {
+            return;
+        }
         self.warn(self.change(|entries| {
             entries.push(Entry { server_name: server_name.to_owned(), ticket: bytes });
             let mut more = entries.iter().filter(|e| e.server_name == server_name).count().saturating_sub(PER_SERVER);
@@ -133,9 +142,14 @@ fn read(path: &Path) -> io::Result<Vec<Entry>> {
     let text = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
-        Ok(metadata) if metadata.len() > LARGEST => return Err(foreign()),
+        // A pipe or a device could be read for ever.
+        Ok(metadata) if metadata.len() > LARGEST || !metadata.is_file() => return Err(foreign()),
         Ok(_) => fs::read_to_string(path)?,
     };
+    // What a machine leaves that has lost its power: it is still ours.
+    if HEAD.starts_with(&text) {
+        return Ok(Vec::new());
+    }
     let mut lines = text.lines();
     if lines.next() != Some(HEAD) {
         return Err(foreign());
@@ -237,5 +251,88 @@ mod tests {
         assert!(tickets.take("a.test").is_none());
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's diary");
         assert!(FileTickets::open(folder.0.join("no/such/folder")).is_err());
+    }
+
+    /// Servers choose the length of their tickets; a file that outgrew its limit would be taken for somebody else's for ever.
+    #[test]
+    fn enormous_tickets_do_not_make_the_file_unusable() {
+        let folder = Folder::new("enormous");
+        let path = folder.0.join("tickets");
+        let tickets = FileTickets::open(&path).unwrap();
+        for length in [60_000, LONGEST + 1] {
+            tickets.insert("a.test", Ticket::from_bytes(vec![1; length]));
+        }
+        assert_eq!(bytes(tickets.take("a.test")), None);
+        // A file as large as it can be.
+        let digits = "ab".repeat(LONGEST);
+        let names = (0..ALL).map(|n| format!("{n:0>255} {digits}\n"));
+        fs::write(&path, std::iter::once(format!("{HEAD}\n")).chain(names).collect::<String>()).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < LARGEST);
+        tickets.insert("a.test", Ticket::from_bytes(vec![1; LONGEST]));
+        assert!(FileTickets::open(&path).unwrap().take("a.test").is_some());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_still_ours() {
+        let folder = Folder::new("cut");
+        let path = folder.0.join("tickets");
+        let whole = format!("{HEAD}\na.test 0102\n");
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            let tickets = FileTickets::open(&path).unwrap();
+            tickets.insert("b.test", Ticket::from_bytes(vec![7]));
+            assert_eq!(bytes(tickets.take("b.test")), Some(vec![7]), "{length} bytes");
+        }
+    }
+
+    /// In a folder that others can write to.
+    #[cfg(unix)]
+    #[test]
+    fn what_stands_in_the_place_of_the_new_file_is_not_written_to() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = Folder::new("planted");
+        let (path, victim) = (folder.0.join("tickets"), folder.0.join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, folder.0.join("tickets.new")).unwrap();
+        let tickets = FileTickets::open(&path).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        // Left behind, for all to read.
+        fs::write(folder.0.join("tickets.new"), "").unwrap();
+        fs::set_permissions(folder.0.join("tickets.new"), fs::Permissions::from_mode(0o666)).unwrap();
+        tickets.insert("a.test", Ticket::from_bytes(vec![1]));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // No place to write, as on a full disk: the handshake goes on without, and the old file stays whole.
+        fs::create_dir(folder.0.join("tickets.new")).unwrap();
+        tickets.insert("a.test", Ticket::from_bytes(vec![2]));
+        assert!(tickets.take("a.test").is_none(), "what cannot be taken out of the file is not used");
+        fs::remove_dir(folder.0.join("tickets.new")).unwrap();
+        assert_eq!(bytes(tickets.take("a.test")), Some(vec![1]));
+    }
+
+    #[test]
+    fn users_at_the_same_time_lose_nothing_and_get_nothing_twice() {
+        let folder = Folder::new("crowd");
+        let path = folder.0.join("tickets");
+        let taken: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let users: Vec<_> = (0..8_u8)
+                .map(|user| {
+                    let path = &path;
+                    scope.spawn(move || {
+                        let tickets = FileTickets::open(path).unwrap();
+                        let mut taken = Vec::new();
+                        for n in 0..20 {
+                            tickets.insert("a.test", Ticket::from_bytes(vec![user, n]));
+                            taken.extend(bytes(tickets.take("a.test")));
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            users.into_iter().flat_map(|user| user.join().unwrap()).collect()
+        });
+        let distinct: std::collections::BTreeSet<_> = taken.iter().collect();
+        assert_eq!(distinct.len(), taken.len());
+        let left = fs::read_to_string(&path).unwrap().lines().count() - 1;
+        assert!(left <= PER_SERVER && !taken.is_empty(), "{} taken, {left} left", taken.len());
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use wire::{Writer, varint};
 
 use crate::error::{Code, TransportError};
+use crate::memory::allocation;
 use crate::sent::SentFrame;
 
 /// Bytes beyond those already read that may wait for a gap before them to be filled.
@@ -81,6 +82,18 @@ impl CryptoStream {
             w.bytes(self.send.slice(offset, len));
             record(SentFrame::Crypto { offset, len });
         }
+    }
+
+    /// Bytes of memory that the peer makes this hold.
+    pub fn received_memory(&self) -> usize {
+        if self.receive.ready.capacity() == 0 && self.receive.fragments.is_empty() {
+            return 0;
+        }
+        // Nodes of the map have eleven places, of which five are in use at least.
+        let place = (size_of::<u64>() + size_of::<Vec<u8>>()) * 11 / 5;
+        let Reassembly { ready, fragments, .. } = &self.receive;
+        let fragments = fragments.values().map(|bytes| place + allocation(bytes.capacity()));
+        allocation(ready.capacity()) + fragments.sum::<usize>()
     }
 
     /// Returns memory that is not in use.

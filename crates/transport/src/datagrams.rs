@@ -16,16 +16,16 @@ use wire::{
 use crate::{
     error::{Code, TransportError},
     fec::{Content, DatagramFlow, Tolerance},
+    memory::allocation,
+    pins::{Pin, Pins},
     sent::SentFrame,
 };
 
 /// What a queued datagram costs beside its bytes: its place in the queue and, at least, the header of an allocation.
 const OVERHEAD: u64 = 64;
 
-/// A received datagram pins the buffer it arrived in. With more than this many waiting, small ones are copied.
-const SLICES: usize = 64;
-/// Below this a datagram is small, in bytes.
-const SLICE_SMALL: usize = 1024;
+/// Places that the queue of received datagrams keeps when it is empty.
+const PLACES_KEPT: usize = 512;
 
 /// Bounds of the queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,20 @@ struct Waiting {
     tolerance: Tolerance,
 }
 
+/// A datagram that waits for the application: a slice of the buffer that it arrived in, or a copy.
+#[derive(Debug)]
+struct Unread {
+    data: Bytes,
+    pin: Option<Pin>,
+}
+
+impl Unread {
+    /// Bytes that it takes beside its place and received buffers.
+    fn copied(&self) -> usize {
+        if self.pin.is_some() { 0 } else { allocation(self.data.len()) }
+    }
+}
+
 /// The datagrams of a connection.
 ///
 /// [`send`](Self::send) and [`recv`](Self::recv) are the application's; while [`wants_to_send`](Self::wants_to_send),
@@ -129,8 +143,12 @@ pub struct Datagrams {
     next_number: u64,
     /// Bytes of the datagram that was last put into a packet.
     last_len: usize,
-    incoming: VecDeque<Bytes>,
+    incoming: VecDeque<Unread>,
     incoming_cost: u64,
+    /// The buffers that received datagrams are slices of.
+    pins: Pins,
+    /// Bytes of the copies of others.
+    copies: usize,
     /// Largest frame the peer takes; 0 when none.
     peer_max_frame: u64,
     /// Bytes of frames that fit into a packet.
@@ -155,6 +173,7 @@ impl Datagrams {
     pub(crate) fn shrink(&mut self) {
         self.outgoing.shrink_to_fit();
         self.incoming.shrink_to_fit();
+        self.pins.shrink();
     }
 
     /// Nothing can be sent before [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
@@ -168,6 +187,8 @@ impl Datagrams {
             last_len: 0,
             incoming: VecDeque::new(),
             incoming_cost: 0,
+            pins: Pins::default(),
+            copies: 0,
             peer_max_frame: 0,
             packet_room: 0,
             armed: true,
@@ -373,17 +394,15 @@ impl Datagrams {
         }
         self.figures.received += 1;
         self.figures.received_bytes += data.len() as u64;
-        let pins = self.incoming.len() >= SLICES && data.len() < SLICE_SMALL;
-        let data = if pins { Bytes::copy_from_slice(&data) } else { data };
+        let pin = self.pins.pin(data.len());
+        let data = if pin.is_some() { data } else { Bytes::copy_from_slice(&data) };
         self.incoming_cost += cost(&data);
+        let unread = Unread { data, pin };
+        self.copies += unread.copied();
         // RFC 9221 §5 SHOULD-2: a datagram that arrives is given to the application at once
-        self.incoming.push_back(data);
+        self.incoming.push_back(unread);
         while self.incoming_cost > self.config.receive_buffer && self.incoming.len() > 1 {
-            if let Some(oldest) = self.incoming.pop_front() {
-                self.incoming_cost -= cost(&oldest);
-                self.receive_dropped += 1;
-                self.figures.receive_dropped += 1;
-            }
+            self.drop_unread();
         }
         self.readable |= std::mem::replace(&mut self.armed, false);
         Ok(())
@@ -391,12 +410,93 @@ impl Datagrams {
 
     /// The oldest datagram received. After `None`, [`DatagramEvent::Readable`] says when there is one.
     pub fn recv(&mut self) -> Option<Bytes> {
-        let Some(data) = self.incoming.pop_front() else {
+        let Some(data) = self.pop_unread() else {
             self.armed = true;
             return None;
         };
-        self.incoming_cost -= cost(&data);
+        self.compact_if_wasteful();
         Some(data)
+    }
+
+    #[inline]
+    fn pop_unread(&mut self) -> Option<Bytes> {
+        let unread = self.incoming.pop_front()?;
+        self.copies -= unread.copied();
+        let Unread { data, pin } = unread;
+        if let Some(pin) = pin {
+            self.pins.release(pin, data.len(), true);
+        }
+        self.incoming_cost -= cost(&data);
+        if self.incoming.is_empty() && self.incoming.capacity() > PLACES_KEPT {
+            self.incoming = VecDeque::new();
+        }
+        Some(data)
+    }
+
+    fn drop_unread(&mut self) {
+        if self.pop_unread().is_some() {
+            self.receive_dropped += 1;
+            self.figures.receive_dropped += 1;
+        }
+    }
+
+    /// Datagrams that arrive from here on lie in another received buffer, of `size` bytes, of which `used` carry what arrived.
+    #[inline]
+    pub fn next_buffer(&mut self, size: usize, used: usize) {
+        self.pins.next_buffer(size, used);
+    }
+
+    /// Bytes that received buffers may have beyond a quarter more than what is kept of them.
+    pub(crate) fn set_slack(&mut self, bytes: u64) {
+        self.pins.set_slack(bytes);
+    }
+
+    /// Copies what keeps received buffers in memory for little, when that is too much in all.
+    #[inline]
+    pub(crate) fn compact_if_wasteful(&mut self) {
+        if self.pins.is_wasteful() {
+            self.compact();
+        }
+    }
+
+    #[cold]
+    fn compact(&mut self) {
+        for unread in &mut self.incoming {
+            if let Some(pin) = unread.pin.filter(|pin| self.pins.is_poor(*pin)) {
+                unread.data = Bytes::copy_from_slice(&unread.data);
+                unread.pin = None;
+                self.pins.release(pin, unread.data.len(), true);
+                self.copies += unread.copied();
+            }
+        }
+    }
+
+    /// Bytes of memory that received datagrams hold.
+    #[inline]
+    pub(crate) fn received_memory(&self) -> u64 {
+        let queue = self.incoming.capacity() * size_of::<Unread>();
+        self.pins.pinned() + (self.pins.heap() + self.copies + queue) as u64
+    }
+
+    /// Drops received datagrams, the oldest first, until `bytes` of memory are free or none is left.
+    #[cold]
+    pub(crate) fn shed(&mut self, bytes: u64) {
+        let target = self.received_memory().saturating_sub(bytes);
+        while self.received_memory() > target && !self.incoming.is_empty() {
+            self.drop_unread();
+            // Places of those that are gone count, too.
+            if self.incoming.len() * 4 < self.incoming.capacity() {
+                self.incoming.shrink_to_fit();
+            }
+        }
+        self.compact_if_wasteful();
+    }
+
+    /// Forgets what waits; the connection is over.
+    pub(crate) fn forget(&mut self) {
+        (self.outgoing, self.outgoing_cost) = Default::default();
+        (self.incoming, self.incoming_cost) = Default::default();
+        (self.pins, self.copies) = Default::default();
     }
 
     /// What happened since.

@@ -70,6 +70,13 @@ pub enum CloseReason {
         /// What the peer said.
         error: TransportError,
     },
+    /// The connection held too much memory, its peer's data or other layers' for it.
+    #[error("{}", memory_words(*process))]
+    Memory {
+        /// The process had no memory left, and this was one of the connections that held the most. Otherwise the connection
+        /// held more than its own budget.
+        process: bool,
+    },
     /// The TLS handshake failed at this end: the certificate, the protocol, the parameters.
     #[error("handshake failed: {0}")]
     HandshakeFailed(TransportError),
@@ -92,6 +99,15 @@ pub enum CloseReason {
         /// The peer's versions.
         offered: Vec<u32>,
     },
+}
+
+/// What the peer is told, too.
+pub(crate) const fn memory_words(process: bool) -> &'static str {
+    if process {
+        "memory: all connections together hold too much"
+    } else {
+        "memory: the connection holds more than its budget"
+    }
 }
 
 fn quoted(reason: &Bytes) -> String {

@@ -269,6 +269,12 @@ impl Handshake {
         Ok(())
     }
 
+    /// Bytes of memory that the peer's handshake bytes take until the session has read them.
+    #[inline]
+    pub(crate) fn received_memory(&self) -> usize {
+        self.crypto.iter().flatten().map(|stream| stream.received_memory()).sum::<usize>() + self.held.capacity()
+    }
+
     /// The CRYPTO stream of a level, unless the level is done with.
     pub(crate) fn crypto(&mut self, level: Level) -> Option<&mut CryptoStream> {
         self.crypto[place(level)].as_deref_mut()

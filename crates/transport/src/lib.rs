@@ -5,7 +5,7 @@
 //!
 //! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
 //! `handshake`, [`keys`], [`acks`] and [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`], and [`fec`] over what they send; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
+//! [`datagrams`], and [`fec`] over what they send; [`memory`] bounds what a peer can make them hold; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
 //! [`observe`] what they report, [`qlog`] the file
 //! that is written from it.
 
@@ -23,12 +23,15 @@ mod events;
 pub mod fec;
 mod handshake;
 pub mod keys;
+pub mod memory;
 pub mod observe;
 pub mod pacing;
 mod path;
+mod pins;
 pub mod profile;
 pub mod qlog;
 pub mod range_set;
+pub mod reach;
 pub mod recovery;
 pub mod ring;
 pub mod sent;

@@ -46,6 +46,10 @@ pub struct Profile {
     pub idle_timeout: Duration,
     /// A PING goes out after this much silence. `None` lets an idle connection time out.
     pub keep_alive: Option<Duration>,
+    /// A client that waits for data and hears nothing sends a PING, so that the server learns where it is after a NAT has
+    /// changed its mapping: the first after two probe timeouts and 250 ms, then at most one a second, at most 12 in one
+    /// silence. An idle connection sends none.
+    pub silence_pings: bool,
     /// The handshake has to be complete within this time. A peer that is known to be there is told when it is not.
     pub handshake_timeout: Duration,
     /// UDP payload that is sent on a new path without proof that it arrives, in bytes; at least 1,200, which every path
@@ -159,6 +163,7 @@ impl Default for Profile {
             datagram_queue: 1024 * 1024,
             idle_timeout: Duration::from_secs(30),
             keep_alive: None,
+            silence_pings: true,
             handshake_timeout: Duration::from_secs(10),
             initial_mtu: 1200,
             max_mtu: 1452,

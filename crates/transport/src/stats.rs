@@ -78,6 +78,7 @@ figures! {
     congestion_events: Counter, Count, "times the congestion controller reduced its window";
     persistent_congestion: Counter, Count, "times persistent congestion was found";
     probe_timeouts: Counter, Count, "probe timeouts that fired";
+    silence_pings: Counter, Count, "PINGs sent because data was awaited and nothing arrived";
     ack_frames_sent: Counter, Count, "ACK frames sent";
     ack_frames_received: Counter, Count, "ACK frames received";
     ack_only_packets_sent: Counter, Count, "packets sent that carried nothing but an acknowledgement";
@@ -113,6 +114,8 @@ figures! {
     fec_symbols_unrecovered: Counter, Count, "source symbols that were lost and left the memory of the decoder unrebuilt";
     fec_repairs_spare: Counter, Count, "repair symbols received when nothing was missing, or that told nothing new";
     fec_repairs_late: Counter, Count, "repair symbols received over symbols that the decoder had forgotten";
+    fec_repairs_refused: Counter, Count, "repair symbols given up because what had arrived did not justify the work of decoding";
+    fec_work: Counter, Count, "operations of decoding: bytes multiplied and added, and 32 for each term of an equation";
     fec_recovery_delay: Counter, Nanoseconds, "time from missing a symbol to having rebuilt it, of all rebuilt symbols together";
     handshake_time: Gauge, Nanoseconds, "time from the connection's first packet to the end of its handshake at this end; 0 before that";
     resumed: Gauge, Count, "1 when the handshake resumed a session";

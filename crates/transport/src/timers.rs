@@ -17,6 +17,8 @@ pub enum Timer {
     Idle,
     /// A PING keeps the connection and the bindings on the path alive.
     KeepAlive,
+    /// A client waits for data and has heard nothing: it may have another address without knowing.
+    Silence,
     /// Nothing has happened for a while: what holds data back is named again (RFC 9000 §4.1).
     Rest,
     /// A path has to answer a challenge by then (RFC 9000 §8.2.4).
@@ -37,6 +39,7 @@ impl Timer {
             Self::Repair => "repair",
             Self::Idle => "idle timeout",
             Self::KeepAlive => "keep-alive",
+            Self::Silence => "silence",
             Self::Rest => "rest",
             Self::PathValidation => "path validation",
             Self::DiscardKeys => "discarding keys",
@@ -44,13 +47,14 @@ impl Timer {
         }
     }
 
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::LossDetection,
         Self::AckDelay,
         Self::Pacing,
         Self::Repair,
         Self::Idle,
         Self::KeepAlive,
+        Self::Silence,
         Self::Rest,
         Self::PathValidation,
         Self::DiscardKeys,

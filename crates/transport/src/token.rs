@@ -53,6 +53,8 @@ pub(crate) enum Useless {
     Elsewhere,
     /// It was used before.
     Used,
+    /// Whether it was used before cannot be told: the register is full, or its answer is not there yet.
+    Unjudged,
 }
 
 /// Makes and checks tokens. Several processes that share the ring accept each other's.
@@ -166,7 +168,8 @@ impl Tokens {
         let tag = token.last_chunk::<TAG_LEN>().ok_or(Useless::Foreign)?;
         match self.used.strike(tag, second(now), second(expires) + 1) {
             Strike::First => Ok(()),
-            Strike::Again | Strike::Full | Strike::Pending => Err(Useless::Used),
+            Strike::Again => Err(Useless::Used),
+            Strike::Full | Strike::Pending => Err(Useless::Unjudged),
         }
     }
 }

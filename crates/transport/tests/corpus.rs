@@ -2,6 +2,9 @@
 //! and runs random programs, which shrink when one fails.
 
 mod checks;
+#[path = "checks/connected.rs"]
+mod connected;
+mod support;
 
 use std::{fs, path::Path};
 
@@ -34,6 +37,43 @@ fn endpoints() {
 #[test]
 fn tokens() {
     replay("tokens", checks::tokens::tokens);
+}
+
+#[test]
+fn connections_of_a_peer_with_keys() {
+    replay("connected", connected::connected);
+}
+
+/// Random programs come to where something can go wrong, also behind the handshake.
+#[test]
+fn the_checks_reach_what_a_peer_with_keys_can_do() {
+    let mut random = Seed::from_number(2).stream("programs");
+    let mut all = Vec::new();
+    for role in [0, 1] {
+        for _ in 0..60 {
+            let mut program = vec![0; 900];
+            random.fill_bytes(&mut program);
+            program[0] = program[0] & !0x43 | role;
+            all.push(connected::connected(&program));
+        }
+    }
+    for reached in &all {
+        println!("{} packets: {}", reached.packets, reached.closed.as_deref().unwrap_or("open"));
+    }
+    let share = |wanted: fn(&connected::Reached) -> bool| all.iter().filter(|reached| wanted(reached)).count();
+    let counts = [
+        ("packets", share(|r| r.packets > 300)),
+        ("read", share(|r| r.read > 1_000)),
+        ("datagrams", share(|r| r.datagrams > 0)),
+        ("open", share(|r| r.open)),
+    ];
+    println!("{counts:?}");
+    println!(
+        "{} packets, {} read",
+        all.iter().map(|r| r.packets).sum::<usize>(),
+        all.iter().map(|r| r.read).sum::<usize>()
+    );
+    assert!(counts.iter().all(|(_, count)| *count >= 20), "{counts:?}");
 }
 
 /// Random programs come to where something can go wrong.
@@ -71,6 +111,11 @@ proptest! {
     #[test]
     fn endpoints_under_random_programs(program in vec(any::<u8>(), 0..700)) {
         checks::endpoints::endpoints(&program);
+    }
+
+    #[test]
+    fn connections_under_random_programs(program in vec(any::<u8>(), 0..1_200)) {
+        connected::connected(&program);
     }
 
     #[test]

@@ -528,6 +528,49 @@ fn repair_without_end_keeps_memory_bounded() {
     assert!(most < 2 << 20, "{most} bytes");
 }
 
+/// Operations of decoding for each byte received, in hundredths.
+fn work_per_byte(stats: &Stats) -> u64 {
+    assert!(stats.fec_repairs_received > 0);
+    stats.fec_work * 100 / stats.bytes_received
+}
+
+/// Repair symbols of one zero over windows of 192 symbols that never came: without a limit each byte received costs 16,700 operations.
+#[test]
+fn the_work_of_decoding_follows_what_arrives() {
+    let mut honest = 0;
+    for (code, loss) in [("rlc:1/5:40", 0.1), ("rlc:1/5:192", 0.1), ("rs:20+4", 0.1), ("rlc:1/3:128", 0.2)] {
+        let (client, server, _) = transfer(code, iid(loss), 1_000_000, 1);
+        let receiver = if client.fec_repairs_received > 0 { client } else { server };
+        println!(
+            "honest: {code} at {loss} | work per byte {} | rebuilt {} | refused {}",
+            work_per_byte(&receiver) as f64 / 100.0,
+            receiver.fec_symbols_recovered,
+            receiver.fec_repairs_refused
+        );
+        assert_eq!(receiver.fec_repairs_refused, 0, "{code}: an honest sender earns what it costs");
+        honest = honest.max(work_per_byte(&receiver));
+    }
+    let mut puppet = fec_peer();
+    let handle = puppet.handle.unwrap();
+    puppet.next_pn[2] += 1_000;
+    for step in 0..10_000_u64 {
+        puppet.send(Level::OneRtt, &repair(step / 64, 192, 1, (step % 64) as u8, &[0]));
+        puppet.received.clear();
+    }
+    assert_eq!(puppet.goodbye(), None);
+    let stats = puppet.victim.connection(handle).unwrap().stats();
+    let attack = work_per_byte(&stats);
+    println!(
+        "attack: fec-zeroed-repair | work per byte {} | honest {} | refused {} of {}",
+        attack as f64 / 100.0,
+        honest as f64 / 100.0,
+        stats.fec_repairs_refused,
+        stats.fec_repairs_received
+    );
+    assert!(attack <= 4 * honest, "{attack} hundredths for a byte, {honest} of an honest peer");
+    assert!(stats.fec_repairs_refused > 9_000, "{}", stats.fec_repairs_refused);
+}
+
 #[test]
 fn what_is_small_is_refused_in_the_parameters() {
     let mut puppet = Puppet::client(&profile("auto"), |parameters, _| parameters.fec_window = Some(15));

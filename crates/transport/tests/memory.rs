@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use support::{
     client_config, client_endpoint,
-    direct::{converse, events},
+    direct::{converse, events, give, sent},
     server_config, server_endpoint,
 };
 use transport::{Endpoint, Event, Handle, Profile, streams::Order};
@@ -18,6 +18,8 @@ use wire::Dir;
 const CONNECTIONS: u16 = 200;
 /// What an idle connection may cost, in bytes.
 const LIMIT: usize = 11 * 1024;
+/// What a connection is charged during its handshake, in bytes.
+const IN_HANDSHAKE: usize = 32 * 1024;
 /// What has to be there at least: a broken count must not pass.
 const PLAUSIBLE: usize = 2 * 1024;
 
@@ -100,9 +102,31 @@ fn measure(name: &str, mut act: impl FnMut(&mut Instant, &mut Pair, &mut Endpoin
     each
 }
 
+/// Bytes per connection of a server whose clients have sent their first flight and no more.
+fn half_open() -> usize {
+    let profile = Profile::default();
+    let mut server = server_endpoint(1, server_config(&profile));
+    let before = allocated();
+    for port in 1..=CONNECTIONS {
+        let mut client = client_endpoint(port.into());
+        client.connect(Instant::ZERO, &client_config(&profile), address(0), "server.test").unwrap();
+        sent(&mut client, Instant::ZERO)
+            .iter()
+            .for_each(|d| give(&mut server, Instant::ZERO, address(port), &d.payload));
+        sent(&mut server, Instant::ZERO);
+    }
+    assert_eq!(server.open_connections(), usize::from(CONNECTIONS));
+    let each = (allocated() - before) / usize::from(CONNECTIONS);
+    println!("in the handshake: {each} bytes per server connection");
+    each
+}
+
 fn main() {
     // What is made once, such as the certificates, is not a connection's.
     measure("warm-up", |_, _, _, _| {});
+    half_open();
+    let in_handshake = half_open();
+    assert!((PLAUSIBLE..=IN_HANDSHAKE).contains(&in_handshake), "{in_handshake} bytes, {IN_HANDSHAKE} are charged");
     let fresh = measure("after the handshake", |_, _, _, _| {});
     let used = measure("after 20 requests", |now, pair, server, served| {
         (0..20).for_each(|_| request(now, pair, server, served));

@@ -367,6 +367,47 @@ fn both_addresses_are_asked_and_the_answer_may_come_from_either() {
     assert_eq!(puppet.events.iter().filter(|event| **event == transport::Event::Migrated).count(), 1);
 }
 
+/// A copied packet with a forged source moves the path in use, and not the address that the peer is known by.
+// RFC 9000 §9.3.2 MUST-1
+#[test]
+fn an_address_counts_once_it_is_validated() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+    let remotes = |puppet: &Puppet| {
+        let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
+        assert!(connection.has_validated_remote());
+        (connection.remote(), connection.validated_remote())
+    };
+    assert_eq!(remotes(&puppet), (client_address(0), client_address(0)));
+    puppet.address = port(7);
+    puppet.send(Level::OneRtt, &[1; 1150]);
+    assert_eq!(remotes(&puppet), (port(7), client_address(0)));
+    // A second forged address, while the first is not decided.
+    puppet.address = port(8);
+    puppet.send(Level::OneRtt, &[1; 1150]);
+    assert_eq!(remotes(&puppet), (port(8), client_address(0)));
+    let datagrams = sent(&mut puppet.victim, puppet.now);
+    let asked = challenges(&mut puppet, &datagrams);
+    let data = asked.iter().find(|(to, _)| *to == port(8)).unwrap().1;
+    puppet.send(Level::OneRtt, &support::puppet::bytes(&[Frame::PathResponse(data)]));
+    assert_eq!(remotes(&puppet), (port(8), port(8)));
+    puppet.address = port(9);
+    puppet.send(Level::OneRtt, &[1; 1150]);
+    assert_eq!(remotes(&puppet), (port(9), port(8)));
+    puppet.wait(Duration::from_secs(10));
+    assert_eq!(remotes(&puppet), (port(8), port(8)), "nobody answered there");
+}
+
+#[test]
+fn the_address_of_a_first_packet_is_not_validated() {
+    let mut puppet = Puppet::client(&Profile::default(), |_, _| {});
+    puppet.flush(&[Level::Initial]);
+    puppet.collect();
+    let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
+    assert_eq!((connection.validated_remote(), connection.has_validated_remote()), (client_address(0), false));
+    let puppet = puppet.connected();
+    assert!(puppet.victim.connection(puppet.handle.unwrap()).unwrap().has_validated_remote());
+}
+
 // RFC 9000 §8.2.1 MUST-1
 #[test]
 fn challenges_cannot_be_foretold() {

@@ -69,7 +69,7 @@ fn told(
         let fate = fate.clone();
         sim.network_mut().link_mut(link).set_script(Script::new(move |packet| fate(link, packet)));
     }
-    let _ = sim.run_until(Instant::from_millis(60_000)).unwrap();
+    let _ = sim.run_until(Instant::from_millis(120_000)).unwrap();
     log.0.lock().unwrap().clone()
 }
 

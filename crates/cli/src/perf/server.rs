@@ -157,7 +157,7 @@ impl Line {
 async fn serve(connection: Connection, sums: &Sums) -> Line {
     let (started, rtt) = (Instant::now(), RttSamples::new());
     connection.set_observer(Box::new(rtt.clone()));
-    let peer = connection.remote_addr().map_or_else(|| "?".to_owned(), |peer| peer.to_string());
+    let peer = connection.remote_address().map_or_else(|| "?".to_owned(), |peer| peer.to_string());
     let counts = Arc::new(Sums::default());
     let reason = loop {
         match connection.accept_bi().await {

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// `tiderace edge run` at work.
 pub(crate) struct Gateway {
-    _program: Program,
+    program: Program,
     pub(crate) address: SocketAddr,
     /// What else it prints.
     pub(crate) lines: Lines<BufReader<ChildStdout>>,
@@ -29,7 +29,12 @@ impl Gateway {
         let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
         let address = line.strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-        Self { _program: program, address, lines }
+        Self { program, address, lines }
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.program.0.id()
     }
 }
 

@@ -18,6 +18,8 @@ use hickory_resolver::{
     proto::rr::{RData, RecordType},
 };
 
+use tiderace::transport::reach::may_refer;
+
 pub use self::record::Offer;
 use self::record::Said;
 
@@ -129,10 +131,10 @@ impl Resolver {
         }
     }
 
-    /// Where an offer is. `own` are the addresses of the name that was asked for.
-    async fn of_offer(&self, offer: &Offer, own: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
+    /// Where an offer is. `bare` are the addresses of the name that was asked for.
+    async fn of_offer(&self, offer: &Offer, bare: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
         let port = offer.port.unwrap_or(port);
-        let own = || own.iter().map(|address| SocketAddr::new(address.ip(), port)).collect::<Vec<_>>();
+        let own = || bare.iter().map(|address| SocketAddr::new(address.ip(), port)).collect::<Vec<_>>();
         let mut addresses = match &offer.target {
             None => own(),
             // RFC 9460 §7.3: the hints serve until the addresses are known, and save a round trip to the name server.
@@ -142,6 +144,7 @@ impl Resolver {
         if addresses.is_empty() {
             addresses = offer.hinted(port);
         }
+        addresses.retain(|address| may_lead(bare, *address));
         addresses.truncate(ADDRESSES);
         addresses
     }
@@ -208,6 +211,14 @@ impl Resolver {
         }
         (alias, Vec::new())
     }
+}
+
+/// Whether an origin at `own` may have its clients go to `to`: an origin on the Internet does not send them to hosts of their own networks.
+/// One without addresses may name any host.
+pub(crate) fn may_lead(own: &[SocketAddr], to: SocketAddr) -> bool {
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let from = if own.is_empty() { std::slice::from_ref(&anywhere) } else { own };
+    from.iter().any(|from| may_refer(from.ip(), to))
 }
 
 /// A name that is looked up as it is, with no domain of the system behind it.

@@ -1,4 +1,5 @@
 //! A name server that knows a few records.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::{
     collections::BTreeMap,
@@ -99,5 +100,9 @@ pub(crate) fn port(port: u16) -> (SvcParamKey, SvcParamValue) {
 }
 
 pub(crate) fn hint(address: &str) -> (SvcParamKey, SvcParamValue) {
-    (SvcParamKey::Ipv4Hint, SvcParamValue::Ipv4Hint(IpHint(vec![A(address.parse().unwrap())])))
+    hints(vec![address.parse().unwrap()])
+}
+
+pub(crate) fn hints(addresses: Vec<std::net::Ipv4Addr>) -> (SvcParamKey, SvcParamValue) {
+    (SvcParamKey::Ipv4Hint, SvcParamValue::Ipv4Hint(IpHint(addresses.into_iter().map(A).collect())))
 }

@@ -53,6 +53,10 @@ pub(super) async fn order(config: &Acme, challenges: &Arc<Challenges>) -> Result
             .challenge(ChallengeType::TlsAlpn01)
             .ok_or("the authority does not offer to look by TLS-ALPN-01")?;
         let name = challenge.identifier().to_string();
+        // Only the names of the order: an authority does not choose what is proved to whom.
+        if !config.names.0.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
+            return Err(format!("the authority asks for a proof for `{name}`, which was not ordered"));
+        }
         let proof = proof(&name, challenge.key_authorization().digest().as_ref())?;
         shown.push(challenges.show(&name, Arc::new(proof)));
         challenge.set_ready().await.map_err(says("the challenge"))?;

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -73,7 +73,7 @@ pub(super) fn validity_of(pem: &[u8]) -> Result<Validity, String> {
 /// Writes a file for its owner alone, as a whole or not at all.
 pub(super) fn write(path: &Path, data: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    crate::folder::private(folder)?;
     let mut next = path.as_os_str().to_owned();
     next.push(".new");
     let next = PathBuf::from(next);

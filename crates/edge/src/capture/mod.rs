@@ -26,7 +26,7 @@ use tiderace::Connection;
 
 use self::watch::Active;
 pub(crate) use self::watch::{KeySpy, ListenerTap, Spy};
-use crate::config;
+use crate::{config, folder};
 
 /// Connections that [`Captures::list`] has at most.
 const LISTED: usize = 1_000;
@@ -145,7 +145,9 @@ impl Captures {
             let figure = |pick: fn(&tiderace::Stats) -> u64| stats.as_ref().map(pick);
             json!({
                 "cid": connection.ids().first().map(ToString::to_string),
-                "client": connection.remote_addr().map(|remote| SocketAddr::new(remote.ip().to_canonical(), remote.port())),
+                "client": connection.remote_address().map(|remote| SocketAddr::new(remote.ip().to_canonical(), remote.port())),
+                // Anybody can claim to be a client until it has shown that it receives.
+                "validated": connection.has_validated_address(),
                 "name": connection.server_name(),
                 "alpn": connection.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned()),
                 "rtt_ms": figure(|stats| stats.smoothed_rtt / 1_000).map(|micros| micros as f64 / 1e3),
@@ -220,10 +222,7 @@ impl Drop for Ending {
 /// A new folder for a bundle, for its owner alone, below `root`; as long as there are fewer than `keep`.
 fn make_folder(root: &Path, keep: usize) -> Result<PathBuf, (String, &'static str)> {
     let cannot = |what: &Path, error: &std::io::Error| (format!("{}: {error}", what.display()), "see capture.folder");
-    let private = |path: &Path, recursive: bool| {
-        std::fs::DirBuilder::new().mode(0o700).recursive(recursive).create(path).map_err(|error| cannot(path, &error))
-    };
-    private(root, true)?;
+    folder::private(root).map_err(|error| cannot(root, &error))?;
     let entries = std::fs::read_dir(root).map_err(|error| cannot(root, &error))?;
     let bundles =
         entries.filter_map(Result::ok).filter(|entry| entry.file_name().to_string_lossy().starts_with("capture-"));
@@ -233,7 +232,7 @@ fn make_folder(root: &Path, keep: usize) -> Result<PathBuf, (String, &'static st
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let path = root.join(format!("capture-{now}"));
-    private(&path, false)?;
+    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| cannot(&path, &error))?;
     Ok(path)
 }
 

@@ -170,7 +170,7 @@ impl Active {
 
     /// Captures a connection that runs, if it is meant.
     pub(super) fn join(self: &Arc<Self>, connection: &Connection) {
-        let Some(remote) = connection.remote_addr() else { return };
+        let Some(remote) = connection.remote_address() else { return };
         let ids = connection.ids();
         let meant = match &self.who {
             Who::Id(wanted) => ids.iter().any(|id| id.to_string() == *wanted),

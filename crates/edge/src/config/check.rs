@@ -55,6 +55,14 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(Fault::new(&[Key("keys"), Key("strikes")], "expected the URL of a Redis")
             .hint("redis://127.0.0.1:6379/ or redis://user:password@host:port/database"));
     }
+    // RFC 8446 §8: where tickets are good at several servers, all have to know which were used.
+    let is_shared = !config.keys.file.is_empty() && strikes.is_empty();
+    if config.transport.early_data && is_shared && !config.keys.copies_do_no_harm {
+        let message = "each gateway with this ring of keys would accept a copy of the same early data";
+        return Err(Fault::new(&[Key("keys"), Key("file")], message).hint(
+            "strikes = \"redis://host:port/\" lets one of them accept it; copies-do-no-harm = true says that all may",
+        ));
+    }
     if !config.metrics.listen.is_empty() {
         address(&config.metrics.listen).map_err(|message| Fault::new(&[Key("metrics"), Key("listen")], message))?;
     }
@@ -62,8 +70,12 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(Fault::new(&[Key("capture"), Key("enabled")], "nobody could ask for a capture")
             .hint("[admin] with socket = \"edge.sock\""));
     }
-    if config.limits.connections == 0 || config.limits.requests_per_connection == 0 {
+    let limits = &config.limits;
+    if limits.connections == 0 || limits.requests_per_connection == 0 || limits.back_end_requests == 0 {
         return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
+    }
+    if limits.connection_memory.0 < 1 << 20 {
+        return Err(Fault::new(&[Key("limits"), Key("connection-memory")], "expected at least 1 MiB"));
     }
     if config.routes.is_empty() && config.streams.is_empty() {
         return Err(Fault::new(
@@ -74,8 +86,11 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for (number, route) in config.routes.iter().enumerate() {
         check_route(number, route)?;
+        let form = |route: &Route| {
+            crate::path::normal(&route.path).map(|normal| normal.path.trim_end_matches('/').to_owned()).ok()
+        };
         let earlier = config.routes[..number].iter().position(|other| {
-            other.path == route.path && (other.host == route.host || overlap(&other.host, &route.host))
+            form(other) == form(route) && (other.host == route.host || overlap(&other.host, &route.host))
         });
         if let Some(earlier) = earlier {
             let message = format!("route {} has the same host and path", earlier + 1);
@@ -182,6 +197,12 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     if !route.path.starts_with('/') || route.path.contains(['?', '#']) {
         return Err(Fault::new(&at("path"), format!("expected a path that begins with `/`, found `{}`", route.path)));
     }
+    // No path of a request has another form, so the route would never be taken.
+    if !crate::path::normal(&route.path).is_ok_and(|normal| normal.loose.is_empty()) {
+        let message =
+            format!("expected a path without `%2F`, `;`, backslashes and `..` above its root, found `{}`", route.path);
+        return Err(Fault::new(&at("path"), message));
+    }
     match (route.to.0.is_empty(), route.files.is_empty()) {
         (true, true) => {
             return Err(Fault::new(&[Key("route"), Number(number)], "expected `to` or `files`").hint(
@@ -190,6 +211,9 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
         }
         (false, false) => return Err(Fault::new(&at("files"), "expected either `to` or `files`, found both")),
         _ => {}
+    }
+    if route.requests == 0 {
+        return Err(Fault::new(&at("requests"), "a limit of 0 serves nobody; expected at least 1"));
     }
     for to in &route.to.0 {
         back_end(to).map_err(|message| {
@@ -212,6 +236,9 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     }
     if !tls.verify && !tls.roots.is_empty() {
         return Err(Fault::new(&at("tls"), "`roots` are for certificates that are verified, and `verify` is off"));
+    }
+    if route.symlinks_outside && route.files.is_empty() {
+        return Err(Fault::new(&at("symlinks-outside"), "expected `files`: a back end has no symbolic links"));
     }
     if route.health.is_some() && route.to.0.is_empty() {
         return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
@@ -427,6 +454,17 @@ to = "tcp://127.0.0.1:6379"
                 "https",
             ),
             ("to = \"http:", "tunnels = \"a b\"\nto = \"http:", 6, "route[1].tunnels", "connect-udp"),
+            (
+                "\n[[route]]",
+                "\n[keys]\nfile = \"ring\"\n[transport]\nearly-data = true\n[[route]]",
+                6,
+                "keys.file",
+                "copies-do-no-harm = true",
+            ),
+            ("\"/files\"", "\"/a/../..\"", 10, "route[2].path", ""),
+            ("\"/files\"", "\"/a%2fb\"", 10, "route[2].path", ""),
+            ("\"/files\"", "\"/a;b\"", 10, "route[2].path", ""),
+            ("to = \"http://127", "symlinks-outside = true\nto = \"http://127", 6, "route[1].symlinks-outside", ""),
             ("\n[[route]]", "\n[acme]\nnames = \"a.example\"\n[[route]]", 6, "acme.names", "terms"),
             ("\n[[route]]", "\n[acme]\nnames = \"*.example\"\nterms-agreed = true\n[[route]]", 6, "acme.names", "each"),
             ("\n[[route]]", "\n[capture]\nenabled = true\n[[route]]", 6, "capture.enabled", "edge.sock"),

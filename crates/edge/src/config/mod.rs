@@ -193,8 +193,27 @@ section! {
         fields: Size = Size(64 * 1024),
         /// A request's fields have to come within this time; an idle connection of HTTP/1.1 ends after it.
         fields_timeout: Span = Span::secs(30),
-        /// The next part of a request's content has to come within this time.
+        /// While the gateway waits for a request's content, `content-progress` of it has to come in each interval of this length, or
+        /// the rest of it. Once the back end has answered any part is enough.
         content_timeout: Span = Span::secs(60),
+        /// Bytes of content that have to come in each `content-timeout`.
+        content_progress: Size = Size(16 * 1024),
+        /// A client that takes nothing of what is sent to it for this long is let go: its stream in HTTP/3 and HTTP/2, its connection
+        /// in HTTP/1.1 and where TCP is stuck.
+        read_timeout: Span = Span::secs(60),
+        /// Requests that a client may give up within 10 s on one connection of HTTP/3 or HTTP/2. One that gives up more loses
+        /// the connection.
+        cancelled_requests: u32 = 200,
+        /// Memory that all clients together can make the gateway hold. 0 B: a quarter of the machine's, or of what its cgroup allows.
+        /// When three quarters of it are held new connections are refused, and when all of it is those that hold most are closed. It
+        /// stays what it was at the start.
+        memory: Size = Size(0),
+        /// Memory that one client can make the gateway hold on one connection: 1 MiB at first, and so much when receive windows have
+        /// grown. The buffers of each request that is with a back end come to it, with 16 KiB. At least 1 MiB.
+        connection_memory: Size = Size(4 * 1024 * 1024),
+        /// Requests and streams that are with all back ends at a time, each of which takes a connection where it is not HTTP/2. More
+        /// wait for `queue-timeout` of their route.
+        back_end_requests: usize = 4_096,
         /// TLS has to be done within this time.
         handshake_timeout: Span = Span::secs(10),
     }
@@ -209,6 +228,9 @@ section! {
         /// Where it is noted which early data was used, so that it is accepted once: `redis://host:port/` for a Redis that all
         /// gateways share; empty for the memory of this process.
         strikes: String = String::new(),
+        /// Take early data with the keys of `file` also without `strikes`: each gateway that has them then accepts a copy of it
+        /// once, so say that requests which happen as often as there are gateways do no harm.
+        copies_do_no_harm: bool = false,
     }
 }
 
@@ -267,10 +289,16 @@ section! {
         to: Many = Many::default(),
         /// A directory whose files are served.
         files: String = String::new(),
+        /// Symbolic links in `files` may lead out of the directory. Without, what they lead to outside is not found.
+        symlinks_outside: bool = false,
         /// Leave `path` out of what the back end is asked for.
         strip: bool = false,
         /// A connection to a back end has to be there within this time.
         connect_timeout: Span = Span::secs(5),
+        /// Requests that are with one of the back ends at a time, each of which takes a connection where it is not HTTP/2. More wait.
+        requests: usize = 512,
+        /// A request that waits for so long is answered with 503 and `retry-after`.
+        queue_timeout: Span = Span::secs(10),
         /// The fields of a response have to come within this time.
         timeout: Span = Span::secs(60),
         /// How often a request is tried again, with another back end if there is one: when none got it, or when it is

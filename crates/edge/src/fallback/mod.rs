@@ -26,7 +26,7 @@ use self::{
 use crate::{admission::key, config::Config, metrics::FallbackFigures};
 
 /// A client that was told so long ago had time to come.
-const TIME_TO_COME: Duration = Duration::from_secs(60);
+pub(crate) const TIME_TO_COME: Duration = Duration::from_secs(60);
 /// So long after a client came over TCP its first packet over UDP may still come: it may try both at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A client is not counted again for so long, unless it comes over QUIC meanwhile.

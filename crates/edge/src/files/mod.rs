@@ -1,14 +1,16 @@
 //! Static files: a directory as a site.
 //!
-//! `path` says which file a request means, this module what is answered, `reading` brings the content, from the `store` where
-//! that has it.
+//! `path` says which file a request means, `beneath` finds it and nothing outside of the directory, this module says what is answered,
+//! `reading` brings the content, from the `store` where that has it.
 
+mod beneath;
 mod path;
 mod reading;
 mod store;
 
 use std::{
-    fs::{Metadata, metadata},
+    fs::Metadata,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::UNIX_EPOCH,
@@ -19,11 +21,15 @@ use http_body_util::BodyExt;
 
 pub(crate) use self::store::Store;
 use self::{
+    beneath::For,
     path::{kind, relative},
     reading::{Part, Source},
     store::Version,
 };
-use crate::body::{AnyBody, full};
+use crate::{
+    body::{AnyBody, full},
+    config::Route,
+};
 
 /// A directory that is served.
 pub(crate) struct Files {
@@ -31,11 +37,30 @@ pub(crate) struct Files {
     root: PathBuf,
     /// The beginning of request paths that stands for the directory, without a slash at its end.
     prefix: String,
+    /// Symbolic links may lead out of the directory.
+    may_leave: bool,
 }
 
 impl Files {
-    pub(crate) fn new(root: &str, prefix: &str, store: Arc<Store>) -> Self {
-        Self { store, root: root.into(), prefix: prefix.trim_end_matches('/').to_owned() }
+    pub(crate) fn new(route: &Route, store: Arc<Store>) -> Self {
+        let prefix = route.path.trim_end_matches('/').to_owned();
+        Self { store, root: (&route.files).into(), prefix, may_leave: route.symlinks_outside }
+    }
+
+    fn look(&self, relative: &Path) -> io::Result<Metadata> {
+        beneath::open(&self.root, relative, For::Looking, self.may_leave)?.metadata()
+    }
+
+    /// What is served of a file that looks like `metadata`. It is opened, unless all of it is in memory.
+    fn found(&self, relative: &Path, metadata: &Metadata) -> io::Result<Found> {
+        let source = match Source::kept(Version::of(metadata), &self.store) {
+            Some(source) => source,
+            None if metadata.is_file() => {
+                Source::open(beneath::open(&self.root, relative, For::Reading, self.may_leave)?, &self.store)?
+            }
+            None => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(Found { source, kind: kind(relative) })
     }
 
     /// Answers a request.
@@ -47,12 +72,11 @@ impl Files {
         }
         let path = request.uri().path();
         let rest = path.strip_prefix(&self.prefix).unwrap_or(path);
-        let Some(relative) = relative(rest) else { return plain(StatusCode::NOT_FOUND) };
-        let mut file = self.root.join(relative);
-        let found = match metadata(&file) {
+        let Some(mut file) = relative(rest) else { return plain(StatusCode::NOT_FOUND) };
+        let found = match self.look(&file) {
             Ok(found) if found.is_dir() && path.ends_with('/') => {
                 file.push("index.html");
-                metadata(&file)
+                self.look(&file)
             }
             Ok(found) if found.is_dir() => {
                 let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
@@ -61,7 +85,7 @@ impl Files {
             _ if path.ends_with('/') => return plain(StatusCode::NOT_FOUND),
             found => found,
         };
-        match found.and_then(|found| Found::new(&file, &found, &self.store)) {
+        match found.and_then(|found| self.found(&file, &found)) {
             Ok(found) => found.answer(request.method(), request.headers()),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => plain(StatusCode::FORBIDDEN),
             Err(_) => plain(StatusCode::NOT_FOUND),
@@ -100,17 +124,6 @@ struct Found {
 }
 
 impl Found {
-    /// Opens a file, unless all of it is in memory.
-    fn new(path: &Path, metadata: &Metadata, store: &Arc<Store>) -> std::io::Result<Self> {
-        let source = match Source::kept(Version::of(metadata), store) {
-            Some(source) => source,
-            // Opening waits for whoever writes to a pipe.
-            None if metadata.is_file() => Source::open(path, store)?,
-            None => return Err(std::io::ErrorKind::NotFound.into()),
-        };
-        Ok(Self { source, kind: kind(path) })
-    }
-
     /// What is the same as long as the file is the same.
     fn tag(&self) -> String {
         let version = self.source.version();

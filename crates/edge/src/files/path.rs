@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 /// The path below the directory that a request's path means; `None` when it would lead out of it, or to a hidden file.
 pub(super) fn relative(path: &str) -> Option<PathBuf> {
-    let decoded = decode(path)?;
     let mut relative = PathBuf::new();
-    for segment in decoded.split('/').filter(|segment| !segment.is_empty()) {
-        // `.` and `..` and whatever is hidden; a backslash or a NUL is never what a site means.
-        if segment.starts_with('.') || segment.contains(['\\', '\0']) {
+    for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+        let segment = decode(segment)?;
+        // `.` and `..` and whatever is hidden; a backslash or a NUL is never what a site means, and no name has a slash.
+        if segment.starts_with('.') || segment.contains(['\\', '\0', '/']) {
             return None;
         }
         relative.push(segment);
@@ -74,6 +74,8 @@ mod tests {
             ("/%2e%2e/x", None),
             ("/a/%2E./x", None),
             ("/..%2fx", None),
+            ("/a%2fb", None),
+            ("/a%2f", None),
             ("/.git/config", None),
             ("/a\\..\\x", None),
             ("/a%00.txt", None),

@@ -4,7 +4,6 @@ use std::{
     fs::File,
     future::Future,
     io::{ErrorKind, Result},
-    path::Path,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -38,9 +37,8 @@ impl Source {
         Some(Self { store: store.clone(), version, from: From::Memory(data) })
     }
 
-    /// A file that is opened. It may be another one than was seen under its name before.
-    pub(super) fn open(path: &Path, store: &Arc<Store>) -> Result<Self> {
-        let file = File::open(path)?;
+    /// A file that was opened. It may be another one than was seen under its name before.
+    pub(super) fn open(file: File, store: &Arc<Store>) -> Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(ErrorKind::NotFound.into());
@@ -187,7 +185,7 @@ mod tests {
         let input = format!("if={}", file.path().display());
         let forgotten = Command::new("dd").args([&input, "iflag=nocache", "count=0", "status=none"]).status();
         assert!(forgotten.unwrap().success());
-        let source = || Source::open(file.path(), &Arc::default()).unwrap();
+        let source = || Source::open(File::open(file.path()).unwrap(), &Arc::default()).unwrap();
         assert!(part(source(), 900_000, 5).await.unwrap() == content()[900_000..900_005]);
         assert!(part(source(), 100, 999_000).await.unwrap() == content()[100..999_100]);
         assert_eq!(part(source(), 0, 0).await.unwrap(), "");
@@ -197,7 +195,7 @@ mod tests {
     async fn a_file_that_becomes_shorter_breaks_off() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&content()).unwrap();
-        let source = Source::open(file.path(), &Arc::default()).unwrap();
+        let source = Source::open(File::open(file.path()).unwrap(), &Arc::default()).unwrap();
         file.as_file().set_len(500_000).unwrap();
         assert!(part(source, 0, 1_000_000).await.is_err());
     }

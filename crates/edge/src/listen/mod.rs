@@ -3,6 +3,7 @@
 //! Each worker has sockets of its own for both, so that a connection never leaves its thread.
 
 mod quic;
+mod stall;
 mod tcp;
 
 pub(crate) use self::{
@@ -17,7 +18,8 @@ use tiderace::Endpoint;
 use tokio::sync::watch;
 
 use crate::{
-    config::Config,
+    body::Pace,
+    config::{Config, Limits},
     generation::{Generation, Shared},
     worker::Workers,
 };
@@ -58,6 +60,11 @@ impl Entrance {
         let text = format!("h3=\":{}\"; ma={age}{asks}", self.local.port());
         http3.then(|| HeaderValue::from_str(&text).expect("numbers and tokens"))
     }
+}
+
+/// How fast clients have to send the content of requests.
+fn pace(limits: &Limits) -> Pace {
+    Pace { interval: limits.content_timeout.0, progress: limits.content_progress.0 }
 }
 
 impl Listener {

@@ -15,7 +15,7 @@ use tiderace::{
 };
 use tokio::sync::watch;
 
-use super::Entrance;
+use super::{Entrance, pace};
 use crate::{
     admission::Refusal,
     body::{incoming, untimed},
@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What is sent at full speed costs the same with an eighth of the transport's 4 MiB.
 const SEND_BUFFER: u64 = 512 * 1024;
 
+/// Bytes of datagrams that wait in each direction: they are carried at once, and what is behind them on the way is late anyway.
+const DATAGRAM_QUEUE: u64 = 256 * 1024;
+
 /// How QUIC sends where no policy says otherwise.
 pub(crate) fn profile(config: &Config) -> Profile {
     Profile {
@@ -45,11 +48,15 @@ pub(crate) fn profile(config: &Config) -> Profile {
         congestion: config.transport.congestion.parse().expect("the configuration was checked"),
         idle_timeout: config.transport.idle_timeout.0,
         handshake_timeout: config.limits.handshake_timeout.0,
+        datagram_queue: DATAGRAM_QUEUE,
         // RFC 9114 §6.1 SHOULD-1, SHOULD-2, RFC 9114 §6.2 MUST-1, SHOULD-1, RFC 9114 §6.2.1 SHOULD-1: the defaults have room for more
         // RFC 9114 §5.1 SHOULD NOT-1: nothing keeps a connection open that its client does not use
         streams: StreamsConfig {
             max_streams_bidi: config.limits.requests_per_connection.into(),
             send_buffer: SEND_BUFFER,
+            // The transport permits twice the window of a connection.
+            receive_window_max: (config.limits.connection_memory.0 / 2)
+                .max(StreamsConfig::default().receive_window_connection),
             ..StreamsConfig::default()
         },
         ..Profile::default()
@@ -89,6 +96,7 @@ pub(super) fn open(
         runtimes: workers.handles().to_vec(),
         handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
+        memory: Some(shared.memory.process().clone()),
         tap: Some(Arc::new(ListenerTap { captures: shared.keeping.captures.clone(), local })),
         visits: Some(shared.fallbacks.clone()),
     };
@@ -109,9 +117,9 @@ pub(super) async fn accept(
     mut close: watch::Receiver<bool>,
 ) {
     loop {
-        let early = entrance.shared.current().config.transport.early_data;
+        // With its early data, if TLS has accepted that: the configuration may change while this waits.
         let connection = tokio::select! {
-            connection = endpoint.accept_at(worker, early) => connection,
+            connection = endpoint.accept_at(worker, true) => connection,
             // Handshakes that were under way are let in as long as somebody holds the listener.
             closed = close.changed() => match closed {
                 Ok(()) => continue,
@@ -124,30 +132,26 @@ pub(super) async fn accept(
 }
 
 async fn serve(connection: Connection, entrance: Entrance) {
-    let Some(remote) = connection.remote_addr() else { return };
+    let Some(remote) = connection.remote_address() else { return };
     let shared = entrance.shared.clone();
     let generation = shared.current();
     let limits = &generation.config.limits;
-    let place = shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
-    let _place = match place {
+    // Connections that are accepted with their early data may have come from anywhere.
+    let is_validated = connection.has_validated_address() == Some(true);
+    let place = shared.admission.enter_unvalidated(limits.connections);
+    let mut place = match place {
         Ok(place) => place,
-        Err(refusal) => {
-            let reason = if refusal == Refusal::Total { "total" } else { "address" };
-            shared.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
-            connection.close(EXCESSIVE_LOAD, b"too many connections");
-            return;
-        }
+        Err(refusal) => return refuse(&connection, refusal, &shared),
     };
+    if is_validated && let Err(refusal) = place.count_for(remote.ip(), limits.connections_per_address) {
+        return refuse(&connection, refusal, &shared);
+    }
     let _listed = shared.keeping.captures.enlist(&connection);
     let alpn = connection.alpn().unwrap_or_default();
     let is_h3 = alpn == h3_quic::ALPN;
     let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };
     shared.metrics.connections.get_or_create(&label).inc();
     shared.metrics.connections_total.get_or_create(&label).inc();
-    if let Some(news) = shared.offers.come(remote.ip()) {
-        let told = ResultLabels { protocol: "h3", result: news.name() };
-        shared.metrics.alt_svc_clients.get_or_create(&told).inc();
-    }
     let version = match connection.version() {
         Some(0x1) => "1",
         Some(0x6b33_43cf) => "2",
@@ -179,7 +183,20 @@ async fn serve(connection: Connection, entrance: Entrance) {
             },
         }
     };
-    tokio::join!(serving, time_handshake(&connection, &entrance));
+    // What is kept by address waits until the address is known to be the client's; it is the same as in the first packet.
+    let knowing = async {
+        if connection.established().await.is_err() {
+            return;
+        }
+        if !is_validated && let Err(refusal) = place.count_for(remote.ip(), limits.connections_per_address) {
+            return refuse(&connection, refusal, &shared);
+        }
+        if let Some(news) = shared.offers.come(remote.ip()) {
+            let told = ResultLabels { protocol: "h3", result: news.name() };
+            shared.metrics.alt_svc_clients.get_or_create(&told).inc();
+        }
+    };
+    tokio::join!(serving, knowing, time_handshake(&connection, &entrance));
     if let Some(stats) = connection.stats() {
         write_down(&shared.metrics, &stats);
         if let Some(course) = &course {
@@ -187,6 +204,13 @@ async fn serve(connection: Connection, entrance: Entrance) {
         }
     }
     shared.metrics.connections.get_or_create(&label).dec();
+}
+
+/// Closes a connection for which there is no place.
+fn refuse(connection: &Connection, refusal: Refusal, shared: &Shared) {
+    let reason = if refusal == Refusal::Total { "total" } else { "address" };
+    shared.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
+    connection.close(EXCESSIVE_LOAD, b"too many connections");
 }
 
 /// Writes down how long the handshake has taken, when it is complete.
@@ -228,21 +252,27 @@ async fn serve_h3(
     let options = h3_quic::server::Options {
         max_fields: limits.fields.0,
         fields_timeout: limits.fields_timeout.0,
+        write_timeout: limits.read_timeout.0,
+        max_requests: limits.requests_per_connection as usize,
+        max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
         compression: entrance.shared.compression.clone(),
     };
+    // It is gone already.
+    let Some(memory) = connection.memory_budget() else { return };
     let (shared, quic) = (entrance.shared.clone(), connection.clone());
     let service = move |request: Request<h3_quic::RequestBody>| {
-        let (shared, quic, course) = (shared.clone(), quic.clone(), course.clone());
+        let (shared, quic, course, memory) = (shared.clone(), quic.clone(), course.clone(), memory.clone());
         async move {
-            let patience = shared.current().config.limits.content_timeout.0;
-            // The client may have moved since.
-            let remote = quic.remote_addr().unwrap_or(remote);
+            let pace = pace(&shared.current().config.limits);
+            // The client may have moved since. Where it has not shown that it receives, it is not.
+            let remote = quic.remote_address().unwrap_or(remote);
             let early = (!quic.is_established()).then_some(quic);
-            let peer = Peer { remote, protocol: "h3", alt_svc: None, early, course };
+            let peer = Peer { remote, protocol: "h3", alt_svc: None, early, course, memory: memory.clone() };
             // Who has something else in mind than a request may be silent for as long as it likes.
             let is_tunnel = request.extensions().get::<h3_quic::Protocol>().is_some();
-            let request = request.map(|body| if is_tunnel { untimed(body) } else { incoming(body, patience) });
+            let request =
+                if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
             gateway::answer(&shared, request, peer).await
         }
     };

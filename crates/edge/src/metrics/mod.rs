@@ -113,6 +113,9 @@ pub struct Metrics {
     pub(crate) field_bytes: Family<FormLabels, Gauge<f64, AtomicU64>>,
     pub(crate) file_bytes: Family<SourceLabel, Gauge<f64, AtomicU64>>,
     pub(crate) file_memory: Gauge<f64, AtomicU64>,
+    pub(crate) memory: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) memory_refused: Counter,
+    pub(crate) memory_closed: Family<ReasonLabel, Counter>,
     pub(crate) streams: Family<ResultLabels, Counter>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
@@ -223,6 +226,21 @@ impl Default for Metrics {
                 Family::default()
             ),
             file_memory: figure!("file_memory_bytes", "Bytes of files in the memory of the process", Gauge::default()),
+            memory: figure!(
+                "memory_bytes",
+                "Memory that clients make the process hold (held), and all that it may be (limit)",
+                Family::default()
+            ),
+            memory_refused: figure!(
+                "memory_refused",
+                "Connections over TCP refused because memory was scarce",
+                Counter::default()
+            ),
+            memory_closed: figure!(
+                "memory_closed",
+                "Connections over TCP closed because they held most when memory was used up",
+                Family::default()
+            ),
             streams: figure!("streams", "Streams of other protocols, by result", Family::default()),
             reloads: figure!("reloads", "Reloads, by result", Family::default()),
             certificate_orders: figure!(

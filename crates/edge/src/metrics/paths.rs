@@ -26,32 +26,25 @@ pub(crate) struct PolicyLabels {
 
 /// The same, by kind of handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PolicyHandshakeLabels {
-    pub(crate) policy: String,
-    pub(crate) arm: &'static str,
-    pub(crate) listener: String,
-    pub(crate) kind: &'static str,
-}
-
-impl PolicyLabels {
-    fn of_kind(&self, kind: &'static str) -> PolicyHandshakeLabels {
-        let Self { policy, arm, listener } = self.clone();
-        PolicyHandshakeLabels { policy, arm, listener, kind }
-    }
+struct PolicyHandshakeLabels {
+    #[prometheus(flatten)]
+    of: PolicyLabels,
+    kind: &'static str,
 }
 
 type By<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// From a neighbour to a satellite, in seconds.
+const ROUND_TRIPS: [f64; 16] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0];
+
 fn round_trips() -> Histogram {
-    Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0])
+    Histogram::new(ROUND_TRIPS)
 }
 
 /// A handshake takes a round trip or two, or more timeouts than that.
 fn handshakes() -> Histogram {
-    Histogram::new([
-        0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0,
-    ])
+    Histogram::new(ROUND_TRIPS.into_iter().chain([5.0, 10.0]))
 }
 
 fn losses() -> Histogram {
@@ -181,7 +174,8 @@ impl PolicyFigures {
             }
         }
         if let Some((kind, seconds)) = shown.handshake {
-            self.handshake.get_or_create(&labels.of_kind(kind)).observe(seconds);
+            let labels = PolicyHandshakeLabels { of: labels.clone(), kind };
+            self.handshake.get_or_create(&labels).observe(seconds);
         }
     }
 }

@@ -15,7 +15,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use tokio::task::AbortHandle;
+use tokio::{sync::Semaphore, task::AbortHandle};
 
 use super::health;
 use crate::{
@@ -32,6 +32,9 @@ const PASSED_OVER: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(60);
 /// Unused connections to a back end that a worker keeps.
 const KEPT_COUNT: usize = 128;
+/// Bytes of an answer that a connection of HTTP/1.1 reads before somebody asks for them, which bounds its fields, too; and of a request
+/// that wait to be sent.
+const BUFFER: usize = 32 * 1024;
 
 /// Versions that a back end has chosen.
 const HTTP1: u8 = 1;
@@ -47,6 +50,10 @@ pub(crate) struct BackEnd {
     protocol: Protocol,
     connect_timeout: Duration,
     health: Option<Health>,
+    /// Places for requests.
+    places: Arc<Semaphore>,
+    /// So many.
+    requests: usize,
     trust: Trust,
     /// The name that its certificate has to have, when it is not the host's.
     server_name: String,
@@ -94,6 +101,7 @@ impl BackEnd {
                 let connector = HttpsConnector::new(connector, config.clone(), is_tls, name.clone());
                 let mut builder = Client::builder(TokioExecutor::new());
                 builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
+                builder.http1_max_buf_size(BUFFER).http2_max_send_buf_size(BUFFER);
                 builder.http2_only(protocol == Protocol::Http2).set_host(is_tls);
                 builder.build(connector)
             };
@@ -105,6 +113,8 @@ impl BackEnd {
             protocol,
             connect_timeout: route.connect_timeout.0,
             health: route.health.clone(),
+            places: Arc::new(Semaphore::new(route.requests.min(Semaphore::MAX_PERMITS))),
+            requests: route.requests,
             trust: trust.clone(),
             server_name: route.tls.name.clone(),
             pools: pools(&[b"h2", b"http/1.1"]),
@@ -126,7 +136,13 @@ impl BackEnd {
     /// Whether this is what `route`, which believes `trust`, means by `to`.
     pub(super) fn is_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
         let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
-        self.to == to && self.connect_timeout == route.connect_timeout.0 && self.health == route.health && same_tls
+        let same_limits = self.requests == route.requests && self.connect_timeout == route.connect_timeout.0;
+        self.to == to && same_limits && self.health == route.health && same_tls
+    }
+
+    /// Places for requests, one for each that may be with it at a time.
+    pub(super) fn places(&self) -> Arc<Semaphore> {
+        self.places.clone()
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Fields that concern one connection only (RFC 9110 §7.6.1), and those that would let a client speak for the gateway.
+/// Fields that concern one connection only (RFC 9110 §7.6.1).
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -16,11 +16,81 @@ const HOP_BY_HOP: [&str; 8] = [
     "trailer",
 ];
 
+/// Fields in which a gateway speaks about a client, or that back ends take for another path or another proxy than the request's; with
+/// everything that begins with `x-forwarded-`.
+const GATEWAYS: [&str; 12] = [
+    "forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "fastly-client-ip",
+    "x-original-url",
+    "x-rewrite-url",
+    "early-data",
+    // A CGI program takes it for its own setting (HTTP_PROXY).
+    "proxy",
+];
+
+/// Fields that frame or address a message: their names in another spelling are nobody's.
+const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "content-type"];
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// RFC 8470 §5.1.
 pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
+
+/// Whether only the gateway may say this about a request. CGI and its like fold what is neither letter nor digit into one
+/// character, so `x_forwarded.for` is `x-forwarded-for`.
+fn is_gateways(name: &str) -> bool {
+    let folds_to = |own: &str| {
+        name.len() == own.len()
+            && name
+                .bytes()
+                .zip(own.bytes())
+                .all(|(byte, own)| byte == own || own == b'-' && !byte.is_ascii_alphanumeric())
+    };
+    let forwarded = name.get(.."x-forwarded-".len()).is_some_and(|start| {
+        start
+            .bytes()
+            .zip("x-forwarded-".bytes())
+            .all(|(byte, own)| byte == own || own == b'-' && !byte.is_ascii_alphanumeric())
+    });
+    forwarded || GATEWAYS.iter().any(|own| folds_to(own)) || FRAMING.iter().any(|own| *own != name && folds_to(own))
+}
+
+/// Takes away what only the gateway may say about a request.
+fn strip_gateways(fields: &mut HeaderMap) {
+    let named: Vec<HeaderName> = fields.keys().filter(|name| is_gateways(name.as_str())).cloned().collect();
+    for name in named {
+        fields.remove(name);
+    }
+}
+
+/// Takes away what has no place in the trailers of a request (RFC 9110 §6.5.1).
+pub(crate) fn strip_request_trailers(fields: &mut HeaderMap) {
+    strip_trailers(fields);
+    strip_gateways(fields);
+}
+
+/// Takes away what has no place in trailers: what concerns a connection, frames a message, routes it, or says who asks.
+pub(crate) fn strip_trailers(fields: &mut HeaderMap) {
+    strip(fields);
+    for name in [
+        header::HOST,
+        header::CONTENT_LENGTH,
+        header::TE,
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::SET_COOKIE,
+        header::ALT_SVC,
+    ] {
+        fields.remove(name);
+    }
+}
 
 /// Takes away what concerns the connection it came on.
 // RFC 9114 §4.2 MUST-4: over HTTP/3 it would make an answer malformed
@@ -54,10 +124,7 @@ pub(crate) fn strip(fields: &mut HeaderMap) {
 /// Says who asks, in place of what the client may have said about itself.
 pub(crate) fn introduce(fields: &mut HeaderMap, client: IpAddr, host: &str, early: bool) {
     let value = |text: &str| HeaderValue::from_str(text).ok();
-    fields.remove(&FORWARDED_FOR);
-    fields.remove("forwarded");
-    fields.remove(&FORWARDED_HOST);
-    fields.remove(&EARLY_DATA);
+    strip_gateways(fields);
     fields.extend(value(&client.to_canonical().to_string()).map(|client| (FORWARDED_FOR, client)));
     fields.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
     if let Some(host) = value(host) {
@@ -97,8 +164,54 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_like_the_gateways_is_the_clients() {
+        let own = [
+            ("x-forwarder", "1"),
+            ("x_forwarded", "1"),
+            ("x-real-ipx", "1"),
+            ("content-length", "5"),
+            ("content-type", "a/b"),
+            ("x_own_field", "1"),
+            ("proxies", "1"),
+        ];
+        let mut fields = map(&own);
+        strip_gateways(&mut fields);
+        assert_eq!(fields, map(&own));
+        let mut trailers = map(&[
+            ("x_forwarded_for", "10.0.0.1"),
+            ("host", "a"),
+            ("content-length", "5"),
+            ("connection", "close"),
+            ("grpc-status", "0"),
+        ]);
+        strip_request_trailers(&mut trailers);
+        assert_eq!(trailers, map(&[("grpc-status", "0")]));
+    }
+
+    #[test]
     fn a_client_does_not_introduce_itself() {
-        let mut fields = map(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "http"), ("early-data", "1")]);
+        let mut fields = map(&[
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x_forwarded_for", "10.0.0.1"),
+            ("x-forwarded_for", "10.0.0.1"),
+            ("x.forwarded.for", "10.0.0.1"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-port", "1"),
+            ("x_forwarded_anything", "1"),
+            ("forwarded", "for=10.0.0.1"),
+            ("x-real-ip", "10.0.0.1"),
+            ("x_real_ip", "10.0.0.1"),
+            ("true-client-ip", "10.0.0.1"),
+            ("cf-connecting-ip", "10.0.0.1"),
+            ("cf_connecting_ip", "10.0.0.1"),
+            ("x-original-url", "/admin"),
+            ("x-rewrite-url", "/admin"),
+            ("proxy", "http://10.0.0.1"),
+            ("early-data", "1"),
+            ("early_data", "1"),
+            ("content_length", "5"),
+            ("transfer_encoding", "chunked"),
+        ]);
         introduce(&mut fields, "::ffff:192.0.2.7".parse().unwrap(), "example.org", false);
         assert_eq!(
             fields,

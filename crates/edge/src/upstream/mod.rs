@@ -20,10 +20,11 @@ use std::{
 use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(crate) use self::back_end::BackEnd;
 use crate::{
-    body::{AnyBody, full},
+    body::{AnyBody, full, with_fate},
     config::Route,
     metrics::{BackEndResult, Metrics},
     trust::Trust,
@@ -35,8 +36,18 @@ pub(crate) struct Upstream {
     back_ends: Vec<Arc<BackEnd>>,
     next: AtomicUsize,
     timeout: Duration,
+    queue_timeout: Duration,
     retries: u32,
+    /// Places for requests with all back ends together.
+    places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+}
+
+/// The place of a request with a back end, among all and among those of that one.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _all: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
 }
 
 /// Why a route has no answer.
@@ -49,6 +60,8 @@ pub(crate) struct Failure {
 /// An answer, and how it was come by.
 pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
+    /// The request's place with the back end, which it keeps until its answer has ended.
+    pub(crate) place: Place,
     pub(crate) back_end: String,
     pub(crate) tries: u32,
 }
@@ -63,6 +76,7 @@ impl Upstream {
         route: &Route,
         known: &mut Vec<Arc<BackEnd>>,
         workers: &Workers,
+        places: &Arc<Semaphore>,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, String> {
         let trust = if route.tls.verify { Trust::read(&route.tls.roots)? } else { Trust::Anybody };
@@ -82,6 +96,8 @@ impl Upstream {
             back_ends,
             next: AtomicUsize::new(0),
             timeout: route.timeout.0,
+            queue_timeout: route.queue_timeout.0,
+            places: places.clone(),
             retries: route.retries.into(),
             metrics: metrics.clone(),
         })
@@ -103,9 +119,20 @@ impl Upstream {
             .unwrap_or(&self.back_ends[first % count])
     }
 
+    /// Waits for a place with a back end; `None` when there is none in time.
+    async fn enter(&self, back_end: &BackEnd) -> Option<Place> {
+        let waiting = async {
+            // The own one first: whoever waits for a slow back end takes no place from requests for others.
+            let own = back_end.places().acquire_owned().await.ok()?;
+            Some(Place { _own: own, _all: self.places.clone().acquire_owned().await.ok()? })
+        };
+        tokio::time::timeout(self.queue_timeout, waiting).await.ok()?
+    }
+
     /// Sends a request, whose fields are ready for the way, to a back end.
     pub(crate) async fn send(&self, request: Request<AnyBody>) -> Result<Answer, Failure> {
         let (head, body) = request.into_parts();
+        let (body, fate) = with_fate(body);
         let no_content = body.is_end_stream();
         let idempotent = matches!(
             head.method,
@@ -117,6 +144,11 @@ impl Upstream {
         loop {
             tries += 1;
             let back_end = self.choose(failed.as_ref()).clone();
+            let Some(place) = self.enter(&back_end).await else {
+                self.count(&back_end, "queued");
+                let reason = format!("{}: no place for the request within {:?}", back_end.name(), self.queue_timeout);
+                return Err(Failure { status: StatusCode::SERVICE_UNAVAILABLE, reason });
+            };
             let body = body.take().unwrap_or_else(|| full(""));
             let request = back_end.address(Request::from_parts(head.clone(), body));
             let client = back_end.client(&request);
@@ -127,7 +159,12 @@ impl Upstream {
                     }
                     back_end.succeeded();
                     self.count(&back_end, "answered");
-                    return Ok(Answer { response, back_end: back_end.name().to_owned(), tries });
+                    return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
+                }
+                // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
+                Ok(Err(error)) if let Some(status) = fate.as_ref().and_then(|fate| fate.fault()) => {
+                    let reason = format!("the content of the request: {}", chain(&error));
+                    ("cancelled", Failure { status, reason })
                 }
                 Ok(Err(error)) => {
                     let connect = error.is_connect();
@@ -144,6 +181,7 @@ impl Upstream {
                 }
             };
             self.count(&back_end, result);
+            drop(place);
             let unseen = result == "unreachable";
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
                 return Err(failure);

@@ -81,6 +81,13 @@ impl Asked {
         request.headers_mut().insert(header::UPGRADE, protocol);
     }
 
+    /// Whether a back end that switches protocols switches to this one (RFC 9110 §15.2.2).
+    pub(crate) fn is_answered_by(&self, fields: &HeaderMap) -> bool {
+        let mut names = fields.get_all(header::UPGRADE).iter();
+        let name = names.next().and_then(|name| name.to_str().ok());
+        names.next().is_none() && name.is_some_and(|name| name.trim().eq_ignore_ascii_case(&self.protocol))
+    }
+
     /// The answer for the client, when the back end has agreed.
     pub(crate) fn answer<B>(&self, response: &mut Response<B>) {
         // RFC 9297 §3.2 MUST NOT-1, MUST NOT-2: a tunnel has no content to be described, and is 101 or 200

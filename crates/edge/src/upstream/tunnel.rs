@@ -12,15 +12,21 @@ use http_body_util::{
 };
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tiderace::{Charge, ConnectionBudget};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::Place;
 use crate::body::{AnyBody, BodyError, full};
 
 /// The longest capsule that is carried, in bytes: any datagram fits.
 const MAX_CAPSULE: usize = 128 * 1024;
 
-/// What is read at once, in bytes.
+/// Bytes that are read from a back end at once.
 const READ: usize = 16 * 1024;
+/// Bytes of a client that are looked at together for capsules.
+const PIECE: usize = 4 * 1024;
+/// Bytes that are read from a back end at once as long as little comes.
+const READ_MIN: usize = 1024;
 
 /// Parts of an answer that wait for the client.
 const PARTS: usize = 4;
@@ -34,21 +40,24 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// Takes the client's end from its request.
-    pub(crate) fn of(request: &mut Request<AnyBody>) -> Self {
+    /// Takes the client's end from its request. Datagrams go with `capsules` alone.
+    pub(crate) fn of(request: &mut Request<AnyBody>, capsules: bool) -> Self {
         if request.version() != http::Version::HTTP_3 {
             return Self::Upgraded(hyper::upgrade::on(request));
         }
-        let datagrams = request.extensions_mut().remove();
+        // RFC 9297 §3.5 MUST NOT-1: without capsules there is no way for datagrams, and none is kept
+        let datagrams = request.extensions_mut().remove().filter(|_| capsules);
         Self::Stream(Box::new((std::mem::replace(request.body_mut(), full("")), datagrams)))
     }
 
-    /// Carries until both directions have ended, on a task. Gives the body of the answer to the client. With `capsules` the
-    /// client's datagrams are capsules for the back end, and back (RFC 9297 §3.5).
-    pub(crate) fn carry(self, back_end: OnUpgrade, capsules: bool) -> AnyBody {
+    /// Carries until both directions have ended, on a task. Gives the body of the answer to the client. The client's datagrams are
+    /// capsules for the back end, and back (RFC 9297 §3.5). What is held is charged, and the request's place kept.
+    pub(crate) fn carry(self, back_end: OnUpgrade, memory: &ConnectionBudget, place: Place) -> AnyBody {
+        let memory = memory.clone();
         match self {
             Self::Upgraded(client) => {
                 tokio::spawn(async move {
+                    let _place = place;
                     if let Err(error) = bytes(client, back_end).await {
                         tracing::debug!("a switched connection broke off: {error}");
                     }
@@ -58,10 +67,9 @@ impl Client {
             Self::Stream(client) => {
                 let (mut answer, body) = Channel::new(PARTS);
                 tokio::spawn(async move {
+                    let _place = place;
                     let (content, datagrams) = *client;
-                    // RFC 9297 §3.5 MUST NOT-1
-                    let datagrams = datagrams.filter(|_| capsules);
-                    if let Err(error) = stream(content, datagrams, &mut answer, back_end).await {
+                    if let Err(error) = stream(content, datagrams, &mut answer, back_end, memory.empty()).await {
                         tracing::debug!("a switched stream broke off: {error}");
                         // What breaks off must not look complete.
                         answer.abort(error);
@@ -85,6 +93,7 @@ async fn stream(
     datagrams: Option<Datagrams>,
     answer: &mut Sender<Bytes, BodyError>,
     back_end: OnUpgrade,
+    charge: Charge,
 ) -> Result<(), BodyError> {
     let (read, write) = tokio::io::split(TokioIo::new(back_end.await?));
     let down = async {
@@ -96,11 +105,16 @@ async fn stream(
     let up = async {
         match &datagrams {
             None => bytes_up(content, write).await,
-            Some(datagrams) => capsules_up(content, datagrams, write).await,
+            Some(datagrams) => capsules_up(content, datagrams, write, charge).await,
         }
     };
     tokio::try_join!(up, down)?;
     Ok(())
+}
+
+/// Room for the next read: many tunnels are silent, and some have much to say.
+fn next_room(room: usize, read: usize) -> usize {
+    if read >= room { (2 * room).min(READ) } else { room }
 }
 
 async fn bytes_up(mut content: AnyBody, mut back_end: impl AsyncWrite + Unpin) -> Result<(), BodyError> {
@@ -117,13 +131,22 @@ async fn bytes_down(
     answer: &mut Sender<Bytes, BodyError>,
 ) -> Result<(), BodyError> {
     let mut read = BytesMut::new();
+    let mut room = READ_MIN;
     loop {
-        read.reserve(READ);
-        if back_end.read_buf(&mut read).await? == 0 {
+        read.reserve(room);
+        let length = back_end.read_buf(&mut read).await?;
+        if length == 0 {
             return Ok(());
         }
+        room = next_room(room, length);
         answer.send_data(read.split().freeze()).await?;
     }
+}
+
+/// Whether what is held of capsules is little, or leaves half of the connection's memory to others: a large capsule that comes slowly
+/// can be given up.
+fn has_room(charge: &Charge) -> bool {
+    charge.bytes() <= 4 * PIECE as u64 || charge.budget().held() <= charge.budget().limit() / 2
 }
 
 /// Capsules are carried as wholes, so that datagrams fit between them.
@@ -133,23 +156,40 @@ async fn capsules_up(
     mut content: AnyBody,
     datagrams: &Datagrams,
     mut back_end: impl AsyncWrite + Unpin,
+    mut charge: Charge,
 ) -> Result<(), BodyError> {
     let mut capsules = Capsules::new(MAX_CAPSULE);
     let mut out = Vec::new();
     loop {
-        tokio::select! {
+        let mut said = tokio::select! {
             frame = content.frame() => {
                 let Some(frame) = frame else { break };
                 let Ok(data) = frame?.into_data() else { continue };
-                capsules.push(&data);
-                while let Some(capsule) = capsules.take()? {
-                    capsule::write(&mut out, capsule.ty, &capsule.value);
-                }
+                data
             }
-            Some(datagram) = datagrams.recv() => capsule::write(&mut out, capsule::DATAGRAM, &datagram),
+            Some(datagram) = datagrams.recv() => {
+                capsule::write(&mut out, capsule::DATAGRAM, &datagram);
+                Bytes::new()
+            }
+        };
+        // By and by, so that little is held twice while the back end takes its time.
+        loop {
+            capsules.push(&said.split_to(said.len().min(PIECE)));
+            while let Some(capsule) = capsules.take()? {
+                capsule::write(&mut out, capsule.ty, &capsule.value);
+            }
+            let held = (capsules.held() + out.capacity()) as u64;
+            if held != charge.bytes() && !(charge.try_set(held) && has_room(&charge)) {
+                return Err("the connection holds too much for another capsule".into());
+            }
+            back_end.write_all(&out).await?;
+            out.clear();
+            // A large one was the exception.
+            out.shrink_to(PIECE);
+            if said.is_empty() {
+                break;
+            }
         }
-        back_end.write_all(&out).await?;
-        out.clear();
     }
     if !capsules.is_between() {
         return Err("the client's stream ends in the middle of a capsule".into());
@@ -164,11 +204,14 @@ async fn capsules_down(
 ) -> Result<(), BodyError> {
     let mut capsules = Capsules::new(MAX_CAPSULE);
     let mut read = BytesMut::new();
+    let mut room = READ_MIN;
     loop {
-        read.reserve(READ);
-        if back_end.read_buf(&mut read).await? == 0 {
+        read.reserve(room);
+        let length = back_end.read_buf(&mut read).await?;
+        if length == 0 {
             break;
         }
+        room = next_room(room, length);
         capsules.push(&read);
         read.advance(read.len());
         while let Some(capsule) = capsules.take()? {

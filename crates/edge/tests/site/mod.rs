@@ -1,6 +1,8 @@
 //! A gateway in a directory of its own, back ends behind it, and clients of all kinds in front.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod wire;
+
 use std::{
     convert::Infallible,
     future::Future,
@@ -10,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -55,6 +58,23 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How long a test waits for what has to come: a test that hangs ends, and a slow machine does not turn it red.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Waits for what has to come.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, future).await.expect("it comes")
+}
+
+/// Waits until `what` is `expected`.
+pub async fn until<T: PartialEq + std::fmt::Debug>(what: impl Fn() -> T, expected: T) {
+    let begun = Instant::now();
+    while what() != expected {
+        assert!(begun.elapsed() < LIMIT, "{:?} does not become {expected:?}", what());
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -109,8 +129,12 @@ impl Site {
     }
 
     pub async fn try_quic(&self, alpn: &[u8]) -> Result<(Endpoint, tiderace::Connection), Error> {
+        self.quic_with(alpn, Profile::default()).await
+    }
+
+    pub async fn quic_with(&self, alpn: &[u8], profile: Profile) -> Result<(Endpoint, tiderace::Connection), Error> {
         let tls = RustlsClient::builder().roots([self.certificate.clone()]).alpn(alpn).build()?;
-        let config = ClientConfig::new(Arc::new(tls), Arc::new(Profile::default()));
+        let config = ClientConfig::new(Arc::new(tls), Arc::new(profile));
         let endpoint = Endpoint::client_for(self.address)?;
         let connection = endpoint.connect(&config, self.address, "localhost")?.await?;
         Ok((endpoint, connection))

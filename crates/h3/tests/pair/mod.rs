@@ -70,6 +70,11 @@ pub fn full(data: impl Into<Bytes>) -> BoxBody<Bytes, std::io::Error> {
     Full::new(data.into()).map_err(|never: Infallible| match never {}).boxed()
 }
 
+/// Waits for what has to come; a test that hangs ends.
+pub async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), what).await.expect("it comes")
+}
+
 /// A client that writes what it likes.
 pub async fn raw(quic: &Connection, bytes: &[u8], finish: bool) -> Result<Vec<u8>, String> {
     let (mut send, mut recv) = quic.open_bi().await.map_err(|e| e.to_string())?;
@@ -77,7 +82,7 @@ pub async fn raw(quic: &Connection, bytes: &[u8], finish: bool) -> Result<Vec<u8
     if finish {
         send.finish().map_err(|e| e.to_string())?;
     }
-    let answer = tokio::time::timeout(Duration::from_secs(5), recv.read_to_end(1_000_000));
+    let answer = tokio::time::timeout(Duration::from_secs(120), recv.read_to_end(1_000_000));
     answer.await.map_err(|_| "nothing".to_owned())?.map_err(|e| e.to_string())
 }
 

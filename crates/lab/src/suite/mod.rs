@@ -242,10 +242,13 @@ pub static CASES: [&Case; 22] = [
 /// trip, so that the connection buffers no more than it has in flight. `None` when there is no controller of this name.
 pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
     let congestion: Algorithm = controller.parse().ok()?;
-    let streams = StreamsConfig { send_buffer: 16 << 10, ..StreamsConfig::default() };
+    // Flow control is no part of the scenes: a window of 512 KiB would hold the sender back while a scene holds packets back.
+    let streams =
+        StreamsConfig { send_buffer: 16 << 10, receive_window_connection: 1 << 20, ..StreamsConfig::default() };
     let profile = Profile { name: congestion.name().to_owned(), congestion, streams, ..Profile::default() };
-    // The scenes are about rates and round trips: packets keep their size.
-    Some(with_profile(Profile { max_mtu: profile.initial_mtu, ..profile }))
+    // The scenes are about rates and round trips: packets keep their size. They end a silence of the network by the sender's own
+    // timers, and a receiver that asks for its data would do it before.
+    Some(with_profile(Profile { max_mtu: profile.initial_mtu, silence_pings: false, ..profile }))
 }
 
 /// Plays all cases with a contender.

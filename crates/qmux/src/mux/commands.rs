@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Dir, StreamId, frame::datagram_header_len};
 
-use super::{Closed, Mux, REASON, Refused, Stream, kind};
+use super::{Closed, Mux, REASON, Refused, Stream, cost, kind};
 use crate::{
     record,
     streams::{Read, Recv, Send},
@@ -92,11 +92,14 @@ impl Mux {
         let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut()) else {
             return Err(self.closed.clone().map_or(Refused::StreamClosed, Refused::Closed));
         };
+        let before = recv.held();
         let read = recv.read(most);
+        self.unread = self.unread + recv.held() - before;
         if let Read::Data(data) = &read {
             self.read += data.len() as u64;
         }
         self.tidy(id);
+        self.relax();
         match (read, &self.closed) {
             (Read::Data(data), _) => Ok(Some(data)),
             (Read::End, _) => Ok(None),
@@ -109,8 +112,10 @@ impl Mux {
     /// Tells the peer that nobody reads a stream any more.
     pub fn stop(&mut self, id: StreamId, code: u64) {
         if let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut()) {
+            self.unread -= recv.held();
             self.read += recv.stop(code);
             self.tidy(id);
+            self.relax();
         }
     }
 
@@ -145,7 +150,12 @@ impl Mux {
     /// The next datagram of the peer.
     pub fn recv_datagram(&mut self) -> Option<Bytes> {
         let data = self.datagrams_in.pop_front()?;
-        self.queued[0] -= data.len() + 1;
+        self.queued[0] -= cost(&data);
+        if self.datagrams_in.is_empty() {
+            // What a flood has made it grow to is not kept.
+            self.datagrams_in.shrink_to(8);
+        }
+        self.relax();
         Some(data)
     }
 

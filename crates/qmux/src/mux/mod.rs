@@ -12,7 +12,10 @@ mod transmit;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use transport::{Code, TransportError};
+use transport::{
+    Code, TransportError,
+    memory::{Charge, ConnectionBudget, ITEM_OVERHEAD, ProcessBudget},
+};
 use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId};
 
@@ -34,6 +37,11 @@ const IDLE_RATE: u32 = 1_000;
 /// Bytes of a reason that are kept.
 const REASON: usize = 256;
 
+/// Bytes that a stream holds beside its data, in all places where it is known.
+const STREAM: u64 = 1024;
+/// A charge follows what is held down when it is so much more.
+const SLACK: u64 = 8 * 1024;
+
 /// How an end behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -45,8 +53,12 @@ pub struct Config {
     pub streams_bidi: u64,
     /// Unidirectional ones.
     pub streams_uni: u64,
-    /// Bytes of datagrams that wait to be read, and that wait to leave; the oldest is dropped. 0 takes and sends none.
+    /// Bytes that the datagrams hold that wait to be read, and those that wait to leave; the oldest is dropped. 0 takes and
+    /// sends none.
     pub datagram_queue: usize,
+    /// What the peer can make this end hold; the connection ends when it is more. Within the windows it is at most twice the bytes
+    /// of streams, beside the queue of datagrams and 1 KiB for each stream. `None`: enough for that.
+    pub memory: Option<ConnectionBudget>,
     /// The connection ends after this silence; the smaller of both ends' values holds. Zero: never.
     pub idle_timeout: Duration,
     /// A QX_PING leaves after this silence.
@@ -61,6 +73,7 @@ impl Default for Config {
             streams_bidi: 100,
             streams_uni: 100,
             datagram_queue: 256 << 10,
+            memory: None,
             idle_timeout: Duration::from_secs(30),
             keep_alive: None,
         }
@@ -152,6 +165,11 @@ struct Stream {
     recv: Option<Recv>,
 }
 
+/// What a datagram holds that waits.
+fn cost(datagram: &Bytes) -> usize {
+    datagram.len() + ITEM_OVERHEAD as usize
+}
+
 /// What one direction of streams has: an index for each kind.
 fn kind(dir: Dir) -> usize {
     match dir {
@@ -189,8 +207,13 @@ pub struct Mux {
     notices: VecDeque<StreamId>,
     datagrams_in: VecDeque<Bytes>,
     datagrams_out: VecDeque<Bytes>,
-    /// Bytes in these two.
+    /// Bytes that these two hold.
     queued: [usize; 2],
+    /// Bytes that streams hold that wait to be read.
+    unread: u64,
+    charge: Charge,
+    /// A reader of datagrams is to be told, and will be.
+    datagram_told: bool,
     greeted: bool,
     /// Highest ping of the peer, and whether it is to be answered.
     ping_seen: Option<u64>,
@@ -211,6 +234,10 @@ pub struct Mux {
 impl Mux {
     /// A connection on a stream of bytes that is there.
     pub fn new(side: Side, now: Instant, config: Config) -> Self {
+        let Config { window, streams_bidi, streams_uni, datagram_queue, .. } = config;
+        let enough = 2 * window + datagram_queue as u64 + (streams_bidi + streams_uni) * STREAM + (64 << 10);
+        let memory = config.memory.clone();
+        let memory = memory.unwrap_or_else(|| ConnectionBudget::new(enough, &ProcessBudget::default()));
         Self {
             side,
             records: Records::new(record::DEFAULT_MAX),
@@ -232,6 +259,9 @@ impl Mux {
             datagrams_in: VecDeque::new(),
             datagrams_out: VecDeque::new(),
             queued: [0; 2],
+            unread: 0,
+            charge: memory.empty(),
+            datagram_told: false,
             greeted: false,
             ping_seen: None,
             pong_due: false,
@@ -280,12 +310,53 @@ impl Mux {
     /// 0 is what came, 1 what is to leave.
     fn push_datagram(&mut self, way: usize, data: Bytes) {
         let queue = if way == 0 { &mut self.datagrams_in } else { &mut self.datagrams_out };
-        self.queued[way] += data.len() + 1;
+        self.queued[way] += cost(&data);
         queue.push_back(data);
         while self.queued[way] > self.config.datagram_queue
             && let Some(oldest) = queue.pop_front()
         {
-            self.queued[way] -= oldest.len() + 1;
+            self.queued[way] -= cost(&oldest);
+        }
+    }
+
+    /// Bytes that the peer makes this end hold.
+    fn held(&self) -> u64 {
+        self.unread + (self.queued[0] + self.records.held()) as u64 + self.streams.len() as u64 * STREAM
+    }
+
+    /// Charges what is held after bytes have come: datagrams go when there is no room for them.
+    ///
+    /// # Errors
+    /// When there is no room for what may not be dropped.
+    fn settle(&mut self) -> Result<(), TransportError> {
+        let held = self.held();
+        if held == self.charge.bytes() || self.charge.try_set(held) {
+            return Ok(());
+        }
+        while let Some(oldest) = self.datagrams_in.pop_front() {
+            self.queued[0] -= cost(&oldest);
+            if self.charge.try_set(self.held()) {
+                return Ok(());
+            }
+        }
+        // RFC 9000 §20.1 has no code for it.
+        Err(TransportError::new(Code::INTERNAL_ERROR, "the connection holds too much"))
+    }
+
+    /// The charge follows what was read or let go.
+    fn relax(&mut self) {
+        let held = self.held();
+        if held + SLACK < self.charge.bytes() || self.unread == 0 && held < self.charge.bytes() {
+            self.charge.set(held);
+        }
+    }
+
+    /// Tells whoever reads a stream that something has come, once.
+    fn tell_reader(&mut self, id: StreamId) {
+        if let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut())
+            && !std::mem::replace(&mut recv.told, true)
+        {
+            self.events.push_back(Event::Readable(id));
         }
     }
 

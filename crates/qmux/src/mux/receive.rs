@@ -21,7 +21,7 @@ impl Mux {
         let mut records = std::mem::replace(&mut self.records, Records::new(record::DEFAULT_MAX));
         let fed = records.feed(bytes, |record| self.on_record(now, record));
         self.records = records;
-        if let Err(End(closed)) = fed {
+        if let Err(End(closed)) = fed.and_then(|()| Ok(self.settle()?)) {
             if let Closed::Fault(error) = &closed {
                 self.farewell = Some((error.code.0, false, error.reason.to_string()));
             }
@@ -195,7 +195,9 @@ impl Mux {
                     self.changes_nothing(now)?;
                 }
                 self.push_datagram(0, Bytes::copy_from_slice(data));
-                self.events.push_back(Event::Datagram);
+                if !std::mem::replace(&mut self.datagram_told, true) {
+                    self.events.push_back(Event::Datagram);
+                }
             }
             Frame::ConnectionClose { error, reason, .. } => {
                 return Err(End(Closed::Peer { code: Code(error), reason: words(reason) }));
@@ -222,10 +224,13 @@ impl Mux {
         let Some(recv) = &mut stream.recv else {
             return Err(TransportError::new(Code::FINAL_SIZE_ERROR, "data after the end of a stream"));
         };
-        let unread = recv.on_data(offset, Bytes::copy_from_slice(data), fin)?;
+        let before = recv.held();
+        let unread = recv.on_data(offset, data, fin)?;
+        let after = recv.held();
+        self.unread = self.unread + after - before;
         self.received += len;
         self.read += unread;
-        self.events.push_back(Event::Readable(id));
+        self.tell_reader(id);
         self.tidy(id);
         Ok(())
     }
@@ -234,13 +239,16 @@ impl Mux {
         let credit = self.told_data - self.received;
         // What is over was reset before, or had ended.
         let Some(recv) = self.with_receiver(id)?.and_then(|stream| stream.recv.as_mut()) else { return Ok(()) };
+        let before = recv.held();
         let (more, unread) = recv.on_reset(code, size)?;
+        let after = recv.held();
+        self.unread = self.unread + after - before;
         if more > credit {
             return Err(TransportError::new(Code::FLOW_CONTROL_ERROR, "more than the connection may carry"));
         }
         self.received += more;
         self.read += unread;
-        self.events.push_back(Event::Readable(id));
+        self.tell_reader(id);
         self.tidy(id);
         Ok(())
     }

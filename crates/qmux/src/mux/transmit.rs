@@ -7,13 +7,24 @@ use wire::{
     varint,
 };
 
-use super::{Closed, Config, Event, Mux, PARAMETERS, PING, PONG, REASON, kind};
+use super::{Closed, Config, Event, Mux, PARAMETERS, PING, PONG, REASON, cost, kind};
 use crate::{parameters::Parameters, record};
 
 impl Mux {
     /// What has happened; `None` when nothing more.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        match &event {
+            Some(Event::Readable(id)) => {
+                if let Some(recv) = self.streams.get_mut(id).and_then(|stream| stream.recv.as_mut()) {
+                    recv.told = false;
+                }
+            }
+            Some(Event::Datagram) => self.datagram_told = false,
+            Some(_) => {}
+            None => self.events.shrink_to(16),
+        }
+        event
     }
 
     /// Appends a record to `out`; false when there is nothing to send.
@@ -120,7 +131,7 @@ impl Mux {
             }
             encode_datagram_header(w, Some(next.len()));
             w.bytes(next);
-            self.queued[1] -= next.len() + 1;
+            self.queued[1] -= cost(next);
             self.datagrams_out.pop_front();
         }
     }

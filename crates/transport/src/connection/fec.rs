@@ -67,7 +67,8 @@ impl Connection {
             let content = Bytes::copy_from_slice(content);
             self.observe(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
-            self.streams.next_buffer();
+            self.streams.next_buffer(content.len(), content.len());
+            self.datagrams.next_buffer(content.len(), content.len());
             let mut frames = Frames::new(&content);
             loop {
                 let start = frames.position();

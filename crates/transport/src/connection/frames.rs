@@ -17,6 +17,9 @@ use crate::{
     tls::Level,
 };
 
+/// ACK frames of a packet that are read. One says all; each costs more than its few bytes, so that others are as good as lost.
+const MOST_ACKS: u32 = 4;
+
 /// Payload that is handed up once the whole batch has been opened, as ranges of its buffer.
 pub(super) enum Deferred {
     Stream {
@@ -69,6 +72,7 @@ impl Connection {
         let mut probing = true;
         let mut symbol = None;
         let mut symbol_acks = 0;
+        let mut acks = 0;
         let mut frames = Frames::new(payload);
         loop {
             let start = frames.position();
@@ -103,6 +107,10 @@ impl Connection {
                     self.deferred.push(Deferred::Datagram { range: within(data), frame_size });
                 }
                 Frame::Ack(ack) => {
+                    acks += 1;
+                    if acks > MOST_ACKS {
+                        continue;
+                    }
                     if ack.has_receive_times() {
                         self.on_receive_times(now, seen, &ack)?;
                     }

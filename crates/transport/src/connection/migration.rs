@@ -12,6 +12,7 @@ use crate::{
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
     path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
+    reach::may_refer,
     recovery::Recovery,
 };
 
@@ -307,7 +308,8 @@ impl Connection {
 
     /// The server would rather be reached elsewhere, and the client has not tried yet from where it is.
     // RFC 9000 §9.6.1 SHOULD-1, SHOULD-2, MUST-1, RFC 9000 §9.6.2 MUST-1, RFC 9000 §21.5.3 MUST NOT-1: once the
-    // handshake is confirmed the client validates a path there, and moves if it works.
+    // handshake is confirmed the client validates a path there, and moves if it works. RFC 9000 §21.5.6: not to an address that is
+    // nearer to this host than the server is, so that no server has its clients ask who is there.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
         let Some(preferred) = self.preferred_address.as_ref().filter(|_| self.preferred_due) else { return };
         let PreferredAddress { ipv4, ipv6, .. } = **preferred;
@@ -315,7 +317,8 @@ impl Connection {
         let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
         // From where the client is going, if it is.
         let from = self.paths.0.iter().find(|path| path.destined).unwrap_or(&self.paths[self.active]).local;
-        self.preferred_due = match preferred.filter(|&preferred| preferred != remote) {
+        let leads_on = |to: &SocketAddr| *to != remote && may_refer(remote.ip(), *to);
+        self.preferred_due = match preferred.filter(leads_on) {
             // Without a connection ID for it the client waits for one.
             Some(preferred) => self.head_for(now, preferred, from).is_err(),
             None => false,

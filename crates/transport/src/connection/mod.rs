@@ -13,6 +13,7 @@ mod frames;
 mod header_bits;
 mod idle;
 mod lifecycle;
+mod memory;
 mod migration;
 mod mtu;
 mod path_probe;
@@ -22,6 +23,7 @@ mod recover;
 mod rekey;
 mod report;
 mod rest;
+mod silence;
 mod spaces;
 mod timeouts;
 mod transmit;
@@ -48,6 +50,7 @@ use self::{
     early::Early,
     header_bits::RandomBits,
     lifecycle::{CloseFrame, Lifecycle},
+    memory::Memory,
     receive::Unopened,
     rekey::Rekey,
     spaces::Spaces,
@@ -66,6 +69,7 @@ use crate::{
     fec::Fec,
     handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
+    memory::ProcessBudget,
     observe::Ending,
     path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
     profile::Profile,
@@ -84,6 +88,8 @@ pub(crate) struct Setup {
     pub(crate) local: Option<IpAddr>,
     pub(crate) seed: Seed,
     pub(crate) tokens: Arc<Tokens>,
+    /// What all connections of the process may hold.
+    pub(crate) memory: ProcessBudget,
     /// The ID that goes with a server's preferred address; its sequence number is 1.
     pub(crate) preferred: Option<(ConnectionId, ResetToken)>,
 }
@@ -129,6 +135,8 @@ pub struct Connection {
     token_store: Option<Box<(Arc<dyn TokenStore>, String)>>,
     handshake: Handshake,
     keys: Keys,
+    /// What a peer makes this connection hold, in all layers.
+    memory: Memory,
     key_update_wanted: bool,
     rekey: Rekey,
     random_bits: RandomBits,
@@ -164,6 +172,7 @@ pub struct Connection {
     deferred: Vec<frames::Deferred>,
     idle_timeout: Duration,
     peer: PeerPromises,
+    silence: silence::Silence,
     /// An ack-eliciting packet was sent since the last packet was received: the idle timer was restarted for it.
     sent_since_received: bool,
     /// A Retry or a packet of the server was accepted.
@@ -186,6 +195,8 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// `Closed` was told: nothing follows.
     closed_told: bool,
+    /// What arrived may be read although the connection is over.
+    readable_after_end: bool,
     stats: Stats,
     observer: Option<Box<dyn crate::observe::Observer>>,
     /// Who is asked for an observer once a packet has proved authentic.
@@ -326,7 +337,7 @@ impl Connection {
     ) -> Self {
         let mut timers = Timers::default();
         timers.set(Timer::Idle, Some(now + profile.handshake_timeout));
-        Self {
+        let mut connection = Self {
             side,
             version,
             versions: None,
@@ -340,6 +351,7 @@ impl Connection {
             token_store: None,
             handshake,
             keys,
+            memory: Memory::new(&profile, &setup.memory),
             key_update_wanted: false,
             rekey: Rekey::new(profile.key_update),
             random_bits: RandomBits::default(),
@@ -373,6 +385,7 @@ impl Connection {
                 max_udp_payload_size: u16::MAX,
                 disable_active_migration: false,
             },
+            silence: silence::Silence::default(),
             sent_since_received: false,
             heard: false,
             handshake_acked: false,
@@ -384,11 +397,14 @@ impl Connection {
             client_random_told: false,
             events: VecDeque::new(),
             closed_told: false,
+            readable_after_end: false,
             stats: Stats::default(),
             observer: None,
             unwatched: None,
             profile,
-        }
+        };
+        connection.set_slack();
+        connection
     }
 
     /// The earliest deadline, and what it is for. Valid once `poll_transmit` has returned nothing.
@@ -542,7 +558,12 @@ impl Connection {
         let end = lifecycle::end_of_closing(now, self.pto());
         self.timers.set(Timer::Close, Some(end));
         self.observe(now, |observer, at| observer.closed(at, &reason, ending));
+        self.readable_after_end = matches!(reason, CloseReason::PeerApplication { .. });
         self.push(Event::Closed(reason));
+    }
+
+    fn is_readable_after_end(&self) -> bool {
+        self.readable_after_end
     }
 
     /// The peer ended the connection: nothing more is sent.

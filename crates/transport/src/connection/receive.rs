@@ -20,6 +20,8 @@ use crate::{
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
 const UNOPENED_LIMIT: usize = 16;
+/// Bytes of such packets: a peer may use datagrams of up to 64 KiB.
+const UNOPENED_BYTES: usize = 32 * 1024;
 /// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
 const MIN_INITIAL_DATAGRAM: usize = 1200;
 
@@ -33,6 +35,11 @@ pub(super) struct Unopened {
 }
 
 impl Unopened {
+    /// Bytes of the packet.
+    pub(super) fn len(&self) -> usize {
+        self.packet.len()
+    }
+
     pub(super) fn is_early(&self) -> bool {
         self.level == Level::ZeroRtt
     }
@@ -98,11 +105,12 @@ pub(super) struct PacketSeen<'a> {
 }
 
 impl Connection {
-    /// Takes in the payloads of one read that are addressed to this connection.
-    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+    /// Takes in the payloads of one read that are addressed to this connection. A slice of them keeps `buffer` bytes in memory.
+    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
         self.observe_datagrams(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
-        let segments = payload.len().div_ceil(segment_size.max(1)) as u64;
+        let bytes = payload.len();
+        let segments = bytes.div_ceil(segment_size.max(1)) as u64;
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
@@ -129,26 +137,29 @@ impl Connection {
             self.handle_payload(now, &mut payload, start, end, arrival);
             start = end;
         }
-        self.finish_batch(now, payload);
+        self.finish_batch(now, payload, buffer);
         if !self.unopened.is_empty() {
             self.retry_unopened(now);
         }
         if self.stats.packets_received > processed && self.lifecycle.is_open() {
             self.restart_idle(now);
+            self.restart_silence(now);
         }
+        self.account_for(now, bytes);
     }
 
     /// Hands up what the batch carried.
-    fn finish_batch(&mut self, now: Instant, payload: BytesMut) {
+    fn finish_batch(&mut self, now: Instant, payload: BytesMut, buffer: usize) {
         if !self.deferred.is_empty() {
-            self.deliver_deferred(now, payload.freeze());
+            self.deliver_deferred(now, payload.freeze(), buffer);
         }
     }
 
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
-    fn deliver_deferred(&mut self, now: Instant, payload: Bytes) {
+    fn deliver_deferred(&mut self, now: Instant, payload: Bytes, buffer: usize) {
         let mut deferred = std::mem::take(&mut self.deferred);
-        self.streams.next_buffer();
+        self.streams.next_buffer(buffer, payload.len());
+        self.datagrams.next_buffer(buffer, payload.len());
         let mut rest = &deferred[..];
         while let Some(item) = rest.first() {
             let count;
@@ -464,7 +475,8 @@ impl Connection {
             }
             _ => 0,
         };
-        if self.unopened.len() < limit {
+        let bytes: usize = self.unopened.iter().map(Unopened::len).sum();
+        if self.unopened.len() < limit && bytes + packet.len() <= UNOPENED_BYTES {
             self.stats.packets_buffered += 1;
             self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
             self.unopened.push(Unopened {
@@ -486,7 +498,7 @@ impl Connection {
             let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
             let end = packet.len();
             self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
-            self.finish_batch(now, packet);
+            self.finish_batch(now, packet, end);
             if !self.lifecycle.is_open() {
                 return;
             }

@@ -7,8 +7,8 @@ use wire::{ConnectionId, Side};
 
 use super::{Connection, spaces::SpaceId};
 use crate::{
-    ack_frequency::AckFrequency, congestion::PathModel, fec::FecPolicy, observe::RecoveryMetrics, recovery::Way,
-    stats::Stats, tls::Session,
+    ack_frequency::AckFrequency, congestion::PathModel, fec::FecPolicy, memory::ConnectionBudget,
+    observe::RecoveryMetrics, recovery::Way, stats::Stats, tls::Session,
 };
 
 /// Getters.
@@ -23,9 +23,27 @@ impl Connection {
         self.version
     }
 
-    /// The address of the peer on the path in use.
+    /// The address of the peer on the path in use, validated or not: one authentic packet with a forged source makes it a
+    /// foreign one until the validation of that path fails. To name the peer use [`validated_remote`](Self::validated_remote).
     pub fn remote(&self) -> SocketAddr {
         self.paths[self.active].remote
+    }
+
+    /// The last address at which the peer has shown that it receives (RFC 9000 §8).
+    ///
+    /// A server's path to a client is validated by a token, by the first Handshake packet, and after a change of address by an
+    /// answer to a challenge. Until the first of these this is the address of the Initial packets, which anybody can forge:
+    /// see [`has_validated_remote`](Self::has_validated_remote). It cannot change before the handshake is confirmed. A client
+    /// chose the address of its server, and the handshake authenticates it.
+    pub fn validated_remote(&self) -> SocketAddr {
+        let active = &self.paths[self.active];
+        if active.amplification.is_validated() { active.remote } else { self.paths[self.last_validated].remote }
+    }
+
+    /// Whether the peer has shown that it receives at [`validated_remote`](Self::validated_remote).
+    pub fn has_validated_remote(&self) -> bool {
+        self.paths[self.active].amplification.is_validated()
+            || self.paths[self.last_validated].amplification.is_validated()
     }
 
     /// The handshake is complete and the connection is open.
@@ -75,6 +93,11 @@ impl Connection {
     /// Smoothed RTT of the path in use.
     pub fn rtt(&self) -> Duration {
         self.paths[self.active].recovery.rtt().smoothed()
+    }
+
+    /// What a peer can make this connection hold: the layers above charge what they hold to it too.
+    pub fn memory_budget(&self) -> &ConnectionBudget {
+        &self.memory.budget
     }
 
     /// All figures at this moment.
@@ -127,6 +150,8 @@ impl Connection {
             stats.fec_symbols_recovered_needlessly = figures.recovered_needlessly;
             stats.fec_repairs_spare = figures.spare;
             stats.fec_repairs_late = figures.late;
+            stats.fec_repairs_refused = figures.refused;
+            stats.fec_work = figures.work;
             stats.fec_recovery_delay = nanos(receiver.recovery_delay());
         }
         let streams = self.streams.figures();

@@ -118,6 +118,18 @@ impl Spaces {
         self.initial = Some(space);
     }
 
+    /// Bytes of memory of what was sent, and bytes of the records among them that are in use.
+    #[inline]
+    pub(crate) fn sent_memory(&self) -> (usize, usize) {
+        let of = |space: &Space| (space.ledger.memory(), space.ledger.records());
+        let mut sum = of(&self.data[0]);
+        for space in [&self.initial, &self.handshake].into_iter().flatten() {
+            let (memory, records) = of(space);
+            sum = (sum.0 + memory, sum.1 + records);
+        }
+        sum
+    }
+
     /// The spaces that exist, in the order of the handshake.
     pub(crate) fn ids(&self) -> impl Iterator<Item = SpaceId> + use<> {
         let initial = self.initial.as_ref().map(|_| SpaceId::Initial);

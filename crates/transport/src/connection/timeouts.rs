@@ -17,12 +17,17 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         let mut any = false;
         while let Some(timer) = self.timers.take_due(now) {
+            // A silence that does not matter is rest.
+            let due = timer != Timer::Silence || self.on_silence();
+            if !due {
+                continue;
+            }
             any = true;
             self.observe(now, |observer, at| observer.timer_expired(at, timer));
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
                 // These only mean that something can be sent.
-                Timer::AckDelay | Timer::Pacing | Timer::Repair => {}
+                Timer::AckDelay | Timer::Pacing | Timer::Repair | Timer::Silence => {}
                 // RFC 9000 §10.1: the connection ends silently.
                 Timer::Idle if self.connected => self.end_silently(now, CloseReason::IdleTimeout),
                 Timer::Idle => self.give_up_handshake(now),

@@ -137,7 +137,8 @@ impl Connection {
         {
             return Some(transmit);
         }
-        // A packet that cannot be sealed ends the connection on the way.
+        self.account(now);
+        // A packet that cannot be sealed ends the connection on the way, and so does too much that is held.
         if !self.lifecycle.is_open() {
             return self.transmit_close(now, buffer);
         }
@@ -271,6 +272,13 @@ impl Connection {
         if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
             out[packet.end..limit].fill(0);
             packet.end = limit;
+        }
+        if self.silence.take_padding() {
+            let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
+            if packet.end < target {
+                out[packet.end..target].fill(0);
+                packet.end = target;
+            }
         }
         self.close_packet(now, &packet, out, ecn)
     }

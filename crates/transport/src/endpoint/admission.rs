@@ -27,7 +27,7 @@ pub(super) struct FirstPacket {
 
 impl Endpoint {
     /// Starts a connection for a client's first packet, or says why not.
-    pub(super) fn admit(&mut self, now: Instant, datagram: Datagram, first: &FirstPacket) {
+    pub(super) fn admit(&mut self, now: Instant, datagram: Datagram, buffer: usize, first: &FirstPacket) {
         let Some(server) = self.server.clone() else { return };
         // RFC 9000 §14.1 MUST-3: a first packet in a datagram below 1,200 bytes is discarded; §7.2 MUST: so is one
         // whose made-up destination has less than 8 bytes.
@@ -75,6 +75,12 @@ impl Endpoint {
             }
             return;
         }
+        if self.relief.budget().is_scarce() {
+            if self.refuse(&datagram, first, Code::CONNECTION_REFUSED, "too little memory") {
+                self.stats.refused_for_memory += 1;
+            }
+            return;
+        }
         let scid = self.ids.generate();
         let mut setup = self.setup(now, scid, datagram.remote, datagram.local);
         // RFC 9000 §18.2 MUST NOT-3, MUST NOT-4: no preferred address without an ID for it
@@ -95,7 +101,7 @@ impl Endpoint {
         if self.hand_outs.are_on() {
             connection.hand_out_tls();
         }
-        connection.handle_datagram(now, datagram);
+        connection.handle_datagram(now, datagram, buffer);
         // A packet that nobody sealed for this destination leaves no trace.
         if !connection.has_heard() {
             self.stats.dropped += 1;
@@ -136,6 +142,7 @@ impl Endpoint {
             Useless::UnknownKey => &mut self.stats.tokens_unknown_key,
             Useless::Expired => &mut self.stats.tokens_expired,
             Useless::Elsewhere | Useless::Used => &mut self.stats.tokens_not_accepted,
+            Useless::Unjudged => &mut self.stats.tokens_unjudged,
         };
         *counter += 1;
     }

@@ -12,6 +12,7 @@ use super::token_store::{MemoryTokens, TokenStore};
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
     connection::select_version,
+    memory::ProcessBudget,
     observe::ObserverFactory,
     profile::Profile,
     ring::{KeyRing, MemoryRegister, StrikeRegister},
@@ -28,6 +29,8 @@ pub struct EndpointConfig {
     pub ring: KeyRing,
     /// Remembers which NEW_TOKEN tokens were used.
     pub used_tokens: Arc<dyn StrikeRegister>,
+    /// The memory that all connections may hold together. Endpoints of one process share it.
+    pub memory: ProcessBudget,
 }
 
 impl EndpointConfig {
@@ -41,6 +44,7 @@ impl EndpointConfig {
             seed,
             ring: KeyRing::single(secret),
             used_tokens: Arc::new(MemoryRegister::default()),
+            memory: ProcessBudget::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use units::{Duration, Instant};
 use wire::ConnectionId;
 
 use super::{Datagram, Endpoint};
+use crate::memory::{ProcessBudget, ProcessCharge, allocation};
 
 /// Bytes that are kept for all connections together: memory that anyone can claim.
 const MAX_BYTES: usize = 64 * 1024;
@@ -20,17 +21,27 @@ struct Held {
     datagram: Datagram,
 }
 
+/// Bytes that a datagram takes.
+fn cost(datagram: &Datagram) -> usize {
+    size_of::<Held>() + allocation(datagram.payload.len())
+}
+
 /// Owns them until their connection begins.
-#[derive(Default)]
 pub(super) struct EarlyPackets {
     held: VecDeque<Held>,
     bytes: usize,
+    charge: ProcessCharge,
 }
 
 impl EarlyPackets {
+    /// None, charged to a process.
+    pub(super) fn new(process: &ProcessBudget) -> Self {
+        Self { held: VecDeque::new(), bytes: 0, charge: process.charge(0) }
+    }
+
     fn pop(&mut self) -> Option<Held> {
         let held = self.held.pop_front()?;
-        self.bytes -= held.datagram.payload.len();
+        self.bytes -= cost(&held.datagram);
         Some(held)
     }
 
@@ -47,14 +58,15 @@ impl EarlyPackets {
     /// Keeps a datagram, for which others may have to go. Returns how many were lost by that.
     fn keep(&mut self, now: Instant, dcid: ConnectionId, datagram: Datagram) -> u64 {
         let mut lost = self.expire(now);
-        if datagram.payload.len() > MAX_BYTES || self.held.iter().filter(|h| h.dcid == dcid).count() >= MAX_DATAGRAMS {
+        if cost(&datagram) > MAX_BYTES || self.held.iter().filter(|h| h.dcid == dcid).count() >= MAX_DATAGRAMS {
             return lost + 1;
         }
-        while self.bytes + datagram.payload.len() > MAX_BYTES {
+        while self.bytes + cost(&datagram) > MAX_BYTES {
             self.pop();
             lost += 1;
         }
-        self.bytes += datagram.payload.len();
+        self.bytes += cost(&datagram);
+        self.charge.set(self.bytes as u64);
         // A copy: the buffer that it arrived in may be many times as large.
         let payload = BytesMut::from(&datagram.payload[..]);
         self.held.push_back(Held { dcid, datagram: Datagram { payload, ..datagram } });
@@ -68,7 +80,8 @@ impl EarlyPackets {
         let (ours, others) = std::mem::take(&mut self.held).into_iter().partition(|held| held.dcid == *dcid);
         let ours: VecDeque<Held> = ours;
         self.held = others;
-        self.bytes = self.held.iter().map(|held| held.datagram.payload.len()).sum();
+        self.bytes = self.held.iter().map(|held| cost(&held.datagram)).sum();
+        self.charge.set(self.bytes as u64);
         ours.into_iter().map(|held| held.datagram).collect()
     }
 }
@@ -84,7 +97,8 @@ impl Endpoint {
     /// Gives a connection that has begun what came before.
     pub(super) fn deliver_early(&mut self, now: Instant, index: u32, dcid: &ConnectionId) {
         for datagram in self.early.take(dcid) {
-            self.deliver(now, index, datagram);
+            let size = datagram.payload.len();
+            self.deliver(now, index, datagram, size);
         }
     }
 }
@@ -110,18 +124,19 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_and_does_not_wait_for_long() {
-        let mut early = EarlyPackets::default();
+        let mut early = EarlyPackets::new(&ProcessBudget::default());
         let now = Instant::from_millis(0);
         let lost: u64 = (0..20).map(|_| early.keep(now, id(1), datagram(0, 1200))).sum();
         assert_eq!((lost, early.held.len()), (12, 8), "of one connection");
         let lost: u64 = (0..200).map(|n| early.keep(now, id(2 + n), datagram(0, 1200))).sum();
-        assert_eq!((lost, early.held.len()), (208 - 54, 54), "of all");
+        let most = MAX_BYTES / cost(&datagram(0, 1200));
+        assert_eq!((lost, early.held.len()), (208 - most as u64, most), "of all");
         assert!(early.bytes <= MAX_BYTES);
         assert_eq!(early.take(&id(201)).len(), 1);
         assert_eq!(early.take(&id(201)).len(), 0);
-        assert_eq!(early.bytes, 53 * 1200);
+        assert_eq!(early.bytes, (most - 1) * cost(&datagram(0, 1200)));
         let later = Instant::from_millis(501);
-        assert_eq!(early.keep(later, id(1), datagram(501, 1200)), 53);
+        assert_eq!(early.keep(later, id(1), datagram(501, 1200)), most as u64 - 1);
         assert_eq!(early.take(&id(1)).len(), 1);
         assert_eq!(early.bytes, 0);
     }

@@ -9,6 +9,7 @@ mod config;
 mod early;
 mod epitaphs;
 mod handouts;
+mod relief;
 mod routes;
 mod stateless;
 mod strays;
@@ -34,14 +35,14 @@ pub use self::handouts::{TlsDone, TlsStep};
 pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
 pub use self::visits::{Visit, VisitLog};
 use self::{
-    admission::FirstPacket, early::EarlyPackets, epitaphs::Epitaphs, handouts::HandOuts, routes::Routes,
-    stateless::Stateless, strays::Strays,
+    admission::FirstPacket, early::EarlyPackets, epitaphs::Epitaphs, handouts::HandOuts, relief::Relief,
+    routes::Routes, stateless::Stateless, strays::Strays,
 };
 use crate::{
     acks::Ecn,
     cid::ConnectionIdGenerator,
     connection::{Connection, Setup},
-    events::Event,
+    events::{CloseReason, Event},
     timers::Timer,
     token::Tokens,
 };
@@ -134,10 +135,19 @@ pub struct EndpointStats {
     pub tokens_expired: u64,
     /// NEW_TOKEN tokens that were used before, or from another address. The client is as one without a token.
     pub tokens_not_accepted: u64,
+    /// NEW_TOKEN tokens of which the register of used tokens could not say whether they were used before: it was full, or its
+    /// answer was pending. The client is as one without a token.
+    pub tokens_unjudged: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,
     /// Goodbyes sent again to clients that did not know that their connection is over.
     pub goodbyes_repeated: u64,
+    /// Connections refused because the process's memory is scarce.
+    pub refused_for_memory: u64,
+    /// Connections closed because they held more than their own budget.
+    pub closed_over_budget: u64,
+    /// Connections closed because the process's memory was exhausted, and they held the most.
+    pub closed_for_process: u64,
 }
 
 impl std::ops::AddAssign for EndpointStats {
@@ -155,8 +165,12 @@ impl std::ops::AddAssign for EndpointStats {
         self.tokens_unknown_key += other.tokens_unknown_key;
         self.tokens_expired += other.tokens_expired;
         self.tokens_not_accepted += other.tokens_not_accepted;
+        self.tokens_unjudged += other.tokens_unjudged;
         self.tokens_foreign += other.tokens_foreign;
         self.goodbyes_repeated += other.goodbyes_repeated;
+        self.refused_for_memory += other.refused_for_memory;
+        self.closed_over_budget += other.closed_over_budget;
+        self.closed_for_process += other.closed_for_process;
     }
 }
 
@@ -195,12 +209,16 @@ pub struct Endpoint {
     stats: EndpointStats,
     /// Is told what becomes of those who come.
     visits: Option<Arc<dyn VisitLog>>,
+    /// What all connections may hold, and when to look who holds it.
+    relief: Relief,
+    /// Bytes of the buffers that datagrams lie in; 0 where these have the size of what they carry.
+    receive_buffer: usize,
 }
 
 impl Endpoint {
     /// An endpoint that can connect, and that accepts connections when `server` is given.
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>) -> Self {
-        let EndpointConfig { seed, ids, ring, used_tokens } = config;
+        let EndpointConfig { seed, ids, ring, used_tokens, memory } = config;
         Self {
             tokens: Arc::new(Tokens::new(ring, used_tokens)),
             random: seed.stream("endpoint"),
@@ -217,13 +235,15 @@ impl Endpoint {
             events: VecDeque::new(),
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
-            early: EarlyPackets::default(),
+            early: EarlyPackets::new(&memory),
             epitaphs: Epitaphs::default(),
             hand_outs: HandOuts::default(),
             strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
             visits: None,
+            relief: Relief::new(memory),
+            receive_buffer: 0,
         }
     }
 
@@ -276,6 +296,7 @@ impl Endpoint {
             local,
             seed: self.seed.child("connection", self.setups),
             tokens: self.tokens.clone(),
+            memory: self.relief.budget().clone(),
             preferred: None,
         }
     }
@@ -296,9 +317,16 @@ impl Endpoint {
         Handle { index, generation: slot.generation }
     }
 
+    /// Datagrams lie in buffers of so many bytes from here on, whatever they fill of them. What a connection keeps of one keeps all of
+    /// its buffer in memory, and is charged for it.
+    pub fn set_receive_buffer(&mut self, bytes: usize) {
+        self.receive_buffer = bytes;
+    }
+
     /// Takes in what a socket read.
     pub fn handle_datagram(&mut self, now: Instant, mut datagram: Datagram) {
         let segment = datagram.segment_size.max(1);
+        let buffer = datagram.payload.len().max(self.receive_buffer);
         // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
         while !datagram.payload.is_empty() {
             let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
@@ -318,15 +346,16 @@ impl Endpoint {
             };
             let part = Datagram { payload, segment_size: segment, ..datagram };
             match target {
-                Target::Connection(index) => self.deliver(now, index, part),
+                Target::Connection(index) => self.deliver(now, index, part, buffer),
                 Target::Shard(shard) => {
                     if !self.take_reset(now, &part) {
                         self.forward(shard, part);
                     }
                 }
-                Target::Nobody => self.handle_unrouted(now, part),
+                Target::Nobody => self.handle_unrouted(now, part, buffer),
             }
         }
+        self.relieve(now);
     }
 
     /// Whom a single payload is addressed to.
@@ -347,9 +376,9 @@ impl Endpoint {
         }
     }
 
-    fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram) {
+    fn deliver(&mut self, now: Instant, index: u32, datagram: Datagram, buffer: usize) {
         if let Some(connection) = &mut self.slots[index as usize].connection {
-            connection.handle_datagram(now, datagram);
+            connection.handle_datagram(now, datagram, buffer);
         }
         self.mark_dirty(index);
     }
@@ -369,7 +398,7 @@ impl Endpoint {
     }
 
     /// A payload that no connection of ours claims.
-    fn handle_unrouted(&mut self, now: Instant, datagram: Datagram) {
+    fn handle_unrouted(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
         if self.take_reset(now, &datagram) {
             return;
         }
@@ -381,7 +410,7 @@ impl Endpoint {
         match header {
             Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. } if self.speaks(version) => {
                 let token = Bytes::copy_from_slice(&payload[token]);
-                self.admit(now, datagram, &FirstPacket { version, dcid, scid, token });
+                self.admit(now, datagram, buffer, &FirstPacket { version, dcid, scid, token });
             }
             Header::Long { ty: LongType::ZeroRtt, version, dcid, .. }
                 if self.server.is_some() && self.speaks(version) =>
@@ -517,7 +546,13 @@ impl Endpoint {
                     self.half_open -= 1;
                     Some(Visit::Completed)
                 }
-                Event::Closed(reason) => Some(visits::ended(connection, reason)),
+                Event::Closed(reason) => {
+                    if let CloseReason::Memory { process } = reason {
+                        self.stats.closed_for_process += u64::from(*process);
+                        self.stats.closed_over_budget += u64::from(!*process);
+                    }
+                    Some(visits::ended(connection, reason))
+                }
                 _ => None,
             };
             if let (Some(visit), Some(log)) = (visit, &self.visits)
@@ -547,6 +582,7 @@ impl Endpoint {
         let slot = &mut self.slots[index as usize];
         slot.dirty = false;
         let Some(connection) = &mut slot.connection else { return };
+        connection.release_memory(false);
         let wants_ids = connection.ids_wanted() > 0;
         while let Some(id) = connection.poll_retired_id() {
             self.routes.remove(&id, index);

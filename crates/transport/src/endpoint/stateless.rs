@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rand_core::RngCore;
 use units::{Duration, Instant};
-use wire::{ConnectionId, Writer, version};
+use wire::{ConnectionId, ResetToken, Writer, version};
 
 use super::{Datagram, Endpoint, Transmit, Visit};
 
@@ -21,12 +21,30 @@ const MAX_RESET: usize = 42;
 const RESERVED_MASK: u32 = 0x0f0f_0f0f;
 const RESERVED: u32 = 0x0a0a_0a0a;
 
+/// Connections whose turns among the keys are told apart.
+const TURNS: usize = 256;
+
 /// Owns the answers until they are sent, and the account of resets.
-#[derive(Default)]
 pub(super) struct Stateless {
     queue: VecDeque<(Transmit, Vec<u8>)>,
     window: Option<Instant>,
     resets: u32,
+    /// Which key of the ring has its turn, by a byte of the connection's newest reset token, which nobody else can compute.
+    turns: [u8; TURNS],
+}
+
+impl Default for Stateless {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), window: None, resets: 0, turns: [0; TURNS] }
+    }
+}
+
+/// How many resets of `len` bytes may answer a datagram of `trigger` bytes.
+///
+/// All of them together are at most three times as long, as anything that goes to an address without validation. What may
+/// itself be a reset has one answer: with several, two endpoints that have both lost their state would multiply them.
+fn most_resets(trigger: usize, len: usize) -> usize {
+    if trigger <= MAX_RESET + 1 { 1 } else { 3 * trigger / len }
 }
 
 impl Stateless {
@@ -52,14 +70,22 @@ impl Stateless {
         true
     }
 
-    fn may_reset(&mut self, now: Instant) -> bool {
+    /// Resets that may still be sent in this second.
+    fn resets_left(&mut self, now: Instant) -> usize {
         if self.window.is_none_or(|start| now.saturating_since(start) >= Duration::from_secs(1)) {
             self.window = Some(now);
             self.resets = 0;
         }
-        self.resets += 1;
-        self.resets <= RESETS_PER_SECOND
+        (RESETS_PER_SECOND - self.resets) as usize
     }
+}
+
+/// The tokens that have their turn, `most` of them at most, and the turn that comes next.
+fn in_turn(tokens: &[ResetToken], turn: u8, most: usize) -> (impl Iterator<Item = ResetToken> + '_, u8) {
+    let first = usize::from(turn) % tokens.len();
+    let count = most.min(tokens.len());
+    let next = (first + count) % tokens.len();
+    ((0..count).map(move |n| tokens[(first + n) % tokens.len()]), u8::try_from(next).unwrap_or(0))
 }
 
 impl Endpoint {
@@ -109,13 +135,20 @@ impl Endpoint {
     pub(super) fn maybe_reset(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
         // RFC 9000 §10.3 SHOULD-3, MUST NOT-1, RFC 9000 §10.3.3 MUST-1: shorter than what triggered it, so that two
         // endpoints never reset each other for ever.
-        let len = (datagram.payload.len() - 1).min(MAX_RESET);
-        if len < MIN_RESET || dcid.as_slice().is_empty() || !self.stateless.may_reset(now) {
+        let trigger = datagram.payload.len();
+        let len = trigger.saturating_sub(1).min(MAX_RESET);
+        let left = self.stateless.resets_left(now);
+        if len < MIN_RESET || dcid.as_slice().is_empty() || left == 0 {
             self.stats.dropped += 1;
             return;
         }
-        // The connection may be older than the newest key of the ring: one reset for each key that it may have.
-        for token in self.tokens.reset_tokens(now, dcid) {
+        // The connection may be older than the newest key of the ring: one reset for each key that it may have, as many as
+        // fit; the others have their turn when the peer sends its next packet.
+        let tokens = self.tokens.reset_tokens(now, dcid);
+        let slot = usize::from(tokens[0].0[0]);
+        let (tokens, next) = in_turn(&tokens, self.stateless.turns[slot], most_resets(trigger, len).min(left));
+        self.stateless.turns[slot] = next;
+        for token in tokens {
             let mut answer = vec![0; len];
             // RFC 9000 §10.3 SHOULD-1: a stateless reset looks random but for the bits of a short header
             // RFC 9000 §10.3 MUST-3: a reset looks like a packet with a short header
@@ -123,6 +156,7 @@ impl Endpoint {
             answer[0] = (answer[0] & 0x3f) | wire::bits::FIXED;
             answer[len - 16..].copy_from_slice(&token.0);
             if self.stateless.answer(datagram, answer) {
+                self.stateless.resets += 1;
                 self.stats.resets += 1;
             }
         }

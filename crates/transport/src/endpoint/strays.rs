@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use bytes::BytesMut;
+
 use super::{Datagram, Endpoint};
 
 /// Datagrams that wait to be handed over.
@@ -38,6 +40,9 @@ impl Endpoint {
     pub(super) fn forward(&mut self, shard: u8, datagram: Datagram) {
         if self.strays.queue.len() < QUEUE_LIMIT {
             self.stats.forwarded += 1;
+            // Two queues of them must not keep buffers in memory that they do not fill.
+            let payload = BytesMut::from(&datagram.payload[..]);
+            let datagram = Datagram { payload, ..datagram };
             self.strays.queue.push_back((shard, datagram));
         } else {
             self.stats.dropped += 1;

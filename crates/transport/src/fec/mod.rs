@@ -83,6 +83,16 @@ impl Fec {
         self.sender.as_ref()?.tail_deadline()
     }
 
+    /// Forgets all symbols; the connection is over. Counts stay.
+    pub(crate) fn forget(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.forget();
+        }
+        if let Some(receiver) = &mut self.receiver {
+            receiver.shed(usize::MAX);
+        }
+    }
+
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> usize {
         self.sender.as_ref().map_or(0, |sender| sender.memory())

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fec::{Decoder, DecoderFigures, Kernel, Repair};
+use fec::{Decoder, DecoderFigures, Kernel, Repair, WorkLimit};
 use units::{Duration, Instant};
 use wire::{RepairFrame, SymbolAck, Writer, frame_type};
 
@@ -16,6 +16,11 @@ use crate::{
 const REPEATS: u8 = 3;
 /// Ranges of recovered symbols in a report at most.
 const MAX_RANGES: usize = 16;
+
+/// What decoding may cost. Each byte of a repair symbol costs an operation for each symbol that it covers, 192 at most, and two for
+/// each that is missing, and earns 256; the source symbols between repair symbols earn as much again. What is saved up pays
+/// for a burst of losses.
+const WORK: WorkLimit = WorkLimit { per_byte: 256, most: 8 << 20 };
 
 /// A symbol that was lost and rebuilt.
 pub(crate) struct Recovered<'a> {
@@ -34,16 +39,25 @@ pub(crate) struct Receiver {
     /// When symbols were first missed, ascending; for the figures.
     missed: VecDeque<(u64, Instant)>,
     recovery_delay: Duration,
+    /// Bytes of memory when they were last counted.
+    counted: usize,
+    /// Bytes that have come since.
+    since: usize,
 }
+
+/// Bytes that may come until memory is counted again.
+const COUNT_EVERY: usize = 32 * 1024;
 
 impl Default for Receiver {
     fn default() -> Self {
         Self {
-            decoder: Decoder::new(Kernel::best(), WINDOW),
+            decoder: Decoder::new(Kernel::best(), WINDOW).limited(WORK),
             recovered: RangeSet::new(),
             repeats: 0,
             missed: VecDeque::new(),
             recovery_delay: Duration::ZERO,
+            counted: 0,
+            since: 0,
         }
     }
 }
@@ -68,6 +82,7 @@ impl Receiver {
         let next = self.decoder.next_id();
         let arrived = self.decoder.on_source(id, content);
         arrived.map_err(|error| violation(error.0, frame_type::SOURCE_SYMBOL))?;
+        self.note_memory(content.len());
         self.note_missed(now, next, id);
         Ok(())
     }
@@ -89,7 +104,9 @@ impl Receiver {
         let next = self.decoder.next_id();
         let used = self.decoder.on_repair(&repair, frame.data);
         used.map_err(|error| violation(error.0, frame_type::REPAIR))?;
-        self.note_missed(now, next, repair.last() + 1);
+        self.note_memory(frame.data.len() + usize::from(frame.count) * size_of::<(u64, u8)>());
+        // What was refused speaks of nothing.
+        self.note_missed(now, next, self.decoder.next_id());
         Ok(())
     }
 
@@ -148,6 +165,30 @@ impl Receiver {
     /// From the moment a symbol was missed to its recovery, of all recovered symbols together.
     pub(crate) fn recovery_delay(&self) -> Duration {
         self.recovery_delay
+    }
+
+    /// Counting takes time, so it is done now and then; in between, what comes is added.
+    fn note_memory(&mut self, bytes: usize) {
+        self.since += bytes;
+        if self.since >= COUNT_EVERY {
+            self.counted = self.memory();
+            self.since = 0;
+        }
+    }
+
+    /// Bytes of memory that symbols take: never less than there are, and at most 32 KiB more.
+    #[inline]
+    pub(crate) fn received_memory(&self) -> usize {
+        self.counted + self.since
+    }
+
+    /// Forgets symbols, the oldest first, until `bytes` of memory are free or none is left.
+    #[cold]
+    pub(crate) fn shed(&mut self, bytes: usize) {
+        self.decoder.limit_memory(self.decoder.memory().saturating_sub(bytes));
+        self.missed.clear();
+        self.missed.shrink_to_fit();
+        (self.counted, self.since) = (self.memory(), 0);
     }
 
     pub(crate) fn memory(&self) -> usize {

@@ -375,6 +375,14 @@ impl Sender {
         }
     }
 
+    /// Forgets all symbols, and makes no more.
+    pub(crate) fn forget(&mut self) {
+        self.on = false;
+        self.encoder = Encoder::new(Kernel::best(), 1);
+        self.carriers = Carriers::default();
+        self.extra = VecDeque::new();
+    }
+
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>() + self.encoder.memory() + self.carriers.memory()
     }

@@ -96,6 +96,7 @@ impl<'a> ConnectionClosed<'a> {
             CloseReason::PeerClosed { error } => {
                 with(remote, error, if error.code.0 == 0 { "unspecified" } else { "error" })
             }
+            CloseReason::Memory { .. } => Self { trigger: "error", ..local },
             CloseReason::Reset => Self { trigger: "stateless_reset", ..remote },
             CloseReason::IdleTimeout => Self { trigger: "idle_timeout", ..local },
             // The draft has no word for it. A peer that is told reads NO_ERROR.

@@ -327,6 +327,7 @@ impl<W: Write + Send> Observer for QlogWriter<W> {
             | Timer::Pacing
             | Timer::Repair
             | Timer::KeepAlive
+            | Timer::Silence
             | Timer::Rest
             | Timer::DiscardKeys
             | Timer::Close => {

@@ -184,6 +184,12 @@ impl Ledger {
             + self.late.memory()
     }
 
+    /// Bytes of the records in the ring: those without a verdict, and what came after them.
+    #[inline]
+    pub(crate) fn records(&self) -> usize {
+        self.entries.len() * size_of::<Entry>() + self.frames.len() * size_of::<SentFrame>()
+    }
+
     /// Enters a packet with the frames recorded for it.
     #[inline]
     pub(crate) fn push(&mut self, packet: &SentPacket, snapshot: Snapshot) -> u64 {
@@ -255,7 +261,8 @@ impl Ledger {
     /// Number of packet numbers between `pn` and `largest` that were never sent: gaps that are no reordering.
     #[inline]
     pub(crate) fn skipped_between(&self, pn: u64, largest: u64) -> u64 {
-        self.skipped.iter().filter(|&&skipped| pn < skipped && skipped < largest).count() as u64
+        let below = |number| self.skipped.partition_point(|&skipped| skipped < number);
+        below(largest).saturating_sub(below(pn + 1)) as u64
     }
 
     /// Whether a packet between these two, both excluded, was acknowledged.
@@ -291,7 +298,8 @@ impl Ledger {
                 break;
             }
             // RFC 9000 §21.4: acknowledging a number that was left out on purpose gives an optimistic receiver away.
-            if self.skipped.iter().any(|skipped| range.contains(skipped)) {
+            let next = self.skipped.partition_point(|&skipped| skipped < first);
+            if self.skipped.get(next).is_some_and(|&skipped| skipped <= last) {
                 return Err(never_sent());
             }
             while let Some((start, end)) = run.checked_sub(1).and_then(|index| self.outstanding.range(index)) {

@@ -286,6 +286,7 @@ impl Streams {
             self.set_pending(slot, stream::pending::CREDIT);
         }
         self.return_credit(bytes);
+        self.compact_if_wasteful();
         if matches!(then, Then::End | Then::Reset(_)) {
             self.release_if_over(slot);
         }
@@ -324,6 +325,7 @@ impl Streams {
                     self.set_pending(slot, stream::pending::CREDIT);
                 }
                 self.return_credit(bytes);
+                self.compact_if_wasteful();
                 Ok(Some(Chunk { offset, data }))
             }
             Reading::End => {

@@ -114,7 +114,8 @@ impl ReceiveWindow {
         self.consumed
     }
 
-    #[cfg(test)]
+    /// How far the limit is ahead of what was consumed.
+    #[inline]
     pub(super) fn window(&self) -> u64 {
         self.window
     }

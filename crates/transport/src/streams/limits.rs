@@ -83,6 +83,12 @@ impl RemoteStreams {
         self.announced
     }
 
+    /// Streams that are open.
+    #[inline]
+    pub(super) fn live(&self) -> u64 {
+        self.opened - self.closed
+    }
+
     fn next_limit(&self) -> u64 {
         (self.closed + self.concurrent).min(wire::StreamId::MAX_STREAMS)
     }

@@ -22,6 +22,7 @@
 
 mod application;
 mod assembler;
+mod awaited;
 mod budget;
 mod buffer;
 mod early;
@@ -30,7 +31,6 @@ mod flow;
 mod incoming;
 mod limits;
 mod outgoing;
-mod pins;
 mod ranges;
 mod recv;
 mod schedule;
@@ -45,7 +45,6 @@ use serde::{Deserialize, Serialize};
 use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
-pub(crate) use self::outgoing::Tail;
 pub use self::{
     application::{Chunk, Order, ReadError, Then, Unread, WriteError},
     events::StreamEvent,
@@ -63,6 +62,7 @@ use self::{
     slab::{CONTROL, Queue, Slab, Slot},
     stream::Stream,
 };
+pub(crate) use self::{awaited::Awaited, outgoing::Tail};
 use crate::error::{Code, TransportError};
 
 /// How much the streams of a connection may hold.
@@ -86,16 +86,16 @@ pub struct StreamsConfig {
 }
 
 impl Default for StreamsConfig {
-    /// 256 KiB per stream and 1 MiB per connection is what any peer can make us hold before it has shown a round trip. A
-    /// sender that starts with ten packets needs four round trips to have a quarter of 256 KiB in flight, from when on the
-    /// window grows, faster than slow start does. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in
-    /// flight (12.5 MB).
+    /// 256 KiB per stream and 512 KiB per connection is what any peer can make us hold before it has shown a round trip; with
+    /// what it costs beside the bytes, that is within the 1 MiB that a connection may hold (docs/limits.md). A sender that
+    /// starts with ten packets needs four round trips to have a quarter of 256 KiB in flight, from when on the window grows,
+    /// faster than slow start does. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in flight (12.5 MB).
     fn default() -> Self {
         Self {
             send_buffer: 4 << 20,
             send_buffer_max: 32 << 20,
             receive_window_stream: 256 << 10,
-            receive_window_connection: 1 << 20,
+            receive_window_connection: 512 << 10,
             receive_window_max: 32 << 20,
             max_streams_bidi: 100,
             max_streams_uni: 100,
@@ -127,6 +127,9 @@ pub struct StreamFigures {
     /// Bytes of heap for everything beside the data of the application and of received packets.
     pub overhead_bytes: u64,
 }
+
+/// What a stream takes at most before it holds data, in bytes: places are made for up to twice as many as there are.
+pub(crate) const STREAM: u64 = 2 * (size_of::<Option<Stream>>() + 48) as u64;
 
 /// Limits for streams of the peer's transport parameters.
 #[derive(Debug, Default)]
@@ -175,6 +178,8 @@ pub struct Streams {
     early: bool,
     /// There has been a stream that must not be protected by forward error correction.
     some_unprotected: bool,
+    /// There is memory for larger windows.
+    may_grow: bool,
 }
 
 impl Streams {
@@ -212,6 +217,7 @@ impl Streams {
             figures: StreamFigures::default(),
             early: false,
             some_unprotected: false,
+            may_grow: true,
             config: config.clone(),
         }
     }
@@ -375,17 +381,77 @@ impl Streams {
     /// windows tune themselves by it.
     #[inline]
     pub fn tune(&mut self, now: Instant, rtt: Duration) {
-        self.clock = Clock { now, rtt };
+        // Without a round trip nothing is tuned.
+        self.clock = Clock { now, rtt: if self.may_grow { rtt } else { Duration::ZERO } };
         if self.window.observe(&self.clock) {
             self.pending |= pending::MAX_DATA;
         }
     }
 
-    /// The data of frames from here on lies in another received buffer. To be called before each, so that what unread
-    /// slices keep in memory is bounded.
+    /// The data of frames from here on lies in another received buffer, of `size` bytes, of which `used` carry what arrived. To be
+    /// called before each, so that what unread slices keep in memory is bounded.
     #[inline]
-    pub fn next_buffer(&mut self) {
-        self.holdings.next_buffer();
+    pub fn next_buffer(&mut self, size: usize, used: usize) {
+        self.holdings.next_buffer(size, used);
+    }
+
+    /// Bytes that received buffers may have beyond a quarter more than what is kept of them.
+    pub(crate) fn set_slack(&mut self, bytes: u64) {
+        self.holdings.set_slack(bytes);
+    }
+
+    /// Whether there is memory for receive windows that grow.
+    #[inline]
+    pub(crate) fn permit_growth(&mut self, permitted: bool) {
+        self.may_grow = permitted;
+    }
+
+    /// How far the peer may be ahead of the application at the moment, in bytes.
+    #[inline]
+    pub(crate) fn receive_window(&self) -> u64 {
+        self.window.window()
+    }
+
+    /// Copies what keeps received buffers in memory for little, when that is too much in all.
+    #[inline]
+    pub(crate) fn compact_if_wasteful(&mut self) {
+        if self.holdings.is_wasteful() {
+            self.compact();
+        }
+    }
+
+    /// The work follows what it frees: at least the slack was wasted, by bytes that came and were read since it ran last.
+    #[cold]
+    pub(crate) fn compact(&mut self) {
+        for slot in self.slab.slots() {
+            self.slab[slot].recv.compact(&mut self.holdings);
+        }
+    }
+
+    /// Bytes of memory that the peer makes the streams hold: what was not read, with the buffers that it lies in, and the streams
+    /// themselves.
+    #[inline]
+    pub(crate) fn received_memory(&self) -> u64 {
+        self.holdings.memory() + self.remote_memory() + self.events.heap() as u64
+    }
+
+    /// Bytes of the streams that the peer has opened.
+    #[inline]
+    fn remote_memory(&self) -> u64 {
+        let live = self.remote[0].live() + self.remote[1].live();
+        (live * STREAM).min(self.slab.table() as u64)
+    }
+
+    /// Bytes of the streams that this end has opened, and of places for streams that are not in use.
+    #[inline]
+    pub(crate) fn own_memory(&self) -> u64 {
+        self.slab.table() as u64 - self.remote_memory()
+    }
+
+    /// Forgets everything but events and figures; the connection is over.
+    pub(crate) fn forget(&mut self) {
+        let (figures, events) = (self.figures, std::mem::take(&mut self.events));
+        *self = Self { figures, events, received: self.received, ..Self::new(self.side, &self.config) };
     }
 
     /// What happened since, oldest first. To be polled until there is none.

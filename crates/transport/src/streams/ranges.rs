@@ -126,6 +126,13 @@ impl RangeSet {
         self.ranges = VecDeque::new();
     }
 
+    /// Gives memory back of which little is in use.
+    pub(super) fn shrink(&mut self) {
+        if self.ranges.len() * 4 < self.ranges.capacity() {
+            self.ranges.shrink_to_fit();
+        }
+    }
+
     /// Bytes of heap in use.
     pub(super) fn heap(&self) -> usize {
         self.ranges.capacity() * size_of::<(u64, u64)>()

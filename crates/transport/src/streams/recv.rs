@@ -38,6 +38,17 @@ pub(super) struct Received {
     pub(super) discarded: u64,
 }
 
+/// What is known of data that has not arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outstanding {
+    /// Offset behind the highest byte seen.
+    pub(super) arrived: u64,
+    /// There is a hole, or the final size is not reached: the peer has sent what is missing.
+    pub(super) certain: bool,
+    /// The stream's window lets the peer send more.
+    pub(super) credit: bool,
+}
+
 /// The receiving part of a stream.
 #[derive(Debug)]
 pub(super) struct RecvPart {
@@ -84,6 +95,16 @@ impl RecvPart {
     #[inline]
     pub(super) fn wants_credit(&self) -> bool {
         self.phase == Phase::Open && self.final_size.is_none()
+    }
+
+    /// What is still to come. `None` when nothing is, or nobody wants it.
+    pub(super) fn outstanding(&self) -> Option<Outstanding> {
+        let prefix = self.assembler.prefix();
+        if self.phase != Phase::Open || self.final_size == Some(prefix) {
+            return None;
+        }
+        let certain = self.final_size.is_some() || prefix < self.highest;
+        Some(Outstanding { arrived: self.highest, certain, credit: self.highest < self.window.limit() })
     }
 
     /// How the application reads.
@@ -266,6 +287,7 @@ impl RecvPart {
                 }
                 if self.final_size == Some(self.assembler.read()) {
                     self.phase = Phase::Over;
+                    self.assembler.finish(held);
                     return Reading::End;
                 }
                 self.armed = true;
@@ -279,8 +301,9 @@ impl RecvPart {
         }
     }
 
-    pub(super) fn heap(&self) -> usize {
-        self.assembler.heap()
+    /// Copies the slices that pin buffers for little.
+    pub(super) fn compact(&mut self, held: &mut Holdings) {
+        self.assembler.compact(held);
     }
 }
 

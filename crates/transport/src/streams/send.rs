@@ -98,6 +98,11 @@ impl SendPart {
         }
     }
 
+    /// Whether the peer has been sent anything of the stream.
+    pub(super) fn has_sent(&self) -> bool {
+        self.credit.used > 0 || matches!(self.fin, Fin::Sent | Fin::Acked) || self.phase == Phase::Over
+    }
+
     /// Whether data can be written.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {

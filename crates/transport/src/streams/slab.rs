@@ -131,14 +131,17 @@ impl Slab {
         live.into_iter()
     }
 
-    /// Bytes of heap in use for the slots and for what the streams hold, without the application's own data.
+    /// Bytes of heap in use for the slots and for what the streams hold to be sent, without the application's own data.
     pub(super) fn heap(&self) -> usize {
+        self.table() + self.slots.iter().flatten().map(Stream::heap).sum::<usize>()
+    }
+
+    /// Bytes of heap in use for the slots, used or not.
+    #[inline]
+    pub(super) fn table(&self) -> usize {
         // A table entry is the pair and one control byte, at a load of at most 7/8.
         let map = self.by_id.capacity() * 8 / 7 * (size_of::<(u64, Slot)>() + 1);
-        self.slots.capacity() * size_of::<Option<Stream>>()
-            + self.free.capacity() * size_of::<Slot>()
-            + map
-            + self.slots.iter().flatten().map(Stream::heap).sum::<usize>()
+        self.slots.capacity() * size_of::<Option<Stream>>() + self.free.capacity() * size_of::<Slot>() + map
     }
 }
 

@@ -83,8 +83,8 @@ impl Stream {
         }
     }
 
-    /// Bytes of heap in use beside the slot.
+    /// Bytes of heap in use beside the slot and what was received.
     pub(super) fn heap(&self) -> usize {
-        self.send.heap() + self.recv.heap()
+        self.send.heap()
     }
 }

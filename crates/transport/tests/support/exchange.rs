@@ -55,6 +55,8 @@ pub struct Exchange {
     pub closed: Option<(Instant, CloseReason)>,
     pub migrated: usize,
     pub migration_failed: usize,
+    /// The server thinks: it answers nothing.
+    pub thinks: bool,
     /// When something was read.
     pub progress: Vec<Instant>,
     pub tokens: Vec<Bytes>,
@@ -92,6 +94,7 @@ impl Exchange {
             closed: None,
             migrated: 0,
             migration_failed: 0,
+            thinks: false,
             progress: Vec::new(),
             tokens: Vec::new(),
             request: 0,
@@ -169,7 +172,7 @@ impl App for Exchange {
                 }
             }
             // A server answers when it has the whole request.
-            while (client || stream.ended) && !stream.finished {
+            while (client || stream.ended && !self.thinks) && !stream.finished {
                 let mut data = content(stream.written, stream.unwritten.min(16_384));
                 match connection.write(id, &mut data) {
                     Ok(n) => {

@@ -1,0 +1,62 @@
+//! The tasks of a connection over HTTP/2. hyper gives them to an executor, and forgets them: a server that takes nothing more could keep a
+//! connection that nobody uses for ever. Here they end with its last user.
+
+use std::{
+    convert::Infallible,
+    future::{Future, poll_fn},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use hyper::rt::Executor;
+use tokio::{sync::oneshot, task::JoinSet};
+
+/// How long a connection that nobody uses may take for its goodbye.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where the tasks of one connection run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+/// Somebody who uses the connection: a handle for requests, or a body. The last one ends it.
+#[derive(Clone, Debug)]
+pub(crate) struct User(#[allow(dead_code, reason = "it is dropped")] Arc<oneshot::Sender<Infallible>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        let mut tasks = self.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+}
+
+impl Tasks {
+    fn lock(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first user, and what drives the connection until the last one is gone. Dropped, it ends all tasks.
+    pub(crate) fn drive<E>(
+        self,
+        connection: impl Future<Output = Result<(), E>>,
+    ) -> (User, impl Future<Output = Result<(), E>>) {
+        let (user, gone) = oneshot::channel::<Infallible>();
+        let end = End(self);
+        let drives = async move {
+            let ended = connection.await;
+            let _ = gone.await;
+            let rest = async { while poll_fn(|cx| end.0.lock().poll_join_next(cx)).await.is_some() {} };
+            let _ = tokio::time::timeout(PATIENCE, rest).await;
+            ended
+        };
+        (User(Arc::new(user)), drives)
+    }
+}
+
+struct End(Tasks);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().abort_all();
+    }
+}

@@ -1,0 +1,47 @@
+//! Folders for what is nobody else's: keys, accounts, captures.
+
+use std::{
+    fs::{self, DirBuilder},
+    io::{Error, ErrorKind, Result},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::Path,
+};
+
+/// Makes a folder for its owner alone, unless it is there; then nobody but its owner may be able to put something else in the place of what
+/// is written to it.
+pub(crate) fn private(path: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let found = fs::metadata(path)?;
+    // SAFETY: the call has no arguments and cannot fail.
+    #[expect(unsafe_code, reason = "libc has no safe form")]
+    let own = unsafe { libc::geteuid() };
+    let wrong = match () {
+        () if found.uid() != own && found.uid() != 0 => "another user owns it",
+        () if found.mode() & 0o022 != 0 => "others may write to it",
+        () => return Ok(()),
+    };
+    Err(Error::new(
+        ErrorKind::PermissionDenied,
+        format!("{wrong}: expected a folder for the user of the gateway alone"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn folders_that_others_may_change_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        private(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+        for (mode, good) in [(0o750, true), (0o755, true), (0o770, false), (0o1777, false), (0o702, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(private(&path).is_ok(), good, "{mode:o}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a connection holds for its peer: added up once per batch, charged, and given up when it is too much.
+//!
+//! The budget is twice the receive window, so that a peer that keeps to flow control cannot exceed it with stream data, whatever
+//! it costs beside its bytes. It grows with the window, that is with what the application reads. What this end holds to be
+//! sent (data of the application, records of packets in flight) raises budget and charge alike: it takes no room away from the
+//! peer, and the process knows of it.
+//!
+//! Beyond the budget, what may be lost goes first: datagrams, symbols of forward error correction, packets without keys. What is
+//! left are holes and fragments, and these end the connection.
+
+use units::Instant;
+
+use super::{Connection, lifecycle::CloseFrame};
+use crate::{
+    error::{Code, TransportError},
+    events::{CloseReason, memory_words},
+    memory::{Charge, ConnectionBudget, ITEM_OVERHEAD, ProcessBudget, ProcessCharge},
+    profile::Profile,
+    streams::{STREAM, StreamsConfig},
+};
+
+/// The memory that a connection may hold at least, in bytes, however small its windows are.
+const BUDGET_MIN: u64 = 1 << 20;
+/// Received buffers may have this share of the budget beyond what is kept of them, for readers that are on their way.
+const SLACK_SHARE: u64 = 4;
+/// What a connection takes at rest, in bytes: its state, keys, entries in tables. `tests/memory.rs` measures it.
+const AT_REST: u64 = 11 * 1024;
+/// What it takes during its handshake, that of the TLS library included.
+const IN_HANDSHAKE: u64 = 32 * 1024;
+/// Below this, what this end holds to be sent is part of a connection at rest.
+const OWN_STEP: u64 = 16 * 1024;
+/// Bytes of records for each byte in flight that are this end's own doing, however small its packets are. Beyond that they are of
+/// acknowledgements, which stay in the ring for as long as the peer does not acknowledge what went before them.
+const RECORDS_PER_BYTE: u64 = 16;
+/// Records of frames that are kept between batches.
+const DEFERRED_KEPT: usize = 256;
+
+/// Owns the account of a connection.
+pub(super) struct Memory {
+    pub(super) budget: ConnectionBudget,
+    charge: Charge,
+    /// The connection itself, which is the process's.
+    itself: ProcessCharge,
+    /// What the peer can make us hold.
+    limit: u64,
+    /// What settings permit beyond the usual: more streams, longer queues of datagrams.
+    beside: u64,
+    own: u64,
+    /// Bytes of symbols that were sent, and how many there had been when these were counted.
+    symbols: (u64, u64),
+    /// Bytes that arrived since memory was charged.
+    since: usize,
+}
+
+/// Bytes that may arrive until they are charged, if the application and what is to be sent do not get their turn before.
+const ACCOUNT_EVERY: usize = 16 * 1024;
+/// Symbols that are sent until their memory is counted again, which takes time.
+const COUNT_EVERY: u64 = 16;
+
+impl Memory {
+    /// The account of a connection with these settings.
+    pub(super) fn new(profile: &Profile, process: &ProcessBudget) -> Self {
+        let common = StreamsConfig::default();
+        let streams = |config: &StreamsConfig| config.max_streams_bidi.saturating_add(config.max_streams_uni);
+        let more_streams = streams(&profile.streams).saturating_sub(streams(&common));
+        let beside =
+            more_streams.saturating_mul(STREAM).saturating_add(profile.datagram_queue.saturating_sub(BUDGET_MIN));
+        let limit = limit(profile.streams.receive_window_connection, beside);
+        let budget = ConnectionBudget::new(limit, process);
+        let (charge, itself) = (budget.empty(), process.charge(IN_HANDSHAKE));
+        Self { budget, charge, itself, limit, beside, own: 0, symbols: (0, 0), since: 0 }
+    }
+}
+
+fn limit(window: u64, beside: u64) -> u64 {
+    window.saturating_mul(2).max(BUDGET_MIN).saturating_add(beside)
+}
+
+impl Connection {
+    /// Tells the parts how much buffers may have beyond what is kept of them.
+    pub(super) fn set_slack(&mut self) {
+        let slack = self.memory.limit / SLACK_SHARE;
+        self.streams.set_slack(slack);
+        self.datagrams.set_slack(slack);
+    }
+
+    /// A batch of so many bytes arrived. What small ones bring is charged when nothing more is to be sent.
+    #[inline]
+    pub(super) fn account_for(&mut self, now: Instant, bytes: usize) {
+        self.memory.since += bytes;
+        if self.memory.since >= ACCOUNT_EVERY {
+            self.account(now);
+        }
+    }
+
+    /// Charges what is held.
+    pub(super) fn account(&mut self, now: Instant) {
+        self.memory.since = 0;
+        if !self.lifecycle.is_open() {
+            return;
+        }
+        if self.deferred.capacity() > DEFERRED_KEPT {
+            self.deferred.shrink_to(DEFERRED_KEPT);
+        }
+        self.streams.compact_if_wasteful();
+        if let Some(sender) = &self.fec.sender
+            && sender.figures.symbols >= self.memory.symbols.1 + COUNT_EVERY
+        {
+            self.memory.symbols = (sender.memory() as u64, sender.figures.symbols);
+        }
+        let (own, of_acks) = self.sent_memory();
+        let own = match own {
+            little if little < OWN_STEP => 0,
+            own => own.next_multiple_of(OWN_STEP),
+        };
+        let limit = limit(self.streams.receive_window(), self.memory.beside);
+        if (limit, own) != (self.memory.limit, self.memory.own) {
+            (self.memory.limit, self.memory.own) = (limit, own);
+            self.memory.budget.set_limit(limit + own);
+            self.set_slack();
+        }
+        let mut held = self.received_memory() + of_acks;
+        let others = self.memory.budget.held().saturating_sub(self.memory.charge.bytes());
+        if held + others > limit {
+            self.shed(held + others - limit);
+            held = self.received_memory() + of_acks;
+            if held > limit {
+                self.end_for_memory(now, false);
+                return;
+            }
+        }
+        self.memory.charge.set(held + own);
+        let budget = &self.memory.budget;
+        let room = !budget.is_exceeded() && !budget.process().is_scarce();
+        self.streams.permit_growth(room);
+        if self.handshake.is_confirmed() {
+            self.memory.itself.set(AT_REST);
+        }
+    }
+
+    /// Bytes that the peer makes this end hold, records of what was sent left out.
+    #[inline]
+    fn received_memory(&self) -> u64 {
+        let unopened: u64 = self.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
+        let symbols = self.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
+        let records = self.deferred.capacity() * size_of::<super::frames::Deferred>();
+        self.streams.received_memory()
+            + self.datagrams.received_memory()
+            + unopened
+            + (self.handshake.received_memory() + symbols + records) as u64
+    }
+
+    /// Bytes that this end holds to be sent, or until it is acknowledged; and of records that a peer makes it keep by acknowledging
+    /// nothing.
+    #[inline]
+    fn sent_memory(&self) -> (u64, u64) {
+        let (memory, records) = self.spaces.sent_memory();
+        let mut of_acks = 0;
+        if records as u64 >= OWN_STEP {
+            let in_flight: u64 = self.paths.0.iter().map(|path| path.recovery.bytes_in_flight()).sum();
+            let ours = OWN_STEP + RECORDS_PER_BYTE * in_flight;
+            if records as u64 > ours {
+                of_acks = memory as u64 - ours;
+            }
+        }
+        (
+            self.streams.unacknowledged_bytes() + self.streams.own_memory() + self.memory.symbols.0 + memory as u64
+                - of_acks,
+            of_acks,
+        )
+    }
+
+    /// Gives up what may be lost, and copies what keeps buffers in memory, for so many bytes.
+    #[cold]
+    fn shed(&mut self, bytes: u64) {
+        let target = self.received_memory().saturating_sub(bytes);
+        let excess = |this: &Self| this.received_memory().saturating_sub(target);
+        self.datagrams.shed(excess(self));
+        if excess(self) > 0
+            && let Some(receiver) = &mut self.fec.receiver
+        {
+            receiver.shed(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        if excess(self) > 0 {
+            self.unopened = Vec::new();
+        }
+        if excess(self) > 0 {
+            self.streams.set_slack(0);
+            self.streams.compact_if_wasteful();
+            self.set_slack();
+        }
+    }
+
+    /// Ends the connection for what it holds, or for what all of the process's hold.
+    pub(crate) fn end_for_memory(&mut self, now: Instant, process: bool) {
+        // RFC 9000 §20.1 has no code for it; what is wrong is on this side.
+        let error = TransportError::new(Code::INTERNAL_ERROR, memory_words(process));
+        self.close_with(now, CloseFrame::Transport(error), CloseReason::Memory { process });
+    }
+
+    /// The connection is over and has told so: gives all memory back but what the goodbye needs. Data that came before the peer's
+    /// application said goodbye stays to be read.
+    pub(crate) fn release_memory(&mut self, at_any_cost: bool) {
+        if self.lifecycle.is_open() || self.is_readable_after_end() && !at_any_cost {
+            return;
+        }
+        self.streams.forget();
+        self.datagrams.forget();
+        (self.deferred, self.unopened) = Default::default();
+        self.fec.forget();
+        for id in self.spaces.ids() {
+            if let Some(space) = self.spaces.get_mut(id) {
+                space.ledger.clear(|_, _| {});
+            }
+        }
+        self.memory.charge.set(0);
+        self.memory.itself.set(AT_REST);
+    }
+}

@@ -1,0 +1,107 @@
+//! A client that waits for data and hears nothing: sends a PING, so that the server learns where it is.
+//!
+//! A client that only receives sends nothing but acknowledgements, and those only when data arrives. When a NAT on the way gives
+//! it another mapping, the server's data goes to the old one for ever, and neither end notices. The PING comes from the new
+//! mapping, and the server follows it (RFC 9000 §9).
+//!
+//! A server has no use for this: what it sends into a mapping that is gone arrives nowhere. A client with packets in flight has none
+//! either: its probe timeout sends. [`Profile::keep_alive`](crate::Profile) is another matter: it also keeps idle connections.
+
+use units::{Duration, Instant};
+use wire::Side;
+
+use super::Connection;
+use crate::{streams::Awaited, timers::Timer};
+
+/// Silence of two probe timeouts and this is one: servers need time to think.
+const MARGIN: Duration = Duration::from_millis(250);
+/// Gaps between PINGs double up to this, or to the first gap if that is longer …
+const STEADY: Duration = Duration::from_millis(1_000);
+/// … and double again after so many PINGs: whoever has waited for long can wait a little longer.
+const STEADY_PINGS: u32 = 8;
+/// PINGs in one silence while nothing of an answer has arrived. With those of the idle timeout this covers about a minute
+/// (RFC 9114 §5.1 expects clients to keep a connection open while an answer is outstanding).
+const MOST_FOR_ANSWER: u32 = 12;
+/// PINGs in one silence in the middle of data: it may be a stream that rests and never ends.
+const MOST_FOR_REST: u32 = 6;
+
+/// Owns the account of one silence: it begins with the last stream data that arrived.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// PINGs sent in it.
+    pings: u32,
+    /// It has lasted long enough to be looked at.
+    found: bool,
+    /// The next datagram is padded.
+    pads: bool,
+    /// Stream bytes received when it began.
+    received: u64,
+    /// Stream bytes received when the one before was found.
+    before: u64,
+}
+
+impl Silence {
+    /// The gap until the next PING.
+    fn gap(&self, pto: Duration) -> Duration {
+        let first = pto * 2 + MARGIN;
+        let steady = first.max(STEADY);
+        match self.pings.checked_sub(STEADY_PINGS) {
+            None => (first * (1 << self.pings.min(8))).min(steady),
+            Some(more) => steady * (2 << more.min(8)),
+        }
+    }
+
+    /// Whether the datagram that is being built is padded to 1,200 bytes.
+    #[inline]
+    pub(super) fn take_padding(&mut self) -> bool {
+        std::mem::take(&mut self.pads)
+    }
+
+    /// Stream bytes that arrived between the silence before and this one.
+    fn burst(&self) -> u64 {
+        self.received - self.before
+    }
+}
+
+impl Connection {
+    /// A packet arrived.
+    #[inline]
+    pub(super) fn restart_silence(&mut self, now: Instant) {
+        if self.side == Side::Server || !self.profile.silence_pings || !self.handshake.is_confirmed() {
+            return;
+        }
+        let received = self.stats.stream_bytes_received;
+        if received != self.silence.received {
+            let Silence { found, received: began, before, .. } = self.silence;
+            self.silence =
+                Silence { pings: 0, found: false, pads: false, received, before: if found { began } else { before } };
+        }
+        let gap = self.silence.gap(self.pto());
+        self.timers.set(Timer::Silence, Some(now + gap));
+    }
+
+    /// Nothing has arrived for a while. Returns whether that matters.
+    pub(super) fn on_silence(&mut self) -> bool {
+        // What is in flight has a probe timeout.
+        if self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0) {
+            return false;
+        }
+        self.silence.found = true;
+        let awaited = self.streams.awaited(self.silence.burst());
+        let most = match awaited {
+            Awaited::Answer => MOST_FOR_ANSWER,
+            Awaited::Rest => MOST_FOR_REST,
+            Awaited::Nothing => 0,
+        };
+        if self.silence.pings >= most {
+            return false;
+        }
+        // The next gap begins when it is acknowledged.
+        self.silence.pings += 1;
+        self.stats.silence_pings += 1;
+        self.control.ping = true;
+        // A server may send three times as much to an address that is not validated: its challenge in full size, and data.
+        self.silence.pads = awaited == Awaited::Rest;
+        true
+    }
+}

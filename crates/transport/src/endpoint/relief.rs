@@ -1,0 +1,80 @@
+//! What an endpoint does when the memory of its process is exhausted: it closes the connections that hold the most.
+
+use units::Instant;
+
+use super::Endpoint;
+use crate::memory::ProcessBudget;
+
+/// Connections looked at for each batch, in the mean: choosing takes a look at all.
+const LOOKED_AT: usize = 16;
+
+/// Owns the budget of the process, and when to look who holds it.
+pub(super) struct Relief {
+    budget: ProcessBudget,
+    /// Batches until connections are looked at again.
+    batches: usize,
+}
+
+impl Relief {
+    pub(super) fn new(budget: ProcessBudget) -> Self {
+        Self { budget, batches: 0 }
+    }
+
+    pub(super) fn budget(&self) -> &ProcessBudget {
+        &self.budget
+    }
+}
+
+impl Endpoint {
+    /// Closes the costliest connections while the process's memory is exhausted. A connection that holds less than a fair share
+    /// is never closed for it.
+    ///
+    /// Whatever the shares are, some connection holds a fair share while the memory is exhausted, so this always ends it; if the
+    /// connection is another endpoint's, that one does.
+    #[inline]
+    pub(super) fn relieve(&mut self, now: Instant) {
+        if !self.relief.budget.is_exhausted() {
+            return;
+        }
+        match self.relief.batches.checked_sub(1) {
+            Some(left) => self.relief.batches = left,
+            None => self.close_costliest(now),
+        }
+    }
+
+    #[cold]
+    fn close_costliest(&mut self, now: Instant) {
+        self.relief.batches = self.slots.len() / LOOKED_AT;
+        let fair = self.relief.budget.fair_share();
+        // Layers above may still hold memory of connections that are over: it is on its way back.
+        let mut returning = 0;
+        let mut costliest: Vec<(u64, u32)> = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(connection) = &mut slot.connection else { continue };
+            if connection.is_closed() {
+                connection.release_memory(true);
+                returning += connection.memory_budget().held();
+            } else {
+                let held = connection.memory_budget().held();
+                if held >= fair {
+                    costliest.push((held, index as u32));
+                }
+            }
+        }
+        costliest.sort_unstable_by(|a, b| b.cmp(a));
+        let limit = self.relief.budget.limit();
+        for (_, index) in costliest {
+            if self.relief.budget.held().saturating_sub(returning) < limit {
+                break;
+            }
+            let Some(connection) = &mut self.slots[index as usize].connection else { continue };
+            connection.end_for_memory(now, true);
+            // Its end is told first: that asks what was under way.
+            self.hear(index);
+            let Some(connection) = &mut self.slots[index as usize].connection else { continue };
+            connection.release_memory(true);
+            returning += connection.memory_budget().held();
+            self.mark_dirty(index);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Which data the peer still owes: what a silence is judged by.
+
+use wire::Dir;
+
+use super::{Streams, recv::Outstanding};
+
+/// Bytes that arrive without a pause before more of them are expected on a stream that the peer began: less than this may be
+/// a message on a stream that is open for ever, as the control streams of HTTP/3 are.
+const BULK: u64 = 16 << 10;
+
+/// What an end waits for on its streams, in the order of urgency.
+///
+/// - A bidirectional stream of ours on which something was sent is a request. Its answer is awaited until the receiving part
+///   has all data up to the final size, was reset, or was stopped by the application.
+/// - On a stream that the peer began more is awaited when that is certain, because there is a hole or the final size is
+///   known and not reached, or while data comes in bulk: [`BULK`] bytes of the stream, and as many since the last pause.
+/// - Nothing is awaited that flow control keeps the peer from sending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Awaited {
+    /// No data.
+    #[default]
+    Nothing,
+    /// More of what has begun to arrive.
+    Rest,
+    /// An answer of which nothing has arrived.
+    Answer,
+}
+
+impl Streams {
+    /// What this end waits for, when `burst` bytes of stream data have arrived since the last pause. Walks over all streams.
+    pub(crate) fn awaited(&self, burst: u64) -> Awaited {
+        if self.slab.len() == 0 {
+            return Awaited::Nothing;
+        }
+        let connection_credit = self.received < self.window.limit();
+        let of = |slot| {
+            let stream = &self.slab[slot];
+            let Some(Outstanding { arrived, certain, credit }) = stream.recv.outstanding() else {
+                return Awaited::Nothing;
+            };
+            let ours = stream.id.initiator() == self.side && stream.id.dir() == Dir::Bi;
+            let may_come = certain || credit && connection_credit;
+            match (ours, arrived) {
+                _ if !may_come => Awaited::Nothing,
+                (true, 0) if stream.send.has_sent() => Awaited::Answer,
+                (true, 0) => Awaited::Nothing,
+                (true, _) => Awaited::Rest,
+                (false, _) if certain || arrived.min(burst) >= BULK => Awaited::Rest,
+                (false, _) => Awaited::Nothing,
+            }
+        };
+        self.slab.slots().map(of).max().unwrap_or_default()
+    }
+}
