@@ -2,7 +2,9 @@
 
 mod campaign;
 mod judge;
+mod list;
 mod metadata;
+mod new;
 mod real_time;
 mod sample;
 mod suite;
@@ -17,15 +19,15 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     contender::Contender,
     experiment::{Experiment, Yield, qlog_path, store},
     record,
-    report::{Report, text},
+    report::{Report, Style, brief, text},
     run::Execution,
-    scenario::{Overrides, PRESETS, QueueSize, Scenario, load},
+    scenario::{Overrides, QueueSize, Scenario, load},
 };
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, Probability, duration_text};
@@ -59,7 +61,9 @@ enum Command {
     Selftest(trust::SelftestArgs),
     Audit(trust::AuditArgs),
     Suite(suite::SuiteArgs),
+    /// List the scenarios that are built in, by what they are about.
     List,
+    New(Box<new::NewArgs>),
     /// Print the JSON Schema of scenario files.
     Schema,
     Series(tools::SeriesArgs),
@@ -67,18 +71,21 @@ enum Command {
     Tc(tools::TcArgs),
 }
 
-/// Run a scenario and say what it shows.
+/// Run a scenario and say who wins.
 ///
-/// Every contender meets the same path with the same random numbers, once for each seed. The report gives each figure's
-/// median over the seeds with its interval, compares the contenders pair by pair, and says what was simulated. The
-/// records behind it go into a file as JSON lines.
+/// Every contender meets the same path with the same random numbers, once for each seed. The report gives the medians of the
+/// figures that the workload is about, marks the best of each where the seeds decide it, and says in a sentence who wins, at
+/// what price and how surely. With --all it gives every figure with its interval, compares the contenders pair by pair, and
+/// says what was simulated. A scenario that varies something is run at every point. The records behind the report go into a
+/// file as JSON lines.
 ///
 /// Exit code 0: the report may be used. 1: a run or the self-test failed, and the report says which. 2: the scenario or
 /// an option is wrong, and nothing was written.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab run mobile
-  tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic
+  tiderace lab run mobile --all
+  tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic,bbr3
   tiderace lab run production --cc cubic --ack off,fixed:10,adaptive
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
@@ -91,6 +98,8 @@ struct RunArgs {
     /// First seed; the others count up from it
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    #[command(flatten)]
+    shown: Shown,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -132,7 +141,7 @@ struct Settings {
     /// Time that is measured, after the scenario's warm-up, such as 30s
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     duration: Option<Duration>,
-    /// Congestion controllers, separated by commas; the first is the baseline
+    /// Congestion controllers in place of the scenario's contenders, separated by commas; the first is the baseline
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     cc: Vec<String>,
     /// What each of them asks its peer to do about acknowledging, separated by commas: off, fixed:N (packets per
@@ -141,12 +150,42 @@ struct Settings {
     ack: Vec<AckFrequency>,
 }
 
+/// Verbosity and colour of a report.
+#[derive(Clone, Copy, Debug, Parser)]
+pub(crate) struct Shown {
+    /// Print every figure with its interval, all comparisons and what was simulated
+    #[arg(long)]
+    all: bool,
+    /// Colours and bars; `auto` means on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+}
+
+impl Shown {
+    fn style(self) -> Style {
+        let wanted = || {
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            let dumb = std::env::var_os("TERM").is_none_or(|value| value == "dumb");
+            std::io::stdout().is_terminal() && !refused && !dumb
+        };
+        Style {
+            colour: match self.color {
+                ColorChoice::Always => true,
+                ColorChoice::Never => false,
+                ColorChoice::Auto => wanted(),
+            },
+        }
+    }
+}
+
 /// Print the report of stored records again.
 #[derive(Debug, Parser)]
 struct ReportArgs {
     /// The file that `tiderace lab run` named
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
+    #[command(flatten)]
+    shown: Shown,
     #[command(flatten)]
     outputs: campaign::Outputs,
 }
@@ -164,7 +203,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Selftest(args) => trust::selftest(&args),
         Command::Audit(args) => trust::audit_table(&args),
         Command::Suite(args) => suite::suite(&args),
-        Command::List => list(),
+        Command::List => list::list(),
+        Command::New(args) => new::new(&args),
         Command::Schema => tools::print_schema(),
         Command::Series(args) => tools::draw_series(&args),
         Command::Fit(args) => tools::fit_trace(&args),
@@ -175,8 +215,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
     if !scenario.factors.is_empty() {
-        return Err(Failure::new(format_args!("`{}` has factors", scenario.name))
-            .hint(format_args!("run it with `tiderace lab matrix {}`", args.scenario)));
+        if args.qlog.is_some() {
+            return Err(Failure::new(format_args!(
+                "`{}` is run at many points, and --qlog would log all of them",
+                scenario.name
+            ))
+            .hint("`tiderace lab replay RECORDS --run N --qlog DIR` logs one run of its records"));
+        }
+        let outputs = campaign::Outputs::headlines(args.shown, args.json);
+        return campaign::start(scenario, &args.out, args.threads, &outputs);
     }
     let contenders = contenders(&scenario)?;
     let experiment = Experiment::new(scenario, contenders);
@@ -194,7 +241,7 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     let qlog = qlog.map(Staged::publish).transpose()?;
     let mut report = Report::new(manifest, &records);
     (report.self_test, report.records) = (checks, Some(path));
-    print(&report, args.json)?;
+    print(&report, args.shown, args.json)?;
     if let Some(directory) = qlog {
         eprintln!("qlog files: {}", directory.display());
     }
@@ -296,25 +343,16 @@ fn progress(runs: usize) -> ProgressBar {
     bar
 }
 
-fn print(report: &Report, json: bool) -> Result<(), Failure> {
+fn print(report: &Report, shown: Shown, json: bool) -> Result<(), Failure> {
     let output = if json {
         let json = report.json().map_err(|error| Failure::new(format_args!("cannot write the report: {error}")))?;
         json + "\n"
-    } else {
+    } else if shown.all {
         text(report)
+    } else {
+        brief(report, shown.style())
     };
     write_out(&output)
-}
-
-fn list() -> Result<ExitCode, Failure> {
-    let mut output = String::new();
-    let width = PRESETS.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
-    for preset in PRESETS {
-        output += &format!("{:<width$}  {}\n", preset.name, load(preset.name)?.title);
-    }
-    output += &format!("\nCongestion controllers: {}\n", lab::tiderace::controllers().join(", "));
-    write_out(&output)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
@@ -328,11 +366,13 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
     })?;
     let (manifest, _) = lab::journal::Records::open(&args.records).map_err(unreadable)?;
     if !manifest.scenario.factors.is_empty() || args.outputs.needs_matrix() {
-        let report = campaign::publish(&args.records, &args.outputs, Vec::new())?;
+        let outputs = args.outputs.clone().with_headlines(args.shown);
+        let report = campaign::publish(&args.records, &outputs, Vec::new())?;
         return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
     }
     let (manifest, records) = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let report = Report::new(manifest, &records);
-    print(&report, args.outputs.json)?;
+    let mut report = Report::new(manifest, &records);
+    report.records = Some(args.records.clone());
+    print(&report, args.shown, args.outputs.json)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }

@@ -65,24 +65,118 @@ fn a_run_prints_its_report_and_stores_its_records() {
     let output = scratch.lab(&[&["run", "--seeds", "2"][..], &SMALL].concat());
     let (report, error) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((output.status.code(), &*error), (Some(0), ""), "{report}");
-    for part in ["Self-test: 3 passed", "tiderace newreno", "tiderace cubic", "goodput (Mbit/s)", "Jain's index"] {
+    for part in [
+        "Self-test: 3 passed",
+        "auto  auto+repair",
+        "goodput (Mbit/s)",
+        "Jain's index",
+        "because 2 seeds decide nothing",
+    ] {
         assert!(report.contains(part), "{part}: {report}");
     }
-    let path = report.lines().last().unwrap().strip_prefix("Records (JSON lines): ").unwrap();
+    let path = report.lines().find_map(|line| line.strip_prefix("Records: ")).unwrap();
+    assert_eq!(report.lines().last(), Some(&*format!("All figures: tiderace lab report --all {path}")));
     assert_eq!(scratch.files(), [scratch.0.join(path)]);
     let first = fs::read(scratch.0.join(path)).unwrap();
-    assert_eq!(first.iter().filter(|&&byte| byte == b'\n').count(), 5, "a manifest and four runs");
+    assert_eq!(first.iter().filter(|&&byte| byte == b'\n').count(), 9, "a manifest and eight runs");
 
     // The same again in another process: the same bytes. And the report can be made from them.
     scratch.lab(&[&["run", "--seeds", "2"][..], &SMALL].concat());
     assert!(fs::read(scratch.0.join(path)).unwrap() == first);
     let again = scratch.lab(&["report", path]);
-    // The stored records know neither of the self-test nor of the file they are in.
+    // The stored records know nothing of the self-test.
     let figures = |text: &str| {
-        let lines = text.lines().filter(|line| !line.starts_with("Self-test") && !line.starts_with("Records"));
-        lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+        let lines = text.lines().filter(|line| !line.starts_with("Self-test"));
+        lines.collect::<Vec<_>>().join("\n")
     };
     assert_eq!(figures(&text(&again.stdout)), figures(&report));
+    let all = text(&scratch.lab(&["report", path, "--all"]).stdout);
+    for part in ["queue delay p99 (ms)", "tiderace bbr3 compared with tiderace cubic", "drop-tail queue 125 kB (50 ms)"]
+    {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+    assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+}
+
+#[test]
+fn colours_only_when_they_are_wanted() {
+    let scratch = Scratch::new("colours");
+    let small = [&["run", "--seeds", "1", "--cc", "cubic,bbr3"][..], &SMALL].concat();
+    let coloured = text(&scratch.lab(&[&small[..], &["--color", "always"]].concat()).stdout);
+    assert!(coloured.contains("\x1b[1m") && coloured.contains('█'), "{coloured}");
+    let plain = text(&scratch.lab(&small).stdout);
+    assert!(!plain.contains('\x1b') && !plain.contains('█'), "a pipe is no terminal: {plain}");
+    let fresh = |line: &str| line.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    let mut bare = coloured.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "");
+    bare.retain(|c| !('▁'..='█').contains(&c));
+    assert_eq!(fresh(&bare), fresh(&plain), "colour says nothing that the text does not say");
+    assert_eq!(scratch.lab(&["run", "mobile", "--color", "red"]).status.code(), Some(2));
+}
+
+/// The words and the shape of a report. Numbers follow the transport, which other tests watch, so they are masked here.
+fn shape(report: &str) -> String {
+    let mut out = String::new();
+    for line in report.lines() {
+        let words = line.split_whitespace().map(|word| {
+            let number = word.trim_matches(|c: char| !c.is_ascii_digit() && !c.is_alphabetic());
+            if !number.is_empty() && number.parse::<f64>().is_ok() {
+                word.replace(number, "N")
+            } else {
+                word.to_owned()
+            }
+        });
+        out += &words.collect::<Vec<_>>().join(" ");
+        out.push('\n');
+    }
+    // The name of the records is a fingerprint of everything that was run.
+    let fingerprint = out.find(".jsonl").map(|end| out[end - 8..end].to_owned());
+    fingerprint.map_or(out.clone(), |name| out.replace(&name, "FINGERPRINT"))
+}
+
+#[test]
+fn presets_print_what_they_are_about() {
+    let scratch = Scratch::new("presets");
+    for (name, options) in [
+        ("mobile", &["--connections", "3", "--duration", "1s"][..]),
+        ("page", &["--connections", "2", "--duration", "45s"]),
+        ("fec-iid", &["--duration", "1s"]),
+        ("claims-pacing", &["--connections", "4", "--duration", "25s"]),
+    ] {
+        let output = scratch.lab(&[&["run", name, "--seeds", "2"][..], options].concat());
+        let report = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{report}{}", text(&output.stderr));
+        assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+        insta::assert_snapshot!(name, shape(&report));
+    }
+}
+
+#[test]
+fn a_scenario_of_ones_own() {
+    let scratch = Scratch::new("new");
+    let new = ["new", "train", "--rate", "8M", "--rtt", "40ms", "--loss", "2%", "--connections", "2", "--seeds", "1"];
+    let output = scratch
+        .lab(&[&new[..], &["--duration", "500ms", "--contender", "cubic", "--contender", "bbr3+repair"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert_eq!(said, "train.toml is written. Run it:\n\n  tiderace lab run train.toml\n");
+    let run = scratch.lab(&["run", "train.toml"]);
+    let report = text(&run.stdout);
+    assert!(run.status.success() && report.contains("bbr3+repair"), "{report}{}", text(&run.stderr));
+    // Files of others are not replaced, and what is missing or wrong is named before there is a file.
+    let again = scratch.lab(&new);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("hint: choose another NAME, or replace it with --force"));
+    assert!(scratch.lab(&[&new[..], &["--force"]].concat()).status.success());
+    for (arguments, message) in [
+        (&["new", "x"][..], "a scenario needs --rate and --rtt\nhint: for example"),
+        (&["new", "x", "--rate", "8M", "--rtt", "1ms", "--contender", "cubik"], "did you mean `cubic`?"),
+        (&["new", "../x", "--rate", "8M", "--rtt", "1ms"], "name"),
+    ] {
+        let output = scratch.lab(arguments);
+        let error = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(message), "{arguments:?}: {error}");
+    }
+    assert!(!scratch.0.join("x.toml").exists() && !scratch.0.join("../x.toml").exists());
 }
 
 #[test]
@@ -106,7 +200,8 @@ fn json_and_qlog() {
 fn lists_what_there_is() {
     let output = Scratch::new("list").lab(&["list"]);
     let list = text(&output.stdout);
-    assert!(
-        ["mobile", "production", "satellite", "high-loss", "newreno, cubic"].iter().all(|name| list.contains(name))
-    );
+    for part in ["mobile", "production", "satellite", "high-loss", "newreno, cubic", "\nWired\n", "varies fec (5)"] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+    assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
 }

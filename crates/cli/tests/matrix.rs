@@ -21,8 +21,19 @@ impl Scratch {
     }
 }
 
-const SMALL: [&str; 9] =
-    ["matrix", "mobile", "--connections", "2", "--duration", "500ms", "--vary", "path.rtt=20ms,60ms", "--seeds"];
+const SMALL: [&str; 11] = [
+    "matrix",
+    "mobile",
+    "--cc",
+    "newreno,cubic",
+    "--connections",
+    "2",
+    "--duration",
+    "500ms",
+    "--vary",
+    "path.rtt=20ms,60ms",
+    "--seeds",
+];
 
 #[test]
 fn a_matrix_its_page_and_its_gate() {
@@ -69,7 +80,7 @@ fn mistakes_are_named() {
     for (arguments, message, hint) in [
         (&["matrix", "mobile", "--vary", "path.rt=5ms"][..], "factors.path.rt: unknown field `rt`", "path.rtt"),
         (&["matrix", "mobile", "--vary", "profile.ack=1"], "a profile has no field `ack`", "did you mean `acks`?"),
-        (&["run", "scaling"], "`scaling` has factors", "lab matrix scaling"),
+        (&["run", "scaling", "--qlog", "logs"], "`scaling` is run at many points", "lab replay RECORDS --run N"),
         (&["resume", "no.jsonl"], "no.jsonl", "is it a file that"),
         (&["audit", "no.csv"], "cannot read no.csv", ""),
     ] {

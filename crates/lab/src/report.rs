@@ -1,14 +1,21 @@
 //! What the records say, for people and for programs.
 //!
-//! [`Report`] holds the numbers; [`text`] prints them as a table that is readable without colour, and the report itself
-//! serialises as JSON. The same records give the same report.
+//! [`Report`] holds the numbers; [`brief`] prints those that the workload is about and who wins, [`points`] does so for a
+//! scenario with factors, [`text`] prints all of them, and the report itself serialises as JSON. The same records give the
+//! same report.
 
+mod board;
+mod brief;
+mod headline;
 mod html;
 mod matrix;
 mod plain;
 mod plot;
+mod points;
 mod series;
+mod style;
 mod text;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -27,11 +34,14 @@ use crate::{
     },
 };
 
+pub use brief::brief;
 pub use html::{Samples, html};
 pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
 pub use plain::{csv, markdown};
 pub use plot::{Along, Curve, Measured, curves};
+pub use points::{points, varied};
 pub use series::TimeSeries;
+pub use style::{Style, wrap as wrapped};
 pub use text::text;
 
 /// Schema of the JSON form.
@@ -52,7 +62,7 @@ const COMPARED: [Figure; 10] = [
 ];
 
 /// What the records say.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
@@ -71,6 +81,9 @@ pub struct Report {
     /// The file with the records, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<PathBuf>,
+    /// The headline figures, and who is best in each.
+    #[serde(skip)]
+    board: board::Board,
 }
 
 /// What one contender's runs say.
@@ -161,6 +174,7 @@ impl Report {
         });
         Self {
             schema: REPORT_SCHEMA,
+            board: board(&manifest, &by_contender),
             contenders,
             comparisons: comparisons(&manifest, &by_contender),
             virtual_seconds: records.iter().map(|record| record.virtual_seconds).sum(),
@@ -188,6 +202,16 @@ impl Report {
     pub fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
+}
+
+/// The headline figures of the scenario.
+fn board(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> board::Board {
+    let figures = headline::headlines(&manifest.scenario);
+    let run = &manifest.scenario.run;
+    let seeds = run.seed..run.seed + u64::from(run.seeds);
+    let runs: Vec<board::Runs> = by_contender.iter().map(|own| board::runs_of(own, seeds.clone(), &figures)).collect();
+    let names = manifest.contenders.iter().map(|identity| text::column_name(&identity.name, manifest)).collect();
+    board::Board::new(names, &runs, &figures)
 }
 
 fn column(name: &str, version: &str, runs: &[&Record]) -> Column {

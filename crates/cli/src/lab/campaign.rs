@@ -18,7 +18,7 @@ use lab::{
     journal::{Journal, JournalError, Records},
     plan::Plan,
     record::Manifest,
-    report::{MatrixReport, csv, html, markdown},
+    report::{MatrixReport, csv, html, markdown, points},
     scenario::{Scenario, load},
     selftest::{self, Check},
     summary::Summary,
@@ -105,7 +105,7 @@ struct EffortArgs {
 }
 
 /// What is written besides the text.
-#[derive(Debug, Default, Parser)]
+#[derive(Clone, Debug, Default, Parser)]
 pub(super) struct Outputs {
     /// Write the report as one HTML file that needs nothing else
     #[arg(long, value_name = "FILE")]
@@ -119,9 +119,23 @@ pub(super) struct Outputs {
     /// Print the report as JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Print the headlines in place of the Markdown.
+    #[arg(skip)]
+    headlines: Option<super::Shown>,
 }
 
 impl Outputs {
+    /// The headlines on the terminal, or JSON, and no files.
+    pub(super) fn headlines(shown: super::Shown, json: bool) -> Self {
+        Self { json, ..Self::default() }.with_headlines(shown)
+    }
+
+    /// The same, with the headlines in place of the Markdown.
+    pub(super) const fn with_headlines(mut self, shown: super::Shown) -> Self {
+        self.headlines = Some(shown);
+        self
+    }
+
     /// Whether something is asked for that only the report of a matrix has.
     pub(super) const fn needs_matrix(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.parquet.is_some()
@@ -152,12 +166,22 @@ pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     for (name, values) in &args.vary {
         scenario.factors.insert(name.clone(), lab::scenario::Levels::List(values.clone()));
     }
+    start(scenario, &args.out, args.effort.threads, &args.outputs)
+}
+
+/// Runs all points of a scenario from the beginning.
+pub(super) fn start(
+    scenario: Scenario,
+    out: &Path,
+    threads: Option<NonZeroUsize>,
+    outputs: &Outputs,
+) -> Result<ExitCode, Failure> {
     present(&scenario)?;
-    args.outputs.possible()?;
+    outputs.possible()?;
     let plan = Plan::new(scenario)?;
     let manifest = manifest(&plan)?;
-    writable(&args.out, "--out")?;
-    let path = records_path(&args.out, &manifest);
+    writable(out, "--out")?;
+    let path = records_path(out, &manifest);
     if path.exists()
         && Journal::open(&path, |_| plan.len()).is_ok_and(|(journal, ..)| journal.missing().next().is_some())
     {
@@ -171,7 +195,7 @@ pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     let journal = Journal::create(&path, &manifest, plan.len())
         .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     metadata::store(&path, &metadata::collect(LAB));
-    execute(&plan, journal, &args.effort, &args.outputs, checks)
+    execute(&plan, journal, &EffortArgs { threads }, outputs, checks)
 }
 
 pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
@@ -345,6 +369,10 @@ pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Res
     if outputs.json {
         let json = serde_json::to_string(&report).map_err(|error| Failure::new(format_args!("{error}")))?;
         write_out(&(json + "\n"))?;
+    } else if let Some(shown) = outputs.headlines.filter(|shown| !shown.all) {
+        let headlines = points(&summary, &report.self_test, shown.style());
+        let records = path.display();
+        write_out(&format!("{headlines}\nRecords: {records}\nAll figures: tiderace lab report --all {records}\n"))?;
     } else {
         write_out(&format!("{}\nRecords (JSON lines): {}\n", markdown(&report), path.display()))?;
     }

@@ -1,15 +1,22 @@
-//! The report as text: a table of figures, the comparison, what was simulated and how. Readable without colour, at
-//! most 100 columns wide for up to four contenders.
+//! The whole report as text: all figures with their intervals, the comparison, what was simulated and how. Readable without
+//! colour, at most 80 columns wide.
 
 use core::fmt::{self, Write};
 
 use netem::{LinkConfig, Loss, Queue};
 use units::duration_text::display;
 
-use super::{Cell, Report, enough_runs};
+use super::{
+    Cell, Report,
+    brief::{end_line, self_test},
+    enough_runs,
+    headline::seeds,
+    style::{Style, blocks, width, wrap},
+};
 use crate::{
     figure::{Figure, Unit},
     measure::Provenance,
+    record::Manifest,
     scenario::{Direction, Scenario, Workload},
     stats::compare::{MARGIN, Verdict},
 };
@@ -24,8 +31,8 @@ pub fn text(report: &Report) -> String {
 
 fn write_all(out: &mut String, report: &Report) -> fmt::Result {
     let scenario = &report.manifest.scenario;
-    writeln!(out, "{}: {}", scenario.name, scenario.title)?;
-    self_test(out, report)?;
+    *out += &wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
+    self_test(out, &report.self_test, Style::default());
     out.push('\n');
     table(out, report)?;
     notes(out, report)?;
@@ -36,18 +43,6 @@ fn write_all(out: &mut String, report: &Report) -> fmt::Result {
         Some(path) => writeln!(out, "\nRecords (JSON lines): {}", path.display()),
         None => Ok(()),
     }
-}
-
-fn self_test(out: &mut String, report: &Report) -> fmt::Result {
-    let (passed, failed): (Vec<_>, Vec<_>) = report.self_test.iter().partition(|check| check.passed);
-    if !passed.is_empty() {
-        let names: Vec<&str> = passed.iter().map(|check| check.name).collect();
-        writeln!(out, "Self-test: {} passed ({}).", passed.len(), names.join(", "))?;
-    }
-    for check in failed {
-        writeln!(out, "Self-test FAILED: {}: {}. Do not believe what follows.", check.name, check.detail)?;
-    }
-    Ok(())
 }
 
 /// One row per figure, one column per contender.
@@ -61,27 +56,43 @@ fn table(out: &mut String, report: &Report) -> fmt::Result {
         .collect();
     let labels: Vec<String> = figures.iter().map(|&figure| label(figure)).collect();
     let first = labels.iter().map(|label| width(label)).max().unwrap_or(0);
-    let widths: Vec<usize> = (report.contenders.iter().enumerate())
-        .map(|(i, column)| body.iter().map(|row| width(&row[i])).chain([width(&column.name)]).max().unwrap_or(0))
+    let names: Vec<String> =
+        report.contenders.iter().map(|column| column_name(&column.name, &report.manifest)).collect();
+    let widths: Vec<usize> = (names.iter().enumerate())
+        .map(|(i, name)| body.iter().map(|row| width(&row[i])).chain([width(name)]).max().unwrap_or(0))
         .collect();
-    write!(out, "{:first$}", "")?;
-    for (column, &width) in report.contenders.iter().zip(&widths) {
-        write!(out, "   {:<width$}", column.name)?;
-    }
-    end_line(out);
-    for (label, row) in labels.iter().zip(&body) {
-        out.push_str(label);
-        pad(out, first - width(label));
-        for (entry, &column) in row.iter().zip(&widths) {
-            write!(out, "   {entry}")?;
-            pad(out, column - width(entry));
+    for (index, block) in blocks(first, &widths).into_iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        write!(out, "{:first$}", "")?;
+        for column in block.clone() {
+            write!(out, "  {:<1$}", names[column], widths[column])?;
         }
         end_line(out);
+        for (label, row) in labels.iter().zip(&body) {
+            out.push_str(label);
+            pad(out, first - width(label));
+            for column in block.clone() {
+                write!(out, "  {}", row[column])?;
+                pad(out, widths[column] - width(&row[column]));
+            }
+            end_line(out);
+        }
     }
     Ok(())
 }
 
-fn label(figure: Figure) -> String {
+/// A contender's name without what all of them have in common.
+pub(super) fn column_name(name: &str, manifest: &Manifest) -> String {
+    let ours = manifest.contenders.iter().all(|identity| identity.name.starts_with(OURS));
+    if ours { name.strip_prefix(OURS).unwrap_or(name).to_owned() } else { name.to_owned() }
+}
+
+/// What the names of our own profiles begin with.
+const OURS: &str = "tiderace ";
+
+pub(super) fn label(figure: Figure) -> String {
     match figure.unit().printed().0 {
         "" => figure.label().to_owned(),
         unit => format!("{} ({unit})", figure.label()),
@@ -109,7 +120,7 @@ fn entry(cell: Option<&Cell>, unit: Unit) -> String {
 
 /// Decimals so that an interval's width shows two digits, but no value more than four digits in all.
 #[expect(clippy::cast_possible_truncation, reason = "clamped")]
-fn decimals(value: f64, width: f64) -> usize {
+pub(super) fn decimals(value: f64, width: f64) -> usize {
     let shown = |x: f64, digits: i32| digits - 1 - x.abs().log10().floor().clamp(-9.0, 9.0) as i32;
     let by_width = if width > 0.0 { shown(width, 2) } else { i32::MAX };
     let by_value = if value == 0.0 { 1 } else { shown(value, 4) };
@@ -121,12 +132,14 @@ fn notes(out: &mut String, report: &Report) -> fmt::Result {
     let interval = report.contenders.iter().flat_map(|column| &column.figures).find_map(|cell| cell.interval);
     out.push('\n');
     match interval {
-        Some(interval) => writeln!(
-            out,
-            "Median over {runs} seeds, in brackets the interval that covers it with {:.1} % confidence\n(order \
-             statistics, at least 95 %).",
-            interval.coverage * 100.0
-        )?,
+        Some(interval) => {
+            let text = format!(
+                "Median over {runs} seeds, in brackets the interval that covers it with {:.1}\u{a0}% confidence (order \
+                 statistics, at least 95\u{a0}%).",
+                interval.coverage * 100.0
+            );
+            *out += &wrap(&text, 0);
+        }
         None => writeln!(out, "Median over {runs} seeds. Intervals need at least 6: try `--seeds 10`.")?,
     }
     let cells = || report.contenders.iter().flat_map(|column| &column.figures);
@@ -134,11 +147,11 @@ fn notes(out: &mut String, report: &Report) -> fmt::Result {
         out.push_str("– the contender cannot report it.\n");
     }
     if let Some(reason) = cells().filter(|cell| cell.median.is_none()).find_map(|cell| cell.reason.as_deref()) {
-        writeln!(out, "too few samples: {reason}; a longer `--duration` gives more.")?;
+        *out += &wrap(&format!("too few samples: {reason}; a longer `--duration` gives more."), 0);
     }
     for column in report.contenders.iter().filter(|column| column.connections_lost > 0) {
         let (lost, all) = (column.connections_lost, column.connections);
-        writeln!(out, "{}: {lost} of {all} connections broke off or were never established.", column.name)?;
+        *out += &wrap(&format!("{}: {lost} of {all} connections broke off or were never established.", column.name), 2);
     }
     Ok(())
 }
@@ -148,7 +161,8 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
     for row in &report.comparisons {
         if pair != Some((&row.contender, &row.baseline)) {
             pair = Some((&row.contender, &row.baseline));
-            writeln!(out, "\n{} compared with {}, seed by seed:", row.contender, row.baseline)?;
+            out.push('\n');
+            *out += &wrap(&format!("{} compared with {}, seed by seed:", row.contender, row.baseline), 2);
         }
         let label = Figure::from_key(row.figure).map_or(row.figure, Figure::label);
         let (ratio, result) = (row.result.ratio, &row.result);
@@ -168,7 +182,7 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
         }
     }
     if pair.is_some() {
-        out.push_str("Geometric mean of the ratios with a 95 % bootstrap interval of the paired log-ratio.\n");
+        *out += &wrap("Geometric mean of the ratios with a 95\u{a0}% bootstrap interval of the paired log-ratio.", 0);
     }
     Ok(())
 }
@@ -176,29 +190,32 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
 fn simulated(out: &mut String, report: &Report) -> fmt::Result {
     let scenario = &report.manifest.scenario;
     out.push_str("\nSimulated\n");
-    writeln!(out, "  down      {}", link(&scenario.path.down))?;
-    writeln!(out, "  up        {}", link(scenario.path.up()))?;
-    writeln!(out, "  traffic   {}", traffic(scenario))?;
-    let (first, count) = (scenario.run.seed, u64::from(scenario.run.seeds));
-    let seeds = if count == 1 { format!("seed {first}") } else { format!("seeds {first} to {}", first + count - 1) };
-    writeln!(
-        out,
-        "  runs      {} x {seeds}, each {} of warm-up that no figure counts and {} measured;\n            {:.0} virtual \
-         seconds in all, on one path model with the same random numbers for all",
+    let runs = format!(
+        "{} x {}, each {} of warm-up that no figure counts and {} measured; {:.0} virtual seconds in all, on one path model \
+         with the same random numbers for all",
         report.contenders.len(),
+        seeds(scenario),
         display(scenario.run.warmup),
         display(scenario.run.duration),
         report.virtual_seconds
-    )?;
-    out.push_str("  how       real protocol code in virtual time; not modelled: the time that computers take\n");
-    let name = report.contenders.iter().map(|column| width(&column.name)).max().unwrap_or(0);
-    for (index, column) in report.contenders.iter().enumerate() {
+    );
+    for (title, text) in [
+        ("down", link(&scenario.path.down)),
+        ("up", link(scenario.path.up())),
+        ("traffic", traffic(scenario)),
+        ("runs", runs),
+        ("how", "real protocol code in virtual time; not modelled: the time that computers take".to_owned()),
+    ] {
+        *out += &wrap(&format!("  {title:<9} {text}"), 12);
+    }
+    let names: Vec<String> =
+        report.contenders.iter().map(|column| column_name(&column.name, &report.manifest)).collect();
+    let longest = names.iter().map(|name| width(name)).max().unwrap_or(0);
+    for (index, (name, column)) in names.iter().zip(&report.contenders).enumerate() {
         let title = if index == 0 { "traces" } else { "" };
-        writeln!(
-            out,
-            "  {title:<9} {:<name$}  {}  hash {}  {} packets",
-            column.name, column.version, column.trace_hash, column.packets
-        )?;
+        let trace =
+            format!("{name:<longest$}  {}  hash {}  {} packets", column.version, column.trace_hash, column.packets);
+        *out += &wrap(&format!("  {title:<9} {trace}"), 12);
     }
     Ok(())
 }
@@ -318,7 +335,7 @@ fn failures(out: &mut String, report: &Report) -> fmt::Result {
     }
     writeln!(out, "\nFailed: {} runs, whose figures are not used", report.failures.len())?;
     for failure in report.failures.iter().take(10) {
-        writeln!(out, "  {} seed {}: {}", failure.contender, failure.seed, failure.reason)?;
+        *out += &wrap(&format!("  {} seed {}: {}", failure.contender, failure.seed, failure.reason), 4);
     }
     match report.failures.len().checked_sub(10) {
         Some(more @ 1..) => writeln!(out, "  and {more} more"),
@@ -326,19 +343,8 @@ fn failures(out: &mut String, report: &Report) -> fmt::Result {
     }
 }
 
-/// Columns on a terminal: every character that is printed here is one wide.
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
 fn pad(out: &mut String, columns: usize) {
     out.extend(core::iter::repeat_n(' ', columns));
-}
-
-/// Ends a line without spaces before its end.
-fn end_line(out: &mut String) {
-    out.truncate(out.trim_end_matches(' ').len());
-    out.push('\n');
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct Overrides {
     pub seeds: Option<u32>,
     /// First seed.
     pub seed: Option<u64>,
-    /// Congestion controllers; empty leaves those of the file.
+    /// Congestion controllers, in place of those of the file and of its profiles; empty leaves both.
     pub congestion: Vec<String>,
     /// Policies of acknowledging; empty leaves those of the file.
     pub ack: Vec<AckFrequency>,
@@ -105,6 +105,8 @@ impl Overrides {
         run.seed = self.seed.unwrap_or(run.seed);
         if !self.congestion.is_empty() {
             scenario.contenders.congestion.clone_from(&self.congestion);
+            // Who names controllers wants these and nobody else.
+            scenario.contenders.profiles.clear();
         }
         if !self.ack.is_empty() {
             scenario.contenders.ack.clone_from(&self.ack);
@@ -177,6 +179,7 @@ mod tests {
         assert_eq!(down.queue, Queue::DropTail { bytes: DataSize::from_bytes(1_250_000) });
         assert_eq!((scenario.traffic.connections, scenario.run.seeds), (1, 30));
         assert_eq!(scenario.contenders.congestion, ["cubic"]);
+        assert!(!before.contenders.profiles.is_empty() && scenario.contenders.profiles.is_empty());
         assert_ne!(scenario.digest(), before.digest());
         assert_eq!(Overrides::default().apply(before.clone()).unwrap(), before);
     }

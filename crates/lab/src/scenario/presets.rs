@@ -5,57 +5,32 @@
 pub struct Preset {
     /// Its name on the command line; the file is `scenarios/NAME.toml`.
     pub name: &'static str,
+    /// What it is about, as lists group it.
+    pub group: &'static str,
     /// The text of the file.
     pub text: &'static str,
 }
 
 macro_rules! presets {
-    ($($name:literal),* $(,)?) => {
-        /// All presets, in the order in which lists show them.
-        pub const PRESETS: &[Preset] = &[$(Preset {
+    ($($group:literal: $($name:literal)*;)*) => {
+        /// All presets, in the order in which lists show them; those of a group stand together.
+        pub const PRESETS: &[Preset] = &[$($(Preset {
             name: $name,
+            group: $group,
             text: include_str!(concat!("../../../../scenarios/", $name, ".toml")),
-        }),*];
+        }),*),*];
     };
 }
 
-presets![
-    "mobile",
-    "production",
-    "satellite",
-    "high-loss",
-    "okru-mobile",
-    "uber-india",
-    "wifi",
-    "2g",
-    "3g",
-    "lte",
-    "bufferbloat",
-    "policer",
-    "asymmetric",
-    "datacenter",
-    "scaling",
-    "video",
-    "page",
-    "feed",
-    "matrix-rtt-load",
-    "claims-ack",
-    "claims-fairness",
-    "claims-fec",
-    "claims-fec-bulk",
-    "claims-loss",
-    "claims-narrow",
-    "claims-packet-rate",
-    "claims-pacing",
-    "claims-rtt",
-    "fec-burst3",
-    "fec-burst6",
-    "fec-group",
-    "fec-iid",
-    "fec-noharm",
-    "fec-tail",
-    "full-stack",
-];
+presets! {
+    "Mobile and wireless": "mobile" "lte" "3g" "2g" "okru-mobile" "uber-india" "wifi";
+    "Wired": "production" "bufferbloat" "policer" "asymmetric" "datacenter" "scaling";
+    "Satellite and heavy loss": "satellite" "high-loss";
+    "Applications": "page" "video" "feed";
+    "Repair (forward error correction)": "fec-iid" "fec-burst3" "fec-burst6" "fec-group" "fec-tail" "fec-noharm" "full-stack";
+    "Claims of others, and matrices": "claims-rtt" "claims-loss" "claims-narrow" "claims-fairness" "claims-ack" "claims-pacing"
+        "claims-packet-rate" "claims-fec" "claims-fec-bulk" "matrix-rtt-load";
+}
 
 #[cfg(test)]
 mod tests {
@@ -86,12 +61,32 @@ mod tests {
     }
 
     #[test]
+    fn every_file_is_a_preset_and_groups_stand_together() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap().replace(".toml", ""))
+            .collect();
+        let mut names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+        files.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(files, names);
+        let mut groups: Vec<&str> = PRESETS.iter().map(|preset| preset.group).collect();
+        groups.dedup();
+        let count = groups.len();
+        groups.sort_unstable();
+        groups.dedup();
+        assert_eq!(groups.len(), count, "a group is in two places");
+    }
+
+    #[test]
     fn every_preset_can_be_run_and_names_its_source() {
         for preset in PRESETS {
             let scenario = load(preset.name).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(scenario.name, preset.name);
             assert!(scenario.about.contains("Source: "), "{}", preset.name);
-            crate::plan::Plan::new(scenario).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            let plan = crate::plan::Plan::new(scenario).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            assert!(plan.contender_count() > 1 || plan.points().len() > 1, "{} compares nothing", preset.name);
         }
     }
 }

@@ -1,0 +1,63 @@
+//! What README.md and docs/README.md say is true: links lead somewhere, every document is in the index, the configuration of
+//! the gateway is taken.
+
+mod scratch;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use scratch::Scratch;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Targets of Markdown links to files.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    targets.filter(|target| !target.starts_with("http") && !target.starts_with('#')).map(str::to_owned).collect()
+}
+
+#[test]
+fn links_lead_somewhere_and_the_index_is_complete() {
+    let mut linked = Vec::new();
+    for (file, folder) in [("README.md", root()), ("docs/README.md", root().join("docs"))] {
+        for target in links(&read(file)) {
+            let path = folder.join(target.split('#').next().unwrap_or_default());
+            let found = path.canonicalize().unwrap_or_else(|error| panic!("{file}: {target}: {error}"));
+            if file.starts_with("docs") {
+                linked.push(found);
+            }
+        }
+    }
+    let documents = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let documents = documents.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let further = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "interop/README.md"];
+    let further = further.into_iter().chain(["bench/README.md", "python/README.md", "fuzz", "deploy", "scenarios"]);
+    for path in documents.chain(further.map(|name| root().join(name))) {
+        let path = path.canonicalize().unwrap();
+        assert!(path.ends_with("docs/README.md") || linked.contains(&path), "{} is in no index", path.display());
+    }
+}
+
+#[test]
+fn the_configuration_of_the_gateway_is_taken() {
+    let readme = read("README.md");
+    let (_, rest) = readme.split_once("cat > edge.toml <<END\n").expect("README.md makes an edge.toml");
+    let (config, _) = rest.split_once("END\n").unwrap();
+    assert_eq!(config.lines().count(), 5, "five lines of TOML: {config}");
+    let scratch = Scratch::new("readme");
+    scratch.certificate("localhost");
+    fs::create_dir(scratch.0.join("site")).unwrap();
+    fs::write(scratch.0.join("edge.toml"), config).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    let output = check.args(["edge", "check", "--config", "edge.toml"]).current_dir(&scratch.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

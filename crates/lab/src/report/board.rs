@@ -1,0 +1,227 @@
+//! The headline figures of some contenders side by side: medians over the seeds, and which differences the seeds decide.
+//!
+//! Decisions rest on differences seed by seed, not on ratios, so a value of 0 counts like any other.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    figure::Figure,
+    record::{Record, RunOutcome},
+    stats::{
+        compare::{Better, MARGIN},
+        interval::{Interval, median_interval},
+        quantile::median,
+    },
+    summary::Summary,
+};
+
+/// A contender's figures, seed by seed. `None` is a seed without a run that counts.
+pub(super) type Runs = Vec<Option<BTreeMap<Figure, f64>>>;
+
+/// Headline figures of contenders.
+#[derive(Clone, Debug)]
+pub(super) struct Board {
+    /// Names of the contenders.
+    pub(super) columns: Vec<String>,
+    /// One row per figure.
+    pub(super) rows: Vec<Row>,
+    /// Seeds.
+    pub(super) seeds: usize,
+}
+
+/// One figure of all contenders.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) figure: Figure,
+    /// Median over the seeds; `None` where a run lacks the figure.
+    pub(super) medians: Vec<Option<f64>>,
+    /// Who is best.
+    pub(super) outcome: Outcome,
+    /// How the best median stands against each contender. Empty without a best one.
+    pub(super) standings: Vec<Standing>,
+}
+
+/// Who is best in a figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// These: the best median and those within 3 % of it. All others are worse.
+    Leads(Vec<usize>),
+    /// All lie within 3 % of the best median.
+    Even,
+    /// The first has the best median; the seeds do not tell the second from it.
+    Open(usize, usize),
+    /// The figure has no better and worse, or a contender lacks it.
+    None,
+}
+
+/// How a contender stands against another one in a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Standing {
+    /// Better; the interval of the median difference (first minus second) leaves out 0.
+    Ahead(Interval),
+    /// Worse, likewise.
+    Behind,
+    /// The whole interval lies within 3 % of the smaller median.
+    Level,
+    /// The seeds do not decide.
+    Undecided,
+}
+
+impl Board {
+    /// Compares the runs of contenders, whose seeds are the same ones in the same order.
+    pub(super) fn new(columns: Vec<String>, runs: &[Runs], figures: &[Figure]) -> Self {
+        let rows = figures.iter().map(|&figure| row(figure, runs));
+        // A figure that nobody has is no headline.
+        let rows = rows.filter(|row| row.medians.iter().any(Option::is_some)).collect();
+        Self { columns, rows, seeds: runs.first().map_or(0, Vec::len) }
+    }
+}
+
+/// The runs of a contender in the order of `seeds`.
+pub(super) fn runs_of(records: &[&Record], seeds: impl Iterator<Item = u64>, figures: &[Figure]) -> Runs {
+    let run = |seed| {
+        let record = records.iter().find(|record| record.seed == seed && record.outcome == RunOutcome::Valid)?;
+        let value = |&figure: &Figure| Some((figure, record.figures.get(&figure)?.value?));
+        Some(figures.iter().filter_map(value).collect())
+    };
+    seeds.map(run).collect()
+}
+
+/// The runs of a contender at a point of a matrix.
+pub(super) fn runs_at(summary: &Summary, (point, contender): (usize, usize), figures: &[Figure]) -> Runs {
+    let run = |seed| {
+        let value = |figure: Figure| Some((figure, summary.value(point, contender, seed, figure)?));
+        // A run that counts has one figure at least.
+        Figure::all().find_map(value)?;
+        Some(figures.iter().filter_map(|&figure| value(figure)).collect())
+    };
+    (0..summary.seeds.len()).map(run).collect()
+}
+
+fn row(figure: Figure, runs: &[Runs]) -> Row {
+    let medians: Vec<Option<f64>> = runs.iter().map(|runs| median_of(runs, figure)).collect();
+    let (outcome, standings) = decide(figure, runs, &medians);
+    Row { figure, medians, outcome, standings }
+}
+
+fn median_of(runs: &Runs, figure: Figure) -> Option<f64> {
+    let values: Option<Vec<f64>> = runs.iter().flatten().map(|run| run.get(&figure).copied()).collect();
+    let mut values = values?;
+    values.sort_by(f64::total_cmp);
+    median(&values)
+}
+
+fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, Vec<Standing>) {
+    let nothing = (Outcome::None, Vec::new());
+    let (Some(better), Some(medians)) = (figure.better(), medians.iter().copied().collect::<Option<Vec<f64>>>()) else {
+        return nothing;
+    };
+    if medians.len() < 2 {
+        return nothing;
+    }
+    let order = |a: &usize, b: &usize| match better {
+        Better::Higher => medians[*b].total_cmp(&medians[*a]),
+        Better::Lower => medians[*a].total_cmp(&medians[*b]),
+    };
+    let mut ranked: Vec<usize> = (0..medians.len()).collect();
+    ranked.sort_by(order);
+    let best = ranked[0];
+    let standings: Vec<Standing> = (runs.iter().enumerate())
+        .map(
+            |(index, other)| {
+                if index == best { Standing::Level } else { standing(figure, better, &runs[best], other) }
+            },
+        )
+        .collect();
+    let open = ranked.iter().find(|&&index| matches!(standings[index], Standing::Undecided | Standing::Behind));
+    let level = || ranked.iter().copied().filter(|&index| standings[index] == Standing::Level);
+    let outcome = match open {
+        Some(&rival) => Outcome::Open(best, rival),
+        None if level().count() == medians.len() => Outcome::Even,
+        None => Outcome::Leads(level().collect()),
+    };
+    (outcome, standings)
+}
+
+/// How `first` stands against `second`, seed by seed.
+pub(super) fn standing(figure: Figure, better: Better, first: &Runs, second: &Runs) -> Standing {
+    let mut pairs = Vec::new();
+    for (one, other) in first.iter().zip(second) {
+        let (Some(one), Some(other)) = (one, other) else { continue };
+        // Leaving out the seeds on which a figure is missing would choose the runs by their result.
+        let (Some(a), Some(b)) = (one.get(&figure), other.get(&figure)) else { return Standing::Undecided };
+        pairs.push((*a, *b));
+    }
+    let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
+    let Some(interval) = median_interval(&differences, 0.95) else { return Standing::Undecided };
+    let size = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        median(&values).unwrap_or(0.0).abs()
+    };
+    let smaller = size(pairs.iter().map(|pair| pair.0).collect()).min(size(pairs.iter().map(|pair| pair.1).collect()));
+    let margin = MARGIN * smaller;
+    if interval.low >= -margin && interval.high <= margin {
+        return Standing::Level;
+    }
+    match (better, interval.low > 0.0, interval.high < 0.0) {
+        (Better::Higher, true, _) | (Better::Lower, _, true) => Standing::Ahead(interval),
+        (Better::Higher, _, true) | (Better::Lower, true, _) => Standing::Behind,
+        _ => Standing::Undecided,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(figure: Figure, values: &[f64]) -> Runs {
+        values.iter().map(|value| Some(BTreeMap::from([(figure, *value)]))).collect()
+    }
+
+    fn outcome(figure: Figure, contenders: &[&[f64]]) -> Outcome {
+        let runs: Vec<Runs> = contenders.iter().map(|values| runs(figure, values)).collect();
+        let names = (0..contenders.len()).map(|index| index.to_string()).collect();
+        Board::new(names, &runs, &[figure]).rows[0].outcome.clone()
+    }
+
+    #[test]
+    fn who_leads() {
+        let (low, high) = ([10.0, 11.0, 12.0, 10.5, 11.5, 10.2], [12.0, 13.0, 14.0, 12.5, 13.5, 12.2]);
+        let near = high.map(|value| value * 1.01);
+        assert_eq!(outcome(Figure::Goodput, &[&low, &high]), Outcome::Leads(vec![1]));
+        assert_eq!(outcome(Figure::RttP95, &[&low, &high]), Outcome::Leads(vec![0]));
+        assert_eq!(outcome(Figure::Goodput, &[&low, &high, &near]), Outcome::Leads(vec![2, 1]));
+        assert_eq!(outcome(Figure::Goodput, &[&high, &near]), Outcome::Even);
+        // One seed of six says otherwise: not decided at 95 %.
+        let mut once = high;
+        once[2] = 11.0;
+        assert_eq!(outcome(Figure::Goodput, &[&low, &once]), Outcome::Open(1, 0));
+        assert_eq!(outcome(Figure::Goodput, &[&low[..5], &high[..5]]), Outcome::Open(1, 0), "five seeds are too few");
+        assert_eq!(outcome(Figure::LinkLoss, &[&low, &high]), Outcome::None, "no better and worse");
+    }
+
+    #[test]
+    fn zeros_count_like_any_other_value() {
+        let (zero, some) = ([0.0; 6], [0.02, 0.03, 0.02, 0.04, 0.02, 0.03]);
+        assert_eq!(outcome(Figure::ResidualLoss, &[&some, &zero]), Outcome::Leads(vec![1]));
+        assert_eq!(outcome(Figure::ResidualLoss, &[&zero, &zero]), Outcome::Even);
+        // Dropping the zeros would leave the pairs in which the second is worse.
+        let mixed = [0.0, 0.0, 0.0, 0.0, 0.09, 0.09];
+        assert_eq!(outcome(Figure::ResidualLoss, &[&some, &mixed]), Outcome::Open(1, 0));
+    }
+
+    #[test]
+    fn a_figure_that_a_run_lacks_decides_nothing() {
+        let figure = Figure::RequestP99;
+        let mut holes = runs(figure, &[1.0; 7]);
+        holes[3] = Some(BTreeMap::new());
+        let better = figure.better().unwrap();
+        assert_eq!(standing(figure, better, &runs(figure, &[2.0; 7]), &holes), Standing::Undecided);
+        // A run that failed is not there for either.
+        holes[3] = None;
+        assert_eq!(standing(figure, better, &runs(figure, &[2.0; 7]), &holes), Standing::Behind);
+        let row = &Board::new(vec!["a".into(), "b".into()], &[holes.clone(), holes], &[figure]).rows[0];
+        assert_eq!((row.medians[0], &row.outcome), (Some(1.0), &Outcome::Even));
+    }
+}

@@ -1,0 +1,151 @@
+//! The report in a screenful: the figures that the workload is about, the best of each row marked, and one sentence on who
+//! wins. At most 80 columns wide.
+
+use core::fmt::Write;
+
+use super::{
+    Report,
+    board::{Board, Outcome, Row},
+    headline::{conditions, seeds},
+    style::{Style, blocks, width, wrap},
+    text::{column_name, decimals, label},
+    verdict::verdict,
+};
+use crate::{measure::Provenance, selftest::Check};
+
+/// Prints the headlines of a report.
+pub fn brief(report: &Report, style: Style) -> String {
+    let scenario = &report.manifest.scenario;
+    let mut out = wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
+    self_test(&mut out, &report.self_test, style);
+    out.push('\n');
+    let board = &report.board;
+    table(&mut out, board, style);
+    let few = report.contenders.iter().flat_map(|column| &column.figures).any(|cell| {
+        cell.provenance == Provenance::Refused && board.rows.iter().any(|row| row.figure.key() == cell.figure)
+    });
+    legend(&mut out, board, few);
+    let conditions = conditions(scenario, &|_| false).join(", ");
+    let sentence = if board.columns.len() < 2 {
+        format!("One contender alone, nobody to compare it with ({conditions}, {}).", seeds(scenario))
+    } else {
+        format!("With {conditions} and {}, {}.", seeds(scenario), verdict(board))
+    };
+    out.push('\n');
+    out += &wrap(&sentence.replace(" and seed", " and\u{a0}seed"), 0);
+    trouble(&mut out, report, style);
+    match &report.records {
+        Some(path) => {
+            let _ = writeln!(out, "\nRecords: {}", path.display());
+            let _ = writeln!(out, "All figures: tiderace lab report --all {}", path.display());
+        }
+        None => out.push_str("\nAll figures, with intervals: --all\n"),
+    }
+    out
+}
+
+/// What the laboratory says about itself: a line when all is well.
+pub(super) fn self_test(out: &mut String, checks: &[Check], style: Style) {
+    let (passed, failed): (Vec<_>, Vec<_>) = checks.iter().partition(|check| check.passed);
+    if !passed.is_empty() {
+        let names: Vec<&str> = passed.iter().map(|check| check.name).collect();
+        *out += &wrap(&format!("Self-test: {} passed ({}).", passed.len(), names.join(", ")), 2);
+    }
+    for check in failed {
+        let text = format!("Self-test FAILED: {}: {}. Do not believe what follows.", check.name, check.detail);
+        *out += &style.alarm(wrap(&text, 2).trim_end());
+        out.push('\n');
+    }
+}
+
+/// A row for each figure, a column for each contender, as many side by side as fit.
+pub(super) fn table(out: &mut String, board: &Board, style: Style) {
+    let labels: Vec<String> = board.rows.iter().map(|row| label(row.figure)).collect();
+    let first = labels.iter().map(|label| width(label)).max().unwrap_or(0);
+    let body: Vec<Vec<String>> = board.rows.iter().map(entries).collect();
+    let bar = usize::from(style.colour);
+    // The mark of the best has a column of its own behind the number, and so has the bar.
+    let widths: Vec<usize> = (board.columns.iter().enumerate())
+        .map(|(index, name)| {
+            let widest = body.iter().map(|row| width(&row[index]) + 1 + bar).max().unwrap_or(0);
+            widest.max(width(name))
+        })
+        .collect();
+    for (index, block) in blocks(first, &widths).into_iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let _ = write!(out, "{:first$}", "");
+        for column in block.clone() {
+            let (name, width) = (&board.columns[column], widths[column]);
+            let _ = write!(out, "  {}", style.bold(&format!("{name:>width$}")));
+        }
+        end_line(out);
+        for ((row, label), entries) in board.rows.iter().zip(&labels).zip(&body) {
+            let largest = row.medians.iter().copied().flatten().fold(0.0, f64::max);
+            let _ = write!(out, "{label}{}", " ".repeat(first - width(label)));
+            for column in block.clone() {
+                let entry = format!("{:>1$}", entries[column], widths[column] - 1 - bar);
+                let mark = if is_best(row, column) { style.best("*") } else { " ".to_owned() };
+                let entry = if is_best(row, column) { style.best(&entry) } else { entry };
+                let bar = row.medians[column].map_or_else(String::new, |value| style.bar(value, largest));
+                let _ = write!(out, "  {entry}{mark}{bar}");
+            }
+            end_line(out);
+        }
+    }
+}
+
+pub(super) fn is_best(row: &Row, column: usize) -> bool {
+    matches!(&row.outcome, Outcome::Leads(leaders) if leaders.contains(&column))
+}
+
+/// The medians of a row with the same number of decimals.
+fn entries(row: &Row) -> Vec<String> {
+    let scale = row.figure.unit().printed().1;
+    let largest = row.medians.iter().copied().flatten().fold(0.0_f64, |most, value| most.max(value.abs()));
+    let digits = decimals(largest * scale, 0.0);
+    let entry =
+        |value: &Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value * scale));
+    row.medians.iter().map(entry).collect()
+}
+
+fn legend(out: &mut String, board: &Board, few: bool) {
+    let seeds = if board.seeds == 1 { "one seed".to_owned() } else { format!("{} seeds", board.seeds) };
+    let mut text = if board.seeds == 1 { "One seed.".to_owned() } else { format!("Medians over {seeds}.") };
+    if board.rows.iter().any(|row| matches!(row.outcome, Outcome::Leads(_))) {
+        text += " * best, or within 3\u{a0}% of the best, and every other contender is worse with at least \
+                 95\u{a0}% confidence (paired by seed).";
+    }
+    if few {
+        text += " – too few samples; a longer --duration gives more.";
+    }
+    out.push('\n');
+    *out += &wrap(&text, 0);
+}
+
+/// Runs and connections that failed.
+fn trouble(out: &mut String, report: &Report, style: Style) {
+    for column in report.contenders.iter().filter(|column| column.connections_lost > 0) {
+        let (lost, all) = (column.connections_lost, column.connections);
+        let name = column_name(&column.name, &report.manifest);
+        *out += &wrap(&format!("{name}: {lost} of {all} connections broke off or were never established."), 2);
+    }
+    if let Some(first) = report.failures.first() {
+        let text = format!(
+            "{} runs FAILED and are not used; the first: {}, seed {}: {}",
+            report.failures.len(),
+            first.contender,
+            first.seed,
+            first.reason
+        );
+        *out += &style.alarm(wrap(&text, 2).trim_end());
+        out.push('\n');
+    }
+}
+
+/// Ends a line without spaces before its end.
+pub(super) fn end_line(out: &mut String) {
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+}
