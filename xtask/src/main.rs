@@ -2,6 +2,8 @@
 
 mod claims;
 mod compliance;
+mod dependencies;
+mod flaky;
 mod instructions;
 mod shows;
 
@@ -21,6 +23,8 @@ struct Cli {
 enum Command {
     Claims(claims::Args),
     Compliance(compliance::Args),
+    Dependencies(dependencies::Args),
+    Flaky(flaky::Args),
     Instructions(instructions::Args),
     Shows(shows::Args),
 }
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Claims(args) => claims::run(&args),
         Command::Compliance(args) => compliance::run(&args),
+        Command::Dependencies(args) => dependencies::run(&args),
+        Command::Flaky(args) => flaky::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Shows(args) => shows::run(&args),
     }

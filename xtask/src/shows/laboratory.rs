@@ -35,7 +35,7 @@ pub(crate) fn fresh(context: &Context) -> Result<Vec<Row>> {
     let build = context.commands.run("fresh-lab-build", &mut cargo(&["build", "--release"]), BUILD)?.ok()?;
     let out = scratch.join("records");
     let out = out.to_str().context("the target directory is not UTF-8")?;
-    let arguments = ["run", "--release", "--", "lab", "run", "mobile", "--out", out];
+    let arguments = ["run", "--release", "--", "lab", "run", "mobile", "--all", "--out", out];
     let ended = context.commands.run("fresh-lab", &mut cargo(&arguments), RUN)?.ok()?;
     let rows = Figure::ALWAYS.iter().filter(|figure| {
         let row = ended.stdout.lines().find(|line| line.starts_with(figure.label()));

@@ -22,6 +22,7 @@ mod edge_watch;
 mod fec;
 mod flood;
 mod fuzz;
+mod hardening;
 mod hazards;
 mod interop;
 mod laboratory;
@@ -78,6 +79,9 @@ enum Part {
     /// What the edge and the client promise
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
+    /// What attacks make an end hold and compute, what they cost others, and tests that never fail by chance
+    #[command(after_help = after_help("hardening", &hardening::cases()))]
+    Hardening(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -211,6 +215,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
+        Part::Hardening(options) => ("hardening", options, hardening::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {
