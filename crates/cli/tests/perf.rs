@@ -143,7 +143,8 @@ fn a_relay_adds_its_path() {
     let (code, lines) = relay.interrupt();
     let [total] = &lines[..] else { panic!("{lines:?}") };
     assert!(count(&total["down"]["delivered_bytes"]) > 1_000_000, "{total}");
-    assert_eq!(count(&total["clients"]), 1);
+    // A client whose handshake is slow asks from a second socket whether anything listens there.
+    assert!((1..=2).contains(&count(&total["clients"])), "{total}");
     // Whether the machine was fast enough is not this test's question, but the exit code has to say the same.
     assert_eq!(
         (code, total["trusted"].as_bool()),
@@ -202,10 +203,10 @@ fn a_host_that_cannot_be_reached_is_said() {
 #[test]
 fn a_server_that_is_not_trusted_is_said() {
     let server = Service::perf();
-    let (error, hint) = refused(&["perf", "client", server.address()]);
+    let (error, hint) = refused(&["perf", "client", server.address(), "--timeout", "60 s"]);
     assert!(error.contains("certificate") && hint.contains("--pin"), "{error} {hint}");
     let other = "ab".repeat(32);
-    let (error, _) = refused(&["perf", "client", server.address(), "--pin", &other]);
+    let (error, _) = refused(&["perf", "client", server.address(), "--pin", &other, "--timeout", "60 s"]);
     assert!(error.contains(server.fingerprint()), "{error}");
 }
 
