@@ -8,11 +8,11 @@
 //! blocks that grow with their content. Blocks of neighbours ahead of a hole are merged from time to time, and the number of
 //! holes has a limit.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::ranges::RangeSet;
+use super::{queue::Queue, ranges::RangeSet};
 use crate::{
     memory::allocation,
     pins::{Pin, Pins},
@@ -218,7 +218,7 @@ impl Piece {
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     /// Not read, with everything below received.
-    ready: VecDeque<Piece>,
+    ready: Queue<Piece>,
     /// Everything below was received.
     prefix: u64,
     /// Not read, beyond the prefix, by offset.
@@ -292,13 +292,9 @@ impl Assembler {
         {
             return;
         }
-        if self.ready.len() == self.ready.capacity() {
-            let before = self.ready.capacity();
-            self.ready.push_back(piece);
-            held.queues += (self.ready.capacity() - before) * size_of::<Piece>();
-        } else {
-            self.ready.push_back(piece);
-        }
+        let before = self.ready.heap();
+        self.ready.push_back(piece);
+        held.queues += self.ready.heap() - before;
     }
 
     /// Data at the prefix while there is more beyond it.
@@ -415,8 +411,8 @@ impl Assembler {
     /// Gives the memory of the empty queue back.
     #[cold]
     fn drop_queue(&mut self, held: &mut Holdings) {
-        held.queues -= self.ready.capacity() * size_of::<Piece>();
-        self.ready = VecDeque::new();
+        held.queues -= self.ready.heap();
+        self.ready = Queue::default();
     }
 
     /// Gives memory of ranges back that are not there any more.
@@ -450,7 +446,7 @@ impl Assembler {
 
     /// Bytes of the places in queues and lists of ranges.
     fn queues(&self) -> usize {
-        self.ready.capacity() * size_of::<Piece>() + self.received.heap()
+        self.ready.heap() + self.received.heap()
     }
 
     /// No data will come or be read any more: the empty queues go, too.

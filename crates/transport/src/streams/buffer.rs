@@ -3,12 +3,10 @@
 //! Acknowledgements arrive in the order of sending nearly always, so the buffer is a queue whose front is released; what
 //! is acknowledged behind a hole is a set of ranges, empty without loss.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use wire::Writer;
 
-use super::ranges::RangeSet;
+use super::{queue::Queue, ranges::RangeSet};
 
 /// With more chunks than this, small writes are gathered: a chunk costs 40 bytes and pins a buffer of the application.
 const GATHER_CHUNKS: usize = 16;
@@ -43,7 +41,7 @@ struct Chunk {
 /// The bytes of a stream from the first unacknowledged to the last written.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
-    chunks: VecDeque<Chunk>,
+    chunks: Queue<Chunk>,
     /// Everything below is acknowledged.
     acked: u64,
     /// Acknowledged above that, behind a hole.
@@ -194,7 +192,7 @@ impl SendBuffer {
 
     /// Throws everything away; the offsets stay.
     pub(super) fn clear(&mut self) {
-        self.chunks = VecDeque::new();
+        self.chunks = Queue::default();
         self.acked_ahead.clear();
         self.acked = self.end;
         self.cursor = 0;
@@ -206,9 +204,7 @@ impl SendBuffer {
             Data::Gathered(bytes) => bytes.capacity(),
             Data::App(_) => 0,
         };
-        self.chunks.capacity() * size_of::<Chunk>()
-            + self.chunks.iter().map(gathered).sum::<usize>()
-            + self.acked_ahead.heap()
+        self.chunks.heap() + self.chunks.iter().map(gathered).sum::<usize>() + self.acked_ahead.heap()
     }
 }
 

@@ -31,6 +31,7 @@ mod flow;
 mod incoming;
 mod limits;
 mod outgoing;
+mod queue;
 mod ranges;
 mod recv;
 mod schedule;
