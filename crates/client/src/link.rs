@@ -252,7 +252,11 @@ impl Link {
                 let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
                 head.uri = path.parse().map_err(|error| wrong(&error))?;
                 let request = Request::from_parts(head, body);
-                let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+                let mut response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+                // RFC 9112 §6.3: chunks decide how long the content is, and a length beside them goes no further.
+                if response.headers().contains_key(header::TRANSFER_ENCODING) {
+                    response.headers_mut().remove(header::CONTENT_LENGTH);
+                }
                 // RFC 9110 §15.2.2: nobody has asked for another protocol.
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     let why = "the server switches to a protocol that it was not asked for".to_owned();

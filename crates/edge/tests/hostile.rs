@@ -241,6 +241,23 @@ async fn no_answer_hides_behind_another() {
     }
 }
 
+/// Chunks say how long the content is; a length that contradicts them is not handed on (RFC 9112 §6.3).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_length_beside_chunks_goes_no_further() {
+    for length in [1, 2, 5] {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let back_end = Hostile::start(once(format!("{head}2\r\nok\r\n0\r\n\r\n")).and_closes()).await;
+        let site = Site::start("two-lengths", &format!("[[route]]\nto = \"http://{}\"\n", back_end.address));
+        let (_endpoint, mut h3) = site.h3().await;
+        let answer = h3.send(get("https://localhost/")).await.unwrap();
+        assert!(!answer.headers().contains_key("content-length"), "{:?}", answer.headers());
+        assert_eq!(text(answer).await, "ok");
+        let answer = site.h1().await.send_request(get1("/")).await.unwrap();
+        assert!(!answer.headers().contains_key("content-length"), "{:?}", answer.headers());
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_back_end_becomes_what_was_asked_for_or_nothing() {
     for (says, expected) in

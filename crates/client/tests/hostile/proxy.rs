@@ -94,6 +94,8 @@ async fn an_origin_cannot_split_the_answer() {
         let framed = head.matches("content-length").count() + head.matches("transfer-encoding").count();
         assert!(framed <= 1, "one way to say how long it is: {head}");
         assert!(!head.contains("101") && content.len() < 200, "{came:?}");
+        // Chunks decide, and a length that contradicts them goes no further (RFC 9112 §6.3).
+        assert!(!answer.contains("chunked") || !head.contains("content-length"), "{came:?}");
     }
     // The same length twice over HTTP/3 is one length.
     let (address, trust) = http3(|mut send, _recv| async move {

@@ -108,6 +108,10 @@ pub(crate) fn strip(fields: &mut HeaderMap) {
     for name in named {
         fields.remove(name);
     }
+    // RFC 9112 §6.3: chunks decide how long the content is, and a length beside them goes no further.
+    if fields.contains_key(header::TRANSFER_ENCODING) {
+        fields.remove(header::CONTENT_LENGTH);
+    }
     for name in HOP_BY_HOP {
         fields.remove(name);
     }
