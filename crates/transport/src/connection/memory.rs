@@ -48,12 +48,20 @@ pub(super) struct Memory {
     own: u64,
     /// Bytes of symbols that were sent, and how many there had been when these were counted.
     symbols: (u64, u64),
-    /// Bytes that arrived since memory was charged.
+    /// Bytes that arrived since memory was charged, in batches of more than acknowledgements.
     since: usize,
+    /// Turns since memory was charged that brought nothing to be held.
+    quiet: u8,
+    /// What the peer made this end hold when memory was charged.
+    held: u64,
+    /// Bytes of the application that were not acknowledged then.
+    unacknowledged: u64,
 }
 
 /// Bytes that may arrive until they are charged, if the application and what is to be sent do not get their turn before.
 const ACCOUNT_EVERY: usize = 16 * 1024;
+/// Turns without anything to be held after which memory is charged all the same: records of what was sent come and go.
+const QUIET_TURNS: u8 = 8;
 /// Symbols that are sent until their memory is counted again, which takes time.
 const COUNT_EVERY: u64 = 16;
 
@@ -68,7 +76,19 @@ impl Memory {
         let limit = limit(profile.streams.receive_window_connection, beside);
         let budget = ConnectionBudget::new(limit, process);
         let (charge, itself) = (budget.empty(), process.charge(IN_HANDSHAKE));
-        Self { budget, charge, itself, limit, beside, own: 0, symbols: (0, 0), since: 0 }
+        Self {
+            budget,
+            charge,
+            itself,
+            limit,
+            beside,
+            own: 0,
+            symbols: (0, 0),
+            since: 0,
+            quiet: 0,
+            held: 0,
+            unacknowledged: 0,
+        }
     }
 }
 
@@ -84,7 +104,8 @@ impl Connection {
         self.datagrams.set_slack(slack);
     }
 
-    /// A batch of so many bytes arrived. What small ones bring is charged when nothing more is to be sent.
+    /// A batch of so many bytes arrived that is more than acknowledgements. What small ones bring is charged when nothing more is
+    /// to be sent.
     #[inline]
     pub(super) fn account_for(&mut self, now: Instant, bytes: usize) {
         self.memory.since += bytes;
@@ -93,9 +114,23 @@ impl Connection {
         }
     }
 
+    /// Charges what is held when nothing more is to be sent, if it may have changed by more than a step.
+    ///
+    /// Whoever sends hears mostly acknowledgements, and these leave nothing to be held.
+    #[inline]
+    pub(super) fn account_at_rest(&mut self, now: Instant) {
+        let Memory { since: 0, held, quiet, unacknowledged, .. } = &mut self.memory else { return self.account(now) };
+        let moved = self.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
+        if *held < OWN_STEP && moved < OWN_STEP && *quiet < QUIET_TURNS && self.fec.sender.is_none() {
+            *quiet += 1;
+        } else {
+            self.account(now);
+        }
+    }
+
     /// Charges what is held.
     pub(super) fn account(&mut self, now: Instant) {
-        self.memory.since = 0;
+        (self.memory.since, self.memory.quiet) = (0, 0);
         if !self.lifecycle.is_open() {
             return;
         }
@@ -130,6 +165,7 @@ impl Connection {
             }
         }
         self.memory.charge.set(held + own);
+        (self.memory.held, self.memory.unacknowledged) = (held, self.streams.unacknowledged_bytes());
         let budget = &self.memory.budget;
         let room = !budget.is_exceeded() && !budget.process().is_scarce();
         self.streams.permit_growth(room);

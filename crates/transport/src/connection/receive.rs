@@ -130,7 +130,7 @@ impl Connection {
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn, waited: false };
-        let processed = self.stats.packets_received;
+        let (processed, acks_only) = (self.stats.packets_received, self.stats.ack_only_packets_received);
         let mut start = 0;
         while start < payload.len() && self.lifecycle.is_open() {
             let end = (start + segment_size.max(1)).min(payload.len());
@@ -145,7 +145,10 @@ impl Connection {
             self.restart_idle(now);
             self.restart_silence(now);
         }
-        self.account_for(now, bytes);
+        let packets = self.stats.packets_received - processed;
+        if packets == 0 || packets > self.stats.ack_only_packets_received - acks_only {
+            self.account_for(now, bytes);
+        }
     }
 
     /// Hands up what the batch carried.

@@ -137,7 +137,7 @@ impl Connection {
         {
             return Some(transmit);
         }
-        self.account(now);
+        self.account_at_rest(now);
         // A packet that cannot be sealed ends the connection on the way, and so does too much that is held.
         if !self.lifecycle.is_open() {
             return self.transmit_close(now, buffer);
