@@ -33,6 +33,7 @@ mod path;
 mod policy;
 pub mod process;
 mod qmux;
+mod register;
 mod route;
 mod stream;
 mod tls;

@@ -18,6 +18,7 @@ use transport::Transmit;
 use units::Instant;
 
 use crate::{
+    pending::Pending,
     shards::ShardLink,
     shared::{Shared, State},
     socket::{SEND_BUFFER, Socket},
@@ -45,6 +46,8 @@ pub(crate) struct Driver {
     sleeps_until: Option<Instant>,
     /// Where TLS runs, unless here.
     tls: Option<TlsLink>,
+    /// Handshakes that wait for an answer from outside.
+    pending: Pending,
     /// The shards beside this one.
     shards: Option<ShardLink>,
     wake: Vec<Waker>,
@@ -61,6 +64,7 @@ impl Driver {
         shards: Option<ShardLink>,
         tap: MaybeTap,
     ) -> Self {
+        let pending = Pending::new(&mut shared.lock().endpoint);
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
         let size = if segments > 1 { SEND_BUFFER } else { 2048 };
@@ -72,6 +76,7 @@ impl Driver {
             sleep: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             sleeps_until: None,
             tls,
+            pending,
             shards,
             wake: Vec::new(),
             deferred: false,
@@ -190,6 +195,7 @@ impl Future for Driver {
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
         again |= this.exchange_strays(cx, &mut state);
+        this.pending.resume(cx, shared.clock.now(), &mut state.endpoint);
         state.endpoint.handle_timeout(shared.clock.now());
         if let Some(tls) = &mut this.tls {
             tls.submit(shared.clock.now(), &mut state.endpoint);

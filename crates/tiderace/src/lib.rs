@@ -13,6 +13,7 @@ mod connection;
 mod driver;
 mod endpoint;
 mod error;
+mod pending;
 mod qlog;
 mod readiness;
 #[cfg(target_os = "linux")]

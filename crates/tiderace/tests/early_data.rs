@@ -1,29 +1,49 @@
 //! Early data over real sockets on loopback.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    task::Waker,
+};
 
 use tiderace::{
-    ClientConfig, Connection, EarlyData, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig,
+    ClientConfig, Connection, EarlyData, Endpoint, EndpointOptions, Handshakes, Identity, Profile, RustlsClient,
+    RustlsServer, ServerConfig,
+    transport::ring::{MemoryRegister, Strike, StrikeId, StrikeRegister},
 };
+use tokio::sync::mpsc;
 
 struct Pair {
     server: Endpoint,
     client: Endpoint,
     config: ClientConfig,
+    /// Of a client that offers no early data.
+    plain: ClientConfig,
 }
 
 impl Pair {
     fn new(accept: bool) -> Self {
+        Self::with_register(accept, Arc::new(MemoryRegister::default()), Handshakes::default())
+    }
+
+    fn with_register(accept: bool, register: Arc<dyn StrikeRegister>, handshakes: Handshakes) -> Self {
         let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let certificate = certified.cert.der().to_vec();
         let identity = Identity::from_der(vec![certificate.clone()], certified.signing_key.serialize_der()).unwrap();
-        let server = RustlsServer::builder().identity(identity).alpn("test").early_data(accept).build().unwrap();
-        let client = RustlsClient::builder().roots([certificate]).alpn("test").early_data(true).build().unwrap();
+        let server = RustlsServer::builder().identity(identity).alpn("test").early_data(accept);
+        let server = server.strike_register(register).build().unwrap();
+        let builder = || RustlsClient::builder().roots([certificate.clone()]).alpn("test");
+        let (client, plain) = (builder().early_data(true).build().unwrap(), builder().build().unwrap());
         let profile = Arc::new(Profile::default());
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let server = Endpoint::server(any, ServerConfig::new(Arc::new(server), profile.clone())).unwrap();
+        let server = ServerConfig::new(Arc::new(server), profile.clone());
+        let options = EndpointOptions { server: Some(server), handshakes, ..EndpointOptions::default() };
+        let server = Endpoint::open(any, options).unwrap();
         let client_endpoint = Endpoint::client_for(server.local_addr()).unwrap();
-        Self { server, client: client_endpoint, config: ClientConfig::new(Arc::new(client), profile) }
+        let config = ClientConfig::new(Arc::new(client), profile.clone());
+        let plain = ClientConfig::new(Arc::new(plain), profile);
+        Self { server, client: client_endpoint, config, plain }
     }
 
     fn connect(&self) -> tiderace::Connecting {
@@ -101,4 +121,65 @@ async fn a_server_that_only_accepts_complete_handshakes_gets_the_request_as_well
     let (answer, server) = tokio::join!(asking, serving);
     assert_eq!(answer, b"question");
     server.established().await.unwrap();
+}
+
+/// A register that is elsewhere: it answers when the test says so.
+struct Remote {
+    asked: mpsc::UnboundedSender<StrikeId>,
+    open: Mutex<HashMap<StrikeId, (Waker, Option<Strike>)>>,
+}
+
+impl Remote {
+    /// Answers from a thread of its own.
+    fn answer(self: &Arc<Self>, id: StrikeId, strike: Strike) {
+        let this = self.clone();
+        let thread = std::thread::spawn(move || {
+            let mut open = this.open.lock().unwrap();
+            let (waker, answer) = open.get_mut(&id).unwrap();
+            *answer = Some(strike);
+            waker.wake_by_ref();
+        });
+        thread.join().unwrap();
+    }
+}
+
+impl StrikeRegister for Remote {
+    fn strike(&self, id: &StrikeId, _: u64, _: u64, waker: &Waker) -> Strike {
+        let mut open = self.open.lock().unwrap();
+        if let Some((_, Some(strike))) = open.get(id) {
+            return *strike;
+        }
+        open.insert(*id, (waker.clone(), None));
+        let _ = self.asked.send(*id);
+        Strike::Pending
+    }
+}
+
+/// On one thread of the runtime, wherever TLS runs.
+#[tokio::test]
+async fn a_register_that_is_elsewhere_delays_one_handshake_and_no_other() {
+    for handshakes in [Handshakes::InPlace, Handshakes::OwnPool] {
+        let (asked, mut asks) = mpsc::unbounded_channel();
+        let register = Arc::new(Remote { asked, open: Mutex::default() });
+        let pair = Pair::with_register(true, register.clone(), handshakes);
+        pair.visit().await;
+        for (says, expected) in [(Strike::First, EarlyData::Accepted), (Strike::Again, EarlyData::Rejected)] {
+            let client = pair.connect().into_early().unwrap();
+            assert_eq!(client.early_data(), EarlyData::Offered);
+            let id = asks.recv().await.unwrap();
+            // Another connection comes about and carries data while the answer is not there.
+            let other = pair.client.connect(&pair.plain, pair.server.local_addr(), "localhost").unwrap();
+            let (served, other) = tokio::join!(pair.server.accept(), other);
+            ask(&other.unwrap(), &served.unwrap()).await;
+            assert_eq!(client.early_data(), EarlyData::Offered);
+
+            register.answer(id, says);
+            let (served, complete) = tokio::join!(pair.server.accept(), client.established());
+            complete.unwrap();
+            let served = served.unwrap();
+            assert_eq!((client.early_data(), served.early_data()), (expected, expected));
+            // After an exchange the tickets for the next one are there.
+            ask(&client, &served).await;
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 mod step;
 
+use std::task::Waker;
+
 use wire::{ConnectionId, Side, TransportParameters};
 
 use crate::{
@@ -52,6 +54,8 @@ struct HandOut {
     step: Option<Step>,
     /// Nobody was told of the step yet.
     untold: bool,
+    /// What the session waited for came while it was away.
+    resumed: bool,
 }
 
 fn place(level: Level) -> usize {
@@ -170,9 +174,20 @@ impl Handshake {
         self.unread
     }
 
+    /// Whoever is woken resumes the session, which has not started.
+    pub(crate) fn set_waker(&mut self, waker: Waker) {
+        if let Some(unstarted) = &mut self.unstarted {
+            unstarted.waker = Some(waker);
+        }
+    }
+
     /// The session may go on: an answer from outside has arrived.
     pub(crate) fn resume(&mut self) {
         self.unread = true;
+        // The session may be told that it has to wait by a step that began before the answer was there.
+        if let Some(out) = self.hand_out.as_mut().filter(|out| out.away) {
+            out.resumed = true;
+        }
     }
 
     /// Lets TLS work on what arrived. Each call returns the next thing that the connection has to do for it.
@@ -242,8 +257,10 @@ impl Handshake {
 
     /// The session comes back from a step.
     pub(crate) fn take_back(&mut self, done: Done) -> Result<(), TransportError> {
+        let mut resumed = false;
         if let Some(out) = &mut self.hand_out {
             out.away = false;
+            resumed = std::mem::take(&mut out.resumed);
         }
         self.session = done.session;
         let progress = done.progress?;
@@ -262,7 +279,7 @@ impl Handshake {
         self.waiting = match progress {
             Progress::Ready => None,
             Progress::Pending(what) => {
-                self.unread = false;
+                self.unread = resumed;
                 Some(what)
             }
         };

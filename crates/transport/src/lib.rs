@@ -45,9 +45,9 @@ pub use acks::Ecn;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
-    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, MemoryTokens,
-    PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner, TokenStore, Transmit,
-    Visit, VisitLog,
+    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, HandshakeWaker,
+    MemoryTokens, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner,
+    TokenStore, Transmit, Visit, VisitLog,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

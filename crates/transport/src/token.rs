@@ -8,6 +8,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    task::Waker,
 };
 
 use rand_core::RngCore;
@@ -166,7 +167,7 @@ impl Tokens {
     // Where that cannot be told, it is as none.
     fn first_use(&self, now: Instant, token: &[u8], expires: Instant) -> Result<(), Useless> {
         let tag = token.last_chunk::<TAG_LEN>().ok_or(Useless::Foreign)?;
-        match self.used.strike(tag, second(now), second(expires) + 1) {
+        match self.used.strike(tag, second(now), second(expires) + 1, Waker::noop()) {
             Strike::First => Ok(()),
             Strike::Again => Err(Useless::Used),
             Strike::Full | Strike::Pending => Err(Useless::Unjudged),

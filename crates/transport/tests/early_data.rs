@@ -7,9 +7,12 @@
 mod schema;
 mod support;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
 };
 
 use netem::{Forced, LinkConfig, Loss, Script};
@@ -22,7 +25,7 @@ use support::{
     identity, server_endpoint,
 };
 use transport::{
-    ClientConfig, CloseReason, Code, Endpoint, EndpointConfig, Event, Profile, RetryPolicy, ServerConfig,
+    ClientConfig, CloseReason, Code, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
     observe::{Observer, Start},
     qlog::{QlogWriter, Vantage},
     ring::{KeyRing, MemoryRegister, Strike, StrikeId, StrikeRegister},
@@ -754,38 +757,47 @@ fn early_packets_are_recorded() {
     }
 }
 
-/// A register that answers only when it was asked some times.
+/// A register that answers only when it was asked some times, and keeps whom to wake.
 struct Slow {
     refusals: AtomicU64,
+    waiting: Mutex<Vec<Waker>>,
     inner: MemoryRegister,
 }
 
 impl StrikeRegister for Slow {
-    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64, waker: &Waker) -> Strike {
         match self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
-            Ok(_) => Strike::Pending,
-            Err(_) => self.inner.strike(id, now, expires),
+            Ok(_) => {
+                self.waiting.lock().unwrap().push(waker.clone());
+                Strike::Pending
+            }
+            Err(_) => self.inner.strike(id, now, expires, waker),
         }
     }
 }
 
 #[test]
 fn the_register_may_answer_later() {
-    let slow = Slow { refusals: AtomicU64::new(2), inner: MemoryRegister::default() };
-    let world = World { register: Arc::new(slow), ..World::new() };
+    let slow =
+        Arc::new(Slow { refusals: AtomicU64::new(2), waiting: Mutex::default(), inner: MemoryRegister::default() });
+    let world = World { register: slow.clone(), ..World::new() };
     let tls = world.server();
     world.visit(1, &tls);
     let (mut client, _, flight) = first_flight(&world, 1);
     let mut server = server_endpoint(1, world.server_config(&tls));
+    let woken: Arc<Mutex<Vec<Handle>>> = Arc::default();
+    let notes = woken.clone();
+    server.set_handshake_waker(Arc::new(move |handle| notes.lock().unwrap().push(handle)));
     assert_eq!(early_request(&mut server, at(50), &flight), None);
     let mut handle = None;
     for (waits, now) in [(true, 60), (false, 70)] {
-        // The handle was taken by `early_request`; its number is the first.
-        let first = *handle.get_or_insert_with(|| server.poll_timeout().unwrap().1);
-        let connection = server.connection_mut(first).unwrap();
-        assert_eq!(connection.handshake_waits_for(), Some(transport::tls::Waiting::Ticket));
-        connection.resume_handshake(at(now));
-        assert_eq!(connection.handshake_waits_for().is_some(), waits);
+        slow.waiting.lock().unwrap().drain(..).for_each(Waker::wake);
+        let [first] = woken.lock().unwrap().drain(..).collect::<Vec<_>>()[..] else { panic!("one handshake waits") };
+        assert_eq!(*handle.get_or_insert(first), first);
+        let waiting = |server: &Endpoint| server.connection(first).unwrap().handshake_waits_for();
+        assert_eq!(waiting(&server), Some(transport::tls::Waiting::Ticket));
+        server.resume_handshake(at(now), first);
+        assert_eq!(waiting(&server).is_some(), waits);
     }
     let connection = server.connection_mut(handle.unwrap()).unwrap();
     let id = connection.accept(Dir::Bi).unwrap();

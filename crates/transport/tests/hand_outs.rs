@@ -2,14 +2,20 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use support::{
     client_config, client_endpoint,
     direct::{converse, events, give, sent},
     server_config, server_endpoint,
 };
-use transport::{Endpoint, Event, Handle, Profile};
+use transport::{
+    Endpoint, Event, Handle, Profile, ServerConfig,
+    tls::{
+        Level, Waiting,
+        testing::{Delay, Delayed},
+    },
+};
 use units::{Duration, Instant};
 
 const NOW: Instant = Instant::ZERO;
@@ -65,6 +71,33 @@ fn a_handshake_waits_for_its_step_and_goes_on() {
     server.handle_tls_done(later, step.run());
     finish(&mut client, &mut server, 1, later);
     assert!(connected(&mut client) && connected(&mut server));
+}
+
+/// The answer from outside comes while the session is still on its way back to say that it waits for it.
+#[test]
+fn an_answer_is_not_lost_while_the_session_is_away() {
+    let config = server_config(&Profile::default());
+    let delay = Delay { level: Level::Initial, waiting: Waiting::Signature, refusals: 0 };
+    let tls = Arc::new(Delayed::new(config.tls.clone(), [delay]));
+    for early in [true, false] {
+        let mut server = server_endpoint(1, ServerConfig { tls: tls.clone(), ..config.clone() });
+        server.hand_out_tls(8);
+        let (mut client, _) = knock(&mut server, 1);
+        let handle = server.poll_accept().unwrap();
+        let done = server.poll_tls_step().unwrap().run();
+        if early {
+            server.resume_handshake(NOW, handle);
+        }
+        server.handle_tls_done(NOW, done);
+        assert_eq!(server.connection(handle).unwrap().handshake_waits_for(), Some(Waiting::Signature));
+        finish(&mut client, &mut server, 1, NOW);
+        assert_eq!(connected(&mut client), early);
+        if !early {
+            server.resume_handshake(NOW, handle);
+            finish(&mut client, &mut server, 1, NOW);
+            assert!(connected(&mut client));
+        }
+    }
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn the_limit_per_second_counts_resets() {
 struct Speechless(Mutex<Strike>);
 
 impl StrikeRegister for Speechless {
-    fn strike(&self, _: &StrikeId, _: u64, _: u64) -> Strike {
+    fn strike(&self, _: &StrikeId, _: u64, _: u64, _: &std::task::Waker) -> Strike {
         *self.0.lock().unwrap()
     }
 }

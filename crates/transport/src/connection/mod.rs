@@ -39,6 +39,7 @@ use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    task::Waker,
 };
 
 use rand_core::RngCore;
@@ -288,7 +289,7 @@ impl Connection {
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(
             origin.version,
-            Unstarted { tls: config.tls.clone(), parameters, original: origin.version, upgrade },
+            Unstarted { tls: config.tls.clone(), parameters, original: origin.version, upgrade, waker: None },
         );
         let keys = initial_keys(Side::Server, origin.version, &origin.initial_dcid, profile.key_limits);
         let path = new_path(now, &profile, &setup, origin.validated);
@@ -455,6 +456,11 @@ impl Connection {
     }
 
     // What the endpoint asks.
+
+    /// Whoever is woken calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
+    pub(crate) fn set_handshake_waker(&mut self, waker: Waker) {
+        self.handshake.set_waker(waker);
+    }
 
     /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
     pub(crate) fn new_tls_step(&mut self) -> Option<bool> {

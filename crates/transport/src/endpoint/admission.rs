@@ -4,7 +4,7 @@ use bytes::Bytes;
 use units::Instant;
 use wire::{ConnectionId, Side, Writer};
 
-use super::{Datagram, Endpoint, RetryPolicy, Visit};
+use super::{Datagram, Endpoint, RetryPolicy, Visit, pending::SessionWaker};
 use crate::{
     connection::{Connection, Origin, labels},
     crypto::retry_tag,
@@ -101,6 +101,10 @@ impl Endpoint {
         if self.hand_outs.are_on() {
             connection.hand_out_tls();
         }
+        let waker = self.handshake_waker.clone().map(SessionWaker::new);
+        if let Some(waker) = &waker {
+            connection.set_handshake_waker(waker.clone().into());
+        }
         connection.handle_datagram(now, datagram, buffer);
         // A packet that nobody sealed for this destination leaves no trace.
         if !connection.has_heard() {
@@ -109,6 +113,9 @@ impl Endpoint {
         }
         let remote = connection.first_remote();
         let handle = self.insert(connection);
+        if let Some(waker) = waker {
+            waker.assign(handle);
+        }
         self.note_visit(remote, Visit::Begun);
         self.accepted.push_back(handle);
         self.mark_dirty(handle.index);

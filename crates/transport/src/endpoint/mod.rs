@@ -9,6 +9,7 @@ mod config;
 mod early;
 mod epitaphs;
 mod handouts;
+mod pending;
 mod relief;
 mod routes;
 mod stateless;
@@ -32,6 +33,7 @@ pub use self::config::{
 };
 pub(crate) use self::epitaphs::{Epitaph, MAX_AGE, MAX_WORDS};
 pub use self::handouts::{TlsDone, TlsStep};
+pub use self::pending::HandshakeWaker;
 pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
 pub use self::visits::{Visit, VisitLog};
 use self::{
@@ -203,6 +205,8 @@ pub struct Endpoint {
     early: EarlyPackets,
     epitaphs: Epitaphs,
     hand_outs: HandOuts,
+    /// Is told which handshakes are worth resuming.
+    handshake_waker: Option<Arc<dyn HandshakeWaker>>,
     strays: Strays,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
@@ -238,6 +242,7 @@ impl Endpoint {
             early: EarlyPackets::new(&memory),
             epitaphs: Epitaphs::default(),
             hand_outs: HandOuts::default(),
+            handshake_waker: None,
             strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),

@@ -4,6 +4,8 @@
 //! goes on without it. The costly part of a handshake (key exchange, signature, certificates) is in steps and nowhere
 //! else.
 
+use std::task::Waker;
+
 use wire::{Side, TransportParameters};
 
 use crate::{
@@ -20,6 +22,8 @@ pub(crate) struct Unstarted {
     pub(crate) original: u32,
     /// A version that the server would rather speak.
     pub(crate) upgrade: Option<Upgrade>,
+    /// Whoever is woken resumes the session.
+    pub(crate) waker: Option<Waker>,
 }
 
 /// Another version for a client that offers it, and the parameters that go with it.
@@ -82,9 +86,12 @@ impl Step {
         let read = data.is_some().then_some(level);
         let started = match worker {
             Worker::Session(session) => Ok(session),
-            Worker::Unstarted(Unstarted { tls, parameters, original, .. }) => {
+            Worker::Unstarted(Unstarted { tls, parameters, original, waker, .. }) => {
                 tls.start(version, parameters).map(|mut session| {
                     session.set_ticket_versions(TicketVersions { offered: original, given: version });
+                    if let Some(waker) = &waker {
+                        session.set_waker(waker);
+                    }
                     session
                 })
             }

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, PoisonError},
+    task::Waker,
 };
 
 /// Names what may be used once: the authentication tag of a ticket or token, which no two have in common.
@@ -21,14 +22,17 @@ pub enum Strike {
     Again,
     /// The register has no room: whether it was used before cannot be told.
     Full,
-    /// The answer is not there yet: ask again, with the same ID, when the session is resumed.
+    /// The answer is not there yet: ask again, with the same ID, once the waker was woken.
     Pending,
 }
 
 /// Remembers what was used. Asked once per handshake that offers early data, from any thread.
 pub trait StrikeRegister: Send + Sync {
     /// Notes `id`, to be remembered until `expires`. Times are Unix seconds.
-    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike;
+    ///
+    /// A register that is elsewhere answers [`Strike::Pending`], and wakes `waker` when it has the answer. Who asks may have given
+    /// up by then. The thread that asks drives connections, so it should not be kept waiting.
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64, waker: &Waker) -> Strike;
 }
 
 /// A register in the memory of this process. It never forgets before the time: when it is full, it says so.
@@ -68,7 +72,7 @@ impl Default for MemoryRegister {
 }
 
 impl StrikeRegister for MemoryRegister {
-    fn strike(&self, id: &StrikeId, now: u64, expires: u64) -> Strike {
+    fn strike(&self, id: &StrikeId, now: u64, expires: u64, _: &Waker) -> Strike {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(&(until, old)) = state.by_expiry.first().filter(|(until, _)| *until < now) {
             state.by_expiry.remove(&(until, old));
@@ -90,16 +94,20 @@ impl StrikeRegister for MemoryRegister {
 mod tests {
     use super::*;
 
+    fn strike(register: &MemoryRegister, id: &StrikeId, now: u64, expires: u64) -> Strike {
+        register.strike(id, now, expires, Waker::noop())
+    }
+
     #[test]
     fn once_within_the_time_and_bounded() {
         let register = MemoryRegister::new(2);
-        assert_eq!(register.strike(&[1; 16], 100, 110), Strike::First);
-        assert_eq!(register.strike(&[1; 16], 110, 120), Strike::Again);
-        assert_eq!(register.strike(&[2; 16], 105, 120), Strike::First);
-        assert_eq!(register.strike(&[3; 16], 105, 120), Strike::Full, "it does not forget to make room");
-        assert_eq!(register.strike(&[3; 16], 111, 120), Strike::First, "the first has expired");
+        assert_eq!(strike(&register, &[1; 16], 100, 110), Strike::First);
+        assert_eq!(strike(&register, &[1; 16], 110, 120), Strike::Again);
+        assert_eq!(strike(&register, &[2; 16], 105, 120), Strike::First);
+        assert_eq!(strike(&register, &[3; 16], 105, 120), Strike::Full, "it does not forget to make room");
+        assert_eq!(strike(&register, &[3; 16], 111, 120), Strike::First, "the first has expired");
         assert_eq!(register.len(), 2);
-        assert_eq!(register.strike(&[1; 16], 130, 140), Strike::First);
+        assert_eq!(strike(&register, &[1; 16], 130, 140), Strike::First);
         assert_eq!(register.len(), 1);
     }
 }

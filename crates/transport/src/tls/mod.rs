@@ -5,19 +5,18 @@
 //! server's answer can depend on something outside of the process.
 //!
 //! Backends: [`rustls_backend`]; with the feature `boringssl` also `boring_backend`, whose tickets can be written to a file
-//! and whose servers can wait for signatures. [`choose`] puts a choice of configuration before any backend. `testing` has a backend
+//! and whose servers can wait for signatures. `testing` has a backend
 //! without cryptography, and one that delays another.
 
 #[cfg(feature = "boringssl")]
 pub mod boring_backend;
-pub mod choose;
 pub mod client_hello;
 pub mod rustls_backend;
 #[doc(hidden)]
 pub mod testing;
 mod tickets;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, task::Waker};
 
 pub use tickets::{MemoryTickets, Ticket, TicketStore};
 
@@ -49,8 +48,6 @@ pub enum Direction {
 /// What a session waits for. The transport does not act on it; it is for logs, and for whoever has to resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Waiting {
-    /// Which configuration serves this client.
-    Configuration,
     /// Whether a session ticket is good (decrypting it, or the guard against replayed early data).
     Ticket,
     /// A signature by a private key that is elsewhere.
@@ -192,6 +189,10 @@ pub trait Session: Send {
     /// Bytes at a level other than [`read_level`](Self::read_level) are an error of the peer. While the session is
     /// pending, calling this is an error of the caller; keep the bytes until it has been resumed.
     fn read(&mut self, level: Level, data: &[u8]) -> Result<Progress, TlsError>;
+
+    /// Takes whom to wake when a pending session is worth [resuming](Self::resume). Called before the first byte is given; a
+    /// session that never waits has no use for it.
+    fn set_waker(&mut self, _: &Waker) {}
 
     /// Asks a pending session to try again; a session that does not wait answers [`Progress::Ready`].
     fn resume(&mut self) -> Result<Progress, TlsError>;

@@ -1,6 +1,6 @@
 //! A session on BoringSSL behind [`Session`].
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use boring::{
     error::ErrorStack,
@@ -257,6 +257,13 @@ impl Session for BoringSession {
         self.with_state(|state| state.ticket_versions = versions);
         if let Some(gate) = &mut self.gate {
             gate.set_version(versions.offered);
+        }
+    }
+
+    fn set_waker(&mut self, waker: &Waker) {
+        self.with_state(|state| state.waker.clone_from(waker));
+        if let Some(gate) = &mut self.gate {
+            gate.set_waker(waker);
         }
     }
 

@@ -1,5 +1,7 @@
 //! A private key that is elsewhere.
 
+use std::task::Waker;
+
 /// Signs for a server. What it is asked may take as long as it likes: meanwhile the session answers
 /// [`Progress::Pending`](crate::tls::Progress::Pending) with [`Waiting::Signature`](crate::tls::Waiting::Signature), and who
 /// has the signature resumes it.
@@ -14,7 +16,7 @@ pub trait Signer: Send + Sync {
 
 /// A signature on its way.
 pub trait Signature: Send {
-    /// The signature, or why there is none; `None` while that is not known. Asked at once and at each resumption, and not
-    /// again after it has answered.
-    fn poll(&mut self) -> Option<Result<Vec<u8>, String>>;
+    /// The signature, or why there is none; `None` while that is not known: then `waker` is woken when it is. Asked at once and
+    /// at each resumption, and not again after it has answered.
+    fn poll(&mut self, waker: &Waker) -> Option<Result<Vec<u8>, String>>;
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
 };
 
 use wire::Side;
@@ -55,6 +56,8 @@ pub(super) struct State {
     /// Server: the key, if it is elsewhere, and the signature that is awaited.
     pub(super) signer: Option<Arc<dyn Signer>>,
     pub(super) signature: Option<Box<dyn Signature>>,
+    /// Whoever is woken resumes the session.
+    pub(super) waker: Waker,
 }
 
 impl State {
@@ -73,6 +76,7 @@ impl State {
             sessions: Vec::new(),
             signer: None,
             signature: None,
+            waker: Waker::noop().clone(),
         }
     }
 
@@ -164,7 +168,7 @@ impl State {
     /// What became of the signature.
     pub(super) fn poll_signature(&mut self) -> Option<Result<Vec<u8>, String>> {
         let Some(signature) = &mut self.signature else { return Some(Err("nothing is being signed".to_owned())) };
-        let signed = signature.poll()?;
+        let signed = signature.poll(&self.waker)?;
         self.signature = None;
         Some(signed)
     }

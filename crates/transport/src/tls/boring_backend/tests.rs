@@ -464,7 +464,7 @@ fn tickets_of_others_are_left_alone() {
 struct Remote(Mutex<Vec<StrikeId>>);
 
 impl StrikeRegister for Remote {
-    fn strike(&self, id: &StrikeId, _: u64, _: u64) -> Strike {
+    fn strike(&self, id: &StrikeId, _: u64, _: u64, _: &Waker) -> Strike {
         let mut asked = self.0.lock().unwrap();
         if asked.contains(id) {
             return Strike::First;
@@ -523,7 +523,7 @@ impl Signer for Elsewhere {
 }
 
 impl Signature for Awaited {
-    fn poll(&mut self) -> Option<Result<Vec<u8>, String>> {
+    fn poll(&mut self, _: &Waker) -> Option<Result<Vec<u8>, String>> {
         match *self.answers.lock().unwrap() {
             Answers::NotYet => None,
             Answers::Signed => Some(Ok(std::mem::take(&mut self.signature))),

@@ -1,7 +1,7 @@
 //! In front of a server's rustls session: nothing of the ClientHello reaches it before it is complete and it is decided
 //! whether early data may be accepted, because rustls cannot wait and does not ask.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use super::tickets::{Decision, Tickets};
 use crate::tls::{
@@ -17,6 +17,8 @@ pub(in crate::tls) struct Gate {
     received: Vec<u8>,
     /// The ClientHello, while the register is asked.
     asking: Option<ClientHello>,
+    /// For the register's answer.
+    waker: Waker,
 }
 
 /// What the gate makes of bytes.
@@ -33,12 +35,17 @@ pub(in crate::tls) enum Passage {
 
 impl Gate {
     pub(in crate::tls) fn new(tickets: Arc<Tickets>, version: u32) -> Self {
-        Self { tickets, version, received: Vec::new(), asking: None }
+        Self { tickets, version, received: Vec::new(), asking: None, waker: Waker::noop().clone() }
     }
 
     /// The client's tickets are for this version of QUIC.
     pub(in crate::tls) fn set_version(&mut self, version: u32) {
         self.version = version;
+    }
+
+    /// Whoever is woken resumes the session.
+    pub(in crate::tls) fn set_waker(&mut self, waker: &Waker) {
+        self.waker.clone_from(waker);
     }
 
     /// Takes bytes of the client's first flight.
@@ -57,16 +64,16 @@ impl Gate {
     /// Asks again.
     pub(in crate::tls) fn resume(&mut self, parameters: &[u8]) -> Result<Passage, TlsError> {
         let Some(hello) = self.asking.take() else { return Ok(Passage::Closed(Progress::Ready)) };
-        let early_data =
-            match hello.early_data.then(|| self.tickets.decide(hello.ticket.as_ref(), self.version, parameters)) {
-                None => None,
-                Some(Decision::Accept) => Some(true),
-                Some(Decision::Refuse) => Some(false),
-                Some(Decision::Wait) => {
-                    self.asking = Some(hello);
-                    return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
-                }
-            };
+        let decide = || self.tickets.decide(hello.ticket.as_ref(), self.version, parameters, &self.waker);
+        let early_data = match hello.early_data.then(decide) {
+            None => None,
+            Some(Decision::Accept) => Some(true),
+            Some(Decision::Refuse) => Some(false),
+            Some(Decision::Wait) => {
+                self.asking = Some(hello);
+                return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
+            }
+        };
         Ok(Passage::Open { bytes: std::mem::take(&mut self.received), early_data })
     }
 }

@@ -11,8 +11,7 @@ mod tests;
 pub(in crate::tls) mod ticket_check;
 pub(in crate::tls) mod tickets;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc, task::Waker};
 
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
 use gate::{Gate, Passage};
@@ -360,6 +359,12 @@ impl Session for RustlsSession {
         self.secrets.ticket_versions = versions;
         if let Some(gate) = &mut self.gate {
             gate.set_version(versions.offered);
+        }
+    }
+
+    fn set_waker(&mut self, waker: &Waker) {
+        if let Some(gate) = &mut self.gate {
+            gate.set_waker(waker);
         }
     }
 

@@ -5,7 +5,6 @@ use wire::version::{V1, V2};
 
 use super::*;
 use crate::error::Code;
-use crate::tls::choose::{Choice, ChoosingServer};
 use crate::tls::client_hello::ClientHello;
 use crate::tls::testing::{Delay, Delayed, converse};
 use crate::tls::{ClientTls, ServerTls, Waiting};
@@ -363,53 +362,6 @@ fn the_users_key_log_gets_the_same_secrets() {
         };
         assert_eq!(&secret, noted(label));
     }
-}
-
-#[test]
-fn the_configuration_is_chosen_by_the_client_hello() {
-    let authority = Authority::new();
-    let one: Arc<dyn ServerTls> = Arc::new(server(&authority).build().unwrap());
-    let asked = Arc::new(Mutex::new(0));
-    let choose = {
-        let (one, asked) = (Arc::clone(&one), Arc::clone(&asked));
-        move |hello: &ClientHello| {
-            let mut asked = asked.lock().unwrap();
-            *asked += 1;
-            match hello.server_name.as_deref() {
-                Some("host.test") if *asked < 3 => Choice::Pending,
-                Some("host.test") => Choice::Use(Arc::clone(&one)),
-                _ => Choice::Refuse { alert: alert::UNRECOGNIZED_NAME, reason: "no such name".into() },
-            }
-        }
-    };
-    let choosing = ChoosingServer::new(Arc::new(choose));
-    let config = client(&authority).build().unwrap();
-    let (mut client, mut server) = start(&config, &choosing);
-    let Some(TlsEvent::Write { level, data }) = client.next_event() else { panic!("a ClientHello is due") };
-    let (first, second) = data.split_at(1000);
-    assert_eq!(server.read(level, first), Ok(Progress::Ready));
-    assert_eq!(*asked.lock().unwrap(), 0, "the ClientHello is not complete");
-    assert_eq!(server.read(level, second), Ok(Progress::Pending(Waiting::Configuration)));
-    assert_eq!(server.server_name(), Some("host.test"));
-    assert!(server.next_event().is_none());
-    assert!(server.read(level, b"more").is_err());
-    assert_eq!(server.resume(), Ok(Progress::Pending(Waiting::Configuration)));
-    assert_eq!(server.resume(), Ok(Progress::Ready));
-    converse(&mut *client, &mut *server).unwrap();
-    assert!(client.is_complete() && server.is_complete());
-
-    let mut client = config.start(V1, "another.test", Vec::new()).unwrap();
-    let mut server = choosing.start(V1, Vec::new()).unwrap();
-    let (side, error) = converse(&mut *client, &mut *server).unwrap_err();
-    assert_eq!((side, error.code), (Side::Server, Code::crypto(112)));
-}
-
-#[test]
-fn a_client_hello_that_never_ends_is_refused() {
-    let choosing = ChoosingServer::new(Arc::new(|_: &ClientHello| Choice::Pending));
-    let mut server = choosing.start(V1, Vec::new()).unwrap();
-    let error = server.read(Level::Initial, &[1, 0xff, 0xff, 0xff]).unwrap_err();
-    assert_eq!(error.code, Code::crypto(alert::DECODE_ERROR));
 }
 
 #[test]

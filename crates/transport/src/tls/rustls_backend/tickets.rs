@@ -10,9 +10,12 @@
 //! What is lost by that is that a session is found once only. For early data a [`StrikeRegister`] takes its place, which is
 //! asked before rustls sees the ClientHello, and may keep the client waiting.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
 };
 
 use rustls::{server::StoresServerSessions, time_provider::TimeProvider};
@@ -277,7 +280,13 @@ impl Tickets {
 
     /// Whether early data that comes with this ticket may be accepted. `version` is that of the client's first packet,
     /// `parameters` are those of this end.
-    pub(in crate::tls) fn decide(&self, offer: Option<&OfferedTicket>, version: u32, parameters: &[u8]) -> Decision {
+    pub(in crate::tls) fn decide(
+        &self,
+        offer: Option<&OfferedTicket>,
+        version: u32,
+        parameters: &[u8],
+        waker: &Waker,
+    ) -> Decision {
         let opened = self.now().zip(offer).and_then(|(now, offer)| {
             let content = self.open(now, version, &offer.identity).ok()?;
             Some((now, offer, content))
@@ -304,7 +313,7 @@ impl Tickets {
         // A copy of this ClientHello is fresh no longer than that.
         let expires = ticket.issued + age + window + 1;
         // RFC 9001 §9.2 MUST-1: the replay protection of TLS 1.3 is used
-        match self.register.strike(&ticket.tag, now, expires) {
+        match self.register.strike(&ticket.tag, now, expires, waker) {
             Strike::First => Decision::Accept,
             Strike::Pending => Decision::Wait,
             Strike::Again => {

@@ -138,6 +138,10 @@ impl Session for DelayedSession {
         self.inner.set_ticket_versions(versions);
     }
 
+    fn set_waker(&mut self, waker: &std::task::Waker) {
+        self.inner.set_waker(waker);
+    }
+
     fn settle(&mut self) -> Option<Box<dyn Session>> {
         self.inner.settle()
     }
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     const DELAYS: [Delay; 3] = [
-        Delay { level: Level::Initial, waiting: Waiting::Configuration, refusals: 2 },
+        Delay { level: Level::Initial, waiting: Waiting::Signature, refusals: 2 },
         Delay { level: Level::Initial, waiting: Waiting::Ticket, refusals: 0 },
         Delay { level: Level::Handshake, waiting: Waiting::Signature, refusals: 1 },
     ];
@@ -167,11 +171,11 @@ mod tests {
         let Some(TlsEvent::Write { level, data }) = client.next_event() else { panic!("a ClientHello is due") };
 
         let pending = |waiting| Ok(Progress::Pending(waiting));
-        assert_eq!(server.read(level, &data), pending(Waiting::Configuration));
+        assert_eq!(server.read(level, &data), pending(Waiting::Signature));
         assert!(server.next_event().is_none());
         assert!(server.read(level, &data).is_err());
-        assert_eq!(server.resume(), pending(Waiting::Configuration));
-        assert_eq!(server.resume(), pending(Waiting::Configuration));
+        assert_eq!(server.resume(), pending(Waiting::Signature));
+        assert_eq!(server.resume(), pending(Waiting::Signature));
         assert_eq!(server.resume(), pending(Waiting::Ticket));
         assert!(server.next_event().is_none());
         assert_eq!(server.resume(), Ok(Progress::Ready));
