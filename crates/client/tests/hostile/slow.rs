@@ -27,8 +27,14 @@ fn timed_out(result: Result<tiderace_client::Fetched, FetchError>, wanted: &str)
 /// The client waits for a handshake over TCP, and over QUIC, no longer than it is told to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_never_come_are_given_up() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = silent.local_addr().unwrap();
+    // The same port for both: that of TCP may be somebody else's for UDP.
+    let (silent, address, _udp) = loop {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = silent.local_addr().unwrap();
+        if let Ok(udp) = tokio::net::UdpSocket::bind(address).await {
+            break (silent, address, udp);
+        }
+    };
     let (gone, mut ends) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = silent.accept().await {
@@ -40,7 +46,6 @@ async fn connections_that_never_come_are_given_up() {
             });
         }
     });
-    let _udp = tokio::net::UdpSocket::bind(address).await.unwrap();
     let (.., trust) = certificate();
     let client = client(&trust, Patience { connect: SHORT, ..PATIENT });
     timed_out(ask(&client, address, Leg::Tcp).await, "a connection");
