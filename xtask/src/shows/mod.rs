@@ -40,6 +40,7 @@ mod relay;
 mod row;
 mod speed;
 mod tests;
+mod truth;
 mod wrong_settings;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -82,6 +83,9 @@ enum Part {
     /// What attacks make an end hold and compute, what they cost others, and tests that never fail by chance
     #[command(after_help = after_help("hardening", &hardening::cases()))]
     Hardening(Options),
+    /// That every number is true: comparisons, gates, intervals, the self-test, and books that balance
+    #[command(after_help = after_help("truth", &truth::cases()))]
+    Truth(Options),
     /// What the standards ask, and the proof of it
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -216,6 +220,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
         Part::Hardening(options) => ("hardening", options, hardening::cases(), None),
+        Part::Truth(options) => ("truth", options, truth::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {

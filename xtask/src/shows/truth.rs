@@ -1,0 +1,11 @@
+//! Every number true: what is compared, watched and booked is what happened. One file for each case.
+
+mod intervals;
+
+use super::Case;
+
+/// The cases in their order.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure)]
+}
