@@ -4,8 +4,8 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use emu::{Relay, RelayConfig, RelayError, Statistics};
-use lab::scenario::load;
-use netem::{DropReason, LinkCounters};
+use lab::scenario::{Scenario, ScenarioError, load};
+use netem::{DropReason, LinkCounters, Queue};
 use serde_json::{Value, json};
 use units::Seed;
 
@@ -19,11 +19,12 @@ use crate::{
 /// Put a modelled path between a client and a server.
 ///
 /// Clients send to the relay instead of the server. Every packet passes the path of a scenario, with its rate, queue,
-/// delay and loss: the very same links that `tiderace lab` drives in virtual time. No privileges are needed. Ctrl-C
-/// ends the relay and prints what it did.
+/// delay, loss and NAT: the very same ones that `tiderace lab` drives in virtual time. Times of the scenario count from
+/// the first packet. No privileges are needed. Ctrl-C ends the relay and prints what it did.
 ///
 /// Exit code 0: the packets met the path as it was configured. 1: they did not, because this machine was too slow or
-/// too busy, and the last line says why. 2: an option, the scenario or an address is wrong.
+/// too busy, and the last line says why. 2: an option, the scenario or an address is wrong, or the scenario asks for
+/// something of the path that the relay cannot do: the message names the key.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace perf server --listen 127.0.0.1:4433
@@ -65,10 +66,12 @@ impl From<RelayError> for Failure {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let scenario = load(&args.path)?;
     let to = address::resolve(&args.to)?.address;
+    refuse_impossible(&scenario, &args.path, to)?;
     let seed = args.seed.unwrap_or(scenario.run.seed);
     let config = RelayConfig {
         up: scenario.path.up().clone(),
         down: scenario.path.down.clone(),
+        nat: scenario.path.nat.clone(),
         seed: Seed::from_number(seed),
         ..RelayConfig::new(args.listen, to)
     };
@@ -102,6 +105,33 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(if doubt.is_some() { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
 }
 
+/// Names the first key of the scenario that the relay could not obey.
+fn refuse_impossible(scenario: &Scenario, origin: &str, to: SocketAddr) -> Result<(), Failure> {
+    let refuse = |field: String, message: &str, hint: &str| {
+        let (message, hint) = (message.to_owned(), Some(hint.to_owned()));
+        Err(ScenarioError { origin: origin.to_owned(), line: None, field: Some(field), message, hint }.into())
+    };
+    for (direction, link) in [("down", Some(&scenario.path.down)), ("up", scenario.path.up.as_ref())] {
+        if matches!(link.map(|link| &link.queue), Some(Queue::Codel(_) | Queue::FqCodel(_))) {
+            let message = "the relay has drop-tail queues only; CoDel and FQ-CoDel work in the simulator";
+            return refuse(format!("path.{direction}.queue"), message, "give the queue a size, such as \"125 kB\"");
+        }
+    }
+    let rebind = scenario.path.nat.iter().flat_map(|nat| &nat.rebind);
+    if !(to.is_ipv4() && to.ip().is_loopback())
+        && let Some(index) = rebind.clone().position(|rebinding| rebinding.address)
+    {
+        let message = "the relay has a second address only for a server on 127.0.0.0/8";
+        let hint = "run the server on this machine, or leave `address` out: then the port changes";
+        return refuse(format!("path.nat.rebind[{index}].address"), message, hint);
+    }
+    if let Some(factor) = scenario.factors.keys().find(|factor| factor.starts_with("path.")) {
+        let message = "the relay has one path, and this scenario varies it";
+        return refuse(format!("factors.\"{factor}\""), message, "write a file with one value of it in [path]");
+    }
+    Ok(())
+}
+
 fn announce(args: &Args, path: &str, seed: u64, address: SocketAddr, to: SocketAddr) -> Result<(), Failure> {
     if args.json {
         return write_json_line(&json!({
@@ -121,7 +151,8 @@ fn json(statistics: &Statistics, doubt: Option<&str>) -> Value {
         "sent_packets": statistics.sent, "held_packets": statistics.held, "clients": statistics.clients,
         "refused_packets": statistics.refused, "overflowed_packets": statistics.overflowed,
         "kernel_dropped_packets": statistics.kernel_dropped, "send_failed_packets": statistics.send_failed,
-        "orphaned_packets": statistics.orphaned, "unreachable_reports": statistics.unreachable,
+        "orphaned_packets": statistics.orphaned, "rebindings": statistics.rebindings,
+        "unmapped_packets": statistics.unmapped, "unreachable_reports": statistics.unreachable,
         "real_time_priority": statistics.preferred,
         "trusted": doubt.is_none(), "doubt": doubt,
     })

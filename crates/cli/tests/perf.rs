@@ -152,6 +152,55 @@ fn a_relay_adds_its_path() {
     );
 }
 
+/// `[path.nat]` of the scenario: the client gets all bytes although the server sees another address and then another port.
+#[test]
+fn a_relay_changes_mappings() {
+    let server = Service::perf();
+    // On a slow machine the first change may come before the handshake is complete, which no connection survives (RFC 9000 §9).
+    let scales = [1, 2, 4, 8, 16];
+    let transferred = scales.iter().any(|scale| {
+        let (first, second, bytes) = (400 * scale, 900 * scale, format!("{} MB", 4 * scale));
+        let nat =
+            format!("[path.nat]\nrebind = [{{ at = \"{first} ms\", address = true }}, {{ at = \"{second} ms\" }}]\n");
+        let path = scenario("nat", &nat);
+        let relay =
+            Service::start(&["relay", "--path", &path, "--listen", "127.0.0.1:0", "--to", server.address(), "--json"]);
+        std::fs::remove_file(&path).unwrap();
+        // At 20 Mbit/s this takes longer than the second change.
+        let client = ["perf", "client", relay.address(), "--pin", server.fingerprint(), "--bytes", &bytes, "--json"];
+        let ended = run(&client).status.success();
+        let (_, lines) = relay.interrupt();
+        // One, when the client was silent from one change to the next.
+        assert!((1..=2).contains(&count(&lines[0]["rebindings"])), "{}", lines[0]);
+        assert_eq!(count(&lines[0]["clients"]), 1, "{}", lines[0]);
+        assert!(lines[0]["unmapped_packets"].is_u64(), "{}", lines[0]);
+        ended
+    });
+    assert!(transferred, "no download has survived its changes");
+}
+
+/// The path of this file's tests with something more, in a file of its own.
+fn scenario(name: &str, more: &str) -> String {
+    let path = std::env::temp_dir().join(format!("tiderace-relay-{name}-{}.toml", std::process::id()));
+    std::fs::write(&path, PATH.to_owned() + more).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_relay_refuses_what_it_cannot_do() {
+    let other_address = "[path.nat]\nrebind = [{ at = \"1 s\" }, { at = \"2 s\", address = true }]\n";
+    for (name, more, to, key) in [
+        ("codel", "[path.up]\nrate = \"1 Mbit/s\"\nqueue = { codel = {} }\n", "127.0.0.1:9", "path.up.queue"),
+        ("address", other_address, "192.0.2.1:9", "path.nat.rebind[1].address"),
+        ("factor", "[factors]\n\"path.rtt\" = [\"10 ms\", \"20 ms\"]\n", "127.0.0.1:9", "factors.\"path.rtt\""),
+    ] {
+        let path = scenario(name, more);
+        let (error, _) = refused(&["relay", "--path", &path, "--listen", "127.0.0.1:0", "--to", to]);
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains(&format!("{key}: ")), "{error}");
+    }
+}
+
 const PATH: &str = r#"
 name = "short"
 title = "For a test"

@@ -1,5 +1,8 @@
 //! The clients of a relay: which address has which socket towards the server. Bounded: a new address may take the place
 //! of one that has been silent for long, or else finds none.
+//!
+//! Behind a NAT a place is a mapping. A client whose mapping has changed gets a new place, and the retired one keeps its socket: the
+//! port stays taken, and what the server still sends to it is dropped by the NAT and not by the system, which would answer.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -8,7 +11,7 @@ use units::{Duration, Instant};
 
 use crate::socket::UdpSocket;
 
-/// A client's place. The second number tells apart those who had the same place one after the other.
+/// A client's place. The second number tells apart those that had the same place one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) index: u32,
@@ -27,6 +30,19 @@ pub(crate) struct Client {
     pub(crate) heard: Instant,
     /// Packets from it and to it, offered so far.
     pub(crate) numbers: [u64; 2],
+    /// The number of its flow at the links, whatever its mapping.
+    pub(crate) flow: u32,
+    /// What the NAT makes of its address.
+    pub(crate) outside: Option<SocketAddr>,
+    /// The client has another place: the NAT has changed its mapping.
+    retired: bool,
+}
+
+impl Client {
+    fn new(address: SocketAddr, socket: UdpSocket, now: Instant, flow: u32) -> Self {
+        let (name, numbers) = (address.into(), [0; 2]);
+        Self { address, name, socket, generation: 0, heard: now, numbers, flow, outside: None, retired: false }
+    }
 }
 
 #[derive(Debug)]
@@ -37,6 +53,9 @@ pub(crate) struct Clients {
     latest: u32,
     max: usize,
     idle: Duration,
+    flows: u32,
+    /// Flow numbers of clients that have lost their place.
+    free_flows: Vec<u32>,
 }
 
 /// What came of looking for a client's place.
@@ -44,14 +63,19 @@ pub(crate) struct Clients {
 pub(crate) enum Found {
     Known(Place),
     /// Newly given a place; its socket is to be watched.
-    New(Place),
+    New {
+        place: Place,
+        /// The client that has lost its place for this one.
+        evicted: Option<SocketAddr>,
+    },
     /// All places are taken.
     Full,
 }
 
 impl Clients {
     pub(crate) fn new(max: usize, idle: Duration) -> Self {
-        Self { places: Vec::new(), by_address: HashMap::new(), latest: 0, max, idle }
+        let (places, by_address, free_flows) = (Vec::new(), HashMap::new(), Vec::new());
+        Self { places, by_address, latest: 0, max, idle, flows: 0, free_flows }
     }
 
     /// The place of a client's address; a new one opens a socket with `connect`.
@@ -61,35 +85,75 @@ impl Clients {
         now: Instant,
         connect: impl FnOnce() -> io::Result<UdpSocket>,
     ) -> io::Result<Found> {
-        if self.places.get(self.latest as usize).is_some_and(|client| client.address == address) {
+        if self.places.get(self.latest as usize).is_some_and(|client| client.address == address && !client.retired) {
             return Ok(Found::Known(self.heard(self.latest, now)));
         }
         if let Some(&index) = self.by_address.get(&address) {
             self.latest = index;
             return Ok(Found::Known(self.heard(index, now)));
         }
-        let (index, generation) = if self.places.len() < self.max {
-            (self.places.len(), 0)
+        let index = if self.by_address.len() < self.max {
+            self.vacancy()
         } else {
-            let silent = |client: &Client| now.saturating_since(client.heard) >= self.idle;
-            let longest = (0..self.places.len()).min_by_key(|&index| self.places[index].heard);
-            match longest {
-                Some(index) if silent(&self.places[index]) => (index, self.places[index].generation.wrapping_add(1)),
-                _ => return Ok(Found::Full),
-            }
+            let silent = |index: &usize| now.saturating_since(self.places[*index].heard) >= self.idle;
+            self.longest_silent(false).filter(silent)
         };
-        let client =
-            Client { address, name: address.into(), socket: connect()?, generation, heard: now, numbers: [0; 2] };
-        if index < self.places.len() {
-            self.by_address.remove(&self.places[index].address);
-            self.places[index] = client;
-        } else {
-            self.places.push(client);
+        let Some(index) = index else { return Ok(Found::Full) };
+        let socket = connect()?;
+        let evicted =
+            self.places.get(index).filter(|client| !client.retired).map(|client| (client.address, client.flow));
+        if let Some((address, flow)) = evicted {
+            self.by_address.remove(&address);
+            self.free_flows.push(flow);
         }
-        let index = u32::try_from(index).unwrap_or(u32::MAX);
-        self.by_address.insert(address, index);
-        self.latest = index;
-        Ok(Found::New(Place { index, generation }))
+        let flow = self.free_flows.pop().unwrap_or(self.flows);
+        self.flows = self.flows.max(flow + 1);
+        let place = self.settle(index, Client::new(address, socket, now, flow));
+        Ok(Found::New { place, evicted: evicted.map(|(address, _)| address) })
+    }
+
+    /// Gives the client at a place another one, with a socket of its own, and retires the old place.
+    pub(crate) fn remap(
+        &mut self,
+        place: Place,
+        outside: SocketAddr,
+        now: Instant,
+        connect: impl FnOnce() -> io::Result<UdpSocket>,
+    ) -> io::Result<Place> {
+        let socket = connect()?;
+        let index = self.vacancy().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let old = self.get(place).ok_or(io::ErrorKind::NotFound)?;
+        old.retired = true;
+        let mut client = Client::new(old.address, socket, now, old.flow);
+        (client.numbers, client.outside) = (old.numbers, Some(outside));
+        Ok(self.settle(index, client))
+    }
+
+    /// Where a client may settle that takes nobody's place: there are as many retired places as clients at most.
+    fn vacancy(&self) -> Option<usize> {
+        if self.places.len() < self.max.saturating_mul(2) {
+            return Some(self.places.len());
+        }
+        self.longest_silent(true)
+    }
+
+    fn longest_silent(&self, retired: bool) -> Option<usize> {
+        let candidates = (0..self.places.len()).filter(|&index| self.places[index].retired == retired);
+        candidates.min_by_key(|&index| self.places[index].heard)
+    }
+
+    fn settle(&mut self, index: usize, mut client: Client) -> Place {
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        self.by_address.insert(client.address, number);
+        self.latest = number;
+        match self.places.get_mut(index) {
+            Some(taken) => {
+                client.generation = taken.generation.wrapping_add(1);
+                *taken = client;
+            }
+            None => self.places.push(client),
+        }
+        Place { index: number, generation: self.places[index].generation }
     }
 
     /// The client at a place, unless it has lost it.
@@ -106,6 +170,12 @@ impl Clients {
     /// Who has the place with this index.
     pub(crate) fn at(&self, index: u32) -> Option<Place> {
         self.places.get(index as usize).map(|client| Place { index, generation: client.generation })
+    }
+
+    /// What the NAT makes of the address of the client at a place.
+    pub(crate) fn outside(&self, place: Place) -> Option<SocketAddr> {
+        let client = self.places.get(place.index as usize)?;
+        client.outside.filter(|_| client.generation == place.generation)
     }
 
     fn heard(&mut self, index: u32, now: Instant) -> Place {
@@ -130,13 +200,16 @@ mod tests {
     #[test]
     fn the_longest_silent_client_makes_room() {
         let mut clients = Clients::new(2, IDLE);
-        let Found::New(first) = find(&mut clients, 1, 0) else { panic!("room for one") };
-        assert!(matches!(find(&mut clients, 2, 1), Found::New(_)));
+        let Found::New { place: first, evicted: None } = find(&mut clients, 1, 0) else { panic!("room for one") };
+        assert!(matches!(find(&mut clients, 2, 1), Found::New { .. }));
         assert!(matches!(find(&mut clients, 3, 2), Found::Full));
         // The first one speaks again, so that the second one has been silent for longer.
         assert!(matches!(find(&mut clients, 1, 20), Found::Known(place) if place == first));
         assert!(matches!(find(&mut clients, 3, 30), Found::Full));
-        let Found::New(third) = find(&mut clients, 3, 31) else { panic!("the second one is silent for 30 s") };
+        let Found::New { place: third, evicted } = find(&mut clients, 3, 31) else {
+            panic!("the second one is silent for 30 s")
+        };
+        assert_eq!(evicted.map(|address| address.port()), Some(2));
         assert_eq!(third.index, 1);
         assert_eq!(clients.at(1), Some(third));
         assert!(clients.get(first).is_some());
@@ -147,5 +220,28 @@ mod tests {
     #[test]
     fn without_places_there_are_no_clients() {
         assert!(matches!(find(&mut Clients::new(0, IDLE), 1, 100), Found::Full));
+    }
+
+    #[test]
+    fn another_mapping_is_another_place_of_the_same_flow() {
+        let mut clients = Clients::new(1, IDLE);
+        let outside = |port| SocketAddr::new([127, 0, 0, 1].into(), port);
+        let connect = || UdpSocket::connect("127.0.0.1:9".parse().unwrap());
+        let Found::New { place: first, .. } = find(&mut clients, 1, 0) else { panic!("room for one") };
+        clients.get(first).unwrap().numbers = [3, 4];
+        let second = clients.remap(first, outside(2), Instant::ZERO, connect).unwrap();
+        assert_ne!(first, second);
+        assert!(matches!(find(&mut clients, 1, 1), Found::Known(place) if place == second));
+        let client = clients.get(second).unwrap();
+        assert_eq!((client.flow, client.numbers, client.outside), (0, [3, 4], Some(outside(2))));
+        let ports = [first, second].map(|place| clients.get(place).unwrap().socket.address().unwrap().port());
+        assert_ne!(ports[0], ports[1]);
+        // The third mapping takes the first one's place, of which nobody else learns.
+        let third = clients.remap(second, outside(3), Instant::ZERO, connect).unwrap();
+        assert!(clients.get(first).is_none() && clients.get(second).is_some());
+        assert!(matches!(find(&mut clients, 2, 2), Found::Full), "retired places are no room for others");
+        assert!(matches!(find(&mut clients, 1, 2), Found::Known(place) if place == third));
+        let Found::New { place, evicted } = find(&mut clients, 2, 40) else { panic!("the first one is silent") };
+        assert_eq!((evicted.map(|address| address.port()), clients.get(place).unwrap().flow), (Some(1), 0));
     }
 }

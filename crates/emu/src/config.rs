@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use netem::LinkConfig;
+use netem::{LinkConfig, NatConfig};
 use units::{DataSize, Duration, Seed};
 
 /// What a relay is told.
@@ -16,10 +16,14 @@ pub struct RelayConfig {
     pub up: LinkConfig,
     /// From the server to clients, shared by all clients.
     pub down: LinkConfig,
+    /// Address translation between the clients and the links. Its times count from the first packet, as those of the links. Other
+    /// addresses (and not only other ports) take a server on an IPv4 loopback address.
+    pub nat: Option<NatConfig>,
     /// The same seed gives the n-th packet the same luck.
     pub seed: Seed,
-    /// Client addresses served at a time; each has a socket of its own towards the server. Packets of further ones are
-    /// dropped, unless another client has been silent for [`Self::client_idle`].
+    /// Client addresses served at a time; each has a socket of its own towards the server, and behind a NAT as many sockets again are
+    /// kept for mappings of before. Packets of further clients are dropped, unless another one has been silent for
+    /// [`Self::client_idle`].
     pub max_clients: usize,
     /// A client silent for this long may lose its place to a new one.
     pub client_idle: Duration,
@@ -39,6 +43,7 @@ impl RelayConfig {
             to,
             up: LinkConfig::default(),
             down: LinkConfig::default(),
+            nat: None,
             seed: Seed::from_number(1),
             max_clients: 512,
             client_idle: Duration::from_secs(30),

@@ -35,6 +35,12 @@ pub enum RelayError {
         /// `up` or `down`.
         direction: &'static str,
     },
+    /// A rebinding is to change the address, and this machine has no second address that the server would answer to.
+    #[error("rebinding {index} of the NAT changes the address; the relay can do that for a server on 127.0.0.0/8 only")]
+    OtherAddress {
+        /// Which rebinding, from 0.
+        index: usize,
+    },
     /// The system refuses something else that a relay needs.
     #[error("cannot {what}: {source}")]
     System {

@@ -26,6 +26,8 @@ mod socket;
 #[expect(unsafe_code, reason = "timerfd, epoll, recvmmsg and sendmmsg have no safe interface in std or socket2")]
 mod sys;
 #[cfg(target_os = "linux")]
+mod translation;
+#[cfg(target_os = "linux")]
 mod worker;
 
 #[cfg(not(target_os = "linux"))]

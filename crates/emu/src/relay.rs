@@ -13,6 +13,7 @@ use netem::{Link, LinkConfig};
 use crate::{
     RelayConfig, RelayError, Statistics,
     socket::UdpSocket,
+    translation,
     worker::{Command, Worker},
 };
 
@@ -30,7 +31,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the address to listen on cannot be had, there is no way to the server, the settings of a link contradict
-    /// themselves, or the system refuses a resource. Whether anybody listens at the server's address is not known.
+    /// themselves or ask for what the relay cannot do, or the system refuses a resource. Whether anybody listens at the server's address is not known.
     pub fn start(config: &RelayConfig) -> Result<Self, RelayError> {
         let link = |direction, settings: &LinkConfig, index| {
             if matches!(settings.queue, netem::Queue::Codel(_) | netem::Queue::FqCodel(_)) {
@@ -40,6 +41,9 @@ impl Relay {
                 .map_err(|source| RelayError::Link { direction, source })
         };
         let links = [link("up", &config.up, 0)?, link("down", &config.down, 1)?];
+        if let Some(index) = config.nat.as_ref().and_then(|nat| translation::impossible(nat, config.to)) {
+            return Err(RelayError::OtherAddress { index });
+        }
         // Only to find out whether there is a way.
         UdpSocket::connect(config.to).map_err(|source| RelayError::Target { address: config.to, source })?;
         let listen = |source| RelayError::Listen { address: config.listen, source };

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -33,13 +33,18 @@ impl UdpSocket {
 
     /// A socket on a port of its own that talks to `address` only.
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let any = if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        Self::connect_from(any, address)
+    }
+
+    /// A socket on a port of its own at one of this machine's addresses that talks to `address` only.
+    pub(crate) fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let ipv6 = address.is_ipv6();
         if address.port() == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the port is 0"));
         }
         let socket = Self::open(ipv6)?;
-        let any: SocketAddr = if ipv6 { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
-        socket.socket.bind(&SockAddr::from(any))?;
+        socket.socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
         socket.socket.connect(&SockAddr::from(address))?;
         Ok(socket)
     }

@@ -35,6 +35,10 @@ pub struct Statistics {
     pub preferred: bool,
     /// Packets whose client had lost its place before they were due.
     pub orphaned: u64,
+    /// Mappings that the NAT made in place of others: at the moments asked for and after silences, each when the client next sends.
+    pub rebindings: u64,
+    /// Packets of the server that the NAT dropped, because their mapping was gone.
+    pub unmapped: u64,
 }
 
 /// Later than this at the 99th percentile, delays are no longer those that were configured.
@@ -78,6 +82,9 @@ impl fmt::Display for Statistics {
         }
         let late = |q| duration_text::display(self.lateness.quantile_duration(q).unwrap_or_default());
         write!(f, "late  {} at the median, {} p99, {} p99.9", late(0.5), late(0.99), late(0.999))?;
+        if self.rebindings > 0 || self.unmapped > 0 {
+            write!(f, "\nnat   {} rebindings, {} packets to mappings that were gone", self.rebindings, self.unmapped)?;
+        }
         for (count, what) in [
             (self.refused, "of clients without a place"),
             (self.overflowed, "over the memory limit"),

@@ -231,15 +231,20 @@ impl Inbox {
         Ok(count)
     }
 
+    /// What the `index`-th packet of the last batch carries.
+    pub(crate) fn payload(&self, index: usize) -> &[u8] {
+        &self.data[index * SLOT..][..self.lengths[index].0]
+    }
+
     /// The `index`-th packet of the last batch.
     pub(crate) fn packet(&self, index: usize) -> Received<'_> {
-        let (payload, name, control) = self.lengths[index];
+        let (_, name, control) = self.lengths[index];
         let mut received = Received {
             from: read_address(&self.names[index].0[..name]),
             ecn: Ecn::NotEct,
             stamp: None,
             kernel_drops: None,
-            payload: &self.data[index * SLOT..][..payload],
+            payload: self.payload(index),
         };
         for (level, kind, value) in (ControlMessages { bytes: &self.controls[index].0[..control] }) {
             match (level, kind) {

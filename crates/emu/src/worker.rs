@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::mpsc,
 };
@@ -16,6 +17,7 @@ use crate::{
     pending::{Direction, Packet, Pending},
     socket::UdpSocket,
     sys::{self, BATCH, Inbox, Outgoing, Poll, Timer},
+    translation::{self, Translation},
 };
 
 /// What the owner of a relay wants.
@@ -42,6 +44,7 @@ pub(crate) struct Worker {
     wake: UnixStream,
     listener: UdpSocket,
     clients: Clients,
+    translation: Option<Translation>,
     up: OneWay,
     down: OneWay,
     /// When the first packet arrived: time zero of both links, as the first packet is in a simulation. Outages and changes
@@ -80,6 +83,7 @@ impl Worker {
             wake,
             listener,
             clients: Clients::new(config.max_clients, config.client_idle),
+            translation: config.nat.as_ref().map(|nat| Translation::new(nat, &config.seed)),
             up: OneWay { link: up, latest: Instant::ZERO },
             down: OneWay { link: down, latest: Instant::ZERO },
             origin: None,
@@ -143,6 +147,7 @@ impl Worker {
             up: *self.up.link.counters(),
             down: *self.down.link.counters(),
             held: self.pending.len() as u64,
+            rebindings: self.translation.as_ref().map_or(0, Translation::rebindings),
             ..self.statistics.clone()
         }
     }
@@ -150,48 +155,82 @@ impl Worker {
     fn receive_from_clients(&mut self) -> io::Result<()> {
         let Some(count) = received(self.inbox.receive(self.listener.fd()), &mut self.statistics) else { return Ok(()) };
         let clocks = Clocks::read();
+        if self.translation.is_some() {
+            // What was due before these packets came has met the mappings of before.
+            self.deliver();
+        }
         for index in 0..count {
             let packet = self.inbox.packet(index);
             self.statistics.kernel_dropped += self.listener.dropped_since(packet.kernel_drops);
             let Some(from) = packet.from else { continue };
-            let to = self.config.to;
-            let place = match self.clients.find(from, clocks.monotonic, || UdpSocket::connect(to)) {
-                Ok(Found::Known(place)) => place,
-                Ok(Found::New(place)) => {
-                    self.statistics.clients += 1;
-                    if let Some(client) = self.clients.get(place) {
-                        self.poll.add(client.socket.fd(), CLIENTS + u64::from(place.index))?;
-                    }
-                    place
-                }
-                // No place, or no socket (too many open files): the network drops the packet, the relay goes on.
-                Ok(Found::Full) | Err(_) => {
-                    self.statistics.refused += 1;
-                    continue;
-                }
+            let arrived = clocks.arrival(packet.stamp, self.up.latest);
+            let (size, ecn) = (size(packet.payload, self.listener.ipv6), packet.ecn);
+            let Some(place) = self.place(from, clocks.monotonic, arrived)? else {
+                self.statistics.refused += 1;
+                continue;
             };
-            let number = self.clients.get(place).map_or(0, |client| count_up(&mut client.numbers[0]));
+            let Some(client) = self.clients.get(place) else { continue };
             let meta = PacketMeta {
-                size: size(packet.payload, self.listener.ipv6),
-                flow: place.index,
-                number,
-                ecn: packet.ecn,
+                size,
+                flow: client.flow,
+                number: count_up(&mut client.numbers[0]),
+                ecn,
                 protocol: netem::Protocol::Udp,
                 tag: 0,
             };
-            let arrived = clocks.arrival(packet.stamp, self.up.latest);
             let origin = *self.origin.get_or_insert(arrived);
             self.up.judge(
                 Direction::Up,
                 place,
                 [origin, arrived],
                 &meta,
-                packet.payload,
+                self.inbox.payload(index),
                 &mut self.pending,
                 &mut self.statistics,
             );
         }
         Ok(())
+    }
+
+    /// The place of the client that a packet came from: that of the mapping which the NAT gives the packet. `None` without a place, or
+    /// without a socket (too many open files): the network drops the packet, the relay goes on.
+    fn place(&mut self, from: SocketAddr, now: Instant, arrived: Instant) -> io::Result<Option<Place>> {
+        let to = self.config.to;
+        let place = match self.clients.find(from, now, || UdpSocket::connect(to)) {
+            Ok(Found::Known(place)) => place,
+            Ok(Found::New { place, evicted }) => {
+                self.statistics.clients += 1;
+                if let (Some(translation), Some(evicted)) = (&mut self.translation, evicted) {
+                    translation.forget(evicted);
+                }
+                self.watch(place)?;
+                place
+            }
+            Ok(Found::Full) | Err(_) => return Ok(None),
+        };
+        let Some(translation) = &mut self.translation else { return Ok(Some(place)) };
+        let at = Instant::ZERO + arrived.saturating_since(self.origin.unwrap_or(arrived));
+        let outside = translation.outward(at, from);
+        let Some(client) = self.clients.get(place) else { return Ok(None) };
+        if *client.outside.get_or_insert(outside) == outside {
+            return Ok(Some(place));
+        }
+        let source = translation::source(from, outside, to);
+        match self.clients.remap(place, outside, now, || UdpSocket::connect_from(source, to)) {
+            Ok(place) => {
+                self.watch(place)?;
+                Ok(Some(place))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Has the poll tell of what the server sends to a place.
+    fn watch(&mut self, place: Place) -> io::Result<()> {
+        match self.clients.get(place) {
+            Some(client) => self.poll.add(client.socket.fd(), CLIENTS + u64::from(place.index)),
+            None => Ok(()),
+        }
     }
 
     fn receive_from_server(&mut self, index: u64) {
@@ -205,7 +244,7 @@ impl Worker {
             self.statistics.kernel_dropped += client.socket.dropped_since(packet.kernel_drops);
             let meta = PacketMeta {
                 size: size(packet.payload, self.listener.ipv6),
-                flow: place.index,
+                flow: client.flow,
                 number: count_up(&mut client.numbers[1]),
                 ecn: packet.ecn,
                 protocol: netem::Protocol::Udp,
@@ -222,6 +261,11 @@ impl Worker {
     fn deliver(&mut self) {
         let now = sys::now();
         while let Some(packet) = self.pending.pop_due(now) {
+            if !self.admits(&packet) {
+                self.statistics.unmapped += 1;
+                self.pending.recycle(packet.payload);
+                continue;
+            }
             // One call sends through one socket: the listener, or that of one client.
             let same = self.outgoing.last().is_none_or(|last| {
                 last.direction == packet.direction
@@ -233,6 +277,19 @@ impl Worker {
             self.outgoing.push(packet);
         }
         self.flush();
+    }
+
+    /// Whether the NAT lets a packet through that is due. It stands between the links and the clients, so that it judges the packets of
+    /// servers when they arrive.
+    fn admits(&mut self, packet: &Packet) -> bool {
+        let (Some(translation), Direction::Down) = (&mut self.translation, packet.direction) else { return true };
+        match (self.clients.outside(packet.client), self.origin) {
+            (Some(outside), Some(origin)) => {
+                translation.admits(Instant::ZERO + packet.due.saturating_since(origin), outside)
+            }
+            // A place that is gone: counted where it is sent.
+            _ => true,
+        }
     }
 
     /// Sends the batch, whose packets all go through one socket.

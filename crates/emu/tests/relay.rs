@@ -4,12 +4,12 @@
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 
 use std::{
-    net::UdpSocket,
+    net::{SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use emu::{Relay, RelayConfig, RelayError, Statistics};
-use netem::{DropReason, Fate, Loss, Outage, Queue};
+use netem::{DropReason, Fate, Loss, NatConfig, Outage, Queue, Rebinding};
 use tiderace_emu as emu;
 use units::{Bitrate, DataSize, Probability};
 
@@ -358,4 +358,69 @@ fn time_begins_with_the_first_packet() {
     let mut buffer = [0; 100];
     let len = server.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..len], b"behind it");
+}
+
+fn rebinding(millis: u64, address: bool) -> Rebinding {
+    Rebinding { at: units::Duration::from_millis(millis), address }
+}
+
+/// The server's view of a client behind a NAT, packet by packet; answers to a mapping that is gone go nowhere.
+#[test]
+fn a_nat_changes_the_mapping_when_it_is_told() {
+    let (relay, client, server) = path(|config| {
+        config.nat =
+            Some(NatConfig { rebind: vec![rebinding(500, false), rebinding(1_000, true)], ..NatConfig::default() });
+    });
+    let mut buffer = [0; 100];
+    let mut seen: Vec<SocketAddr> = Vec::new();
+    let begun = Instant::now();
+    // A client that is held up for half a second meets both changes at once.
+    while seen.last().is_none_or(|last| last.ip() == seen[0].ip()) {
+        client.send(b"?").unwrap();
+        let (_, from) = server.recv_from(&mut buffer).unwrap();
+        if seen.last() != Some(&from) {
+            assert!(!seen.contains(&from), "an old mapping has come back: {from} of {seen:?}");
+            seen.push(from);
+        }
+        assert!(begun.elapsed() < PATIENCE, "{seen:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (last, changes) = (seen[seen.len() - 1], seen.len() as u64 - 1);
+    // To the mappings of before, and then to the one there is.
+    for to in &seen {
+        server.send_to(to.to_string().as_bytes(), to).unwrap();
+    }
+    let len = client.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], last.to_string().as_bytes());
+    let statistics = wait(&relay, "all are judged", |now| now.unmapped == changes && now.held == 0);
+    assert_eq!((statistics.rebindings, statistics.clients, statistics.unreachable), (changes, 1, 0), "{statistics}");
+    let delivered = statistics.down.delivered.packets + statistics.up.delivered.packets;
+    assert_eq!(delivered, statistics.sent + statistics.unmapped);
+    let line = format!("nat   {changes} rebindings, {changes} packets to mappings that were gone");
+    assert!(statistics.to_string().contains(&line), "{statistics}");
+}
+
+/// A mapping that no packet has used for its timeout is gone, and others stay.
+#[test]
+fn a_nat_forgets_silent_clients() {
+    let timeout = units::Duration::from_millis(400);
+    let (relay, client, server) = path(|config| config.nat = Some(NatConfig { timeout, ..NatConfig::default() }));
+    let mut buffer = [0; 100];
+    client.send(b"first").unwrap();
+    let (_, first) = server.recv_from(&mut buffer).unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    server.send_to(b"too late", first).unwrap();
+    wait(&relay, "the answer finds nobody", |now| now.unmapped == 1);
+    client.send(b"second").unwrap();
+    let (_, second) = server.recv_from(&mut buffer).unwrap();
+    assert!(first != second && first.ip() == second.ip());
+    assert_eq!(relay.stop().unwrap().rebindings, 1);
+}
+
+#[test]
+fn another_address_takes_a_server_on_this_machine() {
+    let mut config = RelayConfig::new("127.0.0.1:0".parse().unwrap(), "192.0.2.1:9".parse().unwrap());
+    config.nat = Some(NatConfig { rebind: vec![rebinding(1, false), rebinding(2, true)], ..NatConfig::default() });
+    let error = Relay::start(&config).unwrap_err();
+    assert!(matches!(error, RelayError::OtherAddress { index: 1 }), "{error}");
 }

@@ -127,6 +127,13 @@ impl Nat {
         }
     }
 
+    /// Forgets a client, as if no packet of it had ever come.
+    pub fn forget(&mut self, inside: SocketAddr) {
+        if let Some(mapping) = self.inside.remove(&inside) {
+            self.outside.remove(&mapping.outside);
+        }
+    }
+
     /// Mappings that were made in place of others.
     pub const fn replaced(&self) -> u64 {
         self.replaced
@@ -179,6 +186,8 @@ mod tests {
         assert!(second != first && second.ip() == first.ip());
         assert_eq!((nat.inward(at(43_003), second), nat.inward(at(43_003), first)), (Some(CLIENT), None));
         assert_eq!((nat.replaced(), nat.orphaned()), (1, 2));
+        nat.forget(CLIENT);
+        assert_eq!((nat.inward(at(43_004), second), nat.outward(at(43_005), CLIENT)), (None, first));
     }
 
     #[test]

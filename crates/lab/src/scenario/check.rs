@@ -49,6 +49,14 @@ impl Scenario {
         if let Some(up) = &self.path.up {
             check_link("path.up", up)?;
         }
+        if let Some(nat) = &self.path.nat
+            && !nat.timeout_max.is_zero()
+            && nat.timeout_max < nat.timeout
+        {
+            let text = |span| duration_text::display(span);
+            let message = format!("{} is less than `timeout`, {}", text(nat.timeout_max), text(nat.timeout));
+            return Err(fault("path.nat.timeout-max", message));
+        }
         self.traffic.check()?;
         let bottleneck = self.loaded_link();
         if self.traffic.workload == Workload::Bulk && !bottleneck.has_rate() && bottleneck.policer.is_none() {
