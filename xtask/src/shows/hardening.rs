@@ -35,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// The fields of lines `KIND: NAME | FIELD VALUE | FIELD VALUE …`, by name of the line.
-fn lines<'a>(stdout: &'a str, kind: &str) -> Vec<(&'a str, BTreeMap<&'a str, f64>)> {
+pub(super) fn lines<'a>(stdout: &'a str, kind: &str) -> Vec<(&'a str, BTreeMap<&'a str, f64>)> {
     let parse = |line: &'a str| {
         // The test harness may have begun the line.
         let (_, rest) = line.split_once(kind)?;
@@ -55,11 +55,11 @@ fn lines<'a>(stdout: &'a str, kind: &str) -> Vec<(&'a str, BTreeMap<&'a str, f64
     stdout.lines().filter_map(parse).collect()
 }
 
-fn field(fields: &BTreeMap<&str, f64>, name: &str) -> Result<f64> {
+pub(super) fn field(fields: &BTreeMap<&str, f64>, name: &str) -> Result<f64> {
     fields.get(name).copied().with_context(|| format!("no `{name}`"))
 }
 
-fn test(context: &Context, name: &str, arguments: &[&str], after: &[&str]) -> Result<Ended> {
+pub(super) fn test(context: &Context, name: &str, arguments: &[&str], after: &[&str]) -> Result<Ended> {
     let mut command = cargo(&context.root, ["test", "--locked", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--nocapture"]).args(after);
     context.commands.run(name, &mut command, LIMIT)
@@ -136,7 +136,8 @@ fn decoding(context: &Context) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// NATs that change the mapping at 8 s and 12 s of a transfer; the test beside it shows that the PINGs are what helps.
+/// NATs that change the mapping at 8 s and 12 s of a transfer, in virtual time and through the relay; the test beside it shows that the
+/// PINGs are what helps.
 fn rebinding(context: &Context) -> Result<Vec<Row>> {
     let after: &[&str] = if context.long {
         &["a_change_of_the_mapping_stalls_none_of_a_thousand", "--ignored"]
@@ -145,6 +146,19 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
     };
     let arguments = ["--release", "-p", "tiderace-transport", "--test", "rebinding"];
     let ended = test(context, "rebinding", &arguments, after)?;
+    let mut rows = stalls(&ended)?;
+    let mut command =
+        cargo(&context.root, ["test", "--locked", "--release", "-p", "tiderace-cli", "--test", "rebinding"]);
+    command.args(["--", "--ignored", "--nocapture"]);
+    command.env("REBINDING_RELAY_RUNS", if context.long { "100" } else { "10" });
+    let ended = context.commands.run("rebinding-relay", &mut command, LIMIT)?;
+    rows.extend(stalls(&ended)?);
+    rows.push(binary(context, "pings", &["-p", "tiderace-transport", "--test", "rebinding"], LIMIT));
+    Ok(rows)
+}
+
+/// What a test printed of transfers that stood still.
+fn stalls(ended: &Ended) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for line in ended.stdout.lines().filter_map(|line| line.split_once("rebinding: ")) {
         let Some((_, role)) = line.1.rsplit_once(" | ") else { continue };
@@ -162,7 +176,6 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
         rows.push(Row::new(what, get("stalled")?, "", Target::Exactly(0.0)).detail(detail));
     }
     ensure!(!rows.is_empty(), "no run was measured: {}", ended.reason());
-    rows.push(binary(context, "pings", &["-p", "tiderace-transport", "--test", "rebinding"], LIMIT));
     Ok(rows)
 }
 
