@@ -214,6 +214,8 @@ pub struct Mux {
     charge: Charge,
     /// A reader of datagrams is to be told, and will be.
     datagram_told: bool,
+    /// Openers of streams are to be told that more may be opened, and will be.
+    available_told: [bool; 2],
     greeted: bool,
     /// Highest ping of the peer, and whether it is to be answered.
     ping_seen: Option<u64>,
@@ -262,6 +264,7 @@ impl Mux {
             unread: 0,
             charge: memory.empty(),
             datagram_told: false,
+            available_told: [false; 2],
             greeted: false,
             ping_seen: None,
             pong_due: false,
@@ -363,11 +366,26 @@ impl Mux {
     fn end(&mut self, closed: Closed) {
         if self.closed.is_none() {
             self.closed = Some(closed.clone());
-            // What has come can still be read.
             self.line.clear();
             self.notices.clear();
             self.datagrams_out.clear();
+            // What has come can still be read, unless the peer is at fault: what it made this end hold is given back.
+            if matches!(closed, Closed::Fault(_)) {
+                self.streams.clear();
+                self.datagrams_in = VecDeque::new();
+                self.records = Records::new(record::DEFAULT_MAX);
+                (self.queued[0], self.unread) = (0, 0);
+                self.read = self.received;
+                self.charge.set(0);
+            }
             self.events.push_back(Event::Closed(closed));
+        }
+    }
+
+    /// Tells openers of streams that more may be opened, once.
+    fn tell_opener(&mut self, dir: Dir) {
+        if !std::mem::replace(&mut self.available_told[kind(dir)], true) {
+            self.events.push_back(Event::Available(dir));
         }
     }
 

@@ -87,7 +87,7 @@ impl Mux {
         self.peer = Some(peer);
         self.events.push_back(Event::Connected);
         for dir in [Dir::Bi, Dir::Uni] {
-            self.events.push_back(Event::Available(dir));
+            self.tell_opener(dir);
         }
     }
 
@@ -178,7 +178,7 @@ impl Mux {
                     self.changes_nothing(now)?;
                 } else {
                     self.may_open[kind(dir)] = limit;
-                    self.events.push_back(Event::Available(dir));
+                    self.tell_opener(dir);
                 }
             }
             Frame::StreamDataBlocked { id, .. } => {

@@ -21,6 +21,7 @@ impl Mux {
                 }
             }
             Some(Event::Datagram) => self.datagram_told = false,
+            Some(Event::Available(dir)) => self.available_told[kind(*dir)] = false,
             Some(_) => {}
             None => self.events.shrink_to(16),
         }
