@@ -1,9 +1,11 @@
 //! The handshake: the TLS session, the CRYPTO streams that carry it, and what the peer promised in it.
 
+mod later;
 mod step;
 
 use std::task::Waker;
 
+use units::Instant;
 use wire::{ConnectionId, Side, TransportParameters};
 
 use crate::{
@@ -12,8 +14,8 @@ use crate::{
     tls::{Level, Progress, Session, TicketVersions, TlsEvent, Waiting, client_hello},
 };
 
-use self::step::Worker;
 pub(crate) use self::step::{Done, Step, Unstarted, Upgrade};
+use self::{later::LaterBytes, step::Worker};
 
 /// The connection IDs that the peer has to name in its parameters (RFC 9000 §7.3).
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +46,7 @@ pub(crate) struct Handshake {
     hand_out: Option<Box<HandOut>>,
     /// The beginning of a client's first message whose end has not arrived, where it is wanted as a whole.
     held: Vec<u8>,
+    later: LaterBytes,
 }
 
 /// What a handshake needs whose session works elsewhere.
@@ -88,6 +91,7 @@ impl Handshake {
             read_level: Level::Initial,
             hand_out: None,
             held: Vec::new(),
+            later: LaterBytes::default(),
         }
     }
 
@@ -156,7 +160,16 @@ impl Handshake {
     }
 
     /// Handshake bytes from the peer.
-    pub(crate) fn on_crypto(&mut self, level: Level, offset: u64, data: &[u8]) -> Result<(), TransportError> {
+    pub(crate) fn on_crypto(
+        &mut self,
+        now: Instant,
+        level: Level,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), TransportError> {
+        if level == Level::OneRtt {
+            self.later.take(now, data.len() as u64)?;
+        }
         // Late copies of a level that is done with carry nothing new.
         let Some(stream) = &mut self.crypto[place(level)] else { return Ok(()) };
         stream.on_frame(offset, data)?;

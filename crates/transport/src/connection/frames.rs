@@ -178,7 +178,7 @@ impl Connection {
                     SpaceId::Handshake => Level::Handshake,
                     SpaceId::Data(_) => Level::OneRtt,
                 };
-                self.handshake.on_crypto(level, offset, data)
+                self.handshake.on_crypto(now, level, offset, data)
             }
             Frame::ResetStream { id, code, final_size } => self.streams.on_reset_stream(id, code, final_size),
             Frame::StopSending { id, code } => self.streams.on_stop_sending(id, code),
