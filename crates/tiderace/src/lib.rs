@@ -26,6 +26,7 @@ mod tap;
 #[cfg(target_os = "linux")]
 mod thread_policy;
 mod tickets;
+mod tickets_rate;
 mod tls_pool;
 
 pub use connection::{Connecting, Connection};

@@ -4,9 +4,13 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Instant,
 };
 
 use transport::tls::{MemoryTickets, Ticket, TicketStore};
+
+use crate::tickets_rate::Writes;
 
 /// RFC 1035 §2.3.4: no name of a server is longer.
 const LONGEST_NAME: usize = 255;
@@ -27,11 +31,13 @@ const LARGEST: u64 = 16 << 20;
 /// rustls, are kept in memory beside it. The file is for its owner alone to read: who has a ticket can resume the session.
 ///
 /// Each ticket that comes or goes rewrites the file, in the middle of a handshake; when that fails, the handshake does not,
-/// and a warning says why.
+/// and a warning says why. Of each server eight tickets are written at once and one every 10 s after that, so that no server can make
+/// a client write without end; what comes beyond is kept in memory.
 #[derive(Debug)]
 pub struct FileTickets {
     path: PathBuf,
     here: MemoryTickets,
+    writes: Mutex<Writes>,
 }
 
 /// A line of the file.
@@ -44,7 +50,7 @@ impl FileTickets {
     /// Uses the file at `path`, which need not exist; its folder has to. Beside it is a file with `.lock` after the name, which
     /// is empty and stays.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
-        let tickets = Self { path: path.into(), here: MemoryTickets::default() };
+        let tickets = Self { path: path.into(), here: MemoryTickets::default(), writes: Mutex::default() };
         tickets.change(|_| Some(()))?;
         Ok(tickets)
     }
@@ -100,6 +106,9 @@ impl TicketStore for FileTickets {
         };
         if bytes.len() > LONGEST || server_name.len() > LONGEST_NAME {
             return;
+        }
+        if !self.writes.lock().unwrap_or_else(PoisonError::into_inner).allow(server_name, Instant::now()) {
+            return self.here.insert(server_name, ticket);
         }
         self.warn(self.change(|entries| {
             entries.push(Entry { server_name: server_name.to_owned(), ticket: bytes });
@@ -219,6 +228,31 @@ mod tests {
             use std::os::unix::fs::PermissionsExt;
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    /// Each write puts a new file in the place of the old one.
+    #[cfg(unix)]
+    #[test]
+    fn a_server_with_tickets_without_end_makes_few_writes() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = Folder::new("endless");
+        let path = folder.0.join("tickets");
+        let tickets = FileTickets::open(&path).unwrap();
+        let file = || fs::metadata(&path).unwrap().ino();
+        let begun = Instant::now();
+        let (mut before, mut writes) = (file(), 0);
+        for n in 0..5_000_u32 {
+            tickets.insert("a.test", Ticket::from_bytes(n.to_be_bytes().to_vec()));
+            let now = file();
+            writes += u64::from(now != before);
+            before = now;
+        }
+        let most = 8 + begun.elapsed().as_secs() / 10 + 1;
+        assert!(writes <= most, "{writes} writes, at most {most} are allowed");
+        // The latest serves this process, and another server is not held back.
+        assert_eq!(bytes(tickets.take("a.test")), Some(4_999_u32.to_be_bytes().to_vec()));
+        tickets.insert("b.test", Ticket::from_bytes(vec![1]));
+        assert_eq!(bytes(FileTickets::open(&path).unwrap().take("b.test")), Some(vec![1]));
     }
 
     #[test]
