@@ -4,5 +4,5 @@
 
 // The same check that the tests of `h3` run on the corpus.
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    tiderace_h3::fuzzing::run(data);
+    h3_quic::fuzzing::run(data);
 });
