@@ -13,6 +13,7 @@
 //! does to a network card does not happen.
 
 mod agenda;
+mod books;
 mod error;
 mod network;
 mod node;
@@ -23,6 +24,7 @@ mod topology;
 mod trace;
 pub mod workload;
 
+pub use books::{Books, Imbalance};
 pub use error::SimError;
 pub use netem::Ecn;
 pub use network::{Access, LinkId, Network, Undeliverable, Zone};

@@ -3,12 +3,14 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use netem::{LinkCounters, PacketMeta, Ticket, Transit, Verdict, flip_bits, overhead};
+use netem::{Amount, DropReason, LinkCounters, PacketMeta, Ticket, Transit, Verdict, flip_bits, overhead};
 use units::Instant;
 
 use crate::{
-    Access, Datagram, Ended, LinkId, Network, Node, Outbox, Outcome, SimError, Trace, TraceRecord, Waiting, Zone,
+    Access, Books, Datagram, Ended, Imbalance, LinkId, Network, Node, Outbox, Outcome, SimError, Trace, TraceRecord,
+    Waiting, Zone,
     agenda::{Agenda, Event},
+    books,
     network::Route,
     slab::{Packet, Slab},
 };
@@ -58,6 +60,8 @@ pub struct Simulation<N> {
     /// Packets that a link holds: (link, ticket) and their places.
     held: BTreeMap<(u32, Ticket), u32>,
     trace: Trace,
+    /// What is neither at links nor under way.
+    books: Books,
     limits: Limits,
     events: u64,
     outbox: Outbox,
@@ -77,6 +81,7 @@ impl<N: Node> Simulation<N> {
             packets: Slab::default(),
             held: BTreeMap::new(),
             trace: Trace::new(),
+            books: Books::default(),
             limits: Limits::default(),
             events: 0,
             outbox: Outbox::new(),
@@ -182,6 +187,36 @@ impl<N: Node> Simulation<N> {
         self.network.link(link).counters()
     }
 
+    /// What became of all packets so far.
+    pub fn books(&self) -> Books {
+        let mut books = self.books;
+        for link in self.network.links() {
+            for (sum, reason) in books.dropped.iter_mut().zip(DropReason::ALL) {
+                let dropped = link.counters().dropped(reason);
+                (sum.packets, sum.bytes) = (sum.packets + dropped.packets, sum.bytes + dropped.bytes);
+            }
+        }
+        self.packets.iter().for_each(|packet| books::add(&mut books.under_way, size(&packet.datagram)));
+        books
+    }
+
+    /// Whether the books balance: those of every link, and those of the whole network.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn balance(&self) -> Result<(), Imbalance> {
+        let mut held = vec![Amount::default(); self.network.wires.len()];
+        for (&(link, _), &place) in &self.held {
+            if let Some(packet) = self.packets.get(place) {
+                books::add(&mut held[link as usize], size(&packet.datagram));
+            }
+        }
+        for (wire, held) in self.network.wires.iter().zip(held) {
+            books::balance_link(wire.link.counters(), held)?;
+        }
+        self.books().balance()
+    }
+
     /// The node with this number.
     ///
     /// # Panics
@@ -259,14 +294,20 @@ impl<N: Node> Simulation<N> {
     fn arrive(&mut self, place: u32) -> Result<(), SimError> {
         let mut packet = self.packets.take(place);
         let index = packet.node as usize;
+        let bytes = size(&packet.datagram);
         if !self.members[index].started {
             self.network.undeliverable.not_started += 1;
+            books::add(&mut self.books.undeliverable, bytes);
             return Ok(());
         }
         if let Some(link) = packet.link {
-            let Some(inside) = self.network.inward(self.now, link, packet.datagram.to) else { return Ok(()) };
+            let Some(inside) = self.network.inward(self.now, link, packet.datagram.to) else {
+                books::add(&mut self.books.undeliverable, bytes);
+                return Ok(());
+            };
             packet.datagram.to = inside;
         }
+        books::add(&mut self.books.delivered, bytes);
         if let Some(random) = packet.corrupt {
             flip_bits(&mut packet.datagram.payload, random);
         }
@@ -336,7 +377,9 @@ impl<N: Node> Simulation<N> {
                 });
             }
             room -= packets;
-            let Some(route) = self.network.route(number(index), datagram.from.ip(), datagram.to) else { continue };
+            let route = self.network.route(number(index), datagram.from.ip(), datagram.to);
+            self.book_sent(&datagram, segment, route.is_none());
+            let Some(route) = route else { continue };
             while datagram.payload.len() > segment {
                 let piece = Datagram { payload: datagram.payload.split_to(segment), ..datagram };
                 self.depart(&route, piece);
@@ -345,6 +388,18 @@ impl<N: Node> Simulation<N> {
         }
         self.outbox.datagrams = outbox;
         Ok(())
+    }
+
+    /// Enters a batch that a node has sent, cut into packets of `segment` bytes.
+    fn book_sent(&mut self, batch: &Datagram, segment: usize, is_lost: bool) {
+        let (whole, header) = (batch.payload.len(), overhead(batch.to.ip()));
+        let packets = whole.div_ceil(segment.max(1)).max(1) as u64;
+        let bytes = whole as u64 + packets * u64::from(header);
+        let columns = [Some(&mut self.books.sent), is_lost.then_some(&mut self.books.undeliverable)];
+        for amount in columns.into_iter().flatten() {
+            amount.packets += packets;
+            amount.bytes += bytes;
+        }
     }
 
     /// A packet leaves its node.
@@ -377,10 +432,10 @@ impl<N: Node> Simulation<N> {
             return self.enter_arrival(at, packet);
         };
         packet.datagram.from = self.network.outward(self.now, index, packet.datagram.from);
-        let size = u32::try_from(packet.datagram.payload.len()).unwrap_or(u32::MAX);
+        let size = size(&packet.datagram);
         let (link, number) = self.network.pass(index, packet.flow);
         let meta = PacketMeta {
-            size: size.saturating_add(overhead(packet.datagram.to.ip())),
+            size,
             flow: packet.flow,
             number,
             ecn: packet.datagram.ecn,
@@ -425,6 +480,7 @@ impl<N: Node> Simulation<N> {
         packet.datagram.ecn = first.ecn;
         packet.corrupt = first.corrupt;
         if let Some(copy) = copy {
+            books::add(&mut self.books.duplicated, size(&packet.datagram));
             let twin = Packet { datagram: packet.datagram.clone(), ..packet };
             self.enter_arrival(first.at + twin.egress, packet);
             self.enter_arrival(copy.at + twin.egress, twin);
@@ -441,6 +497,7 @@ impl<N: Node> Simulation<N> {
     }
 
     fn outcome(&self, ended: Ended) -> Outcome {
+        debug_assert_eq!(self.balance(), Ok(()), "the books of the network");
         let waiting = self.members.iter().filter(|member| !member.finished).map(|member| {
             let (until, reason) = match member.node.deadline() {
                 _ if !member.started => (member.wake, "its start"),
@@ -480,6 +537,13 @@ impl<N> core::fmt::Debug for Simulation<N> {
             .field("events", &self.events)
             .finish_non_exhaustive()
     }
+}
+
+/// Bytes of the IP packet of a datagram.
+#[inline]
+fn size(datagram: &Datagram) -> u32 {
+    let payload = u32::try_from(datagram.payload.len()).unwrap_or(u32::MAX);
+    payload.saturating_add(overhead(datagram.to.ip()))
 }
 
 /// Node numbers fit: a simulation of four thousand million nodes does not.

@@ -45,6 +45,16 @@ impl Slab {
         self.places[place as usize].take().expect("an event names a packet that is there")
     }
 
+    /// Packets on their way.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Packet> {
+        self.places.iter().flatten()
+    }
+
+    /// The packet at a place.
+    pub(crate) fn get(&self, place: u32) -> Option<&Packet> {
+        self.places.get(place as usize)?.as_ref()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

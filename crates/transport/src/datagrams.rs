@@ -83,6 +83,17 @@ pub enum DatagramEvent {
     },
 }
 
+/// What became of a datagram at the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramFate {
+    /// Left in a packet, at this moment.
+    Sent(Instant),
+    /// Dropped: the queue was full, or no packet could hold it.
+    Dropped,
+    /// Worthless before it could be sent.
+    Expired,
+}
+
 /// Figures since the beginning, in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramFigures {
@@ -90,6 +101,14 @@ pub struct DatagramFigures {
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
+    /// Bytes of the headers of their frames.
+    pub header_bytes: u64,
+    /// Handed over by the application.
+    pub queued: u64,
+    /// Waiting to be sent.
+    pub waiting: u64,
+    /// Waiting to be sent when the connection ended.
+    pub abandoned: u64,
     /// Whose packet was acknowledged.
     pub acked: u64,
     /// Whose packet was declared lost, some of them wrongly.
@@ -104,6 +123,10 @@ pub struct DatagramFigures {
     pub received_bytes: u64,
     /// Dropped before the application took them.
     pub receive_dropped: u64,
+    /// Taken by the application.
+    pub delivered: u64,
+    /// Waiting for the application.
+    pub unread: u64,
 }
 
 /// A datagram that waits to be sent.
@@ -162,6 +185,8 @@ pub struct Datagrams {
     dropped: Option<(u64, u64)>,
     receive_dropped: u64,
     figures: DatagramFigures,
+    /// What became of each datagram, when somebody wants to know.
+    fates: Option<Vec<(u64, DatagramFate)>>,
 }
 
 fn cost(data: &Bytes) -> u64 {
@@ -197,6 +222,7 @@ impl Datagrams {
             dropped: None,
             receive_dropped: 0,
             figures: DatagramFigures::default(),
+            fates: None,
         }
     }
 
@@ -282,11 +308,14 @@ impl Datagrams {
     #[cold]
     fn drop_oldest(&mut self) {
         self.figures.send_dropped += 1;
-        self.give_up_oldest();
+        self.give_up_oldest(DatagramFate::Dropped);
     }
 
-    fn give_up_oldest(&mut self) {
+    fn give_up_oldest(&mut self, fate: DatagramFate) {
         if let Some(Waiting { number, data, .. }) = self.outgoing.pop_front() {
+            if let Some(fates) = &mut self.fates {
+                fates.push((number, fate));
+            }
             self.outgoing_cost -= cost(&data);
             self.dropped = Some((number, self.dropped.map_or(0, |(_, count)| count) + 1));
         }
@@ -297,7 +326,7 @@ impl Datagrams {
     fn drop_expired(&mut self, now: Instant) {
         while self.outgoing.front().is_some_and(|waiting| waiting.expires <= now) {
             self.figures.expired += 1;
-            self.give_up_oldest();
+            self.give_up_oldest(DatagramFate::Expired);
         }
     }
 
@@ -354,9 +383,14 @@ impl Datagrams {
                 }
                 _ => break,
             };
+            let before = w.position();
             encode_datagram_header(w, length_field);
+            self.figures.header_bytes += (w.position() - before) as u64;
             w.bytes(data);
             record(SentFrame::Datagram(number));
+            if let Some(fates) = &mut self.fates {
+                fates.push((number, DatagramFate::Sent(now)));
+            }
             content = content.and(Content { tolerance, expires });
             self.figures.sent += 1;
             self.figures.sent_bytes += len as u64;
@@ -414,6 +448,7 @@ impl Datagrams {
             self.armed = true;
             return None;
         };
+        self.figures.delivered += 1;
         self.compact_if_wasteful();
         Some(data)
     }
@@ -494,9 +529,21 @@ impl Datagrams {
 
     /// Forgets what waits; the connection is over.
     pub(crate) fn forget(&mut self) {
+        self.figures.abandoned += self.outgoing.len() as u64;
+        self.figures.receive_dropped += self.incoming.len() as u64;
         (self.outgoing, self.outgoing_cost) = Default::default();
         (self.incoming, self.incoming_cost) = Default::default();
         (self.pins, self.copies) = Default::default();
+    }
+
+    /// Remembers what becomes of each datagram from here on. Whoever asks for it takes it: [`take_fates`](Self::take_fates).
+    pub fn record_fates(&mut self) {
+        self.fates.get_or_insert_default();
+    }
+
+    /// Numbers of datagrams that have left the queue, and why, since this was asked last.
+    pub fn take_fates(&mut self) -> Vec<(u64, DatagramFate)> {
+        self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What happened since.
@@ -520,7 +567,12 @@ impl Datagrams {
 
     /// Figures since the beginning.
     pub fn figures(&self) -> DatagramFigures {
-        self.figures
+        DatagramFigures {
+            queued: self.next_number,
+            waiting: self.outgoing.len() as u64,
+            unread: self.incoming.len() as u64,
+            ..self.figures
+        }
     }
 }
 
@@ -556,6 +608,7 @@ mod tests {
     #[test]
     fn a_full_queue_drops_the_oldest_and_says_so() {
         let mut d = datagrams(3 * (OVERHEAD + 10), 0);
+        d.record_fates();
         for i in 0..5u8 {
             assert_eq!(d.send(vec![i; 10].into()), Ok(u64::from(i)));
         }
@@ -566,6 +619,9 @@ mod tests {
         assert_eq!((data, numbers), (vec![vec![2; 10], vec![3; 10], vec![4; 10]], vec![2, 3, 4]));
         assert!(!d.wants_to_send());
         assert_eq!((d.figures().sent, d.figures().send_dropped, d.outgoing_cost), (3, 2, 0));
+        let fates = d.take_fates();
+        assert_eq!(fates[..2], [(0, DatagramFate::Dropped), (1, DatagramFate::Dropped)]);
+        assert_eq!(fates[2..], [2, 3, 4].map(|number| (number, DatagramFate::Sent(Instant::ZERO))));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 pub mod ack_frequency;
 pub mod acks;
+mod books;
 mod cid;
 pub mod congestion;
 mod connection;
@@ -42,12 +43,13 @@ pub mod tls;
 mod token;
 
 pub use acks::Ecn;
+pub use books::Imbalance;
 pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
-    ClientConfig, ConnectError, Datagram, Endpoint, EndpointConfig, EndpointStats, Handle, HandshakeWaker,
-    MemoryTokens, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig, TlsDone, TlsStep, TokenOwner,
-    TokenStore, Transmit, Visit, VisitLog,
+    Carried, ClientConfig, ConnectError, Datagram, DirectionBooks, Endpoint, EndpointBooks, EndpointConfig,
+    EndpointStats, Handle, HandshakeWaker, MemoryTokens, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
+    TlsDone, TlsStep, TokenOwner, TokenStore, Transmit, Visit, VisitLog,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};

@@ -55,6 +55,11 @@ macro_rules! figures {
             pub fn values(&self) -> [u64; FIGURES.len()] {
                 [$(self.$name,)*]
             }
+
+            /// Adds the values of another connection.
+            pub(crate) fn add(&mut self, other: &Self) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+            }
         }
     };
 }
@@ -64,6 +69,22 @@ figures! {
     datagrams_received: Counter, Count, "UDP payloads received for this connection";
     bytes_sent: Counter, Bytes, "UDP payload bytes sent";
     bytes_received: Counter, Bytes, "UDP payload bytes received for this connection";
+    header_bytes_sent: Counter, Bytes, "headers and authentication tags of packets sent, but for those of probes and of repair";
+    ack_bytes_sent: Counter, Bytes, "frames sent that acknowledge packets, or report what repair has rebuilt";
+    crypto_bytes_sent: Counter, Bytes, "CRYPTO frames sent, retransmissions included";
+    control_bytes_sent: Counter, Bytes, "frames sent beside data and acknowledgements: flow control, connection IDs, tokens, closes";
+    probe_bytes_sent: Counter, Bytes, "packets sent to try a path or a datagram size, whole, and PING frames of other probes";
+    padding_bytes_sent: Counter, Bytes, "padding sent, but for that of probes and of repair";
+    bytes_unsealed: Counter, Bytes, "bytes of packets that were built and could not be sealed: they are in no datagram";
+    packet_bytes_received: Counter, Bytes, "bytes of the packets received that were authentic and new";
+    duplicate_bytes_received: Counter, Bytes, "bytes of the packets received more than once";
+    undecryptable_bytes_received: Counter, Bytes, "bytes of what could not be authenticated or read";
+    unknown_address_bytes_received: Counter, Bytes, "bytes from addresses where the peer may not be";
+    unopened_bytes_received: Counter, Bytes, "bytes of packets whose keys never came, or that found no room to wait for them";
+    waiting_bytes_received: Gauge, Bytes, "bytes of the packets that wait for their keys";
+    unsealed_bytes_received: Counter, Bytes, "bytes of Retry and Version Negotiation packets";
+    ignored_bytes_received: Counter, Bytes, "bytes of packets for another connection, version or source ID, and what follows them in their datagrams";
+    closing_bytes_received: Counter, Bytes, "bytes that came when the connection was closing";
     packets_sent: Counter, Count, "QUIC packets sent";
     packets_received: Counter, Count, "QUIC packets received, authenticated, and new";
     packets_duplicate: Counter, Count, "QUIC packets received more than once";
@@ -92,16 +113,29 @@ figures! {
     receive_times_received: Counter, Count, "receive times of packets of ours that the peer reported";
     stream_bytes_sent: Counter, Bytes, "stream payload sent, retransmissions included";
     stream_bytes_retransmitted: Counter, Bytes, "stream payload sent again";
+    stream_header_bytes_sent: Counter, Bytes, "headers of STREAM frames sent";
     stream_bytes_received: Counter, Bytes, "stream payload received, duplicates included";
+    stream_bytes_duplicate: Counter, Bytes, "stream payload received that had been received before";
+    stream_bytes_unwanted: Counter, Bytes, "stream payload received that no application will read: of streams that were stopped, reset or over";
+    stream_bytes_unread: Gauge, Bytes, "stream payload received and not read yet";
     stream_bytes_delivered: Counter, Bytes, "stream payload handed to the application";
     datagram_frames_sent: Counter, Count, "DATAGRAM frames sent";
+    datagram_bytes_sent: Counter, Bytes, "payload of DATAGRAM frames sent";
+    datagram_header_bytes_sent: Counter, Bytes, "headers of DATAGRAM frames sent";
+    datagram_frames_queued: Counter, Count, "datagrams that the application handed over";
+    datagram_frames_waiting: Gauge, Count, "datagrams that wait to be sent";
     datagram_frames_received: Counter, Count, "DATAGRAM frames received";
+    datagram_frames_delivered: Counter, Count, "datagrams handed to the application";
+    datagram_frames_unread: Gauge, Count, "datagrams received and not read yet";
     datagram_frames_lost: Counter, Count, "DATAGRAM frames in packets declared lost";
     datagram_frames_dropped: Counter, Count, "datagrams that left a full queue unsent or unread";
+    datagram_frames_dropped_unsent: Counter, Count, "those of them that were to be sent: the queue was full, or no packet could hold them";
+    datagram_frames_abandoned: Counter, Count, "datagrams that waited to be sent when the connection ended";
     datagram_frames_expired: Counter, Count, "datagrams that were worthless before they could be sent";
     fec_symbols_sent: Counter, Count, "packets sent that forward error correction protects: source symbols";
     fec_repairs_sent: Counter, Count, "packets sent with a repair symbol";
     fec_repair_bytes_sent: Counter, Bytes, "bytes of packets with a repair symbol";
+    fec_header_bytes_sent: Counter, Bytes, "headers of source symbols sent, and what fills these up";
     fec_repairs_dropped: Counter, Count, "repair symbols that were due and lost their worth before they could be sent";
     fec_repair_rate: Gauge, Count, "repair symbols for a thousand source symbols at the moment; 0 when nothing is protected";
     fec_reviews: Counter, Count, "times that fec `auto` weighed what is worth protecting";

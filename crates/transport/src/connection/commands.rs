@@ -9,7 +9,7 @@ use wire::{Dir, StreamId};
 use super::{Connection, lifecycle::CloseFrame};
 use crate::{
     congestion::Algorithm,
-    datagrams::SendDatagramError,
+    datagrams::{DatagramFate, SendDatagramError},
     events::{CloseReason, Event},
     fec::{DatagramFlow, Protection},
     streams::{Chunk, Order, Priority, ReadError, Then, Unread, WriteError},
@@ -129,6 +129,17 @@ impl Connection {
         out: impl FnMut(Chunk),
     ) -> Result<Then, ReadError> {
         self.streams.read_many(id, enough, order, out)
+    }
+
+    /// Remembers what becomes of each datagram, for measurements.
+    pub fn record_datagram_fates(&mut self) {
+        self.datagrams.record_fates();
+    }
+
+    /// What has become of datagrams since this was asked last: they are numbered in the order in which they were taken, from 0. Empty
+    /// unless it is [remembered](Self::record_datagram_fates).
+    pub fn take_datagram_fates(&mut self) -> Vec<(u64, DatagramFate)> {
+        self.datagrams.take_fates()
     }
 
     /// Takes what has arrived of all streams and was not read: a connection that is over forgets it soon.

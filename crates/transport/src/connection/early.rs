@@ -120,7 +120,7 @@ impl Connection {
         if self.side == Side::Server {
             // RFC 9001 §4.6.2 MUST NOT-1: refused early data is not looked at.
             if !accepted {
-                self.unopened.retain(|unopened| !unopened.is_early());
+                self.give_up_unopened(|unopened| !unopened.is_early());
             }
         } else if !accepted {
             self.stop_early(now);

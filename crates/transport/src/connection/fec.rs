@@ -88,7 +88,6 @@ impl Connection {
                         self.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
                     }
                     Frame::Datagram { data } => {
-                        self.stats.datagram_frames_received += 1;
                         self.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
                     }
                     frame => self.handle_rare_frame(now, seen, frame)?,
@@ -213,6 +212,8 @@ impl Connection {
                 sender.on_message_end();
             }
         }
+        let padding = if len == room.bytes { room.padding } else { 0 };
+        self.stats.fec_header_bytes_sent += (content - start - room.padding + padding) as u64;
         if len == room.bytes {
             return Some(content);
         }

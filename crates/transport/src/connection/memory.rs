@@ -218,7 +218,7 @@ impl Connection {
             receiver.shed(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
         if excess(self) > 0 {
-            self.unopened = Vec::new();
+            self.give_up_unopened(|_| false);
         }
         if excess(self) > 0 {
             self.streams.set_slack(0);
@@ -242,7 +242,8 @@ impl Connection {
         }
         self.streams.forget();
         self.datagrams.forget();
-        (self.deferred, self.unopened) = Default::default();
+        self.deferred = Vec::new();
+        self.give_up_unopened(|_| false);
         self.fec.forget();
         for id in self.spaces.ids() {
             if let Some(space) = self.spaces.get_mut(id) {

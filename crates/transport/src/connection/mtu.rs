@@ -82,6 +82,7 @@ impl Connection {
         }
         self.stats.mtu_probes_sent += 1;
         self.stats.datagrams_sent += 1;
+        self.stats.probe_bytes_sent += len as u64;
         self.stats.bytes_sent += len as u64;
         self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
         Some(Transmit { remote, local, ecn, len, segment_size: len })

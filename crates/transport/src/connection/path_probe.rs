@@ -72,6 +72,7 @@ impl Connection {
         }
         self.paths[place].amplification.on_sent(len);
         self.stats.datagrams_sent += 1;
+        self.stats.probe_bytes_sent += len as u64;
         self.stats.bytes_sent += len as u64;
         self.observe(now, |observer, at| {
             observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn: None });

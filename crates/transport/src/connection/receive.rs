@@ -114,6 +114,7 @@ impl Connection {
         self.stats.datagrams_received += segments;
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
+            self.stats.closing_bytes_received += payload.len() as u64;
             if let Some(path) = self.paths.0.iter_mut().find(|path| path.may_be(remote, local)) {
                 path.amplification.on_received(payload.len());
             }
@@ -137,6 +138,7 @@ impl Connection {
             self.handle_payload(now, &mut payload, start, end, arrival);
             start = end;
         }
+        self.stats.closing_bytes_received += (payload.len() - start) as u64;
         self.finish_batch(now, payload, buffer);
         if !self.unopened.is_empty() {
             self.retry_unopened(now);
@@ -176,7 +178,6 @@ impl Connection {
                 }
                 Deferred::Datagram { range, frame_size } => {
                     count = 1;
-                    self.stats.datagram_frames_received += 1;
                     self.datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
                 }
             };
@@ -225,6 +226,7 @@ impl Connection {
                 // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    at = end;
                     break;
                 };
                 // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
@@ -233,12 +235,16 @@ impl Connection {
                     self.drop_packet(now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
                     self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
+                } else {
+                    self.stats.ignored_bytes_received += (end - at) as u64;
                 }
+                at = end;
                 break;
             }
             unreadable |= at == start;
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
+                at = end;
                 break;
             };
             let packet_end = at + header.packet_len();
@@ -246,6 +252,7 @@ impl Connection {
             let exempt = self.profile.grease || matches!(header, Header::VersionNegotiation { .. });
             if !exempt && !wire::fixed_bit(&buffer[at..end]) {
                 self.drop_packet(now, None, end - at, DropReason::Invalid);
+                at = end;
                 break;
             }
             match header {
@@ -256,6 +263,8 @@ impl Connection {
                     if *first_dcid.get_or_insert(dcid) != dcid
                         || !self.speaks(version, ty, &buffer[at..packet_end], pn_offset)
                     {
+                        self.stats.ignored_bytes_received += (end - at) as u64;
+                        at = end;
                         break;
                     }
                     // RFC 9000 §14.1 MUST-3: a server discards an Initial packet in a datagram below 1,200 bytes;
@@ -282,15 +291,23 @@ impl Connection {
                 Header::VersionNegotiation { scid, versions, .. } => {
                     // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
                     if buffer[at..packet_end][scid] != *self.remote_ids.current().as_slice() {
+                        self.stats.ignored_bytes_received += (end - at) as u64;
+                        at = end;
                         break;
                     }
                     let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
                     self.handle_version_negotiation(now, offered, packet_end - at);
                 }
-                Header::UnknownVersion { .. } => break,
+                Header::UnknownVersion { .. } => {
+                    self.stats.ignored_bytes_received += (end - at) as u64;
+                    at = end;
+                    break;
+                }
             }
             at = packet_end;
         }
+        // What follows a packet that ended the connection.
+        self.stats.closing_bytes_received += (end - at) as u64;
         // RFC 9000 §10.3 MUST-4: another version may have resets with long headers.
         if unreadable && self.lifecycle.is_open() {
             self.check_reset(now, &buffer[start..end]);
@@ -328,7 +345,10 @@ impl Connection {
                         self.expected.initial_source = Some(scid);
                         self.remote_ids.replace_first(scid);
                     }
-                    Some(known) if known != scid => return true,
+                    Some(known) if known != scid => {
+                        self.stats.ignored_bytes_received += (end - start) as u64;
+                        return true;
+                    }
                     Some(_) => {}
                 }
                 self.heard = true;
@@ -400,7 +420,10 @@ impl Connection {
     #[cold]
     fn on_unopenable(&mut self, now: Instant, level: Level, size: usize, error: OpenError) {
         match error.fatal() {
-            Some(error) => self.fail(now, error),
+            Some(error) => {
+                self.stats.undecryptable_bytes_received += size as u64;
+                self.fail(now, error);
+            }
             None => self.drop_packet(now, Some(level.into()), size, DropReason::Undecryptable),
         }
     }
@@ -414,17 +437,21 @@ impl Connection {
         opened: Opened,
         mut seen: PacketSeen<'_>,
     ) {
+        let size = opened.payload.end + crate::crypto::TAG_LEN;
         // RFC 9000 §12.3 MUST-3, MUST-4: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            let size = opened.payload.end + crate::crypto::TAG_LEN;
             self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
             return;
         }
         if seen.arrival.path == NEWCOMER {
-            let Some(path) = self.welcome(now) else { return };
+            let Some(path) = self.welcome(now) else {
+                self.stats.ignored_bytes_received += size as u64;
+                return;
+            };
             seen.arrival.path = path;
         }
         self.stats.packets_received += 1;
+        self.stats.packet_bytes_received += size as u64;
         if seen.kind == PacketKind::ZeroRtt {
             self.stats.early_packets_received += 1;
             self.stats.early_bytes_received += opened.payload.len() as u64;
@@ -434,7 +461,7 @@ impl Connection {
             let event = PacketEvent {
                 space: seen.kind.into(),
                 pn: seen.pn,
-                size: opened.payload.end + crate::crypto::TAG_LEN,
+                size,
                 header: &buffer[start..range.start],
                 key_phase: self.keys.updates().saturating_sub(u64::from(seen.old_keys)),
                 payload: &buffer[range.clone()],
@@ -507,6 +534,17 @@ impl Connection {
             }
         }
         if self.handshake.is_confirmed() {
+            self.give_up_unopened(|_| false);
+        }
+    }
+
+    /// Throws away what waits for keys, but for what `keep` names.
+    pub(super) fn give_up_unopened(&mut self, keep: impl Fn(&Unopened) -> bool) {
+        let bytes = |unopened: &[Unopened]| unopened.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        let before = bytes(&self.unopened);
+        self.unopened.retain(keep);
+        self.stats.unopened_bytes_received += before - bytes(&self.unopened);
+        if self.unopened.is_empty() {
             self.unopened = Vec::new();
         }
     }
@@ -576,12 +614,14 @@ impl Connection {
         // before anything else was accepted, only with a token, an ID that differs from ours, and a valid tag.
         let original = *self.remote_ids.current();
         if self.side == Side::Server || self.heard || token.is_empty() || scid == original {
+            self.stats.ignored_bytes_received += packet.len() as u64;
             return;
         }
         if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
             self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
+        self.stats.unsealed_bytes_received += packet.len() as u64;
         let retry = Unsealed::Retry { scid, token_len: token.len() };
         self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.heard = true;
@@ -613,8 +653,10 @@ impl Connection {
         // RFC 9368 §4 MUST-2: nor in an attempt that already follows from one.
         let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
         if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {
+            self.stats.ignored_bytes_received += size as u64;
             return;
         }
+        self.stats.unsealed_bytes_received += size as u64;
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };
         self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {

@@ -158,11 +158,26 @@ impl Connection {
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
         stats.stream_bytes_retransmitted = streams.resent_bytes;
         stats.stream_bytes_delivered = streams.delivered_bytes;
+        stats.stream_header_bytes_sent = streams.header_bytes;
+        stats.control_bytes_sent += streams.control_bytes;
+        stats.stream_bytes_duplicate = streams.duplicate_bytes;
+        stats.stream_bytes_unwanted = streams.unwanted_bytes;
+        stats.stream_bytes_unread = streams.receive_buffered_bytes;
         let datagrams = self.datagrams.figures();
         stats.datagram_frames_sent = datagrams.sent;
         stats.datagram_frames_lost = datagrams.lost;
         stats.datagram_frames_expired = datagrams.expired;
         stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
+        stats.datagram_frames_dropped_unsent = datagrams.send_dropped;
+        stats.datagram_frames_abandoned = datagrams.abandoned;
+        stats.datagram_frames_queued = datagrams.queued;
+        stats.datagram_frames_waiting = datagrams.waiting;
+        stats.datagram_bytes_sent = datagrams.sent_bytes;
+        stats.datagram_header_bytes_sent = datagrams.header_bytes;
+        stats.datagram_frames_received = datagrams.received;
+        stats.datagram_frames_delivered = datagrams.delivered;
+        stats.datagram_frames_unread = datagrams.unread;
+        stats.waiting_bytes_received = self.unopened.iter().map(|unopened| unopened.len() as u64).sum();
         stats
     }
 

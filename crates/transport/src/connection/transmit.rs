@@ -175,6 +175,7 @@ impl Connection {
                 break;
             }
             if let Some(error) = self.seal_failed.take() {
+                self.stats.bytes_unsealed += size as u64;
                 self.fail(now, *error);
                 break;
             }
@@ -270,17 +271,28 @@ impl Connection {
         }
         let limit = out.len() - TAG_LEN;
         if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
-            out[packet.end..limit].fill(0);
-            packet.end = limit;
+            self.pad(&mut packet, out, limit);
         }
         if self.silence.take_padding() {
-            let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
-            if packet.end < target {
-                out[packet.end..target].fill(0);
-                packet.end = target;
-            }
+            self.pad(&mut packet, out, MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN);
         }
+        self.book_header(&packet);
         self.close_packet(now, &packet, out, ecn)
+    }
+
+    /// Fills a packet up to `target`, where it does not reach that far.
+    fn pad(&mut self, packet: &mut OpenPacket, out: &mut [u8], target: usize) {
+        if packet.end < target {
+            self.stats.padding_bytes_sent += (target - packet.end) as u64;
+            out[packet.end..target].fill(0);
+            packet.end = target;
+        }
+    }
+
+    /// Enters what protects and names a packet into the books.
+    #[inline]
+    fn book_header(&mut self, packet: &OpenPacket) {
+        self.stats.header_bytes_sent += (packet.pn_offset + packet.pn_len - packet.start + TAG_LEN) as u64;
     }
 
     /// Whether the end of a packet is to be padded so that the next one, which follows at once, can travel with it.
@@ -329,13 +341,13 @@ impl Connection {
             let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
             // RFC 9000 §14 MUST NOT-1: no QUIC over paths that cannot carry 1200 bytes
             if last.end < target {
-                out[last.end..target].fill(0);
-                last.end = target;
                 last.in_flight = true;
+                self.pad(last, out, target);
             }
         }
         let mut size = 0;
         for packet in open.iter().flatten() {
+            self.book_header(packet);
             size = self.close_packet(now, packet, out, ecn);
         }
         size
@@ -429,6 +441,7 @@ impl Connection {
             }
         }
         let after_ack = w.position();
+        self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
         let (mut symbol, mut tail) = (None, None);
         if permit.data {
             if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
@@ -451,6 +464,7 @@ impl Connection {
         // RFC 9002 §6.2.4 SHOULD-3: a probe with nothing to say is a PING
         if !ack_eliciting && ask && w.remaining() > 0 {
             Frame::Ping.encode(&mut w);
+            self.stats.probe_bytes_sent += 1;
             ack_eliciting = true;
         }
         // RFC 9000 §12.4 MUST-1: packets are not sent without a frame
@@ -465,6 +479,7 @@ impl Connection {
         let least = if ack_eliciting { least.max(pn_offset + 4) } else { pn_offset + 4 };
         while w.position() < least && w.remaining() > 0 {
             w.u8(0);
+            self.stats.padding_bytes_sent += 1;
             in_flight = true;
         }
         let end = start + w.position();
@@ -523,7 +538,9 @@ impl Connection {
         if let Some(crypto) = self.handshake.crypto(id.level())
             && crypto.wants_to_send()
         {
+            let before = w.position();
             crypto.write_frames(w, &mut |f| ledger.record(f));
+            self.stats.crypto_bytes_sent += (w.position() - before) as u64;
         }
         // RFC 9000 §12.5 MUST-1: the application's CONNECTION_CLOSE stays in the space of application data
         // RFC 9000 §12.5 MUST-2: frames other than those of the handshake stay in the space of application data
@@ -538,7 +555,9 @@ impl Connection {
             || self.local_ids.wants_to_send()
             || self.remote_ids.next_retirement().is_some()
         {
+            let before = w.position();
             self.write_control(now, w);
+            self.stats.control_bytes_sent += (w.position() - before) as u64;
         }
         let capacity = w.position() + w.remaining() - frames_start;
         if self.fec.sender.is_some() {
@@ -583,7 +602,9 @@ impl Connection {
 
     fn write_immediate_ack(&mut self, w: &mut Writer<'_>) {
         if w.remaining() > 0 {
+            let before = w.position();
             Frame::ImmediateAck.encode(w);
+            self.stats.control_bytes_sent += (w.position() - before) as u64;
             self.stats.immediate_acks_asked += 1;
         }
     }
@@ -766,17 +787,16 @@ impl Connection {
         if self.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
             let last = packets.last_mut().expect("there is a first");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
-            if last.end < target {
-                out[last.end..target].fill(0);
-                last.end = target;
-            }
+            self.pad(last, out, target);
         }
         let mut len = 0;
         for packet in &packets {
+            self.book_header(packet);
             len = self.close_packet(now, packet, out, None);
         }
         // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
         if self.seal_failed.take().is_some() || len == 0 {
+            self.stats.bytes_unsealed += len as u64;
             return None;
         }
         self.lifecycle.on_sent(len);
@@ -842,6 +862,8 @@ impl Connection {
             }
         };
         let data = matches!(id, SpaceId::Data(_));
+        let frames_start = w.position();
+        let mut after_ack = frames_start;
         let error;
         // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
         let cut = |reason: &[u8], room: usize| {
@@ -856,6 +878,7 @@ impl Connection {
                     && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
                 {
                     self.stats.ack_frames_sent += 1;
+                    after_ack = w.position();
                 }
                 let len = cut(reason, w.remaining());
                 Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
@@ -869,8 +892,11 @@ impl Connection {
                     .encode(&mut w);
             }
         }
+        self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
+        self.stats.control_bytes_sent += (w.position() - after_ack) as u64;
         while w.position() < pn_offset + 4 && w.remaining() > 0 {
             w.u8(0);
+            self.stats.padding_bytes_sent += 1;
         }
         let end = start + w.position();
         Some(OpenPacket {

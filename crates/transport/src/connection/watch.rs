@@ -144,12 +144,22 @@ impl Connection {
     /// Counts and reports a packet that is not looked at.
     #[cold]
     pub(super) fn drop_packet(&mut self, now: Instant, space: Option<PacketSpace>, size: usize, reason: DropReason) {
+        let bytes = size as u64;
+        let stats = &mut self.stats;
         match reason {
-            DropReason::Duplicate => self.stats.packets_duplicate += 1,
-            DropReason::Invalid | DropReason::Undecryptable | DropReason::UnknownAddress => {
-                self.stats.packets_undecryptable += 1;
+            DropReason::Duplicate => {
+                stats.packets_duplicate += 1;
+                stats.duplicate_bytes_received += bytes;
             }
-            DropReason::NoRoom => {}
+            DropReason::Invalid | DropReason::Undecryptable => {
+                stats.packets_undecryptable += 1;
+                stats.undecryptable_bytes_received += bytes;
+            }
+            DropReason::UnknownAddress => {
+                stats.packets_undecryptable += 1;
+                stats.unknown_address_bytes_received += bytes;
+            }
+            DropReason::NoRoom => stats.unopened_bytes_received += bytes,
         }
         self.observe(now, |observer, at| observer.packet_dropped(at, space, size, reason));
     }

@@ -105,10 +105,12 @@ impl Endpoint {
         if let Some(waker) = &waker {
             connection.set_handshake_waker(waker.clone().into());
         }
+        self.ledger.on_adopted(datagram.payload.len(), datagram.segment_size);
         connection.handle_datagram(now, datagram, buffer);
         // A packet that nobody sealed for this destination leaves no trace.
         if !connection.has_heard() {
             self.stats.dropped += 1;
+            self.ledger.on_ended(&connection);
             return;
         }
         let remote = connection.first_remote();

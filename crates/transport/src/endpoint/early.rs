@@ -98,6 +98,7 @@ impl Endpoint {
     pub(super) fn deliver_early(&mut self, now: Instant, index: u32, dcid: &ConnectionId) {
         for datagram in self.early.take(dcid) {
             let size = datagram.payload.len();
+            self.ledger.on_adopted(size, datagram.segment_size);
             self.deliver(now, index, datagram, size);
         }
     }

@@ -5,6 +5,7 @@
 //! connections that have something to say, in turn.
 
 mod admission;
+mod books;
 mod config;
 mod early;
 mod epitaphs;
@@ -28,6 +29,7 @@ use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
+pub use self::books::{Carried, DirectionBooks, EndpointBooks};
 pub use self::config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
 };
@@ -211,6 +213,7 @@ pub struct Endpoint {
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
+    ledger: books::Ledger,
     /// Is told what becomes of those who come.
     visits: Option<Arc<dyn VisitLog>>,
     /// What all connections may hold, and when to look who holds it.
@@ -246,6 +249,7 @@ impl Endpoint {
             strays: Strays::default(),
             setups: 0,
             stats: EndpointStats::default(),
+            ledger: books::Ledger::default(),
             visits: None,
             relief: Relief::new(memory),
             receive_buffer: 0,
@@ -332,6 +336,7 @@ impl Endpoint {
     pub fn handle_datagram(&mut self, now: Instant, mut datagram: Datagram) {
         let segment = datagram.segment_size.max(1);
         let buffer = datagram.payload.len().max(self.receive_buffer);
+        self.ledger.on_received(datagram.payload.len(), segment);
         // All segments of a read come from one address, and nearly always belong to one connection: hand over runs.
         while !datagram.payload.is_empty() {
             let target = self.route(&datagram.payload[..segment.min(datagram.payload.len())]);
@@ -353,11 +358,15 @@ impl Endpoint {
             match target {
                 Target::Connection(index) => self.deliver(now, index, part, buffer),
                 Target::Shard(shard) => {
+                    self.ledger.on_stateless_received(part.payload.len(), segment);
                     if !self.take_reset(now, &part) {
                         self.forward(shard, part);
                     }
                 }
-                Target::Nobody => self.handle_unrouted(now, part, buffer),
+                Target::Nobody => {
+                    self.ledger.on_stateless_received(part.payload.len(), segment);
+                    self.handle_unrouted(now, part, buffer);
+                }
             }
         }
         self.relieve(now);
@@ -469,12 +478,14 @@ impl Endpoint {
     /// Up to 64 payloads of the same size are put into one buffer, as far as it has room and pacing permits.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         if let Some(transmit) = self.stateless.poll(buffer) {
+            self.ledger.on_stateless_sent(transmit.len);
             return Some(transmit);
         }
         while let Some(&index) = self.dirty.front() {
             self.issue_ids(now, index);
             let connection = self.slots[index as usize].connection.as_mut();
             if let Some(transmit) = connection.and_then(|c| c.poll_transmit(now, buffer)) {
+                self.ledger.on_sent(transmit.len, transmit.segment_size);
                 // The others get their turn before this one fills another buffer.
                 self.dirty.rotate_left(1);
                 return Some(transmit);
@@ -621,6 +632,7 @@ impl Endpoint {
     fn remove(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         let Some(mut connection) = slot.connection.take() else { return };
+        self.ledger.on_ended(&connection);
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(at) = slot.wakeup.take() {
             self.wakeups.remove(&(at, index));

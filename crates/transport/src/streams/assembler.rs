@@ -38,6 +38,8 @@ pub(super) struct Holdings {
     pub(super) holes: usize,
     /// Bytes not read yet.
     pub(super) bytes: u64,
+    /// Bytes that arrived and were given up before they were read.
+    pub(super) thrown_away: u64,
     /// Bytes of the allocations of copies.
     copies: usize,
     /// Bytes of the places in queues and lists of ranges, used or not.
@@ -436,6 +438,7 @@ impl Assembler {
         held.queues -= self.queues();
         for piece in self.ready.iter().chain(self.ahead.values()) {
             held.bytes -= piece.data.len() as u64;
+            held.thrown_away += piece.data.len() as u64;
             held.copies -= piece.data.allocated();
             if let Data::Slice(bytes, pin) = &piece.data {
                 held.pins.release(*pin, bytes.len(), true);

@@ -105,12 +105,27 @@ impl Streams {
         parts: impl Iterator<Item = Bytes>,
         fin: bool,
     ) -> Result<(), TransportError> {
-        let Some(slot) = self.named(id, Part::Receive, frame_type::STREAM)? else { return Ok(()) };
+        let slot = match self.named(id, Part::Receive, frame_type::STREAM) {
+            Ok(Some(slot)) => slot,
+            other => {
+                self.figures.unwanted_bytes += len;
+                return other.map(|_| ());
+            }
+        };
         let credit = self.credit_left();
         let recv = &mut self.slab[slot].recv;
-        let received = recv
-            .on_data(offset, len, parts, fin, credit, &mut self.holdings)
-            .map_err(|error| error.in_frame(frame_type::STREAM))?;
+        let (is_wanted, before) = (recv.is_wanted(), self.holdings.bytes);
+        let received = recv.on_data(offset, len, parts, fin, credit, &mut self.holdings);
+        let kept = self.holdings.bytes - before;
+        if kept != len {
+            // Of data that closes the connection nothing will be read.
+            let is_duplicate = is_wanted && received.is_ok();
+            let column =
+                if is_duplicate { &mut self.figures.duplicate_bytes } else { &mut self.figures.unwanted_bytes };
+            *column += len - kept;
+        }
+        let received = received.map_err(|error| error.in_frame(frame_type::STREAM))?;
+        let recv = &mut self.slab[slot].recv;
         let grew = recv.window.observe(&self.clock) && recv.wants_credit();
         self.account(slot, received);
         if grew {

@@ -111,12 +111,20 @@ pub struct StreamFigures {
     pub sent_bytes: u64,
     /// Bytes of stream data sent again.
     pub resent_bytes: u64,
+    /// Bytes of the headers of STREAM frames sent.
+    pub header_bytes: u64,
+    /// Bytes of the other frames of streams sent.
+    pub control_bytes: u64,
     /// Bytes of stream data acknowledged.
     pub acked_bytes: u64,
     /// Flow control credit that the peer has used: the sum of the highest offsets received.
     pub received_bytes: u64,
     /// Bytes handed to the application.
     pub delivered_bytes: u64,
+    /// Bytes received that had been received before.
+    pub duplicate_bytes: u64,
+    /// Bytes received that nobody will read.
+    pub unwanted_bytes: u64,
     /// Streams that are live: not both parts over, acknowledged and known to the application.
     pub live_streams: u64,
     /// Bytes written, not yet acknowledged.
@@ -451,6 +459,7 @@ impl Streams {
 
     /// Forgets everything but events and figures; the connection is over.
     pub(crate) fn forget(&mut self) {
+        self.figures.unwanted_bytes += self.holdings.bytes + self.holdings.thrown_away;
         let (figures, events) = (self.figures, std::mem::take(&mut self.events));
         *self = Self { figures, events, received: self.received, ..Self::new(self.side, &self.config) };
     }
@@ -479,6 +488,7 @@ impl Streams {
             send_buffered_bytes: self.budget.held(),
             send_unsent_bytes: self.budget.unsent(),
             receive_buffered_bytes: self.holdings.bytes,
+            unwanted_bytes: self.figures.unwanted_bytes + self.holdings.thrown_away,
             overhead_bytes: (self.slab.heap() + self.events.heap() + self.schedule.heap() + self.holdings.heap())
                 as u64,
             ..self.figures

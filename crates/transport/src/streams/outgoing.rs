@@ -90,8 +90,13 @@ impl Streams {
         mut tail: Option<&mut Option<Tail>>,
         record: &mut impl FnMut(SentFrame),
     ) {
-        if (self.pending != 0 || !self.control.is_empty()) && !self.write_control(w, record) {
-            return;
+        if self.pending != 0 || !self.control.is_empty() {
+            let before = w.position();
+            let all = self.write_control(w, record);
+            self.figures.control_bytes += (w.position() - before) as u64;
+            if !all {
+                return;
+            }
         }
         // RFC 9000 §13.3 SHOULD-2: lost data goes before new data, unless priorities say otherwise
         while let Some((slot, kind)) = self.schedule.pick(self.credit.available() > 0) {
@@ -126,6 +131,7 @@ impl Streams {
         }
         record(SentFrame::Stream { id, offset: written.offset, len: written.len, fin: written.fin });
         let bytes = u64::from(written.len);
+        self.figures.header_bytes += u64::from(written.header);
         if repair {
             self.figures.resent_bytes += bytes;
         } else {

@@ -91,6 +91,12 @@ impl RecvPart {
         matches!(self.phase, Phase::Absent | Phase::Over)
     }
 
+    /// Whether data that arrives is kept to be read.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
     /// Whether the peer can use more credit of the stream.
     #[inline]
     pub(super) fn wants_credit(&self) -> bool {

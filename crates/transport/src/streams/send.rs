@@ -42,6 +42,8 @@ const WORTH_LEAVING_OUT: usize = 512;
 pub(super) struct Written {
     pub(super) offset: u64,
     pub(super) len: u16,
+    /// Bytes of the frame before its data.
+    pub(super) header: u8,
     pub(super) fin: bool,
     /// The data was left out: see [`Tail`](super::outgoing::Tail).
     pub(super) left_out: bool,
@@ -241,7 +243,9 @@ impl SendPart {
             return None;
         }
         let fin = self.fin == Fin::Due && offset + len as u64 == self.buffer.end();
+        let before = w.position();
         StreamFrame::encode_header(w, id, offset, fin, length_field);
+        let header = (w.position() - before) as u8;
         // RFC 9000 §2.2 MUST NOT-1: the byte at an offset is the same each time that it is sent
         let left_out = may_leave_out
             && length_field.is_none()
@@ -260,7 +264,7 @@ impl SendPart {
         if fin {
             self.fin = Fin::Sent;
         }
-        Some(Written { offset, len: len as u16, fin, left_out })
+        Some(Written { offset, len: len as u16, header, fin, left_out })
     }
 
     /// What [`write_frame`](Self::write_frame) has left out.

@@ -1,0 +1,128 @@
+//! The books of a connection: every byte of a datagram is in exactly one column, at both ends.
+//!
+//! ```text
+//! sent      = data for the first time + again + frame headers + acknowledgements + CRYPTO + other frames
+//!             + packet headers + probes + repair + headers of symbols + padding
+//! received  = packets + duplicates + discarded, by reason + waiting for keys
+//! stream    = delivered + duplicate + unwanted + unread           (payload received)
+//! datagrams = sent + dropped + expired + abandoned + waiting       (handed over by the application)
+//! datagrams = delivered + dropped + unread                         (frames received)
+//! ```
+//!
+//! The counters stand where the bytes are written or read, and not where they are summed up: a frame of a new kind that nobody books
+//! shows as a difference.
+
+use crate::stats::Stats;
+
+/// Two sides of one of the books that differ. A fault of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{book}: {total} in all, and {booked} booked by kind")]
+pub struct Imbalance {
+    /// What is counted.
+    pub book: &'static str,
+    /// What went in or out.
+    pub total: u64,
+    /// The sum of what became of it.
+    pub booked: u64,
+}
+
+impl Stats {
+    /// Whether every byte, and every datagram, is booked once.
+    ///
+    /// # Errors
+    /// The first book that does not balance.
+    pub fn balance(&self) -> Result<(), Imbalance> {
+        self.books().into_iter().try_for_each(|(book, total, columns)| {
+            let booked = columns.iter().map(|(_, bytes)| bytes).sum();
+            if total == booked { Ok(()) } else { Err(Imbalance { book, total, booked }) }
+        })
+    }
+
+    /// Every book: what it counts, what went in or out, and what became of it.
+    pub fn books(&self) -> [(&'static str, u64, Vec<(&'static str, u64)>); 5] {
+        [
+            ("bytes_sent", self.bytes_sent + self.bytes_unsealed, self.columns_sent().into()),
+            ("bytes_received", self.bytes_received, self.columns_received().into()),
+            (
+                "stream_bytes_received",
+                self.stream_bytes_received,
+                vec![
+                    ("delivered", self.stream_bytes_delivered),
+                    ("duplicate", self.stream_bytes_duplicate),
+                    ("unwanted", self.stream_bytes_unwanted),
+                    ("unread", self.stream_bytes_unread),
+                ],
+            ),
+            (
+                "datagrams_queued",
+                self.datagram_frames_queued,
+                vec![
+                    ("sent", self.datagram_frames_sent),
+                    ("dropped", self.datagram_frames_dropped_unsent),
+                    ("expired", self.datagram_frames_expired),
+                    ("abandoned", self.datagram_frames_abandoned),
+                    ("waiting", self.datagram_frames_waiting),
+                ],
+            ),
+            (
+                "datagrams_received",
+                self.datagram_frames_received,
+                vec![
+                    ("delivered", self.datagram_frames_delivered),
+                    ("dropped", self.datagram_frames_dropped - self.datagram_frames_dropped_unsent),
+                    ("unread", self.datagram_frames_unread),
+                ],
+            ),
+        ]
+    }
+
+    /// Where the bytes of datagrams sent went, those included that could not be sealed.
+    pub const fn columns_sent(&self) -> [(&'static str, u64); 13] {
+        [
+            ("stream", self.stream_bytes_sent - self.stream_bytes_retransmitted),
+            ("stream_again", self.stream_bytes_retransmitted),
+            ("datagrams", self.datagram_bytes_sent),
+            ("stream_headers", self.stream_header_bytes_sent),
+            ("datagram_headers", self.datagram_header_bytes_sent),
+            ("acknowledgements", self.ack_bytes_sent),
+            ("crypto", self.crypto_bytes_sent),
+            ("control", self.control_bytes_sent),
+            ("packet_headers", self.header_bytes_sent),
+            ("probes", self.probe_bytes_sent),
+            ("repair", self.fec_repair_bytes_sent),
+            ("symbol_headers", self.fec_header_bytes_sent),
+            ("padding", self.padding_bytes_sent),
+        ]
+    }
+
+    /// What became of the bytes of datagrams received.
+    pub const fn columns_received(&self) -> [(&'static str, u64); 9] {
+        [
+            ("packets", self.packet_bytes_received),
+            ("duplicates", self.duplicate_bytes_received),
+            ("undecryptable", self.undecryptable_bytes_received),
+            ("unknown_address", self.unknown_address_bytes_received),
+            ("unopened", self.unopened_bytes_received),
+            ("waiting", self.waiting_bytes_received),
+            ("unsealed", self.unsealed_bytes_received),
+            ("ignored", self.ignored_bytes_received),
+            ("closing", self.closing_bytes_received),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_nobody_books_is_found() {
+        let even = Stats { bytes_sent: 30, header_bytes_sent: 20, padding_bytes_sent: 10, ..Stats::default() };
+        assert_eq!(even.balance(), Ok(()));
+        let odd = Stats { padding_bytes_sent: 9, ..even };
+        assert_eq!(odd.balance(), Err(Imbalance { book: "bytes_sent", total: 30, booked: 29 }));
+        let twice =
+            Stats { bytes_received: 5, packet_bytes_received: 5, duplicate_bytes_received: 5, ..Stats::default() };
+        assert_eq!(twice.balance().unwrap_err().to_string(), "bytes_received: 5 in all, and 10 booked by kind");
+    }
+}
