@@ -12,7 +12,9 @@ use sim::Node;
 use units::{Duration, Instant, Seed};
 
 use crate::{
+    books::EndBooks,
     qlog::QlogDir,
+    residual::Missing,
     scenario::Scenario,
     throttle::Throttle,
     view::Viewer,
@@ -178,6 +180,9 @@ pub struct Measured {
     pub evidence: Vec<Evidence>,
     /// Counters of its receiver that do. What was sent on one connection may all have been lost: together they have to stand above zero.
     pub evidence_at_receiver: Vec<Evidence>,
+    /// The books of client and server from the start of the run to its end. `None` for a stack that keeps none; an error, which fails
+    /// the run, when they do not balance.
+    pub books: [Option<Result<EndBooks, String>>; 2],
 }
 
 /// Counts of forward error correction: those of the sender of the data, and those of its receiver.
@@ -189,10 +194,16 @@ pub struct RepairCounters {
     pub repairs_sent: u64,
     /// Bytes of UDP payload of these.
     pub repair_bytes: u64,
+    /// Bytes of headers of protected packets that only repair needs, and of what fills these up.
+    #[serde(default)]
+    pub header_bytes: u64,
     /// Packets that were lost and rebuilt, and are not sent again.
     pub not_sent_again: u64,
     /// Packets rebuilt at the receiver.
     pub recovered: u64,
+    /// Those of them that arrived after all: they were late and not lost.
+    #[serde(default)]
+    pub needless: u64,
     /// Packets that neither arrived nor could be rebuilt.
     pub unrecovered: u64,
     /// Repair symbols that arrived.
@@ -213,8 +224,10 @@ impl RepairCounters {
             symbols_sent: less(self.symbols_sent, before.symbols_sent),
             repairs_sent: less(self.repairs_sent, before.repairs_sent),
             repair_bytes: less(self.repair_bytes, before.repair_bytes),
+            header_bytes: less(self.header_bytes, before.header_bytes),
             not_sent_again: less(self.not_sent_again, before.not_sent_again),
             recovered: less(self.recovered, before.recovered),
+            needless: less(self.needless, before.needless),
             unrecovered: less(self.unrecovered, before.unrecovered),
             repairs_received: less(self.repairs_received, before.repairs_received),
             repairs_late: less(self.repairs_late, before.repairs_late),
@@ -229,6 +242,7 @@ impl RepairCounters {
             symbols_sent: sender.symbols_sent,
             repairs_sent: sender.repairs_sent,
             repair_bytes: sender.repair_bytes,
+            header_bytes: sender.header_bytes,
             not_sent_again: sender.not_sent_again,
             ..*receiver
         }
@@ -255,4 +269,6 @@ pub struct DatagramsMeasured {
     pub arrived: u64,
     /// How long each of those took.
     pub delays: Vec<Duration>,
+    /// What became of the others. `None` for a stack that does not tell.
+    pub missing: Option<Missing>,
 }

@@ -107,6 +107,14 @@ pub enum Figure {
     RepairLate,
     /// Memory of a connection.
     Memory,
+    /// The part of residual loss that the network lost.
+    ResidualNetwork,
+    /// The part of it that the sender dropped.
+    ResidualDropped,
+    /// The part of it that expired at the sender.
+    ResidualExpired,
+    /// The part of it that was not there yet.
+    ResidualLate,
 }
 
 /// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
@@ -237,9 +245,11 @@ const TABLE: [Row; Figure::COUNT] = [
      "1 - RTT p50 of the first rival's connections when the second is silent / their RTT p50 beside it"),
     (Figure::HarmDelaySecond, "harm_delay_second", "delay harm, second", Share, Some(Lower), "the same of the second"),
     (Figure::Repair, "repair", "repair", Share, Some(Lower),
-     "bytes of packets with repair symbols, of all bytes of IP packets that were offered to the loaded link"),
+     "bytes of packets with repair symbols, with their headers and padding, and of what repair adds to other packets, of all \
+      bytes of IP packets that were offered to the loaded link"),
     (Figure::Recovered, "recovered", "recovered", Share, Some(Higher),
-     "protected packets that were lost and rebuilt at the receiver, of those that were lost"),
+     "protected packets that were lost and rebuilt at the receiver, of those that were lost; without those that were rebuilt and \
+      arrived after all"),
     (Figure::RecoveryDelay, "recovery_delay", "recovery delay", Seconds, Some(Lower),
      "mean time from missing a packet to having rebuilt it"),
     (Figure::RepairSpurious, "repair_spurious", "repair spurious", Share, Some(Lower),
@@ -249,6 +259,15 @@ const TABLE: [Row; Figure::COUNT] = [
     (Figure::Memory, "memory", "memory", Bytes, Some(Lower),
      "mean over the connections of what the sender of the data holds at the end of the run: state, records of packets, and data that \
       was sent and is not acknowledged; without what the application has written ahead, and without its TLS library"),
+    (Figure::ResidualNetwork, "residual_network", "  lost", Share, Some(Lower),
+     "the part of residual loss that was sent in time and lost on the way"),
+    (Figure::ResidualDropped, "residual_dropped", "  dropped", Share, Some(Lower),
+     "the part of residual loss that the sender dropped, because its queue overflowed (1 MiB by default), no packet could hold \
+      the datagram, or the connection was over"),
+    (Figure::ResidualExpired, "residual_expired", "  expired", Share, Some(Lower),
+     "the part of residual loss that was worthless before the sender could send it"),
+    (Figure::ResidualLate, "residual_late", "  late", Share, Some(Lower),
+     "the part of residual loss that waited at the sender when the run ended, or was sent too late to arrive before"),
 ];
 
 impl Figure {
@@ -258,7 +277,7 @@ impl Figure {
     }
 
     /// How many figures there are.
-    pub const COUNT: usize = 51;
+    pub const COUNT: usize = 55;
 
     /// The figures that every report shows, even where nobody supports them.
     pub const ALWAYS: [Self; 9] = [

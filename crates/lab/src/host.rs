@@ -5,6 +5,7 @@
 //! [`Written::Blocked`].
 
 use bytes::Bytes;
+use units::Instant;
 
 /// A bidirectional stream, by whatever number the stack knows it.
 pub type Stream = u64;
@@ -53,6 +54,17 @@ pub enum ReadEnd {
     Closed,
 }
 
+/// What became of a datagram at the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramFate {
+    /// Left in a packet, at this moment.
+    Sent(Instant),
+    /// Dropped from a full queue, or too large for the path.
+    Dropped,
+    /// Worthless before it could be sent.
+    Expired,
+}
+
 /// One end of a connection, as a workload sees it. Streams are bidirectional and reliable, reads are in order.
 pub trait Host {
     /// The next event, `None` when there is nothing to tell.
@@ -87,6 +99,12 @@ pub trait Host {
 
     /// Sends an unreliable datagram. `false` when the connection cannot take it (too large, not negotiated).
     fn send_datagram(&mut self, data: Bytes) -> bool;
+
+    /// Hands over what has become of datagrams at this end since the last call: they are numbered in the order in which
+    /// [`Host::send_datagram`] took them, from 0. `false` when the stack does not tell.
+    fn take_datagram_fates(&mut self, _sink: &mut dyn FnMut(u64, DatagramFate)) -> bool {
+        false
+    }
 
     /// The next datagram that arrived.
     fn receive_datagram(&mut self) -> Option<Bytes>;

@@ -14,6 +14,7 @@
 mod digest;
 
 pub mod audit;
+pub mod books;
 pub mod campaign;
 #[cfg(feature = "columns")]
 pub mod columns;
@@ -31,6 +32,7 @@ pub mod qlog;
 pub mod record;
 pub mod reference;
 pub mod report;
+pub mod residual;
 pub mod rivals;
 pub mod roster;
 pub mod run;

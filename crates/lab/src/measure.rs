@@ -10,6 +10,7 @@ use units::{Duration, Instant};
 use crate::{
     contender::{Flow, Measured, RepairCounters},
     figure::Figure,
+    residual,
     stats::{
         distribution::to_f64,
         fairness::jain,
@@ -63,7 +64,7 @@ impl Reading {
         Self { value: None, provenance, samples: None, reason: None }
     }
 
-    fn from_option(value: Option<f64>, provenance: Provenance) -> Self {
+    pub(crate) fn from_option(value: Option<f64>, provenance: Provenance) -> Self {
         value.map_or(Self::none(Provenance::Empty), |value| Self::of(value, provenance))
     }
 }
@@ -118,6 +119,7 @@ pub fn figures(
     figures.extend(overhead(connections, loaded));
     figures.extend(requests(connections, span));
     figures.extend(datagrams(connections));
+    figures.extend(residual::parts(connections));
     figures.extend(flows(connections));
     figures.extend(video(connections, segment));
     figures.extend(feed(connections));
@@ -138,9 +140,11 @@ fn repair(connections: &[Measured], loaded: &LinkWindow) -> Vec<(Figure, Reading
     }
     let sum = |read: fn(&RepairCounters) -> u64| -> u64 { counts.iter().map(read).sum() };
     let of_repair = |part: u64| Reading::from_option(share(part, sum(|c| c.repairs_received)), Provenance::Measured);
-    let (recovered, unrecovered) = (sum(|c| c.recovered), sum(|c| c.unrecovered));
-    let bytes = sum(|c| c.repair_bytes) + IP_AND_UDP * sum(|c| c.repairs_sent);
-    let delay = (recovered > 0).then(|| count(sum(|c| c.recovery_delay)) / 1e9 / count(recovered));
+    let (rebuilt, unrecovered) = (sum(|c| c.recovered), sum(|c| c.unrecovered));
+    // What arrived after all was late, and not lost.
+    let recovered = rebuilt.saturating_sub(sum(|c| c.needless));
+    let bytes = sum(|c| c.repair_bytes) + IP_AND_UDP * sum(|c| c.repairs_sent) + sum(|c| c.header_bytes);
+    let delay = (rebuilt > 0).then(|| count(sum(|c| c.recovery_delay)) / 1e9 / count(rebuilt));
     vec![
         (Figure::Repair, Reading::from_option(share(bytes, loaded.offered_bytes), Provenance::Derived)),
         (Figure::Recovered, Reading::from_option(share(recovered, recovered + unrecovered), Provenance::Measured)),
@@ -380,7 +384,7 @@ fn percentile(ascending: &[Duration], q: f64) -> Reading {
     }
 }
 
-fn share(part: u64, whole: u64) -> Option<f64> {
+pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| count(part) / count(whole))
 }
 
@@ -499,7 +503,7 @@ mod tests {
 
     #[test]
     fn residual_loss() {
-        let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap() };
+        let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap(), missing: None };
         let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
         let figures =
             figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1), Duration::ZERO);

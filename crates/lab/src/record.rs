@@ -12,6 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    books::Books,
     contender::{Evidence, Factor, Identity, RepairCounters},
     figure::Figure,
     journal::{is_whole, seal},
@@ -78,6 +79,9 @@ pub struct Record {
     pub factors: Vec<Factor>,
     /// The connections in order.
     pub connections: Vec<ConnectionRecord>,
+    /// Where every packet and byte went, from the start of the run to its end.
+    #[serde(default)]
+    pub books: Books,
 }
 
 /// Whether a run's figures may be used.

@@ -18,6 +18,7 @@ use sim::{Access, Dumbbell, FlowLoss, Host, Node, Simulation, client_address, se
 use units::{DataSize, Duration, Instant, Seed};
 
 use crate::{
+    books::Books,
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     matrix::Cell,
     measure::{LinkWindow, connections_with_loss, figures, harm},
@@ -85,6 +86,7 @@ pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: 
         figures: BTreeMap::new(),
         factors: contender.factors(),
         connections: Vec::new(),
+        books: Books::default(),
     };
     if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
         record.outcome = RunOutcome::Failed(reason);
@@ -112,6 +114,11 @@ fn fill(
     let flows = connections(scenario, seed).into_iter().zip(passed.lost).map(|(one, lost)| (one.start, lost));
     record.figures.extend(connections_with_loss(&measured, flows));
     record.connections = measured.iter().map(|one| connection_record(one, span)).collect();
+    record.books = passed.books;
+    if let Some(reason) = passed.imbalance {
+        debug_assert!(false, "the books do not balance: {reason}");
+        return Err(format!("the books do not balance: {reason}"));
+    }
     if let Some(reason) = passed.stalled {
         return Err(reason);
     }
@@ -137,6 +144,9 @@ struct Passed {
     lost: Vec<FlowLoss>,
     /// The simulation came to a standstill, and why.
     stalled: Option<String>,
+    books: Books,
+    /// They do not balance, and where.
+    imbalance: Option<String>,
 }
 
 /// Builds the network and the nodes and lets time pass.
@@ -181,13 +191,46 @@ fn simulate(
     let summary = TraceSummary { hash: trace.hash().to_string(), packets: trace.packets() };
     let queueing = simulation.network_mut().link_mut(link).take_queueing();
     let (virtual_seconds, events) = (simulation.now().max(spec.end).as_secs_f64(), simulation.events());
+    let (mut books, balance) = (Books::of(&simulation.books()), simulation.balance());
     drop(simulation);
     let measured = (nodes.measured)();
     if measured.len() != connections.len() {
         return Err(format!("{} connections measured of {}", measured.len(), connections.len()));
     }
+    let imbalance =
+        balance.map_err(|imbalance| imbalance.to_string()).and_then(|()| complete(&mut books, &measured)).err();
     let stalled = (outcome.ended == sim::Ended::Stalled).then(|| outcome.to_string());
-    Ok(Passed { measured, link: loaded, queueing, virtual_seconds, events, trace: summary, lost, stalled })
+    Ok(Passed {
+        measured,
+        link: loaded,
+        queueing,
+        virtual_seconds,
+        events,
+        trace: summary,
+        lost,
+        stalled,
+        books,
+        imbalance,
+    })
+}
+
+/// Adds the books of the stacks, and compares them with those of the network.
+fn complete(books: &mut Books, measured: &[Measured]) -> Result<(), String> {
+    for connection in measured {
+        for (end, sum) in connection.books.iter().zip([&mut books.clients, &mut books.servers]) {
+            match end {
+                Some(Ok(end)) => sum.add(end),
+                Some(Err(imbalance)) => return Err(imbalance.clone()),
+                None => {}
+            }
+        }
+    }
+    // Rivals of which one keeps no books have only half of them.
+    if measured.iter().all(|connection| connection.books.iter().all(Option::is_some)) {
+        books.balance()
+    } else {
+        Ok(())
+    }
 }
 
 /// Where the connections are and when they start. The starts are the same for every contender.

@@ -10,6 +10,7 @@ use sim::{Datagram, Node, Outbox};
 use units::{Duration, Instant};
 
 use crate::{
+    books::EndBooks,
     contender::{
         BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Flow, Identity, Measured, Nodes,
         RepairCounters, RunSpec,
@@ -58,6 +59,11 @@ pub trait Stack: Host {
     /// none.
     fn evidence_at_receiver(&self) -> Vec<Evidence> {
         Vec::new()
+    }
+
+    /// Where every byte went that came in or left, when the stack keeps such books; an error when they do not balance.
+    fn books(&self) -> Option<Result<EndBooks, String>> {
+        None
     }
 
     /// What the congestion control shows of itself; `None` when it shows nothing, or nothing yet.
@@ -284,6 +290,7 @@ fn measured<S: Stack>(
         Some(at) => Flow::Took(at - start),
         None => Flow::Unfinished,
     });
+    let books = [client.stack.books(), server.stack.books()];
     let wrong_bytes = client.app.tally().wrong_bytes + server.app.tally().wrong_bytes;
     let (sender, receiver) = match direction {
         Direction::Download => (server, client),
@@ -293,6 +300,7 @@ fn measured<S: Stack>(
         due: sender.app.tally().due,
         arrived: receiver.app.tally().delays.len() as u64,
         delays: receiver.app.tally().delays.clone(),
+        missing: sender.app.missing(&receiver.app),
     });
     let (after, before) = (sender.stack.counters(), sender.before);
     let since = |read: fn(&StackCounters) -> Option<u64>| -> Option<u64> {
@@ -324,5 +332,6 @@ fn measured<S: Stack>(
         wrong_bytes,
         evidence: sender.stack.evidence(),
         evidence_at_receiver: receiver.stack.evidence_at_receiver(),
+        books,
     }
 }

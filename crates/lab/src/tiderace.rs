@@ -24,8 +24,9 @@ use units::{Duration, Instant};
 use wire::{Dir, StreamId};
 
 use crate::{
+    books::EndBooks,
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RepairCounters, RunSpec},
-    host::{Host, HostEvent, ReadEnd, Stream, Written},
+    host::{DatagramFate, Host, HostEvent, ReadEnd, Stream, Written},
     settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     tls::{self, SERVER_NAME, TLS},
@@ -278,6 +279,9 @@ impl End {
 
     fn adopt(&mut self, handle: Handle) {
         self.handle = Some(handle);
+        if let Some(connection) = self.connection() {
+            connection.record_datagram_fates();
+        }
     }
 
     /// What the connection has counted, kept for when it is gone.
@@ -297,8 +301,10 @@ impl End {
                     symbols_sent: stats.fec_symbols_sent,
                     repairs_sent: stats.fec_repairs_sent,
                     repair_bytes: stats.fec_repair_bytes_sent,
+                    header_bytes: stats.fec_header_bytes_sent,
                     not_sent_again: stats.fec_packets_recovered,
                     recovered: stats.fec_symbols_recovered,
+                    needless: stats.fec_symbols_recovered_needlessly,
                     unrecovered: stats.fec_symbols_unrecovered,
                     repairs_received: stats.fec_repairs_received,
                     repairs_late: stats.fec_repairs_late,
@@ -442,6 +448,10 @@ impl Stack for End {
         shown
     }
 
+    fn books(&self) -> Option<Result<EndBooks, String>> {
+        Some(EndBooks::of(&self.endpoint))
+    }
+
     fn view(&self) -> Option<SenderView> {
         let connection = self.endpoint.connection(self.handle?)?;
         let metrics = connection.metrics();
@@ -535,6 +545,19 @@ impl Host for End {
 
     fn send_datagram(&mut self, data: Bytes) -> bool {
         self.connection().is_some_and(|connection| connection.send_datagram(data).is_ok())
+    }
+
+    fn take_datagram_fates(&mut self, sink: &mut dyn FnMut(u64, DatagramFate)) -> bool {
+        let fates = self.connection().map(Connection::take_datagram_fates).unwrap_or_default();
+        for (number, fate) in fates {
+            let fate = match fate {
+                transport::datagrams::DatagramFate::Sent(at) => DatagramFate::Sent(at),
+                transport::datagrams::DatagramFate::Dropped => DatagramFate::Dropped,
+                transport::datagrams::DatagramFate::Expired => DatagramFate::Expired,
+            };
+            sink(number, fate);
+        }
+        true
     }
 
     fn receive_datagram(&mut self) -> Option<Bytes> {

@@ -18,6 +18,7 @@ use units::{Duration, Instant};
 use crate::{
     contender::RunSpec,
     host::{Host, HostEvent},
+    residual::Missing,
     scenario::{Direction, Workload},
 };
 
@@ -190,6 +191,14 @@ impl App {
     /// Why the connection is over, if it is.
     pub fn closed(&self) -> Option<&str> {
         self.closed.as_deref()
+    }
+
+    /// What became of the datagrams of this end that are due and did not arrive at `receiver`. `None` where the stack does not tell.
+    pub fn missing(&self, receiver: &Self) -> Option<Missing> {
+        match (&self.kind, &receiver.kind) {
+            (Kind::Datagrams(sender), Kind::Datagrams(receiver)) => sender.missing(receiver, self.closed.is_some()),
+            _ => None,
+        }
     }
 
     /// What was counted.

@@ -39,6 +39,7 @@ fn record(plan: &Plan, index: usize, scenario: &Scenario, printed: f64) -> Recor
         figures: Figure::all().map(reading).collect::<BTreeMap<_, _>>(),
         factors: Vec::new(),
         connections: Vec::new(),
+        books: Default::default(),
     }
 }
 

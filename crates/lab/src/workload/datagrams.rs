@@ -9,7 +9,8 @@ use units::{DataSize, Duration, Instant};
 use super::{Scope, mismatches, pattern};
 use crate::{
     contender::RunSpec,
-    host::{Host, HostEvent, Stream, Written},
+    host::{DatagramFate, Host, HostEvent, Stream, Written},
+    residual::Missing,
     scenario::Workload,
 };
 
@@ -39,6 +40,19 @@ pub(super) struct Datagrams {
     rest: BytesMut,
     /// Bytes that have come of an announcement.
     announced: u64,
+    /// Those that are due, by number; each with what became of it at this end.
+    sent: Vec<Due>,
+    /// The numbers of those that the stack took, in order.
+    taken: Vec<u64>,
+    /// The stack tells what becomes of datagrams.
+    tells: bool,
+}
+
+/// A datagram at its sender.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    counts: bool,
+    fate: Option<DatagramFate>,
 }
 
 impl Datagrams {
@@ -66,7 +80,42 @@ impl Datagrams {
             stream: None,
             rest: BytesMut::new(),
             announced: 0,
+            sent: Vec::new(),
+            taken: Vec::new(),
+            tells: true,
         }
+    }
+
+    /// What became of the datagrams that are due and have not arrived. Of messages on a stream none is lost: what is missing is late.
+    pub(super) fn missing(&self, receiver: &Self, is_over: bool) -> Option<Missing> {
+        if !self.tells && !self.in_order {
+            return None;
+        }
+        let mut missing = Missing::default();
+        for (number, due) in self.sent.iter().enumerate().filter(|(_, due)| due.counts) {
+            if !receiver.has_seen(number as u64) {
+                // What waits at the sender of a connection that is over will not be sent.
+                let unsent = is_over.then_some(DatagramFate::Dropped);
+                missing.add(due.fate.or(unsent), self.due_until);
+            }
+        }
+        Some(missing)
+    }
+
+    fn has_seen(&self, number: u64) -> bool {
+        let word = usize::try_from(number / 64).ok().and_then(|word| self.seen.get(word));
+        word.is_some_and(|word| word & (1 << (number % 64)) != 0)
+    }
+
+    /// Learns what has become of datagrams.
+    fn learn(&mut self, host: &mut impl Host) {
+        let (sent, taken) = (&mut self.sent, &self.taken);
+        self.tells &= host.take_datagram_fates(&mut |number, fate| {
+            let number = usize::try_from(number).ok().and_then(|number| taken.get(number));
+            if let Some(due) = number.and_then(|&number| sent.get_mut(usize::try_from(number).ok()?)) {
+                due.fate = Some(fate);
+            }
+        });
     }
 
     pub(super) fn on_event(&mut self, host: &mut impl Host, event: &HostEvent, scope: &mut Scope<'_>) {
@@ -120,20 +169,28 @@ impl Datagrams {
 
     /// Sends what is due; returns whether there was anything.
     pub(super) fn on_time(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) -> bool {
+        if self.sends && !self.in_order && self.number > 0 {
+            self.learn(host);
+        }
         let before = self.number;
         while let Some(at) = self.next.filter(|&at| at <= scope.now) {
             let mut data = BytesMut::with_capacity(self.size);
             data.put_u64(self.number);
             data.put_u64(at.as_nanos());
             data.extend_from_slice(&Self::filling(self.number, self.size - HEAD));
-            self.number += 1;
-            scope.tally.due += u64::from(self.is_due(at, scope));
+            let counts = self.is_due(at, scope);
+            scope.tally.due += u64::from(counts);
+            let mut fate = None;
             if self.in_order {
                 self.rest.extend_from_slice(&data);
+            } else if host.send_datagram(data.freeze()) {
+                self.taken.push(self.number);
             } else {
                 // A datagram that the stack refuses was due all the same: the application misses it.
-                host.send_datagram(data.freeze());
+                fate = Some(DatagramFate::Dropped);
             }
+            self.sent.push(Due { counts, fate });
+            self.number += 1;
             self.next = Some(at + self.interval).filter(|&next| next < self.end);
         }
         if self.number > before && self.in_order {

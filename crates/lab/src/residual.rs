@@ -1,0 +1,92 @@
+//! Why datagrams are missing: lost in the network, dropped or expired at the sender, or not there yet when the run ends.
+
+use serde::{Deserialize, Serialize};
+use units::Instant;
+
+use crate::{
+    contender::Measured,
+    figure::Figure,
+    host::DatagramFate,
+    measure::{Provenance, Reading, share},
+};
+
+/// Datagrams that were due and did not arrive, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Sent in time, and lost on the way.
+    pub network: u64,
+    /// Never sent: they left a full queue, fitted into no packet, or the connection was over or refused them.
+    pub dropped: u64,
+    /// Never sent: they were worthless before.
+    pub expired: u64,
+    /// Still waiting at the sender when the run ended, or sent too late to arrive before.
+    pub late: u64,
+}
+
+impl Missing {
+    /// Adds a datagram that did not arrive. `fate` is what its sender knows of it: nothing as long as it waits. What is sent from
+    /// `too_late` on does not arrive before the run ends.
+    pub(crate) fn add(&mut self, fate: Option<DatagramFate>, too_late: Instant) {
+        let column = match fate {
+            None => &mut self.late,
+            Some(DatagramFate::Sent(at)) if at >= too_late => &mut self.late,
+            Some(DatagramFate::Sent(_)) => &mut self.network,
+            Some(DatagramFate::Dropped) => &mut self.dropped,
+            Some(DatagramFate::Expired) => &mut self.expired,
+        };
+        *column += 1;
+    }
+
+    /// All of them.
+    pub const fn sum(&self) -> u64 {
+        self.network + self.dropped + self.expired + self.late
+    }
+}
+
+/// The parts of residual loss, of the datagrams that were due; empty where a stack does not tell.
+pub(crate) fn parts(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let read = |connection: &Measured| connection.datagrams.as_ref().and_then(|all| Some((all.due, all.missing?)));
+    let Some(all) = connections.iter().map(read).collect::<Option<Vec<_>>>() else { return Vec::new() };
+    let due = all.iter().map(|(due, _)| due).sum();
+    let part = |read: fn(&Missing) -> u64| {
+        let count = all.iter().map(|(_, missing)| read(missing)).sum();
+        Reading::from_option(share(count, due), Provenance::Measured)
+    };
+    vec![
+        (Figure::ResidualNetwork, part(|missing| missing.network)),
+        (Figure::ResidualDropped, part(|missing| missing.dropped)),
+        (Figure::ResidualExpired, part(|missing| missing.expired)),
+        (Figure::ResidualLate, part(|missing| missing.late)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::DatagramsMeasured;
+
+    #[test]
+    fn each_missing_datagram_has_one_reason() {
+        let at = Instant::from_millis;
+        let mut missing = Missing::default();
+        for fate in [
+            None,
+            Some(DatagramFate::Sent(at(10))),
+            Some(DatagramFate::Sent(at(20))),
+            Some(DatagramFate::Dropped),
+            Some(DatagramFate::Dropped),
+            Some(DatagramFate::Expired),
+        ] {
+            missing.add(fate, at(20));
+        }
+        assert_eq!((missing, missing.sum()), (Missing { network: 1, dropped: 2, expired: 1, late: 2 }, 6));
+        let datagrams = DatagramsMeasured { due: 60, arrived: 54, missing: Some(missing), ..Default::default() };
+        let known = Measured { datagrams: Some(datagrams.clone()), ..Measured::default() };
+        let figures = parts(&[known.clone(), known.clone()]);
+        let values: Vec<_> = figures.iter().map(|(_, reading)| reading.value.unwrap() * 60.0).collect();
+        assert_eq!(values, [1.0, 2.0, 1.0, 2.0]);
+        let silent =
+            Measured { datagrams: Some(DatagramsMeasured { missing: None, ..datagrams }), ..Measured::default() };
+        assert!(parts(&[known, silent]).is_empty());
+    }
+}
