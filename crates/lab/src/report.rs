@@ -12,6 +12,7 @@ mod matrix;
 mod plain;
 mod plot;
 mod points;
+mod repair;
 mod series;
 mod style;
 mod text;

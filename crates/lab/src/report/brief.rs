@@ -7,6 +7,7 @@ use super::{
     Report,
     board::{Board, Outcome, Row},
     headline::{conditions, seeds},
+    repair,
     style::{Style, blocks, width, wrap},
     text::{column_name, decimals, label},
     verdict::verdict,
@@ -33,6 +34,9 @@ pub fn brief(report: &Report, style: Style) -> String {
     };
     out.push('\n');
     out += &wrap(&sentence.replace(" and seed", " and\u{a0}seed"), 0);
+    for note in repair::notes(report) {
+        out += &wrap(&note, 0);
+    }
     trouble(&mut out, report, style);
     match &report.records {
         Some(path) => {
