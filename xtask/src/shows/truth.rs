@@ -1,11 +1,19 @@
 //! Every number true: what is compared, watched and booked is what happened. One file for each case.
 
 mod intervals;
+mod ledgers;
 
 use super::Case;
 
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure)]
+    vec![
+        case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure),
+        case(
+            "ledgers",
+            "books of both ends and of the links, in random simulations and in runs of the lab",
+            ledgers::ledgers,
+        ),
+    ]
 }
