@@ -1,4 +1,12 @@
 //! What servers say about HTTP/3 in `alt-svc` (RFC 7838).
+//!
+//! ```
+//! use tiderace_client::alt_svc;
+//!
+//! let offer = alt_svc::http3(r#"h2=":443", h3=":8443"; ma=60"#).expect("the second offer is HTTP/3");
+//! assert_eq!((offer.host, offer.port, offer.max_age.as_secs()), (None, 8443, 60));
+//! assert!(alt_svc::http3("clear").is_none());
+//! ```
 
 use std::time::Duration;
 

@@ -1,4 +1,19 @@
 //! A request over whichever way is there first, or over a connection that is there already.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use tiderace_client::{Client, Leg, Route, Settings};
+//!
+//! let settings = Settings { keep_alive: Some(Duration::from_secs(20)), ..Settings::default() };
+//! let client = Client::with(&settings)?;
+//! // Over QUIC or not at all.
+//! let route = Route { only: Some(Leg::Quic), ..Route::default() };
+//! let fetched = client.get_by("https://www.example.org/", &route).await?;
+//! assert_eq!(fetched.protocol, "h3");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     io,

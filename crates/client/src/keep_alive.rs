@@ -4,6 +4,22 @@
 //! After a silence a client asks (PING). Where the mapping is gone, the packet leaves from another address, and the server challenges
 //! it (RFC 9000 §9.3.3): that is the evidence. So the time after which a mapping is gone is found by asking later and later, and then
 //! by halving what lies between; from then on questions stay below it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tiderace_client::keep_alive::{Mapping, Mappings, Outcome};
+//! use tiderace_client::memory::Network;
+//!
+//! let mut mappings = Mappings::beginning_with(Duration::from_secs(10));
+//! let mapping: &mut Mapping = mappings.of(Network("192.0.2.7".parse().unwrap()));
+//! // A translator that forgets after 32 s.
+//! for _ in 0..20 {
+//!     let silence = mapping.next(Duration::from_secs(120));
+//!     let outcome = if silence < Duration::from_secs(32) { Outcome::Kept } else { Outcome::Forgotten };
+//!     mapping.learn(silence, outcome);
+//! }
+//! assert!(mapping.is_known() && mapping.next(Duration::from_secs(120)) < Duration::from_secs(32));
+//! ```
 
 use std::collections::HashMap;
 

@@ -8,6 +8,18 @@
 //! an open connection from being forgotten on the way ([`keep_alive`] measures how soon that is), and moves it when this host's
 //! address changes; `goodbye` tells servers when it is over. [`proxy`] does it for programs that cannot be changed, [`private`] for
 //! protocols that are not HTTP.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tiderace_client::{Client, Trust};
+//!
+//! let client = Client::new(&Trust::Platform)?;
+//! let fetched = client.get("https://www.example.org/", None, None).await?;
+//! println!("{} over {}", fetched.response.status(), fetched.protocol);
+//! client.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod alt_svc;
 mod dial;

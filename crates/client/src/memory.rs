@@ -1,4 +1,15 @@
 //! What is known of networks and origins, and how the next race is run because of it.
+//!
+//! ```
+//! use tiderace_client::memory::{Memory, Network};
+//! use units::{Duration, Instant};
+//!
+//! let mut memory = Memory::new(Duration::from_millis(200));
+//! let (network, now) = (Network("192.0.2.7".parse().unwrap()), Instant::ZERO);
+//! memory.hear(now, network, "https://example.org", r#"h3=":8443""#);
+//! assert_eq!(memory.alternative(now, network, "https://example.org"), Some((None, 8443)));
+//! assert!(memory.plan(now, network, "https://example.org").quic.is_ok());
+//! ```
 
 use std::{collections::HashMap, net::IpAddr};
 

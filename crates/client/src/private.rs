@@ -1,6 +1,24 @@
 //! Private protocols: QUIC raced against QMux over TLS on TCP, so that the same streams and datagrams work where UDP does not.
 //!
 //! Over TCP a protocol has another name (ALPN) than over QUIC (draft-ietf-quic-qmux §8.1).
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tiderace_client::{Route, Settings, private::PrivateClient};
+//!
+//! // The protocol's names over QUIC and over TCP.
+//! let client = PrivateClient::new(&Settings::default(), b"chat", b"chat-qx")?;
+//! let connected = client.connect("chat.example.org", 443, &Route::default()).await?;
+//! println!("over {}", connected.channel.protocol());
+//! let (mut send, mut recv) = connected.channel.open_bi().await?;
+//! send.write_chunk("hello".into()).await?;
+//! send.finish()?;
+//! while let Some(chunk) = recv.read_chunk(4096).await? {
+//!     println!("{} bytes", chunk.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     net::SocketAddr,

@@ -1,5 +1,18 @@
 //! A question that every QUIC server answers at once and without state: a first packet of a version that does not exist, which
 //! is answered with Version Negotiation (RFC 9000 §6). It tells a UDP port that is out of reach from one that is only slow.
+//!
+//! ```no_run
+//! # async fn example() -> std::io::Result<()> {
+//! use std::time::Duration;
+//! use tiderace_client::probe::Prober;
+//!
+//! let prober = Prober::new("192.0.2.1:443".parse().unwrap()).await?;
+//! prober.ask().await;
+//! let answered = tokio::time::timeout(Duration::from_secs(1), prober.answered()).await.is_ok();
+//! println!("UDP port 443 {}", if answered { "answers" } else { "is silent" });
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{io, net::SocketAddr};
 

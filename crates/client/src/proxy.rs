@@ -3,6 +3,22 @@
 //! Whoever uses CONNECT speaks TLS with the origin itself, so that the proxy cannot change the protocol: the tunnel is TCP, and says
 //! so. Requests with an absolute URI (RFC 9112 §3.2.2) go through the [`Client`]: those of `https` by the race, those of `http`
 //! too where `https` is known to be meant, else over TCP. Upgrades (WebSocket) are only possible within a tunnel.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tiderace_client::{
+//!     Client, Trust,
+//!     proxy::{self, Proxy, Secure},
+//! };
+//!
+//! let (listener, address) = proxy::listen("127.0.0.1:8080".parse()?).await?;
+//! println!("http_proxy=http://{address}");
+//! let tell = |served: proxy::Served| println!("{} {} {}", served.method, served.uri, served.status);
+//! let proxy = Proxy::new(Client::new(&Trust::Platform)?, Secure::Record, tell);
+//! proxy.serve(listener, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -6,6 +6,17 @@
 //! A connection is used as soon as one is there. The verdict may come later: evidence is collected beside the request. A race
 //! that QUIC has lost is no proof that UDP is blocked; what proves it is that many small questions, which every QUIC server
 //! answers at once, stay without any answer while TCP to the same host works.
+//!
+//! ```
+//! use tiderace_client::race::{Action, Leg, Plan, Race};
+//! use units::{Duration, Instant};
+//!
+//! let plan = Plan { head_start: Duration::from_millis(200), ..Plan::default() };
+//! let mut race = Race::new(Instant::ZERO, plan);
+//! // QUIC begins; TCP waits for its head start.
+//! assert_eq!(race.poll_action(), Some(Action::Start(Leg::Quic)));
+//! assert!(race.poll_timeout().is_some() && race.verdict().is_none());
+//! ```
 
 use std::collections::VecDeque;
 

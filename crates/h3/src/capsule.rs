@@ -1,4 +1,16 @@
 //! Capsules (RFC 9297 §3): messages on the stream of a request that has become something else than HTTP.
+//!
+//! ```
+//! use tiderace_h3::capsule::{self, Capsules};
+//!
+//! let mut stream = Vec::new();
+//! capsule::write(&mut stream, capsule::DATAGRAM, b"hello");
+//! let mut capsules = Capsules::new(1_000);
+//! capsules.push(&stream[..4]);
+//! assert_eq!(capsules.take().unwrap(), None, "the rest is under way");
+//! capsules.push(&stream[4..]);
+//! assert_eq!(capsules.take().unwrap().unwrap().value, "hello");
+//! ```
 
 use bytes::{Buf, Bytes, BytesMut};
 

@@ -1,4 +1,20 @@
 //! Sends requests over a connection, as many at a time as the server lets.
+//!
+//! ```no_run
+//! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {
+//! use bytes::Bytes;
+//! use http_body_util::{BodyExt, Full};
+//!
+//! let mut requests = tiderace_h3::client::begin(connection).await?;
+//! // Handles share the connection: requests run side by side.
+//! let mut other = requests.clone();
+//! let get = http::Request::get("https://www.example.org/a").body(Full::<Bytes>::default())?;
+//! let post = http::Request::post("https://www.example.org/b").body(Full::from("content"))?;
+//! let (a, b) = tokio::join!(requests.send(get), other.send(post));
+//! println!("{} {}", a?.status(), b?.status());
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 

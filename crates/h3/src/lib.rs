@@ -7,6 +7,21 @@
 //!
 //! An extended CONNECT (RFC 9220) makes a stream something else, with the request's and the response's body as its two
 //! directions, and [`Datagrams`] beside them (RFC 9297).
+//!
+//! ```no_run
+//! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {
+//! use bytes::Bytes;
+//! use http_body_util::{BodyExt, Empty};
+//!
+//! // A connection whose application protocol is `tiderace_h3::ALPN`.
+//! let mut requests = tiderace_h3::client::begin(connection).await?;
+//! let request = http::Request::get("https://www.example.org/").body(Empty::<Bytes>::new())?;
+//! let response = requests.send(request).await?;
+//! println!("{}", response.status());
+//! let content = response.into_body().collect().await?.to_bytes();
+//! # Ok(())
+//! # }
+//! ```
 
 mod body;
 pub mod capsule;

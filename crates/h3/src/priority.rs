@@ -1,4 +1,13 @@
 //! Extensible priorities of HTTP (RFC 9218): the `priority` field, and frames that change it.
+//!
+//! ```
+//! use tiderace_h3::priority::{self, Priority};
+//!
+//! let mut fields = http::HeaderMap::new();
+//! assert_eq!(priority::of(&fields), Priority { urgency: 3, incremental: false });
+//! fields.insert("priority", "u=1, i".parse().unwrap());
+//! assert_eq!(priority::of(&fields), Priority { urgency: 1, incremental: true });
+//! ```
 
 use http::HeaderMap;
 pub use tiderace::Priority;

@@ -1,4 +1,20 @@
 //! Serves a connection: each request goes to a function, its response back to the client.
+//!
+//! ```no_run
+//! # async fn example(endpoint: tiderace::Endpoint) {
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tiderace_h3::server::{self, Options, RequestBody};
+//!
+//! while let Some(connection) = endpoint.accept().await {
+//!     let service = |request: Request<RequestBody>| async move {
+//!         Response::new(Full::<Bytes>::from(format!("you asked for {}\n", request.uri().path())))
+//!     };
+//!     tokio::spawn(server::serve(connection, Options::default(), std::future::pending(), service));
+//! }
+//! # }
+//! ```
 
 use std::{
     future::{Future, poll_fn},

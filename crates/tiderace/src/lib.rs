@@ -6,6 +6,39 @@
 //!
 //! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
 //! resets it, dropping a [`RecvStream`] asks the peer to stop.
+//!
+//! A client that asks, and a server that answers each question with itself:
+//!
+//! ```no_run
+//! # async fn example(certificate: &str, key: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use std::sync::Arc;
+//! use tiderace::{ClientConfig, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig};
+//!
+//! let identity = Identity::from_pem(certificate.as_bytes(), key.as_bytes())?;
+//! let tls = RustlsServer::builder().identity(identity).alpn("echo").build()?;
+//! let server = Endpoint::server("[::1]:4433".parse()?, ServerConfig::new(Arc::new(tls), Arc::new(Profile::default())))?;
+//! let address = server.local_addr();
+//! tokio::spawn(async move {
+//!     while let Some(connection) = server.accept().await {
+//!         while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+//!             let Ok(question) = recv.read_to_end(64 * 1024).await else { break };
+//!             let _ = send.write_all(&question).await;
+//!             let _ = send.finish();
+//!         }
+//!     }
+//! });
+//!
+//! let tls = RustlsClient::builder().roots_pem(certificate.as_bytes())?.alpn("echo").build()?;
+//! let config = ClientConfig::new(Arc::new(tls), Arc::new(Profile::default()));
+//! let endpoint = Endpoint::client_for(address)?;
+//! let connection = endpoint.connect(&config, address, "localhost")?.await?;
+//! let (mut send, mut recv) = connection.open_bi().await?;
+//! send.write_all(b"how long is a round trip?").await?;
+//! send.finish()?;
+//! assert_eq!(recv.read_to_end(64 * 1024).await?, b"how long is a round trip?");
+//! # Ok(())
+//! # }
+//! ```
 
 mod buffers;
 mod clock;

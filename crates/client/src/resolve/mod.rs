@@ -2,6 +2,16 @@
 //!
 //! Addresses come from the system (its hosts file included), HTTPS records from the name servers that the system names, because no
 //! function of the system asks for them. With a server of its own choice, a client asks that one for everything.
+//!
+//! ```no_run
+//! # async fn example() -> std::io::Result<()> {
+//! use tiderace_client::resolve::Resolver;
+//!
+//! let found = Resolver::system().resolve("www.example.org", 443).await?;
+//! println!("TCP to {:?}, QUIC to {:?}", found.tcp, found.quic);
+//! # Ok(())
+//! # }
+//! ```
 
 mod record;
 
