@@ -8,7 +8,10 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use edge::{ConfigError, Process, ProcessError, admin, config};
-use lab::stats::compare::{Better, MARGIN, compare_unpaired};
+use lab::{
+    stats::compare::{Better, MARGIN, Rule, Scale, Tolerance, compare_unpaired},
+    versus,
+};
 use serde_json::Value;
 
 use crate::{
@@ -253,12 +256,16 @@ fn capture(args: &Capture) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The figures of an arm: name, which way is better, and what it is.
-const FIGURES: [(&str, Better, &str); 3] = [
-    ("rate", Better::Higher, "bytes per second of answers above 64 KiB"),
-    ("queueing", Better::Lower, "smoothed over smallest round trip"),
-    ("loss", Better::Lower, "packets lost"),
+/// The figures of an arm: name, how it is compared, and what it is.
+const FIGURES: [(&str, Rule, &str); 3] = [
+    ("rate", rule(Better::Higher, 0.0), "bytes per second of answers above 64 KiB"),
+    ("queueing", rule(Better::Lower, 0.0), "smoothed over smallest round trip"),
+    ("loss", rule(Better::Lower, 0.001), "packets lost"),
 ];
+
+const fn rule(better: Better, absolute: f64) -> Rule {
+    Rule { better: Some(better), scale: Scale::Ratio, tolerance: Tolerance { relative: MARGIN, absolute } }
+}
 
 fn compare(running: &Running) -> Result<ExitCode, Failure> {
     let answer = ask(running, "arms")?;
@@ -270,25 +277,21 @@ fn compare(running: &Running) -> Result<ExitCode, Failure> {
     for (policy, arms) in arms {
         let count = |arm: &str| arms[arm]["connections"].as_u64().unwrap_or(0);
         text.push_str(&format!("{policy}: {} connections with it, {} without\n", count("with"), count("without")));
-        for (figure, better, about) in FIGURES {
+        for (figure, rule, about) in FIGURES {
             let values = |arm: &str| -> Vec<f64> {
                 let samples = arms[arm]["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
-                samples.iter().filter_map(|sample| sample[figure].as_f64()).filter(|value| *value > 0.0).collect()
+                samples.iter().filter_map(|sample| sample[figure].as_f64()).collect()
             };
             let (with, without) = (values("with"), values("without"));
-            let seed = units::Seed::from_number(1);
-            let line = match compare_unpaired(&with, &without, better, MARGIN, seed) {
+            let line = match compare_unpaired(&with, &without, &rule) {
                 None => "nothing to compare".to_owned(),
                 Some(result) => {
                     let needed = result.pairs_needed.map(|runs| format!(", about {runs} of each would decide"));
-                    format!(
-                        "{:.3} [{:.3}, {:.3}] × without: {}{}",
-                        result.ratio.value,
-                        result.ratio.low,
-                        result.ratio.high,
-                        format!("{:?}", result.verdict).to_lowercase(),
-                        needed.unwrap_or_default()
-                    )
+                    let size = match result.ratio {
+                        Some(ratio) => format!("{:.3} [{:.3}, {:.3}] × without", ratio.value, ratio.low, ratio.high),
+                        None => format!("{:+.4} against without", result.difference.value),
+                    };
+                    format!("{size}: {}{}", versus::word(result.verdict), needed.unwrap_or_default())
                 }
             };
             text.push_str(&format!("  {figure:<9} {line}  ({about}; {} and {})\n", with.len(), without.len()));

@@ -1,7 +1,7 @@
 //! Records as columns, a row per run, for Arrow and Parquet: what data frames load with one call.
 //!
 //! The columns are those of a record in the order below, then one for each factor of the matrix under its name, then one for each
-//! figure under its key. A figure without a value is null. The version of this layout stands in the schema's metadata.
+//! figure under its key. A figure without a value is null, one that never came infinite. The version of this layout stands in the schema's metadata.
 
 use std::{fs::File, path::Path, sync::Arc};
 
@@ -87,8 +87,9 @@ pub fn batch(factors: &[String], records: &[Record], lines: bool) -> Result<Reco
         columns.push(named(factor, text(&|record| record.point.get(factor).map(ToString::to_string))));
     }
     for figure in Figure::all() {
-        let value =
-            |record: &Record| record.figures.get(&figure)?.value.filter(|_| record.outcome == RunOutcome::Valid);
+        let value = |record: &Record| {
+            record.figures.get(&figure)?.ranked(figure).filter(|_| record.outcome == RunOutcome::Valid)
+        };
         columns.push(named(figure.key(), real(&value)));
     }
     if lines {

@@ -1,134 +1,191 @@
 //! Two files of records of one scenario: what has changed from one to the other.
 
 use serde::Serialize;
-use units::Seed;
 
 use crate::{
     figure::Figure,
     stats::{
-        compare::{Better, Verdict, compare, compare_unpaired, judge},
-        interval::{Interval, RUNS_MIN, mean, mean_interval},
+        compare::{
+            Comparison, Pair, Rule, Verdict, agreement, beyond_over_points, compare_over_points, compare_unpaired,
+        },
+        interval::{Interval, RUNS_MIN, centre, extended_option},
     },
     summary::Summary,
+    versus::{Presupposed, name_presupposed},
 };
-
-/// Figures that a change is looked for in.
-const WATCHED: [Figure; 9] = [
-    Figure::Goodput,
-    Figure::ResidualLoss,
-    Figure::DelayP95,
-    Figure::RequestP50,
-    Figure::RequestP95,
-    Figure::RttP95,
-    Figure::Handshake,
-    Figure::Retransmitted,
-    Figure::Overhead,
-];
 
 /// A contender's figure after against before.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// Who.
     pub contender: String,
-    /// Label of the figure.
+    /// Key of the figure.
     pub figure: &'static str,
-    /// After / before with its interval.
-    pub ratio: Interval,
-    /// What follows.
-    pub verdict: Verdict,
-    /// About how many runs of each would decide, when these do not.
-    pub needed: Option<usize>,
-    /// The whole interval lies on the bad side, beyond the margin.
-    pub certainly_worse: bool,
+    /// Base unit of medians and differences.
+    pub unit: &'static str,
+    /// Median before over the runs of all points; `None` where it is unknown.
+    #[serde(serialize_with = "extended_option")]
+    pub before: Option<f64>,
+    /// Median after.
+    #[serde(serialize_with = "extended_option")]
+    pub after: Option<f64>,
+    /// After against before.
+    #[serde(flatten)]
+    pub result: Comparison,
+    /// The figure that this one presupposes, where that has changed too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presupposes: Option<Presupposed>,
+    /// Pairs, or points when there are many, that are worse by more than the tolerance, and all of them. `None` without a seed
+    /// in common.
+    pub beyond: Option<(usize, usize)>,
     /// Every run has the same value before and after.
     pub identical: bool,
 }
 
-/// Every contender that both have, in every figure that both have.
+impl Change {
+    /// The figure.
+    pub fn figure(&self) -> Option<Figure> {
+        Figure::from_key(self.figure)
+    }
+
+    /// Whether it is worse by more than the tolerance, with at most the probability `tail` that chance alone says so where the
+    /// runs are enough for that; otherwise all of them have to agree. The second is the probability.
+    pub fn is_certain(&self, tail: f64) -> (bool, f64) {
+        match self.beyond {
+            Some((beyond, all)) => {
+                agreement(all, tail).map_or((false, 0.0), |(needed, chance)| (beyond >= needed, chance))
+            }
+            // Without seeds in common there is the interval, of 2.5 % on either side.
+            None => (self.result.pairs >= RUNS_MIN && self.result.verdict == Verdict::Worse, 0.025),
+        }
+    }
+}
+
+/// A figure of a contender that runs had before and do not have after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Who.
+    pub contender: String,
+    /// Key of the figure.
+    pub figure: &'static str,
+    /// Runs that had it, of those that are in both.
+    pub before: usize,
+    /// Of these, runs that do not have it after.
+    pub gone: usize,
+}
+
+/// What has changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Changes {
+    /// Every contender that both have, in every figure that both have.
+    pub changes: Vec<Change>,
+    /// Figures that are gone, wholly or in some runs.
+    pub lost: Vec<Lost>,
+}
+
+/// Every contender that both have, in every figure of the scenario. `rule` says how a figure is compared.
 ///
 /// # Errors
 /// When the two are not of the same scenario; the reason in words.
-pub fn changes(before: &Summary, after: &Summary, margin: f64) -> Result<Vec<Change>, String> {
+pub fn changes(before: &Summary, after: &Summary, rule: &dyn Fn(Figure) -> Rule) -> Result<Changes, String> {
     if before.manifest.digest != after.manifest.digest || before.points != after.points {
         return Err(format!(
             "these are two scenarios: `{}` ({}) and `{}` ({})",
             before.manifest.scenario.name, before.manifest.digest, after.manifest.scenario.name, after.manifest.digest
         ));
     }
-    let mut changes = Vec::new();
+    let mut found = Changes { changes: Vec::new(), lost: Vec::new() };
     for (index, name) in after.contenders.iter().enumerate() {
         let Some(other) = before.contenders.iter().position(|other| other == name) else { continue };
-        for figure in WATCHED {
-            changes.extend(change(before, after, (other, index), figure, margin));
+        let both = Both { before, after, old: other, new: index };
+        let mut own: Vec<Change> = Vec::new();
+        for figure in Figure::of(&after.manifest.scenario) {
+            own.extend(both.change(figure, &rule(figure)));
+            found.lost.extend(both.lost(figure));
         }
+        let results: Vec<(Figure, Comparison)> =
+            own.iter().filter_map(|change| Some((change.figure()?, change.result))).collect();
+        for (change, (.., presupposes)) in own.iter_mut().zip(name_presupposed(&results)) {
+            change.presupposes = presupposes;
+        }
+        found.changes.append(&mut own);
     }
-    if changes.is_empty() {
+    if found.changes.is_empty() {
         return Err("they have no contender with a figure in common".to_owned());
     }
-    Ok(changes)
+    Ok(found)
 }
 
-fn change(
-    before: &Summary,
-    after: &Summary,
-    (old, new): (usize, usize),
-    figure: Figure,
-    margin: f64,
-) -> Option<Change> {
-    let better = figure.better()?;
-    let seed = Seed::from_number(3).child(figure.key(), new as u64);
-    let mut blocks = Vec::new();
-    let mut all = Vec::new();
-    let mut identical = true;
-    for point in 0..after.points.len() {
-        // The same seed met the same path: pairs. Seeds that only one has say nothing about the change of a point.
-        let pair = |index: usize| {
-            let other = before.seeds.iter().position(|seed| *seed == after.seeds[index])?;
-            Some((after.value(point, new, index, figure)?, before.value(point, old, other, figure)?))
+/// A contender in two files.
+struct Both<'a> {
+    before: &'a Summary,
+    after: &'a Summary,
+    old: usize,
+    new: usize,
+}
+
+impl Both<'_> {
+    /// The pairs (after, before) of each point. The same seed met the same path; seeds that only one has say nothing about the
+    /// change of a point.
+    fn pairs(&self, figure: Figure) -> Vec<Vec<Pair>> {
+        let pair = |point: usize, index: usize| {
+            let other = self.before.seeds.iter().position(|seed| *seed == self.after.seeds[index])?;
+            let count = self.after.counts(point, self.new, index) && self.before.counts(point, self.old, other);
+            let own = self.after.value(point, self.new, index, figure);
+            count.then(|| (own, self.before.value(point, self.old, other, figure)))
         };
-        let pairs: Vec<(f64, f64)> = (0..after.seeds.len()).filter_map(pair).collect();
-        #[expect(clippy::float_cmp, reason = "identical runs have identical bits")]
-        let same = pairs.iter().all(|(a, b)| a == b);
-        identical &= same;
-        let positive: Vec<(f64, f64)> = pairs.into_iter().filter(|(a, b)| *a > 0.0 && *b > 0.0).collect();
-        if !positive.is_empty() {
-            blocks.push(mean(&positive.iter().map(|(a, b)| (a / b).ln()).collect::<Vec<_>>()));
-            all.extend(positive);
-        }
+        let of = |point| (0..self.after.seeds.len()).filter_map(|index| pair(point, index)).collect();
+        (0..self.after.points.len()).map(of).collect()
     }
-    let (ratio, verdict, needed) = if all.is_empty() {
-        // No seed in common: two sets of runs.
-        let values = |summary: &Summary, contender| -> Vec<f64> {
-            (0..summary.points.len()).flat_map(|point| summary.values(point, contender, figure)).collect()
+
+    fn values(summary: &Summary, contender: usize, figure: Figure) -> Vec<Option<f64>> {
+        (0..summary.points.len()).flat_map(|point| summary.values(point, contender, figure)).collect()
+    }
+
+    fn change(&self, figure: Figure, rule: &Rule) -> Option<Change> {
+        let pairs = self.pairs(figure);
+        let (own, other) = (Self::values(self.after, self.new, figure), Self::values(self.before, self.old, figure));
+        let paired = pairs.iter().any(|pairs| !pairs.is_empty());
+        let (mut result, beyond) = if paired {
+            (compare_over_points(&pairs, rule)?, Some(beyond_over_points(&pairs, rule)))
+        } else {
+            // No seed in common: two sets of runs.
+            let known = |values: &[Option<f64>]| values.iter().copied().flatten().collect::<Vec<f64>>();
+            (compare_unpaired(&known(&own), &known(&other), rule)?, None)
         };
-        identical = false;
-        let result = compare_unpaired(&values(after, new), &values(before, old), better, margin, seed)?;
-        (result.ratio, result.verdict, result.pairs_needed)
-    } else if blocks.len() >= RUNS_MIN {
-        let log = mean_interval(&blocks, 0.95, seed)?;
-        let ratio =
-            Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
-        (ratio, judge(ratio, better, margin, blocks.len()), None)
-    } else {
-        let result = compare(&all, better, margin, seed)?;
-        (result.ratio, result.verdict, result.pairs_needed)
-    };
-    // Nothing has changed at all: however few the runs, more of them would say the same.
-    let (verdict, needed) = if identical { (Verdict::Equivalent, None) } else { (verdict, needed) };
-    let enough = blocks.len().max(all.len()) >= RUNS_MIN || all.is_empty();
-    let certainly_worse = enough
-        && verdict == Verdict::Worse
-        && match better {
-            Better::Higher => ratio.high < 1.0 / (1.0 + margin),
-            Better::Lower => ratio.low > 1.0 + margin,
-        };
-    Some(Change {
-        contender: after.contenders[new].clone(),
-        figure: figure.label(),
-        ratio,
-        verdict,
-        needed,
-        certainly_worse,
-        identical,
-    })
+        let identical = paired && pairs.iter().flatten().all(|(own, other)| own == other);
+        if identical {
+            // Nothing has changed at all: however few the runs, more of them would say the same.
+            let same = |value| Interval { value, low: value, high: value, coverage: 1.0 };
+            result.difference = same(0.0);
+            result.ratio = result.ratio.map(|_| same(1.0));
+            (result.verdict, result.pairs_needed) = (Verdict::Equivalent, None);
+        }
+        let middle = |values: &[Option<f64>]| centre(values).map(|(median, _)| median);
+        Some(Change {
+            contender: self.after.contenders[self.new].clone(),
+            figure: figure.key(),
+            unit: figure.unit().base(),
+            before: middle(&other),
+            after: middle(&own),
+            result,
+            presupposes: None,
+            beyond,
+            identical,
+        })
+    }
+
+    /// Runs that had a figure and no longer have it; of files without a seed in common, when none has it.
+    fn lost(&self, figure: Figure) -> Option<Lost> {
+        let mut pairs = self.pairs(figure).concat();
+        if pairs.is_empty() {
+            let before = Self::values(self.before, self.old, figure);
+            let own = Self::values(self.after, self.new, figure).into_iter().find_map(|value| value);
+            pairs = before.into_iter().map(|before| (own, before)).collect();
+        }
+        let had: Vec<&Pair> = pairs.iter().filter(|(_, before)| before.is_some()).collect();
+        let gone = had.iter().filter(|(after, _)| after.is_none()).count();
+        let contender = self.after.contenders[self.new].clone();
+        (gone > 0).then(|| Lost { contender, figure: figure.key(), before: had.len(), gone })
+    }
 }

@@ -9,7 +9,7 @@ use units::{Duration, Instant};
 
 use crate::{
     contender::{Flow, Measured, RepairCounters},
-    figure::Figure,
+    figure::{Figure, Missing},
     residual,
     stats::{
         distribution::to_f64,
@@ -29,9 +29,12 @@ pub struct Reading {
     pub value: Option<f64>,
     /// Where it comes from.
     pub provenance: Provenance,
-    /// How many samples it rests on, where it rests on samples.
+    /// How many samples it rests on, where it rests on samples. Those that never came are among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
+    /// How many of the samples never came, where some did not: each counts as larger than any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never: Option<usize>,
     /// Why there is no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -53,15 +56,27 @@ pub enum Provenance {
     Refused,
     /// Nothing to measure: no packet was sent, no connection was established.
     Empty,
+    /// The percentile falls among samples that never came: larger than any value.
+    Censored,
 }
 
 impl Reading {
+    /// The value as comparisons take it: infinite where what it measures never came, `None` where it is unknown.
+    pub fn ranked(&self, figure: Figure) -> Option<f64> {
+        match (self.provenance, figure.declaration().missing) {
+            (Provenance::Censored, _) | (Provenance::Empty, Missing::Never) if self.value.is_none() => {
+                Some(f64::INFINITY)
+            }
+            _ => self.value,
+        }
+    }
+
     const fn of(value: f64, provenance: Provenance) -> Self {
-        Self { value: Some(value), provenance, samples: None, reason: None }
+        Self { value: Some(value), provenance, samples: None, never: None, reason: None }
     }
 
     const fn none(provenance: Provenance) -> Self {
-        Self { value: None, provenance, samples: None, reason: None }
+        Self { value: None, provenance, samples: None, never: None, reason: None }
     }
 
     pub(crate) fn from_option(value: Option<f64>, provenance: Provenance) -> Self {
@@ -115,7 +130,8 @@ pub fn figures(
     figures.insert(Figure::QueueDelayP99, queue_delay(queueing));
     let mut handshakes: Vec<Duration> = connections.iter().filter_map(|connection| connection.handshake).collect();
     handshakes.sort_unstable();
-    figures.insert(Figure::Handshake, percentile(&handshakes, 0.5));
+    let never = connections.len() - handshakes.len();
+    figures.insert(Figure::Handshake, percentile_of_all(&handshakes, never, 0.5));
     figures.extend(overhead(connections, loaded));
     figures.extend(requests(connections, span));
     figures.extend(datagrams(connections));
@@ -161,15 +177,13 @@ fn flows(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     let mut times: Vec<Duration> =
         all.iter().filter_map(|flow| if let Flow::Took(time) = flow { Some(*time) } else { None }).collect();
     times.sort_unstable();
-    let unfinished = all.iter().filter(|flow| **flow == Flow::Unfinished).count() as u64;
+    let unfinished = all.iter().filter(|flow| **flow == Flow::Unfinished).count();
+    let share = share(unfinished as u64, (unfinished + times.len()) as u64);
     vec![
-        (Figure::FlowP50, percentile(&times, 0.5)),
-        (Figure::FlowP95, percentile(&times, 0.95)),
-        (Figure::FlowP99, percentile(&times, 0.99)),
-        (
-            Figure::FlowsUnfinished,
-            Reading::from_option(share(unfinished, unfinished + times.len() as u64), Provenance::Measured),
-        ),
+        (Figure::FlowP50, percentile_of_all(&times, unfinished, 0.5)),
+        (Figure::FlowP95, percentile_of_all(&times, unfinished, 0.95)),
+        (Figure::FlowP99, percentile_of_all(&times, unfinished, 0.99)),
+        (Figure::FlowsUnfinished, Reading::from_option(share, Provenance::Measured)),
     ]
 }
 
@@ -179,13 +193,14 @@ fn video(connections: &[Measured], segment: Duration) -> Vec<(Figure, Reading)> 
     let Some(all) = all else { return Vec::new() };
     let mut starts: Vec<Duration> = all.iter().filter_map(|(_, start)| *start).collect();
     starts.sort_unstable();
+    let never = all.len() - starts.len();
     let sum = |read: fn(&VideoTally) -> f64| -> f64 { all.iter().map(|(tally, _)| read(tally)).sum() };
     let watched = sum(|tally| tally.watched.as_secs_f64());
     let of_watched = |value: f64| Reading::from_option((watched > 0.0).then(|| value / watched), Provenance::Measured);
     let played = sum(|tally| count(tally.segments)) * segment.as_secs_f64();
     let rate = (played > 0.0).then(|| sum(|tally| tally.bits) / played);
     vec![
-        (Figure::VideoStart, percentile(&starts, 0.5)),
+        (Figure::VideoStart, percentile_of_all(&starts, never, 0.5)),
         (Figure::VideoStalled, of_watched(sum(|tally| tally.stalled.as_secs_f64()))),
         (Figure::VideoStalls, of_watched(sum(|tally| count(tally.stalls)))),
         (Figure::VideoSwitches, of_watched(sum(|tally| count(tally.switches)))),
@@ -357,11 +372,16 @@ fn datagrams(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     let delays = pooled(connections, |connection| connection.datagrams.as_ref().map(|datagrams| &datagrams.delays));
     let (due, arrived) = counts.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
     let delays = delays.unwrap_or_default();
+    let missing = due.saturating_sub(arrived);
+    let never = usize::try_from(missing).unwrap_or(usize::MAX);
     vec![
-        (Figure::ResidualLoss, Reading::from_option(share(due.saturating_sub(arrived), due), Provenance::Measured)),
-        (Figure::DelayP50, percentile(&delays, 0.5)),
-        (Figure::DelayP95, percentile(&delays, 0.95)),
-        (Figure::DelayP99, percentile(&delays, 0.99)),
+        (Figure::ResidualLoss, Reading::from_option(share(missing, due), Provenance::Measured)),
+        (Figure::DelayP50, percentile_of_all(&delays, never, 0.5)),
+        (Figure::DelayP95, percentile_of_all(&delays, never, 0.95)),
+        (Figure::DelayP99, percentile_of_all(&delays, never, 0.99)),
+        (Figure::ArrivedP50, percentile(&delays, 0.5)),
+        (Figure::ArrivedP95, percentile(&delays, 0.95)),
+        (Figure::ArrivedP99, percentile(&delays, 0.99)),
     ]
 }
 
@@ -382,6 +402,20 @@ fn percentile(ascending: &[Duration], q: f64) -> Reading {
         Err(TooFewSamples { have: 0, .. }) => Reading::none(Provenance::Empty),
         Err(error) => Reading { samples, reason: Some(error.to_string()), ..Reading::none(Provenance::Refused) },
     }
+}
+
+/// A percentile of samples of which `never` more never came: they are larger than all others.
+fn percentile_of_all(ascending: &[Duration], never: usize, q: f64) -> Reading {
+    let all: Vec<Option<Duration>> =
+        ascending.iter().copied().map(Some).chain(core::iter::repeat_n(None, never)).collect();
+    let samples = Some(all.len());
+    let reading = match quantile(&all, q) {
+        Ok(Some(value)) => Reading { samples, ..Reading::of(value.as_secs_f64(), Provenance::Measured) },
+        Ok(None) => Reading { samples, ..Reading::none(Provenance::Censored) },
+        Err(TooFewSamples { have: 0, .. }) => return Reading::none(Provenance::Empty),
+        Err(error) => Reading { samples, reason: Some(error.to_string()), ..Reading::none(Provenance::Refused) },
+    };
+    Reading { never: Some(never).filter(|never| *never > 0), ..reading }
 }
 
 pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
@@ -502,12 +536,31 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_that_is_not_complete_takes_longer_than_any_other() {
+        let flow = |flow| Measured { flow: Some(flow), ..connection(1) };
+        let mut flows: Vec<Measured> = (1..=96).map(|n| flow(Flow::Took(Duration::from_millis(n)))).collect();
+        flows.extend((0..4).map(|_| flow(Flow::Unfinished)));
+        let span = Duration::from_secs(1);
+        let measured = figures(&flows, &LinkWindow::default(), &Histogram::new(), span, Duration::ZERO);
+        assert_eq!((measured[&Figure::FlowP50].value, measured[&Figure::FlowP95].value), (Some(0.050), Some(0.095)));
+        flows.extend((0..4).map(|_| flow(Flow::Unfinished)));
+        let measured = figures(&flows, &LinkWindow::default(), &Histogram::new(), span, Duration::ZERO);
+        assert_eq!(measured[&Figure::FlowP95].provenance, Provenance::Censored);
+    }
+
+    #[test]
     fn residual_loss() {
         let datagrams = DatagramsMeasured { due: 400, arrived: 390, delays: millis(1..=390).unwrap(), missing: None };
         let connection = Measured { datagrams: Some(datagrams), ..connection(1) };
         let figures =
             figures(&[connection], &LinkWindow::default(), &Histogram::new(), Duration::from_secs(1), Duration::ZERO);
         assert_eq!(figures[&Figure::ResidualLoss].value, Some(0.025));
-        assert_eq!(figures[&Figure::DelayP50].value, Some(0.195));
+        // Ten of four hundred never came: they rank behind all others, and are not among those that arrived.
+        assert_eq!(figures[&Figure::ArrivedP50].value, Some(0.195));
+        assert_eq!(figures[&Figure::DelayP50].value, Some(0.200));
+        let (p95, p99) = (&figures[&Figure::DelayP95], &figures[&Figure::DelayP99]);
+        assert_eq!((p95.value, p95.never, p95.samples), (Some(0.380), Some(10), Some(400)));
+        assert_eq!((p99.value, p99.provenance), (None, Provenance::Censored));
+        assert_eq!(p99.ranked(Figure::DelayP99), Some(f64::INFINITY));
     }
 }

@@ -23,7 +23,7 @@ use crate::{
 /// Schema of the first line.
 pub const MANIFEST_SCHEMA: &str = "tiderace-lab-experiment/1";
 /// Schema of each further line.
-pub const RECORD_SCHEMA: &str = "tiderace-lab-run/1";
+pub const RECORD_SCHEMA: &str = "tiderace-lab-run/2";
 
 /// What records say about the program that wrote them: its name and version.
 pub const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));

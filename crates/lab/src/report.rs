@@ -21,7 +21,6 @@ mod verdict;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use units::Seed;
 
 use crate::{
     figure::Figure,
@@ -29,10 +28,10 @@ use crate::{
     record::{Manifest, Record, RunOutcome},
     selftest::Check,
     stats::{
-        compare::{Comparison, MARGIN, compare},
-        interval::{Interval, RUNS_MIN, median_interval},
-        quantile::median,
+        compare::{Comparison, Pair, compare},
+        interval::{Interval, centre, extended_option},
     },
+    versus::{Presupposed, name_presupposed},
 };
 
 pub use brief::brief;
@@ -46,21 +45,7 @@ pub use style::{Style, wrap as wrapped};
 pub use text::text;
 
 /// Schema of the JSON form.
-pub const REPORT_SCHEMA: &str = "tiderace-lab-report/1";
-
-/// Figures that contenders are compared by.
-const COMPARED: [Figure; 10] = [
-    Figure::FlowP95,
-    Figure::VideoStalled,
-    Figure::VideoRate,
-    Figure::FeedSeen,
-    Figure::Goodput,
-    Figure::RttP95,
-    Figure::Retransmitted,
-    Figure::RequestP95,
-    Figure::ResidualLoss,
-    Figure::DelayP95,
-];
+pub const REPORT_SCHEMA: &str = "tiderace-lab-report/2";
 
 /// What the records say.
 #[derive(Clone, Debug, Serialize)]
@@ -115,7 +100,8 @@ pub struct Cell {
     pub figure: &'static str,
     /// Base unit of the values.
     pub unit: &'static str,
-    /// Median over the runs; `None` without a value in every run.
+    /// Median over the runs, `"inf"` where it never came; `None` without a value in every run.
+    #[serde(serialize_with = "extended_option")]
     pub median: Option<f64>,
     /// Its interval; `None` below six runs.
     pub interval: Option<Interval>,
@@ -124,6 +110,9 @@ pub struct Cell {
     /// Why there is none, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Samples of all runs that never came and all samples, where some did not. Percentiles count them as larger than any other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub never: Option<(usize, usize)>,
 }
 
 /// One figure of two contenders.
@@ -138,6 +127,9 @@ pub struct ComparisonRow {
     /// What it says.
     #[serde(flatten)]
     pub result: Comparison,
+    /// The figure that this one presupposes, where that differs too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presupposes: Option<Presupposed>,
 }
 
 /// A run whose figures are not used.
@@ -207,7 +199,7 @@ impl Report {
 
 /// The headline figures of the scenario.
 fn board(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> board::Board {
-    let figures = headline::headlines(&manifest.scenario);
+    let figures = Figure::headlines(&manifest.scenario);
     let run = &manifest.scenario.run;
     let seeds = run.seed..run.seed + u64::from(run.seeds);
     let runs: Vec<board::Runs> = by_contender.iter().map(|own| board::runs_of(own, seeds.clone(), &figures)).collect();
@@ -221,9 +213,8 @@ fn column(name: &str, version: &str, runs: &[&Record]) -> Column {
     let connections = || valid.iter().flat_map(|record| &record.connections);
     let lost =
         |connection: &&crate::record::ConnectionRecord| connection.closed.is_some() || connection.handshake.is_none();
-    let figures = Figure::all().filter(|figure| {
-        Figure::ALWAYS.contains(figure) || valid.iter().any(|record| record.figures.contains_key(figure))
-    });
+    let figures = Figure::all()
+        .filter(|figure| figure.declaration().always || valid.iter().any(|record| record.figures.contains_key(figure)));
     Column {
         name: name.to_owned(),
         version: version.to_owned(),
@@ -236,23 +227,25 @@ fn column(name: &str, version: &str, runs: &[&Record]) -> Column {
     }
 }
 
-/// One figure over the runs. A figure that is missing in one of them is missing: leaving out the runs that could not
+/// One figure over the runs. A figure that is unknown in one of them is unknown: leaving out the runs that could not
 /// report it would choose the runs by their result.
 fn cell(figure: Figure, runs: &[&Record]) -> Cell {
-    let empty = Reading { value: None, provenance: Provenance::Empty, samples: None, reason: None };
+    let empty = Reading { value: None, provenance: Provenance::Empty, samples: None, never: None, reason: None };
     let readings: Vec<&Reading> = runs.iter().map(|run| run.figures.get(&figure).unwrap_or(&empty)).collect();
-    let values: Option<Vec<f64>> = readings.iter().map(|reading| reading.value).collect();
-    let values = values.filter(|values| !values.is_empty());
-    let blamed = readings.iter().find(|reading| reading.value.is_none()).or(readings.first());
-    let mut ascending = values.clone().unwrap_or_default();
-    ascending.sort_by(f64::total_cmp);
+    let values: Vec<Option<f64>> = readings.iter().map(|reading| reading.ranked(figure)).collect();
+    let found = centre(&values);
+    let unknown = readings.iter().zip(&values).find(|(_, value)| value.is_none()).map(|(reading, _)| reading);
+    let blamed = unknown.or(readings.first());
+    let sum = |read: fn(&Reading) -> Option<usize>| readings.iter().filter_map(|reading| read(reading)).sum();
+    let never: (usize, usize) = (sum(|reading| reading.never), sum(|reading| reading.samples));
     Cell {
         figure: figure.key(),
         unit: figure.unit().base(),
-        median: median(&ascending),
-        interval: values.and_then(|values| median_interval(&values, 0.95)),
+        median: found.map(|(median, _)| median),
+        interval: found.and_then(|(_, interval)| interval),
         provenance: blamed.map_or(Provenance::Empty, |reading| reading.provenance),
         reason: blamed.and_then(|reading| reading.reason.clone()),
+        never: Some(never).filter(|never| never.0 > 0),
     }
 }
 
@@ -261,37 +254,28 @@ fn comparisons(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> Vec<Compar
     let Some((baseline, others)) = by_contender.split_first() else { return Vec::new() };
     let mut rows = Vec::new();
     for (index, runs) in others.iter().enumerate() {
-        for figure in COMPARED {
-            let Some(better) = figure.better() else { continue };
-            let pairs = pairs(figure, runs, baseline);
-            let seed = Seed::from_number(0).child(figure.key(), index as u64);
-            if let Some(result) = compare(&pairs, better, MARGIN, seed) {
-                rows.push(ComparisonRow {
-                    contender: manifest.contenders[index + 1].name.clone(),
-                    baseline: manifest.contenders[0].name.clone(),
-                    figure: figure.key(),
-                    result,
-                });
-            }
-        }
+        let judged = Figure::of(&manifest.scenario).filter(|figure| figure.better().is_some());
+        let results: Vec<(Figure, Comparison)> = judged
+            .filter_map(|figure| Some((figure, compare(&pairs(figure, runs, baseline), &figure.declaration().rule())?)))
+            .collect();
+        rows.extend(name_presupposed(&results).map(|(figure, result, presupposes)| ComparisonRow {
+            contender: manifest.contenders[index + 1].name.clone(),
+            baseline: manifest.contenders[0].name.clone(),
+            figure: figure.key(),
+            result,
+            presupposes,
+        }));
     }
     rows
 }
 
-/// The values of the seeds on which both have one.
-fn pairs(figure: Figure, contender: &[&Record], baseline: &[&Record]) -> Vec<(f64, f64)> {
-    let value = |record: &Record| match record.outcome {
-        RunOutcome::Valid => record.figures.get(&figure)?.value,
-        RunOutcome::Failed(_) => None,
-    };
+/// The values of the seeds of which the runs of both count.
+fn pairs(figure: Figure, contender: &[&Record], baseline: &[&Record]) -> Vec<Pair> {
+    let counts = |record: &&&Record| record.outcome == RunOutcome::Valid;
+    let value = |record: &Record| record.figures.get(&figure)?.ranked(figure);
     let pair = |record: &&Record| {
-        let other = baseline.iter().find(|other| other.seed == record.seed)?;
-        Some((value(record)?, value(other)?))
+        let other = baseline.iter().filter(counts).find(|other| other.seed == record.seed)?;
+        Some((value(record), value(other)))
     };
-    contender.iter().filter_map(pair).collect()
-}
-
-/// Whether intervals and verdicts can be given at all.
-pub(crate) const fn enough_runs(runs: usize) -> bool {
-    runs >= RUNS_MIN
+    contender.iter().filter(counts).filter_map(pair).collect()
 }

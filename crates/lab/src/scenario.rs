@@ -53,6 +53,7 @@ pub use schema::schema;
 pub use sessions::{FeedTraffic, PageTraffic, VideoTraffic};
 pub use suggest::nearest;
 pub use thresholds::Threshold;
+pub(crate) use thresholds::quantity;
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use crate::{
     record::{Manifest, ReadError, Record, RunOutcome},
     report::Failure,
     scenario::{Point, ScenarioError},
+    stats::compare::Pair,
 };
 
 /// A matrix in numbers.
@@ -35,10 +36,12 @@ pub struct Summary {
     pub connections_lost: (usize, usize),
     /// What was wrong in the file.
     pub damage: Damage,
-    /// By point, contender, seed and figure; not a number where there is none.
+    /// By point, contender, seed and figure; infinite where it never came, not a number where it is unknown.
     values: Vec<f64>,
     /// A fingerprint of each run's trace, zero where there is no run.
     traces: Vec<u64>,
+    /// Whether each run's figures count.
+    counts: Vec<bool>,
 }
 
 /// A file that cannot be summarised.
@@ -86,6 +89,7 @@ impl Summary {
             damage: Damage::default(),
             values: vec![f64::NAN; cells * Figure::COUNT],
             traces: vec![0; cells],
+            counts: vec![false; cells],
             manifest,
         }
     }
@@ -112,8 +116,9 @@ impl Summary {
             }),
             RunOutcome::Valid => {
                 self.valid += 1;
+                self.counts[cell] = true;
                 for (figure, reading) in &record.figures {
-                    self.values[cell * Figure::COUNT + *figure as usize] = reading.value.unwrap_or(f64::NAN);
+                    self.values[cell * Figure::COUNT + *figure as usize] = reading.ranked(*figure).unwrap_or(f64::NAN);
                 }
                 let lost = record.connections.iter().filter(|one| one.closed.is_some() || one.handshake.is_none());
                 self.connections_lost.0 += lost.count();
@@ -126,22 +131,28 @@ impl Summary {
         (point * self.contenders.len() + contender) * self.seeds.len() + seed
     }
 
-    /// A figure of one run.
+    /// Whether the figures of a run count.
+    pub fn counts(&self, point: usize, contender: usize, seed: usize) -> bool {
+        self.counts[self.cell(point, contender, seed)]
+    }
+
+    /// A figure of one run: infinite where it never came, `None` where it is unknown.
     pub fn value(&self, point: usize, contender: usize, seed: usize, figure: Figure) -> Option<f64> {
         let value = self.values[self.cell(point, contender, seed) * Figure::COUNT + figure as usize];
         (!value.is_nan()).then_some(value)
     }
 
-    /// A figure over the seeds that have it.
-    pub fn values(&self, point: usize, contender: usize, figure: Figure) -> Vec<f64> {
-        (0..self.seeds.len()).filter_map(|seed| self.value(point, contender, seed, figure)).collect()
+    /// A figure over the runs that count.
+    pub fn values(&self, point: usize, contender: usize, figure: Figure) -> Vec<Option<f64>> {
+        let counting = (0..self.seeds.len()).filter(|&seed| self.counts(point, contender, seed));
+        counting.map(|seed| self.value(point, contender, seed, figure)).collect()
     }
 
-    /// Pairs of two contenders' values, by the seeds that both have.
-    pub fn pairs(&self, point: usize, (contender, baseline): (usize, usize), figure: Figure) -> Vec<(f64, f64)> {
-        let pair =
-            |seed| Some((self.value(point, contender, seed, figure)?, self.value(point, baseline, seed, figure)?));
-        (0..self.seeds.len()).filter_map(pair).collect()
+    /// Pairs of two contenders' values, by the seeds of which the runs of both count.
+    pub fn pairs(&self, point: usize, (contender, baseline): (usize, usize), figure: Figure) -> Vec<Pair> {
+        let both = |&seed: &usize| self.counts(point, contender, seed) && self.counts(point, baseline, seed);
+        let pair = |seed| (self.value(point, contender, seed, figure), self.value(point, baseline, seed, figure));
+        (0..self.seeds.len()).filter(both).map(pair).collect()
     }
 
     /// Runs in the file.

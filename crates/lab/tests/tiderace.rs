@@ -56,7 +56,7 @@ fn every_controller_shows_every_figure() {
     for controller in controllers() {
         let record = run(&scenario, controller, 1);
         assert_eq!(record.outcome, RunOutcome::Valid, "{controller}");
-        for figure in Figure::ALWAYS {
+        for figure in Figure::always() {
             assert!(record.figures[&figure].value.is_some(), "{controller}: {figure:?} {:?}", record.figures[&figure]);
         }
         assert!((1e6..9.7e6).contains(&value(&record, Figure::Goodput)), "{:?}", record.figures);

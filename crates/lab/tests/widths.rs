@@ -21,7 +21,7 @@ fn record(plan: &Plan, index: usize, scenario: &Scenario, printed: f64) -> Recor
     let contenders = plan.contenders(scenario).unwrap();
     let reading = |figure: Figure| {
         let value = Some(printed / figure.unit().printed().1);
-        (figure, Reading { value, provenance: Provenance::Measured, samples: None, reason: None })
+        (figure, Reading { value, provenance: Provenance::Measured, samples: None, never: None, reason: None })
     };
     Record {
         schema: RECORD_SCHEMA.to_owned(),

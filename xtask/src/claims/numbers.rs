@@ -211,7 +211,7 @@ fn packet_rate() -> Vec<Number> {
         [
             value(Figure::Jitter, "cubic", &point),
             value(Figure::Jitter, "bbr3", &point),
-            value(Figure::DelayP95, "cubic", &point),
+            value(Figure::ArrivedP95, "cubic", &point),
         ]
     });
     cells.collect()

@@ -37,7 +37,7 @@ pub(crate) fn fresh(context: &Context) -> Result<Vec<Row>> {
     let out = out.to_str().context("the target directory is not UTF-8")?;
     let arguments = ["run", "--release", "--", "lab", "run", "mobile", "--all", "--out", out];
     let ended = context.commands.run("fresh-lab", &mut cargo(&arguments), RUN)?.ok()?;
-    let rows = Figure::ALWAYS.iter().filter(|figure| {
+    let rows = Figure::always().filter(|figure| {
         let row = ended.stdout.lines().find(|line| line.starts_with(figure.label()));
         row.is_some_and(|row| row.contains('[') && row.contains(']'))
     });
@@ -55,7 +55,7 @@ pub(crate) fn fresh(context: &Context) -> Result<Vec<Row>> {
             "figures with an interval in its table",
             count(complete),
             "",
-            Target::Exactly(count(Figure::ALWAYS.len())),
+            Target::Exactly(count(Figure::always().count())),
         )
         .detail(format!("{records} file of records")),
     ])

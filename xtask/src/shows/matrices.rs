@@ -21,9 +21,9 @@ use lab::{
     run::{Execution, run_all},
     scenario::{Overrides, Scenario, load, parse},
     selftest::{Fault, calibrate},
-    stats::compare::{MARGIN, Verdict, compare, compare_unpaired},
+    stats::compare::{Pair, Verdict, compare, compare_unpaired},
+    versus::{effect, words},
 };
-use units::Seed;
 
 use super::{
     Context,
@@ -208,19 +208,15 @@ pub(crate) fn truth(_: &Context) -> Result<Vec<Row>> {
     let again = goodputs(own("cubic")?, 1..21)?;
     let other = goodputs(own("newreno")?, 1..21)?;
     let judge = |contender: &[f64], baseline: &[f64]| {
-        let pairs: Vec<(f64, f64)> = contender.iter().copied().zip(baseline.iter().copied()).collect();
-        compare(&pairs, Figure::Goodput.better().context("no direction")?, MARGIN, Seed::from_number(1))
-            .context("no ratio")
+        let pairs: Vec<Pair> = contender.iter().zip(baseline).map(|(own, base)| (Some(*own), Some(*base))).collect();
+        compare(&pairs, &Figure::Goodput.declaration().rule()).context("no pair")
     };
     let is = |what: &str, found: &lab::stats::compare::Comparison, expected: Verdict| {
         Row::new(what, f64::from(u8::from(found.verdict == expected)), "", Target::Exactly(1.0)).detail(format!(
-            "{:?}: x {:.4} [{:.4}, {:.4}] over {} pairs{}",
-            found.verdict,
-            found.ratio.value,
-            found.ratio.low,
-            found.ratio.high,
+            "{} over {} pairs: {}",
+            effect(Figure::Goodput, found),
             found.pairs,
-            found.pairs_needed.map(|needed| format!("; about {needed} would decide")).unwrap_or_default()
+            words(found, None)
         ))
     };
     let few = judge(&other[..4], &base[..4])?;
@@ -258,19 +254,17 @@ pub(crate) fn same(_: &Context) -> Result<Vec<Row>> {
             let records =
                 run_all(&scenario, &[contender], &cells(1, first..first + 60), &Execution::default(), &|_| {});
             for figure in FIGURES {
-                let Some(better) = figure.better() else { continue };
                 let values = records.iter().map(|record| reading(record, figure)).collect::<Result<Vec<_>>>()?;
                 // A 99th percentile of few packets, on the slowest paths: the laboratory names none.
                 let Some(values) = values.into_iter().collect::<Option<Vec<f64>>>() else {
                     refused += 1;
                     continue;
                 };
-                let seed = Seed::from_number(first + figure as u64);
-                let Some(result) = compare_unpaired(&values[..30], &values[30..], better, MARGIN, seed) else {
+                let Some(result) = compare_unpaired(&values[..30], &values[30..], &figure.declaration().rule()) else {
                     continue;
                 };
                 all += 1;
-                covered += usize::from(result.ratio.low <= 1.0 && 1.0 <= result.ratio.high);
+                covered += usize::from(result.difference.covers(0.0));
             }
         }
     }

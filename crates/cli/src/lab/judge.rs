@@ -7,10 +7,13 @@ use std::{
 
 use clap::Parser;
 use lab::{
-    compare::{Change, changes},
-    report::breaches,
-    stats::compare::{MARGIN, Verdict},
+    compare::{Change, Changes, changes},
+    figure::Figure,
+    gate::{Gate, Tolerances, judge},
+    report::wrapped,
+    stats::interval::RUNS_MIN,
     summary::Summary,
+    versus::{Digits, effect, words},
 };
 
 use crate::{
@@ -18,9 +21,11 @@ use crate::{
     stdout::write_out,
 };
 
-/// Compare two files of records of the same scenario.
+/// Compare two files of records of the same scenario, in every figure of its workload.
 ///
-/// Contenders are compared by their names, runs by points and seeds.
+/// Contenders are compared by their names, runs by points and seeds. A change is the median of the ratios, or of the
+/// differences where a ratio has no meaning, with an interval of at least 95 %. Zeros, values that never came (∞) and values
+/// that are unknown take part.
 #[derive(Debug, Parser)]
 pub(super) struct CompareArgs {
     /// Records of before
@@ -34,13 +39,18 @@ pub(super) struct CompareArgs {
     json: bool,
 }
 
-/// Fail when a contender has become worse, or a limit of the scenario does not hold.
+/// Fail when a figure of the workload has become worse or is gone, or a limit of the scenario does not hold.
 ///
-/// Worse means that the whole 95 % interval of the ratio lies beyond the tolerance: chance alone does not fail a build.
+/// Worse means: beyond the tolerance in so many runs that chance alone fails at most one gate in twenty, whatever the number
+/// of figures; with too few seeds for that, in all runs. Figures of which neither more nor less is better fail when they change.
 ///
-/// Exit code 0: it passes. 2: a file cannot be read, or the two are not of one scenario. 99: it fails; also when a limit has
-/// nothing that was measured, or a run is missing or failed.
+/// Exit code 0: it passes. 2: a file cannot be read, the two are not of one scenario, or a tolerance is wrong. 99: it fails;
+/// also when a figure, a contender, a run or what a limit is about is missing, or a run failed.
 #[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace lab gate new.jsonl --baseline good.jsonl
+  tiderace lab gate new.jsonl --baseline good.jsonl --tolerance 5 --tolerance rtt_p95='10 ms'
+  tiderace lab gate new.jsonl --baseline good.jsonl --tolerances gate.toml --json")]
 pub(super) struct GateArgs {
     /// The records to judge
     #[arg(value_name = "RECORDS")]
@@ -48,9 +58,16 @@ pub(super) struct GateArgs {
     /// Records of what is known to be good
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// How much worse is still good, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
-    tolerance: f64,
+    /// How much worse is still good: FIGURE=AMOUNT such as goodput='5 %', rtt_p95='10 ms', residual_loss='0.2 points', or a
+    /// number of per cent for all figures that have ratios; may be given again
+    #[arg(long, value_name = "[FIGURE=]AMOUNT")]
+    tolerance: Vec<String>,
+    /// A TOML file of tolerances, such as `goodput = "5 %"`; those of --tolerance go before
+    #[arg(long, value_name = "FILE")]
+    tolerances: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 fn read(path: &Path) -> Result<Summary, Failure> {
@@ -59,102 +76,137 @@ fn read(path: &Path) -> Result<Summary, Failure> {
     })
 }
 
-fn between(before: &Summary, after: &Summary, margin: f64) -> Result<Vec<Change>, Failure> {
-    changes(before, after, margin).map_err(|reason| {
+/// Adds to what is wrong how to put it right.
+fn of_one_scenario<T>(found: Result<T, String>) -> Result<T, Failure> {
+    found.map_err(|reason| {
         Failure::new(reason).hint("compare records of the same scenario; only seeds and contenders may differ")
     })
 }
 
-fn line(change: &Change) -> String {
-    let ratio = change.ratio;
-    let verdict = match change.verdict {
-        Verdict::Better => "better".to_owned(),
-        Verdict::Worse => "worse".to_owned(),
-        Verdict::Equivalent => "equivalent".to_owned(),
-        Verdict::Undecided => match change.needed {
-            Some(needed) if needed <= 1_000 => format!("undecided; about {needed} runs of each would decide"),
-            _ => "undecided".to_owned(),
-        },
-    };
-    format!(
-        "{:<24} {:<18} x {:.4} [{:.4}, {:.4}]  {verdict}{}\n",
-        change.contender,
-        change.figure.trim(),
-        ratio.value,
-        ratio.low,
-        ratio.high,
-        if change.identical { " (every run identical)" } else { "" }
-    )
+/// A table for each contender: what was, what is, and what follows.
+fn table(changes: &[Change], shown: &dyn Fn(&Change) -> bool) -> String {
+    let mut output = String::new();
+    let mut contender = None;
+    for change in changes.iter().filter(|change| shown(change)) {
+        let Some(figure) = change.figure() else { continue };
+        if contender != Some(&change.contender) {
+            contender = Some(&change.contender);
+            output += &format!("{}\n", change.contender);
+        }
+        let (unit, scale) = figure.unit().printed();
+        let value = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| Digits(value * scale).short());
+        let (label, medians) = (figure.label().trim(), [value(change.before), value(change.after)].join(" → "));
+        let words = if change.identical { "identical".to_owned() } else { words(&change.result, change.presupposes) };
+        let size = if change.identical { String::new() } else { effect(figure, &change.result) };
+        let line = format!("  {label:<18} {:<23} {size}", format!("{medians} {unit}"));
+        // Words of a line stay together where they fit: effect and verdict may go to the next one.
+        output += &wrapped(&format!("{}  {words}", line.trim_end()), 21);
+    }
+    output
+}
+
+/// What the tables say, and what is gone.
+fn legend(found: &Changes) -> String {
+    let identical = found.changes.iter().filter(|change| change.identical).count();
+    let mut output = String::new();
+    for lost in &found.lost {
+        let label = Figure::from_key(lost.figure).map_or(lost.figure, |figure| figure.label().trim());
+        let (gone, before) = (lost.gone, lost.before);
+        output +=
+            &wrapped(&format!("{}: {label} has no value in {gone} of {before} runs that had one", lost.contender), 2);
+    }
+    if identical > 0 {
+        output += &format!("{identical} figures are identical in every run.\n");
+    }
+    output
+        + &wrapped(
+            "Medians before → after; the median over the runs of after / before, or of the difference where a ratio has no \
+         meaning, with its interval of at least 95\u{a0}%. Equivalent: no difference that matters (see docs/lab.md).",
+            0,
+        )
 }
 
 pub(super) fn compare(args: &CompareArgs) -> Result<ExitCode, Failure> {
     let (before, after) = (read(&args.before)?, read(&args.after)?);
-    let changes = between(&before, &after, MARGIN)?;
+    let found = of_one_scenario(changes(&before, &after, &|figure| figure.declaration().rule()))?;
     if args.json {
-        let json = serde_json::to_string_pretty(&changes).map_err(|error| Failure::new(format_args!("{error}")))?;
-        write_out(&(json + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return write_json(&found).map(|()| ExitCode::SUCCESS);
     }
-    let mut output = format!("{} against {}\n\n", args.after.display(), args.before.display());
-    changes.iter().for_each(|change| output += &line(change));
-    output += &format!(
-        "\nGeometric mean of after / before with its 95 % bootstrap interval; equivalent within {:.0} %.\n",
-        MARGIN * 100.0
-    );
-    write_out(&output)?;
+    let title = format!("{} against {}", args.after.display(), args.before.display());
+    let all_identical = found.changes.iter().all(|change| change.identical);
+    let table = if all_identical {
+        "Nothing has changed: every run is identical in every figure.\n".to_owned()
+    } else {
+        table(&found.changes, &|change| !change.identical)
+    };
+    write_out(&format!("{}\n{table}\n{}", wrapped(&title, 2), legend(&found)))?;
     Ok(ExitCode::SUCCESS)
 }
 
+fn write_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).map_err(|error| Failure::new(format_args!("{error}")))?;
+    write_out(&(json + "\n"))
+}
+
+/// The tolerances of the file and of the options.
+fn tolerances(args: &GateArgs) -> Result<Tolerances, Failure> {
+    let mut tolerances = Tolerances::default();
+    if let Some(path) = &args.tolerances {
+        let wrong = |reason: String| {
+            Failure::new(format_args!("{}: {reason}", path.display())).hint("a line is for example `goodput = \"5 %\"`")
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        tolerances = Tolerances::from_toml(&text).map_err(wrong)?;
+    }
+    for text in &args.tolerance {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.trim(), value.to_owned()),
+            // A bare number is per cent.
+            None => ("all", if text.contains('%') { text.clone() } else { format!("{text} %") }),
+        };
+        tolerances.set(name, &value).map_err(|reason| Failure::new(format_args!("--tolerance: {reason}")))?;
+    }
+    Ok(tolerances)
+}
+
 pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, Failure> {
-    if !(0.0..1_000.0).contains(&args.tolerance) {
-        return Err(Failure::new(format_args!("--tolerance: {} is out of range", args.tolerance)));
-    }
+    let tolerances = tolerances(args)?;
     let after = read(&args.records)?;
-    let mut failed = Vec::new();
-    if after.stored() < after.runs() {
-        failed.push(format!("{} of {} runs are missing", after.runs() - after.stored(), after.runs()));
-    }
-    if let Some(first) = after.failures.first() {
-        failed.push(format!(
-            "{} runs failed; the first: {}, seed {}: {}",
-            after.failures.len(),
-            first.contender,
-            first.seed,
-            first.reason
-        ));
-    }
-    for breach in breaches(&after) {
-        let found = breach
-            .value
-            .map_or_else(|| "nothing was measured".to_owned(), |value| format!("the median is {value} in base units"));
-        failed.push(format!("{}: {}: {found}", breach.limit, breach.place));
-    }
-    let mut output = String::new();
-    if let Some(baseline) = &args.baseline {
-        let before = read(baseline)?;
-        let changes = between(&before, &after, args.tolerance / 100.0)?;
-        for change in &changes {
-            output += &line(change);
-            if change.certainly_worse {
-                failed.push(format!(
-                    "{} {} has become worse by more than {} %",
-                    change.contender,
-                    change.figure.trim(),
-                    args.tolerance
-                ));
-            }
-        }
-        for name in before.contenders.iter().filter(|name| !after.contenders.contains(name)) {
-            failed.push(format!("{name} is in the baseline and not in {}", args.records.display()));
-        }
-    } else if after.manifest.scenario.thresholds.is_empty() {
+    let before = args.baseline.as_deref().map(read).transpose()?;
+    if before.is_none() && after.manifest.scenario.thresholds.is_empty() {
         return Err(Failure::new("there is nothing to judge by: the scenario has no thresholds")
             .hint("give `--baseline FILE`, or add `[[thresholds]]` to the scenario"));
     }
-    for reason in &failed {
-        output += &format!("FAIL  {reason}\n");
+    let gate = of_one_scenario(judge(&after, before.as_ref(), &tolerances))?;
+    let code = if gate.passed { ExitCode::SUCCESS } else { ExitCode::from(GATE) };
+    if args.json {
+        return write_json(&gate).map(|()| code);
     }
-    output += if failed.is_empty() { "The gate passes.\n" } else { "The gate FAILS.\n" };
-    write_out(&output)?;
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(GATE) })
+    write_out(&told(&gate, before.is_some()))?;
+    Ok(code)
+}
+
+/// A gate in words: what has changed, why it fails, and how far it can be trusted.
+fn told(gate: &Gate, against: bool) -> String {
+    let mut output = table(&gate.changes, &|change| !change.identical);
+    if !output.is_empty() {
+        output.push('\n');
+    }
+    for failing in &gate.failing {
+        output += &wrapped(&format!("FAIL  {}", failing.reason), 6);
+    }
+    if against {
+        let identical = gate.changes.iter().filter(|change| change.identical).count();
+        output += &wrapped(&format!("{} figures compared, {identical} identical in every run.", gate.changes.len()), 0);
+        if let Some(needed) = gate.seeds_needed {
+            let pairs = gate.changes.iter().map(|change| change.result.pairs).min().unwrap_or(0);
+            let trust = if pairs < RUNS_MIN {
+                format!("too few seeds to find what is worse: take {needed}, {RUNS_MIN} at least")
+            } else {
+                format!("chance alone may fail this gate: with {needed} seeds at most one in twenty")
+            };
+            output += &wrapped(&format!("Note: {trust}."), 6);
+        }
+    }
+    output + if gate.passed { "The gate passes.\n" } else { "The gate FAILS.\n" }
 }

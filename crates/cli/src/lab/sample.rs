@@ -11,6 +11,7 @@ use lab::{
     plan::Plan,
     report::{MatrixReport, Samples, TimeSeries},
     scenario::{Direction, Scenario},
+    stats::compare::Comparison,
 };
 
 /// Contenders that are shown: more fill a page.
@@ -22,7 +23,11 @@ pub(super) fn samples(report: &MatrixReport, scenario: &Scenario, records: &Path
     let Ok(plan) = Plan::new(scenario.clone()) else { return Samples::default() };
     let far = |point: usize| {
         let verdicts = report.points.get(point).into_iter().flat_map(|row| row.verdicts.iter().flatten());
-        verdicts.map(|result| result.ratio.value.ln().abs()).filter(|far| far.is_finite()).fold(0.0, f64::max)
+        let size = |result: &Comparison| match result.ratio {
+            Some(ratio) => ratio.value.ln().abs(),
+            None => result.difference.value.abs(),
+        };
+        verdicts.map(size).filter(|far| far.is_finite()).fold(0.0, f64::max)
     };
     let point = (0..plan.points().len()).rev().max_by(|a, b| far(*a).total_cmp(&far(*b))).unwrap_or(0);
     let scratch = records.with_extension(format!("qlog-{}", std::process::id()));
@@ -45,7 +50,7 @@ pub(super) fn samples(report: &MatrixReport, scenario: &Scenario, records: &Path
     let place = if levels.is_empty() {
         String::new()
     } else {
-        format!(", at the point where the contenders' goodputs differ most: {}", levels.join(", "))
+        format!(", at the point where the contenders differ most: {}", levels.join(", "))
     };
     let about = format!(
         "The first connection of each contender with seed {}{place}. `tiderace lab replay FILE --run {} --qlog DIR` writes the files \

@@ -5,7 +5,7 @@
 //! start offsets; a single run may not (Floyd & Jacobson's phase effects).
 
 use transport::Profile;
-use units::{Bitrate, Duration, Seed};
+use units::{Bitrate, Duration};
 
 use super::{
     Failed, Finding, centre,
@@ -13,8 +13,9 @@ use super::{
     on_all_cores,
 };
 use crate::stats::{
+    compare::{Rule, Scale, Tolerance, compare_unpaired},
     fairness::jain,
-    interval::{Interval, RESAMPLES, Resampler},
+    interval::Interval,
 };
 
 /// Buffers in bandwidth-delay products.
@@ -119,33 +120,18 @@ pub fn beside(first: &'static str, second: &'static str, effort: Effort) -> Resu
         target: f64::NEG_INFINITY..=100.0 * RISE,
         unit: "points",
         detail: format!(
-            "the largest of four, from {} to {} BDP: difference of the medians over {} start offsets each, bootstrap interval",
+            "the largest of four, from {} to {} BDP: shift between two sets of {} start offsets, interval of Mann and Whitney",
             buffers[0], buffers[1], effort.offsets
         ),
     });
     Ok(findings)
 }
 
-/// By how much the median of `after` lies above that of `before`, with its bootstrap interval.
+/// By how much `after` lies above `before`, with its interval.
 fn rise(before: &[f64], after: &[f64]) -> Interval {
-    let middle = |values: &[f64]| centre(values).map_or(f64::NAN, |(value, _)| value);
-    let mut resampler = Resampler::new(Seed::from_number(1), "rise");
-    let (mut one, mut other) = (vec![0.0; before.len()], vec![0.0; after.len()]);
-    let mut rises: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            resampler.draw(before, &mut one);
-            resampler.draw(after, &mut other);
-            middle(&other) - middle(&one)
-        })
-        .collect();
-    rises.sort_by(f64::total_cmp);
-    let tail = RESAMPLES / 40;
-    Interval {
-        value: middle(after) - middle(before),
-        low: rises[tail],
-        high: rises[RESAMPLES - 1 - tail],
-        coverage: 0.95,
-    }
+    let tolerance = Tolerance { relative: 0.0, absolute: 0.0 };
+    let rule = Rule { better: None, scale: Scale::Difference, tolerance };
+    compare_unpaired(after, before, &rule).map_or(Interval::unbounded(f64::NAN), |result| result.difference)
 }
 
 /// Jain's index of two flows of a kind.

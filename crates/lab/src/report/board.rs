@@ -1,6 +1,6 @@
 //! The headline figures of some contenders side by side: medians over the seeds, and which differences the seeds decide.
 //!
-//! Decisions rest on differences seed by seed, not on ratios, so a value of 0 counts like any other.
+//! Decisions are those of [`crate::stats::compare`], like every other comparison of the laboratory.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,13 @@ use crate::{
     figure::Figure,
     record::{Record, RunOutcome},
     stats::{
-        compare::{Better, MARGIN},
-        interval::{Interval, median_interval},
-        quantile::median,
+        compare::{Better, Pair, Verdict, compare},
+        interval::{Interval, centre},
     },
     summary::Summary,
 };
 
-/// A contender's figures, seed by seed. `None` is a seed without a run that counts.
+/// A contender's figures, seed by seed. `None` is a seed without a run that counts; a figure that is not there is unknown.
 pub(super) type Runs = Vec<Option<BTreeMap<Figure, f64>>>;
 
 /// Headline figures of contenders.
@@ -44,9 +43,9 @@ pub(super) struct Row {
 /// Who is best in a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// These: the best median and those within 3 % of it. All others are worse.
+    /// These: the best median and those within the tolerance of it. All others are worse.
     Leads(Vec<usize>),
-    /// All lie within 3 % of the best median.
+    /// All lie within the tolerance of the best median.
     Even,
     /// The first has the best median; the seeds do not tell the second from it.
     Open(usize, usize),
@@ -61,7 +60,7 @@ pub(super) enum Standing {
     Ahead(Interval),
     /// Worse, likewise.
     Behind,
-    /// The whole interval lies within 3 % of the smaller median.
+    /// No difference that matters.
     Level,
     /// The seeds do not decide.
     Undecided,
@@ -81,7 +80,7 @@ impl Board {
 pub(super) fn runs_of(records: &[&Record], seeds: impl Iterator<Item = u64>, figures: &[Figure]) -> Runs {
     let run = |seed| {
         let record = records.iter().find(|record| record.seed == seed && record.outcome == RunOutcome::Valid)?;
-        let value = |&figure: &Figure| Some((figure, record.figures.get(&figure)?.value?));
+        let value = |&figure: &Figure| Some((figure, record.figures.get(&figure)?.ranked(figure)?));
         Some(figures.iter().filter_map(value).collect())
     };
     seeds.map(run).collect()
@@ -91,9 +90,7 @@ pub(super) fn runs_of(records: &[&Record], seeds: impl Iterator<Item = u64>, fig
 pub(super) fn runs_at(summary: &Summary, (point, contender): (usize, usize), figures: &[Figure]) -> Runs {
     let run = |seed| {
         let value = |figure: Figure| Some((figure, summary.value(point, contender, seed, figure)?));
-        // A run that counts has one figure at least.
-        Figure::all().find_map(value)?;
-        Some(figures.iter().filter_map(|&figure| value(figure)).collect())
+        summary.counts(point, contender, seed).then(|| figures.iter().filter_map(|&figure| value(figure)).collect())
     };
     (0..summary.seeds.len()).map(run).collect()
 }
@@ -105,10 +102,8 @@ fn row(figure: Figure, runs: &[Runs]) -> Row {
 }
 
 fn median_of(runs: &Runs, figure: Figure) -> Option<f64> {
-    let values: Option<Vec<f64>> = runs.iter().flatten().map(|run| run.get(&figure).copied()).collect();
-    let mut values = values?;
-    values.sort_by(f64::total_cmp);
-    median(&values)
+    let values: Vec<Option<f64>> = runs.iter().flatten().map(|run| run.get(&figure).copied()).collect();
+    Some(centre(&values)?.0)
 }
 
 fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, Vec<Standing>) {
@@ -127,11 +122,7 @@ fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, V
     ranked.sort_by(order);
     let best = ranked[0];
     let standings: Vec<Standing> = (runs.iter().enumerate())
-        .map(
-            |(index, other)| {
-                if index == best { Standing::Level } else { standing(figure, better, &runs[best], other) }
-            },
-        )
+        .map(|(index, other)| if index == best { Standing::Level } else { standing(figure, &runs[best], other) })
         .collect();
     let open = ranked.iter().find(|&&index| matches!(standings[index], Standing::Undecided | Standing::Behind));
     let level = || ranked.iter().copied().filter(|&index| standings[index] == Standing::Level);
@@ -144,30 +135,15 @@ fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, V
 }
 
 /// How `first` stands against `second`, seed by seed.
-pub(super) fn standing(figure: Figure, better: Better, first: &Runs, second: &Runs) -> Standing {
-    let mut pairs = Vec::new();
-    for (one, other) in first.iter().zip(second) {
-        let (Some(one), Some(other)) = (one, other) else { continue };
-        // Leaving out the seeds on which a figure is missing would choose the runs by their result.
-        let (Some(a), Some(b)) = (one.get(&figure), other.get(&figure)) else { return Standing::Undecided };
-        pairs.push((*a, *b));
-    }
-    let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
-    let Some(interval) = median_interval(&differences, 0.95) else { return Standing::Undecided };
-    let size = |values: Vec<f64>| {
-        let mut values = values;
-        values.sort_by(f64::total_cmp);
-        median(&values).unwrap_or(0.0).abs()
-    };
-    let smaller = size(pairs.iter().map(|pair| pair.0).collect()).min(size(pairs.iter().map(|pair| pair.1).collect()));
-    let margin = MARGIN * smaller;
-    if interval.low >= -margin && interval.high <= margin {
-        return Standing::Level;
-    }
-    match (better, interval.low > 0.0, interval.high < 0.0) {
-        (Better::Higher, true, _) | (Better::Lower, _, true) => Standing::Ahead(interval),
-        (Better::Higher, _, true) | (Better::Lower, true, _) => Standing::Behind,
-        _ => Standing::Undecided,
+pub(super) fn standing(figure: Figure, first: &Runs, second: &Runs) -> Standing {
+    let both = first.iter().zip(second).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));
+    let pairs: Vec<Pair> = both.map(|(one, other)| (one.get(&figure).copied(), other.get(&figure).copied())).collect();
+    let Some(result) = compare(&pairs, &figure.declaration().rule()) else { return Standing::Undecided };
+    match result.verdict {
+        Verdict::Better => Standing::Ahead(result.difference),
+        Verdict::Worse => Standing::Behind,
+        Verdict::Equivalent => Standing::Level,
+        Verdict::Undecided | Verdict::Different => Standing::Undecided,
     }
 }
 
@@ -175,8 +151,10 @@ pub(super) fn standing(figure: Figure, better: Better, first: &Runs, second: &Ru
 mod tests {
     use super::*;
 
+    /// Values in the unit that is printed.
     fn runs(figure: Figure, values: &[f64]) -> Runs {
-        values.iter().map(|value| Some(BTreeMap::from([(figure, *value)]))).collect()
+        let scale = figure.unit().printed().1;
+        values.iter().map(|value| Some(BTreeMap::from([(figure, *value / scale)]))).collect()
     }
 
     fn outcome(figure: Figure, contenders: &[&[f64]]) -> Outcome {
@@ -198,17 +176,20 @@ mod tests {
         once[2] = 11.0;
         assert_eq!(outcome(Figure::Goodput, &[&low, &once]), Outcome::Open(1, 0));
         assert_eq!(outcome(Figure::Goodput, &[&low[..5], &high[..5]]), Outcome::Open(1, 0), "five seeds are too few");
-        assert_eq!(outcome(Figure::LinkLoss, &[&low, &high]), Outcome::None, "no better and worse");
+        assert_eq!(outcome(Figure::Share, &[&low, &high]), Outcome::None, "no better and worse");
     }
 
     #[test]
-    fn zeros_count_like_any_other_value() {
-        let (zero, some) = ([0.0; 6], [0.02, 0.03, 0.02, 0.04, 0.02, 0.03]);
+    fn zeros_and_what_never_came_count_like_any_other_value() {
+        let (zero, some) = ([0.0; 6], [2.0, 3.0, 2.0, 4.0, 2.0, 3.0]);
         assert_eq!(outcome(Figure::ResidualLoss, &[&some, &zero]), Outcome::Leads(vec![1]));
         assert_eq!(outcome(Figure::ResidualLoss, &[&zero, &zero]), Outcome::Even);
         // Dropping the zeros would leave the pairs in which the second is worse.
-        let mixed = [0.0, 0.0, 0.0, 0.0, 0.09, 0.09];
+        let mixed = [0.0, 0.0, 0.0, 0.0, 9.0, 9.0];
         assert_eq!(outcome(Figure::ResidualLoss, &[&some, &mixed]), Outcome::Open(1, 0));
+        let never = [f64::INFINITY; 6];
+        assert_eq!(outcome(Figure::DelayP99, &[&never, &some]), Outcome::Leads(vec![1]));
+        assert_eq!(outcome(Figure::DelayP99, &[&never, &never]), Outcome::Even);
     }
 
     #[test]
@@ -216,12 +197,11 @@ mod tests {
         let figure = Figure::RequestP99;
         let mut holes = runs(figure, &[1.0; 7]);
         holes[3] = Some(BTreeMap::new());
-        let better = figure.better().unwrap();
-        assert_eq!(standing(figure, better, &runs(figure, &[2.0; 7]), &holes), Standing::Undecided);
+        assert_eq!(standing(figure, &runs(figure, &[2.0; 7]), &holes), Standing::Undecided);
         // A run that failed is not there for either.
         holes[3] = None;
-        assert_eq!(standing(figure, better, &runs(figure, &[2.0; 7]), &holes), Standing::Behind);
+        assert_eq!(standing(figure, &runs(figure, &[2.0; 7]), &holes), Standing::Behind);
         let row = &Board::new(vec!["a".into(), "b".into()], &[holes.clone(), holes], &[figure]).rows[0];
-        assert_eq!((row.medians[0], &row.outcome), (Some(1.0), &Outcome::Even));
+        assert_eq!((row.medians[0], &row.outcome), (Some(1e-3), &Outcome::Even));
     }
 }

@@ -9,7 +9,7 @@ use super::{
     headline::{conditions, seeds},
     repair,
     style::{Style, blocks, width, wrap},
-    text::{column_name, decimals, label},
+    text::{column_name, decimals, fixed, label},
     verdict::verdict,
 };
 use crate::{measure::Provenance, selftest::Check};
@@ -26,6 +26,7 @@ pub fn brief(report: &Report, style: Style) -> String {
         cell.provenance == Provenance::Refused && board.rows.iter().any(|row| row.figure.key() == cell.figure)
     });
     legend(&mut out, board, few);
+    never(&mut out, report, &|figure| board.rows.iter().any(|row| row.figure.key() == figure));
     let conditions = conditions(scenario, &|_| false).join(", ");
     let sentence = if board.columns.len() < 2 {
         format!("One contender alone, nobody to compare it with ({conditions}, {}).", seeds(scenario))
@@ -86,7 +87,7 @@ pub(super) fn table(out: &mut String, board: &Board, style: Style) {
         }
         end_line(out);
         for ((row, label), entries) in board.rows.iter().zip(&labels).zip(&body) {
-            let largest = row.medians.iter().copied().flatten().fold(0.0, f64::max);
+            let largest = largest(row.medians.iter().copied().flatten());
             let _ = write!(out, "{label}{}", " ".repeat(first - width(label)));
             for column in block.clone() {
                 let entry = format!("{:>1$}", entries[column], widths[column] - 1 - bar);
@@ -104,22 +105,52 @@ pub(super) fn is_best(row: &Row, column: usize) -> bool {
     matches!(&row.outcome, Outcome::Leads(leaders) if leaders.contains(&column))
 }
 
+/// The largest finite one of some values, whatever their signs.
+pub(super) fn largest(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(f64::abs).filter(|value| value.is_finite()).fold(0.0, f64::max)
+}
+
 /// The medians of a row with the same number of decimals.
 fn entries(row: &Row) -> Vec<String> {
     let scale = row.figure.unit().printed().1;
-    let largest = row.medians.iter().copied().flatten().fold(0.0_f64, |most, value| most.max(value.abs()));
-    let digits = decimals(largest * scale, 0.0);
-    let entry =
-        |value: &Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value * scale));
+    let digits = decimals(largest(row.medians.iter().copied().flatten()) * scale, 0.0);
+    let entry = |value: &Option<f64>| value.map_or_else(|| "–".to_owned(), |value| fixed(value * scale, digits));
     row.medians.iter().map(entry).collect()
+}
+
+/// What the mark says.
+pub(super) const BEST: &str = " * best, or no further from the best than matters (3\u{a0}% for most figures), and every other \
+                               contender is worse with at least 95\u{a0}% confidence (paired by seed).";
+
+/// Percentiles count what never came; how much that was.
+pub(super) fn never(out: &mut String, report: &Report, shown: &dyn Fn(&str) -> bool) {
+    let mut told: Vec<(&str, Vec<String>)> = Vec::new();
+    for column in &report.contenders {
+        // The percentiles of one kind of sample tell of the same ones.
+        let mut samples = Vec::new();
+        for cell in column.figures.iter().filter(|cell| shown(cell.figure)) {
+            let Some((never, all)) = cell.never.filter(|never| !samples.contains(never)) else { continue };
+            samples.push((never, all));
+            let what = cell.figure.rsplit_once('_').map_or(cell.figure, |(what, _)| what);
+            let name = column_name(&column.name, &report.manifest);
+            let text = format!("{name} {never} of {all}");
+            match told.iter_mut().find(|(other, _)| *other == what) {
+                Some((_, texts)) => texts.push(text),
+                None => told.push((what, vec![text])),
+            }
+        }
+    }
+    for (what, texts) in told {
+        let text = format!("Never came, and counts as a {what} longer than any other (∞): {}.", texts.join(", "));
+        *out += &wrap(&text, 2);
+    }
 }
 
 fn legend(out: &mut String, board: &Board, few: bool) {
     let seeds = if board.seeds == 1 { "one seed".to_owned() } else { format!("{} seeds", board.seeds) };
     let mut text = if board.seeds == 1 { "One seed.".to_owned() } else { format!("Medians over {seeds}.") };
     if board.rows.iter().any(|row| matches!(row.outcome, Outcome::Leads(_))) {
-        text += " * best, or within 3\u{a0}% of the best, and every other contender is worse with at least \
-                 95\u{a0}% confidence (paired by seed).";
+        text += BEST;
     }
     if few {
         text += " – too few samples; a longer --duration gives more.";

@@ -1,41 +1,9 @@
-//! Which figures a workload is about, the most important first, and the conditions of a scenario in a few words.
+//! The conditions of a scenario in a few words.
 
 use netem::Loss;
 use units::duration_text::display;
 
-use crate::{
-    figure::Figure,
-    scenario::{Scenario, Workload},
-};
-
-/// The headline figures of a scenario. The first that the runs have decides who wins.
-pub(super) fn headlines(scenario: &Scenario) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    if !scenario.contenders.rivals.is_empty() {
-        figures.extend([Figure::Share, Figure::HarmFirst, Figure::HarmSecond]);
-    }
-    let many = scenario.traffic.connections > 1 || scenario.factors.contains_key("traffic.connections");
-    figures.extend(match scenario.traffic.workload {
-        Workload::Bulk => vec![Figure::Goodput, Figure::RttP95, Figure::LinkLoss],
-        Workload::Requests => {
-            vec![Figure::RequestP99, Figure::RequestP95, Figure::RequestP50, Figure::RequestRate]
-        }
-        Workload::Flows => vec![Figure::FlowP99, Figure::FlowP95, Figure::FlowP50, Figure::FlowsUnfinished],
-        Workload::Page => vec![Figure::FlowP95, Figure::FlowP50, Figure::FlowsUnfinished],
-        Workload::Datagrams | Workload::Messages => {
-            vec![Figure::ResidualLoss, Figure::DelayP99, Figure::DelayP95, Figure::Goodput]
-        }
-        Workload::Video => {
-            vec![Figure::VideoStalled, Figure::VideoRate, Figure::VideoStart, Figure::VideoSwitches]
-        }
-        Workload::Feed => vec![Figure::RequestP95, Figure::RequestP50, Figure::FeedSeen, Figure::FeedWasted],
-    });
-    if many && scenario.traffic.workload == Workload::Bulk {
-        figures.push(Figure::Jain);
-    }
-    figures.push(Figure::Overhead);
-    figures
-}
+use crate::scenario::Scenario;
 
 /// The conditions under which a result was found: connections, RTT, law of loss. `varied` names fields that are not fixed.
 pub(super) fn conditions(scenario: &Scenario, varied: &dyn Fn(&[&str]) -> bool) -> Vec<String> {

@@ -5,14 +5,15 @@ use core::fmt::Write;
 
 use super::{
     Effect, MatrixReport,
-    plain::{OF_RIVALS, label, printed, rivals, state, words},
-    plot::{Axis, Bar, Series, distribution, ellipses, escape, forest, number},
+    plain::{OF_RIVALS, label, plain_name, printed, rivals, state, told},
+    plot::{Axis, Bar, Series, distribution, ellipses, escape, forest},
     series::TimeSeries,
 };
 use crate::{
     figure::Figure,
     scenario::Scenario,
-    stats::compare::{MARGIN, Verdict},
+    stats::{compare::Verdict, interval::RUNS_MIN},
+    versus::{effect, word, words},
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -106,9 +107,8 @@ fn verdict(out: &mut String, report: &MatrixReport) {
     }
     let _ = write!(
         out,
-        "<p class=\"note\">× is the geometric mean of contender / baseline on the same seeds, in brackets its 95 % bootstrap interval{}. <em>Equivalent</em>: the whole interval lies within {:.0} %. <em>Undecided</em>: it does not decide.</p>",
-        if report.size.points > 5 { " over the points" } else { "" },
-        MARGIN * 100.0
+        "<p class=\"note\">x is the median{} of contender / baseline on the same seeds, in brackets its interval of at least 95 %; a difference stands where a ratio has no meaning. <em>Equivalent</em>: no difference that matters, 3 % for most figures. <em>Undecided</em>: the runs do not decide.</p>",
+        if report.size.points >= RUNS_MIN { " over the points" } else { "" },
     );
     out.push_str("<h3>Can it be believed?</h3><ul class=\"state\">");
     for (good, sentence) in state(report) {
@@ -141,11 +141,11 @@ fn class(good: bool, sentence: &str) -> &'static str {
 }
 
 fn sentence(effect: &Effect) -> String {
-    let class = words(effect.verdict);
+    let class = word(effect.result.verdict);
     let tally: usize = effect.tally.iter().sum();
     // With too few seeds every point is undecided, which says nothing about the points.
     let points = if tally > 1 && effect.tally[Verdict::Undecided as usize] < tally {
-        let [better, worse, equivalent, undecided] = effect.tally;
+        let [better, worse, equivalent, undecided, _] = effect.tally;
         format!(
             " <span class=\"note\">by point: {better} better, {worse} worse, {equivalent} equivalent, {undecided} undecided</span>"
         )
@@ -153,11 +153,14 @@ fn sentence(effect: &Effect) -> String {
         String::new()
     };
     format!(
-        "<span class=\"tag {class}\">{class}</span> {} ×{} [{}, {}]{points}",
-        escape(Figure::from_key(effect.figure).map_or(effect.figure, |figure| figure.label().trim())),
-        number(effect.ratio.value),
-        number(effect.ratio.low),
-        number(effect.ratio.high)
+        "<span class=\"tag {class}\">{class}</span> {} {}{}{points}",
+        escape(plain_name(effect.figure)),
+        escape(&told(effect)),
+        effect.presupposes.map_or_else(String::new, |on| format!(
+            ", while {} is {}",
+            escape(plain_name(on.figure)),
+            word(on.verdict)
+        ))
     )
 }
 
@@ -181,7 +184,8 @@ fn across(report: &MatrixReport, contender: usize, figure: Figure) -> Vec<Option
 fn pictures(out: &mut String, report: &MatrixReport) {
     // A delay that somebody feels: in the queue where there is one, else that of the workload.
     let delays = [Figure::QueueDelayP99, Figure::DelayP95, Figure::RequestP95, Figure::RttP95];
-    let present = |figure: &Figure| across(report, 0, *figure).iter().flatten().any(|value| *value > 0.0);
+    let present =
+        |figure: &Figure| across(report, 0, *figure).iter().flatten().any(|value| *value > 0.0 && value.is_finite());
     let Some(delay) = delays.into_iter().find(present) else { return };
     let series: Vec<Series> = report
         .contenders
@@ -231,7 +235,7 @@ fn by_level(out: &mut String, report: &MatrixReport) {
     out.push_str("<section><h2>What the factors change</h2>");
     let figures: Vec<&str> = {
         let mut figures: Vec<&str> = Vec::new();
-        for effect in &report.overall {
+        for effect in &report.by_level {
             if !figures.contains(&effect.figure) {
                 figures.push(effect.figure);
             }
@@ -239,28 +243,37 @@ fn by_level(out: &mut String, report: &MatrixReport) {
         figures
     };
     for (index, figure) in figures.iter().enumerate() {
-        let mut bars = Vec::new();
+        let (mut bars, mut differences) = (Vec::new(), String::new());
         let mut last = None;
         for effect in report.by_level.iter().filter(|effect| effect.figure == *figure) {
             let Some(level) = &effect.level else { continue };
+            let Some(ratio) = effect.result.ratio.filter(|ratio| ratio.value > 0.0) else {
+                let _ = write!(
+                    differences,
+                    "<li>{} {}, {}: {}</li>",
+                    escape(level.0.rsplit('.').next().unwrap_or(&level.0)),
+                    escape(&level.1),
+                    escape(&effect.contender),
+                    sentence(effect)
+                );
+                continue;
+            };
             let series = report.contenders.iter().position(|name| *name == effect.contender).unwrap_or(0);
             bars.push(Bar {
                 label: format!("{} {}", level.0.rsplit('.').next().unwrap_or(&level.0), level.1),
                 series,
-                value: effect.ratio.value,
-                low: effect.ratio.low,
-                high: effect.ratio.high,
+                value: ratio.value,
+                low: ratio.low,
+                high: ratio.high,
                 first: last != Some(&level.0),
             });
             last = Some(&level.0);
         }
-        let title = format!(
-            "{} against {}",
-            Figure::from_key(figure).map_or(*figure, |f| f.label().trim()),
-            report.contenders[0]
-        );
+        let title = format!("{} against {}", plain_name(figure), report.contenders[0]);
         let open = if index == 0 { " open" } else { "" };
-        let _ = write!(out, "<details{open}><summary>{}</summary>{}</details>", escape(&title), forest(&bars, &title));
+        let picture = if bars.is_empty() { String::new() } else { forest(&bars, &title) };
+        let list = if differences.is_empty() { differences } else { format!("<ul class=\"found\">{differences}</ul>") };
+        let _ = write!(out, "<details{open}><summary>{}</summary>{picture}{list}</details>", escape(&title));
     }
     out.push_str("</section>");
 }
@@ -288,7 +301,7 @@ fn table(out: &mut String, report: &MatrixReport) {
     for figure in &figures {
         let _ = write!(out, "<th class=\"n\">{}</th>", escape(&label(figure)));
     }
-    out.push_str("<th>goodput against the baseline</th></tr></thead><tbody>");
+    let _ = write!(out, "<th>{} against the baseline</th></tr></thead><tbody>", escape(plain_name(report.deciding)));
     let mut rows = 0;
     for point in &report.points {
         if rows > ROWS_MAX {
@@ -318,16 +331,10 @@ fn table(out: &mut String, report: &MatrixReport) {
                 let _ = write!(out, "<td class=\"n\">{text}</td>");
             }
             let against = index.checked_sub(1).and_then(|index| point.verdicts[index].as_ref());
-            let text = against.map_or_else(String::new, |result| {
-                let needed = match (result.verdict, result.pairs_needed) {
-                    (Verdict::Undecided, Some(needed)) if needed <= 1_000 => {
-                        format!(", about {needed} seeds would decide")
-                    }
-                    _ => String::new(),
-                };
-                format!("×{} {}{needed}", number(result.ratio.value), words(result.verdict))
+            let text = against.zip(Figure::from_key(report.deciding)).map_or_else(String::new, |(result, figure)| {
+                format!("{} {}", effect(figure, result), words(result, None))
             });
-            let _ = write!(out, "<td>{text}</td></tr>");
+            let _ = write!(out, "<td>{}</td></tr>", escape(&text));
         }
     }
     out.push_str("</tbody></table></div></details>");

@@ -1,72 +1,25 @@
 //! What a matrix says: each further contender against the first, over all points, by the levels of each factor, and point by
 //! point; whether the ranking depends on the law of loss; and whether the laboratory finds differences where there are none.
 
-use serde::Serialize;
-use units::Seed;
+use serde::{Serialize, Serializer};
 
 use crate::{
     figure::Figure,
     selftest::Check,
     stats::{
-        compare::{Comparison, MARGIN, Verdict, compare, compare_unpaired, judge},
+        compare::{Comparison, Pair, Verdict, compare, compare_over_points, compare_unpaired},
         distribution::to_f64,
-        interval::{Interval, RUNS_MIN, mean, mean_interval, median_interval},
+        interval::{RUNS_MIN, centre, extended},
         quantile::median,
     },
     summary::Summary,
+    versus::{Presupposed, name_presupposed},
 };
 
 use super::Failure;
 
 /// Schema of the JSON form.
-pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/1";
-
-/// Figures that contenders are compared by, the most important first.
-const COMPARED: [Figure; 12] = [
-    Figure::Goodput,
-    Figure::FlowP95,
-    Figure::VideoStalled,
-    Figure::VideoRate,
-    Figure::FeedSeen,
-    Figure::ResidualLoss,
-    Figure::DelayP95,
-    Figure::RequestP95,
-    Figure::RttP95,
-    Figure::QueueDelayP99,
-    Figure::Retransmitted,
-    Figure::Reverse,
-];
-
-/// Figures of the table of points.
-const SHOWN: [Figure; 27] = [
-    Figure::Goodput,
-    Figure::FlowP50,
-    Figure::FlowP95,
-    Figure::FlowsUnfinished,
-    Figure::VideoStart,
-    Figure::VideoStalled,
-    Figure::VideoSwitches,
-    Figure::VideoRate,
-    Figure::FeedSeen,
-    Figure::ResidualLoss,
-    Figure::DelayP95,
-    Figure::RequestP50,
-    Figure::RequestP95,
-    Figure::RttP50,
-    Figure::RttP95,
-    Figure::QueueDelayP99,
-    Figure::LinkLoss,
-    Figure::LossSetup,
-    Figure::LossAfter,
-    Figure::LossDelayP95,
-    Figure::Jain,
-    Figure::Memory,
-    Figure::Share,
-    Figure::HarmFirst,
-    Figure::HarmSecond,
-    Figure::HarmDelayFirst,
-    Figure::HarmDelaySecond,
-];
+pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/2";
 
 /// What a matrix says.
 #[derive(Clone, Debug, Serialize)]
@@ -102,6 +55,8 @@ pub struct MatrixReport {
     pub control: Control,
     /// Limits that do not hold.
     pub thresholds: Vec<Breach>,
+    /// Key of the figure that decides who wins.
+    pub deciding: &'static str,
     /// Point by point.
     pub points: Vec<PointRow>,
     /// Runs that failed.
@@ -140,14 +95,14 @@ pub struct Effect {
     pub baseline: String,
     /// Key of the figure.
     pub figure: &'static str,
-    /// Geometric mean of contender / baseline with its interval, over blocks.
-    pub ratio: Interval,
-    /// What follows.
-    pub verdict: Verdict,
-    /// Points, or pairs of runs when there are few points, behind the interval.
-    pub blocks: usize,
+    /// What it says: of the medians of points, or of all pairs of runs when there are few points.
+    #[serde(flatten)]
+    pub result: Comparison,
+    /// The figure that this one presupposes, where that differs too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presupposes: Option<Presupposed>,
     /// Points in which the contender alone is better, worse, equivalent, undecided; counted over all points only.
-    pub tally: [usize; 4],
+    pub tally: [usize; Verdict::COUNT],
 }
 
 /// The order of contenders by goodput for each burst length.
@@ -189,7 +144,7 @@ pub struct PointRow {
     pub levels: Vec<String>,
     /// For each contender its figures: key, median, low, high.
     pub figures: Vec<Vec<Quoted>>,
-    /// For each further contender: its goodput (or residual loss) against the baseline.
+    /// For each further contender: the deciding figure against the baseline.
     pub verdicts: Vec<Option<Comparison>>,
 }
 
@@ -198,11 +153,25 @@ pub struct PointRow {
 pub struct Quoted {
     /// Key of the figure.
     pub figure: &'static str,
-    /// Median, in the base unit.
+    /// Median, in the base unit; `"inf"` where it never came.
+    #[serde(serialize_with = "extended")]
     pub median: f64,
     /// Its 95 % interval, from six seeds on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "ends")]
     pub interval: Option<(f64, f64)>,
+}
+
+/// Two ends, of which either may be infinite.
+#[expect(clippy::ref_option, reason = "serde gives a reference")]
+fn ends<S: Serializer>(ends: &Option<(f64, f64)>, serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeTuple;
+    #[derive(Serialize)]
+    struct End(#[serde(serialize_with = "extended")] f64);
+    let Some((low, high)) = ends else { return serializer.serialize_none() };
+    let mut pair = serializer.serialize_tuple(2)?;
+    pair.serialize_element(&End(*low))?;
+    pair.serialize_element(&End(*high))?;
+    pair.end()
 }
 
 impl MatrixReport {
@@ -239,6 +208,7 @@ impl MatrixReport {
             ranking: ranking(summary),
             control: control(summary),
             thresholds: breaches(summary),
+            deciding: deciding(summary).key(),
             points: all.iter().map(|&point| row(summary, point)).collect(),
             factors,
             failures: summary.failures.clone(),
@@ -268,62 +238,43 @@ fn levels(summary: &Summary, name: &str) -> Vec<String> {
     levels
 }
 
-/// Every further contender against the first, in every figure that both have.
+/// Every further contender against the first: over all points in every figure of the workload, by levels in its headlines.
 fn effects(summary: &Summary, points: &[usize], level: Option<(String, String)>) -> Vec<Effect> {
+    let scenario = &summary.manifest.scenario;
+    let figures = || Figure::of(scenario).filter(|figure| figure.better().is_some());
+    let headlines = Figure::headlines(scenario);
     let mut effects = Vec::new();
     for contender in 1..summary.contenders.len() {
-        for figure in COMPARED {
-            effects.extend(effect(summary, points, contender, figure, level.clone()));
-        }
+        let pairs = |figure| points.iter().map(|&point| summary.pairs(point, (contender, 0), figure)).collect();
+        let results: Vec<(Figure, Comparison, [usize; Verdict::COUNT])> = figures()
+            .filter(|figure| level.is_none() || headlines.contains(figure))
+            .filter_map(|figure| {
+                let (pairs, rule): (Vec<Vec<Pair>>, _) = (pairs(figure), figure.declaration().rule());
+                let mut tally = [0; Verdict::COUNT];
+                if level.is_none() && points.len() > 1 {
+                    let verdicts = pairs.iter().filter_map(|pairs| compare(pairs, &rule));
+                    verdicts.for_each(|result| tally[result.verdict as usize] += 1);
+                }
+                Some((figure, compare_over_points(&pairs, &rule)?, tally))
+            })
+            .collect();
+        let plain: Vec<(Figure, Comparison)> = results.iter().map(|(figure, result, _)| (*figure, *result)).collect();
+        effects.extend(name_presupposed(&plain).zip(&results).map(|((figure, result, presupposes), (.., tally))| {
+            Effect {
+                level: level.clone(),
+                contender: summary.contenders[contender].clone(),
+                baseline: summary.contenders[0].clone(),
+                figure: figure.key(),
+                result,
+                presupposes,
+                tally: *tally,
+            }
+        }));
     }
     effects
 }
 
-fn effect(
-    summary: &Summary,
-    points: &[usize],
-    contender: usize,
-    figure: Figure,
-    level: Option<(String, String)>,
-) -> Option<Effect> {
-    let better = figure.better()?;
-    let seed = Seed::from_number(0).child(figure.key(), contender as u64);
-    // A mean over the seeds of each point: points are what the result is to hold for, seeds are luck.
-    let (mut by_point, mut by_pair, mut tally) = (Vec::new(), Vec::new(), [0; 4]);
-    for &point in points {
-        let pairs = summary.pairs(point, (contender, 0), figure);
-        let logs: Vec<f64> = pairs.iter().filter(|(a, b)| *a > 0.0 && *b > 0.0).map(|(a, b)| (a / b).ln()).collect();
-        if logs.is_empty() {
-            continue;
-        }
-        by_point.push(mean(&logs));
-        by_pair.extend(logs);
-        if level.is_none()
-            && points.len() > 1
-            && let Some(result) = compare(&pairs, better, MARGIN, seed)
-        {
-            tally[result.verdict as usize] += 1;
-        }
-    }
-    let blocks = if by_point.len() >= RUNS_MIN { by_point } else { by_pair };
-    let log = mean_interval(&blocks, 0.95, seed).or_else(|| {
-        let value = *blocks.first()?;
-        Some(Interval { value, low: f64::NEG_INFINITY, high: f64::INFINITY, coverage: 0.95 })
-    })?;
-    let ratio = Interval { value: log.value.exp(), low: log.low.exp(), high: log.high.exp(), coverage: log.coverage };
-    Some(Effect {
-        level,
-        contender: summary.contenders[contender].clone(),
-        baseline: summary.contenders[0].clone(),
-        figure: figure.key(),
-        ratio,
-        verdict: judge(ratio, better, MARGIN, blocks.len()),
-        blocks: blocks.len(),
-        tally,
-    })
-}
-
-/// The order of contenders by their goodput's geometric mean, for each level of the burst length.
+/// The order of contenders by the median of their goodputs' medians, for each level of the burst length.
 fn ranking(summary: &Summary) -> Option<Ranking> {
     const FACTOR: &str = "path.loss-burst";
     if summary.contenders.len() < 2 || !summary.points.first()?.contains_key(FACTOR) {
@@ -334,11 +285,11 @@ fn ranking(summary: &Summary) -> Option<Ranking> {
         .map(|level| {
             let points = || (0..summary.points.len()).filter(|&point| summary.points[point][FACTOR] == level);
             let centre = |contender: usize| {
-                let logs: Vec<f64> = points()
-                    .flat_map(|point| summary.values(point, contender, Figure::Goodput))
-                    .map(|value| value.max(1.0).ln())
-                    .collect();
-                mean(&logs)
+                let medians =
+                    points().filter_map(|point| Some(centre(&summary.values(point, contender, Figure::Goodput))?.0));
+                let mut medians: Vec<f64> = medians.collect();
+                medians.sort_by(f64::total_cmp);
+                median(&medians).unwrap_or(0.0)
             };
             let mut order: Vec<(f64, &String)> =
                 summary.contenders.iter().enumerate().map(|(index, name)| (centre(index), name)).collect();
@@ -359,16 +310,14 @@ fn control(summary: &Summary) -> Control {
         return control;
     }
     for point in 0..summary.points.len() {
-        for figure in COMPARED {
+        for figure in Figure::of(&summary.manifest.scenario) {
             let half = |odd: usize| -> Vec<f64> {
                 let seeds = (0..summary.seeds.len()).filter(|seed| seed % 2 == odd);
                 seeds.filter_map(|seed| summary.value(point, 0, seed, figure)).collect()
             };
-            let Some(better) = figure.better() else { continue };
-            let seed = Seed::from_number(1).child(figure.key(), point as u64);
-            if let Some(result) = compare_unpaired(&half(1), &half(0), better, MARGIN, seed) {
+            if let Some(result) = compare_unpaired(&half(1), &half(0), &figure.declaration().rule()) {
                 control.comparisons += 1;
-                control.covered += usize::from(result.ratio.low <= 1.0 && 1.0 <= result.ratio.high);
+                control.covered += usize::from(result.difference.covers(0.0));
             }
         }
     }
@@ -395,9 +344,9 @@ pub fn breaches(summary: &Summary) -> Vec<Breach> {
         }
         for point in 0..summary.points.len() {
             for &contender in &chosen {
-                let mut values = summary.values(point, contender, figure);
-                values.sort_by(f64::total_cmp);
-                let value = median(&values).filter(|_| values.len() == summary.seeds.len());
+                let values = summary.values(point, contender, figure);
+                let complete = values.len() == summary.seeds.len();
+                let value = centre(&values).filter(|_| complete).map(|(median, _)| median);
                 let holds = value.is_some_and(|value| {
                     least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most)
                 });
@@ -413,21 +362,24 @@ pub fn breaches(summary: &Summary) -> Vec<Breach> {
     breaches
 }
 
+/// The figure that decides who wins: the first headline that has better and worse.
+fn deciding(summary: &Summary) -> Figure {
+    let headlines = Figure::headlines(&summary.manifest.scenario);
+    headlines.into_iter().find(|figure| figure.better().is_some()).unwrap_or(Figure::Goodput)
+}
+
 fn row(summary: &Summary, point: usize) -> PointRow {
     let quoted = |contender: usize, figure: Figure| {
-        let mut values = summary.values(point, contender, figure);
-        values.sort_by(f64::total_cmp);
-        let interval = median_interval(&values, 0.95).map(|interval| (interval.low, interval.high));
-        Some(Quoted { figure: figure.key(), median: median(&values)?, interval })
+        let (median, interval) = centre(&summary.values(point, contender, figure))?;
+        let interval = interval.map(|interval| (interval.low, interval.high));
+        Some(Quoted { figure: figure.key(), median, interval })
     };
-    let figures = (0..summary.contenders.len())
-        .map(|contender| SHOWN.iter().filter_map(|&figure| quoted(contender, figure)).collect());
-    // Offered loads that everybody carries differ in what is missing, not in what arrives.
-    let verdicts = (1..summary.contenders.len()).map(|contender| {
-        let seed = Seed::from_number(2).child("point", (point * 64 + contender) as u64);
-        let pairs = summary.pairs(point, (contender, 0), Figure::Goodput);
-        compare(&pairs, Figure::Goodput.better()?, MARGIN, seed)
+    let figures = (0..summary.contenders.len()).map(|contender| {
+        Figure::of(&summary.manifest.scenario).filter_map(|figure| quoted(contender, figure)).collect()
     });
+    let deciding = deciding(summary);
+    let verdicts = (1..summary.contenders.len())
+        .map(|contender| compare(&summary.pairs(point, (contender, 0), deciding), &deciding.declaration().rule()));
     PointRow {
         levels: summary.points[point].values().cloned().collect(),
         figures: figures.collect(),

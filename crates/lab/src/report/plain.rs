@@ -2,14 +2,18 @@
 
 use core::fmt::Write;
 
-use super::{MatrixReport, matrix::percent, plot::number};
+use super::{Effect, MatrixReport, matrix::percent, plot::number};
 use crate::{
     figure::Figure,
-    stats::compare::{MARGIN, Verdict},
+    stats::interval::RUNS_MIN,
+    versus::{effect, word, words},
 };
 
 /// A value in the unit that people read.
 pub(super) fn printed(figure: &str, value: f64) -> String {
+    if value.is_infinite() {
+        return "∞".to_owned();
+    }
     let scale = Figure::from_key(figure).map_or(1.0, |figure| figure.unit().printed().1);
     number(value * scale)
 }
@@ -23,14 +27,14 @@ pub(super) fn label(figure: &str) -> String {
     }
 }
 
-/// A verdict in words.
-pub(super) fn words(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Equivalent => "equivalent",
-        Verdict::Undecided => "undecided",
-    }
+/// A figure without its unit.
+pub(super) fn plain_name(figure: &str) -> &str {
+    Figure::from_key(figure).map_or(figure, |figure| figure.label().trim())
+}
+
+/// The size of an effect.
+pub(super) fn told(entry: &Effect) -> String {
+    Figure::from_key(entry.figure).map_or_else(String::new, |figure| effect(figure, &entry.result))
 }
 
 /// What decides whether anything else may be believed, in sentences.
@@ -169,10 +173,9 @@ pub fn markdown(report: &MatrixReport) -> String {
         let many = report.size.points > 1;
         let _ = writeln!(
             out,
-            "\n## Against {}\n\nGeometric mean of the ratios{}, 95 % bootstrap interval; equivalent means within {:.0} %.{}\n\n| contender | figure | ratio | verdict |{}\n|---|---|---|---|{}",
+            "\n## Against {}\n\nMedian{} of the ratio, or of the difference where a ratio has no meaning, with its interval of at least 95 %; equivalent means no difference that matters, 3 % for most figures.{}\n\n| contender | figure | effect | verdict |{}\n|---|---|---|---|{}",
             report.contenders.first().map_or("", String::as_str),
-            if many { " over all points" } else { " over the seeds" },
-            MARGIN * 100.0,
+            if report.size.points >= RUNS_MIN { " over the points" } else { " over the seeds" },
             if many {
                 " The last column counts points in which the contender is better / worse / equivalent / undecided."
             } else {
@@ -181,19 +184,17 @@ pub fn markdown(report: &MatrixReport) -> String {
             if many { " points |" } else { "" },
             if many { "---|" } else { "" }
         );
-        for effect in &report.overall {
-            let [better, worse, equivalent, undecided] = effect.tally;
+        for entry in &report.overall {
+            let [better, worse, equivalent, undecided, _] = entry.tally;
             let tally =
                 if many { format!(" {better} / {worse} / {equivalent} / {undecided} |") } else { String::new() };
             let _ = writeln!(
                 out,
-                "| {} | {} | {} [{}, {}] | {} |{tally}",
-                effect.contender,
-                label(effect.figure),
-                number(effect.ratio.value),
-                number(effect.ratio.low),
-                number(effect.ratio.high),
-                words(effect.verdict)
+                "| {} | {} | {} | {} |{tally}",
+                entry.contender,
+                plain_name(entry.figure),
+                told(entry),
+                words(&entry.result, entry.presupposes)
             );
         }
     }
@@ -236,11 +237,11 @@ pub fn markdown(report: &MatrixReport) -> String {
                     });
                     found.map_or_else(
                         || "–".to_owned(),
-                        |effect| format!("{} {}", number(effect.ratio.value), words(effect.verdict)),
+                        |effect| format!("{} {}", told(effect), word(effect.result.verdict)),
                     )
                 })
                 .collect();
-            let _ = writeln!(out, "| {contender} | {} | {} |", label(figure), entries.join(" | "));
+            let _ = writeln!(out, "| {contender} | {} | {} |", plain_name(figure), entries.join(" | "));
         }
     }
     out

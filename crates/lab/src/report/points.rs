@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use super::{
     board::{Board, Outcome, Runs, runs_at},
-    brief::{end_line, is_best, self_test, table},
-    headline::{conditions, headlines, seeds},
+    brief::{BEST, end_line, is_best, largest, self_test, table},
+    headline::{conditions, seeds},
     style::{COLUMNS, Style, blocks, width, wrap},
-    text::{column_name, decimals, label},
+    text::{column_name, decimals, fixed, label},
     verdict::verdict,
 };
 use crate::{
@@ -52,7 +52,7 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     );
     out += &wrap(&runs, 2);
     out.push('\n');
-    let figures = headlines(scenario);
+    let figures = Figure::headlines(scenario);
     let boards: Vec<Board> = (0..cells.rows.len()).map(|row| cells.board(summary, row, &figures)).collect();
     let held = |names: &[&str]| names.iter().any(|name| scenario.factors.contains_key(*name));
     let mut place = conditions(scenario, &held);
@@ -61,7 +61,7 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     if let [board] = boards.as_slice() {
         table(&mut out, board, style);
         out.push('\n');
-        legend(&mut out, board.seeds, "row");
+        legend(&mut out, &boards, board.seeds, "row");
         out += &wrap(&format!("With {place}: {}.", verdict(board)), 0);
     } else {
         let tables = if cells.columns.len() > ABREAST { TABLES.1 } else { TABLES.0 };
@@ -75,7 +75,7 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
             }
             out.push('\n');
         }
-        legend(&mut out, summary.seeds.len(), "point");
+        legend(&mut out, &boards, summary.seeds.len(), "point");
         let won: Vec<String> = shown.iter().map(|figure| tally(&cells, &boards, *figure)).collect();
         let won = if summary.seeds.len() < RUNS_MIN {
             format!("undecided everywhere, because it takes at least {RUNS_MIN} seeds")
@@ -88,15 +88,20 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     out
 }
 
-fn legend(out: &mut String, seeds: usize, what: &str) {
+fn legend(out: &mut String, boards: &[Board], seeds: usize, what: &str) {
     let mut text = if seeds == 1 { "One seed.".to_owned() } else { format!("Medians over {seeds} seeds.") };
     if seeds >= RUNS_MIN {
-        text += &format!(
-            " * best of its {what}, or within 3\u{a0}% of the best, and every other contender is worse with at least \
-             95\u{a0}% confidence (paired by seed)."
-        );
+        text += &BEST.replace(" * best,", &format!(" * best of its {what},"));
     }
     *out += &wrap(&text, 0);
+    if boards
+        .iter()
+        .flat_map(|board| &board.rows)
+        .flat_map(|row| &row.medians)
+        .any(|value| *value == Some(f64::INFINITY))
+    {
+        *out += &wrap("∞ more of them never came than the percentile leaves out.", 2);
+    }
     out.push('\n');
 }
 
@@ -185,12 +190,11 @@ fn comparable(boards: &[Board], figure: Figure) -> bool {
 fn listed(out: &mut String, cells: &Grid, boards: &[Board], figure: Figure, style: Style) {
     let scale = figure.unit().printed().1;
     let rows: Vec<_> = boards.iter().map(|board| board.rows.iter().find(|row| row.figure == figure)).collect();
-    let medians = || rows.iter().flatten().flat_map(|row| row.medians.iter().copied().flatten());
-    let largest = medians().fold(0.0_f64, |most, value| most.max(value.abs()));
-    let digits = decimals(largest * scale, 0.0);
+    let medians = rows.iter().flatten().flat_map(|row| row.medians.iter().copied().flatten());
+    let digits = decimals(largest(medians) * scale, 0.0);
     let entry = |row: usize, column: usize| {
         let median = rows[row].and_then(|row| row.medians[column]);
-        median.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value * scale))
+        median.map_or_else(|| "–".to_owned(), |value| fixed(value * scale, digits))
     };
     let names: Vec<&str> = cells.rows[0].iter().map(|(name, _)| short(name)).collect();
     let head = names.join(", ");

@@ -8,8 +8,7 @@ use units::duration_text::display;
 
 use super::{
     Cell, Report,
-    brief::{end_line, self_test},
-    enough_runs,
+    brief::{end_line, never, self_test},
     headline::seeds,
     style::{Style, blocks, width, wrap},
 };
@@ -18,7 +17,8 @@ use crate::{
     measure::Provenance,
     record::Manifest,
     scenario::{Direction, Scenario, Workload},
-    stats::compare::{MARGIN, Verdict},
+    stats::interval::{RUNS_MIN, RUNS_RECOMMENDED},
+    versus::{effect, words},
 };
 
 /// Prints the report.
@@ -106,16 +106,20 @@ fn entry(cell: Option<&Cell>, unit: Unit) -> String {
     match (cell.median, cell.interval, cell.provenance) {
         (Some(median), Some(interval), _) => {
             let (low, high) = (interval.low * scale, interval.high * scale);
-            let digits = decimals(median * scale, high - low);
-            format!("{:.digits$} [{low:.digits$}, {high:.digits$}]", median * scale)
+            let width = if high.is_finite() { high - low } else { 0.0 };
+            let largest = [median * scale, low].into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
+            let digits = decimals(largest, width);
+            format!("{} [{}, {}]", fixed(median * scale, digits), fixed(low, digits), fixed(high, digits))
         }
-        (Some(median), None, _) => {
-            let digits = decimals(median * scale, 0.0);
-            format!("{:.digits$}", median * scale)
-        }
+        (Some(median), None, _) => fixed(median * scale, decimals(median * scale, 0.0)),
         (None, _, Provenance::Refused) => "too few samples".to_owned(),
         (None, _, _) => "–".to_owned(),
     }
+}
+
+/// A number with so many decimals; `∞` for what never came.
+pub(super) fn fixed(value: f64, digits: usize) -> String {
+    if value == f64::INFINITY { "∞".to_owned() } else { format!("{value:.digits$}") }
 }
 
 /// Decimals so that an interval's width shows two digits, but no value more than four digits in all.
@@ -127,6 +131,9 @@ pub(super) fn decimals(value: f64, width: f64) -> usize {
     usize::try_from(by_width.min(by_value).clamp(0, 4)).unwrap_or(0)
 }
 
+/// What more seeds give.
+const RECOMMENDED: &str = " With 10 seeds one run that goes wrong no longer decides where an interval ends.";
+
 fn notes(out: &mut String, report: &Report) -> fmt::Result {
     let runs = report.contenders.iter().map(|column| column.runs).min().unwrap_or(0);
     let interval = report.contenders.iter().flat_map(|column| &column.figures).find_map(|cell| cell.interval);
@@ -134,13 +141,17 @@ fn notes(out: &mut String, report: &Report) -> fmt::Result {
     match interval {
         Some(interval) => {
             let text = format!(
-                "Median over {runs} seeds, in brackets the interval that covers it with {:.1}\u{a0}% confidence (order \
-                 statistics, at least 95\u{a0}%).",
-                interval.coverage * 100.0
+                "Median of {runs} runs, one for each seed; in brackets the interval that covers the median of all runs with \
+                 {:.1}\u{a0}% confidence, whatever their distribution (order statistics, at least 95\u{a0}%).{}",
+                interval.coverage * 100.0,
+                if runs < RUNS_RECOMMENDED { RECOMMENDED } else { "" }
             );
             *out += &wrap(&text, 0);
         }
-        None => writeln!(out, "Median over {runs} seeds. Intervals need at least 6: try `--seeds 10`.")?,
+        None => writeln!(
+            out,
+            "Median over {runs} seeds: too few. Intervals need at least {RUNS_MIN}: try `--seeds {RUNS_RECOMMENDED}`."
+        )?,
     }
     let cells = || report.contenders.iter().flat_map(|column| &column.figures);
     if cells().any(|cell| cell.provenance == Provenance::Unsupported) {
@@ -149,6 +160,7 @@ fn notes(out: &mut String, report: &Report) -> fmt::Result {
     if let Some(reason) = cells().filter(|cell| cell.median.is_none()).find_map(|cell| cell.reason.as_deref()) {
         *out += &wrap(&format!("too few samples: {reason}; a longer `--duration` gives more."), 0);
     }
+    never(out, report, &|_| true);
     for column in report.contenders.iter().filter(|column| column.connections_lost > 0) {
         let (lost, all) = (column.connections_lost, column.connections);
         *out += &wrap(&format!("{}: {lost} of {all} connections broke off or were never established.", column.name), 2);
@@ -164,25 +176,16 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
             out.push('\n');
             *out += &wrap(&format!("{} compared with {}, seed by seed:", row.contender, row.baseline), 2);
         }
-        let label = Figure::from_key(row.figure).map_or(row.figure, Figure::label);
-        let (ratio, result) = (row.result.ratio, &row.result);
-        write!(out, "  {label:<14} x {:.3}", ratio.value)?;
-        if enough_runs(result.pairs) {
-            write!(out, " [{:.3}, {:.3}]", ratio.low, ratio.high)?;
-        }
-        match (result.verdict, result.pairs_needed) {
-            (Verdict::Better, _) => writeln!(out, "  better")?,
-            (Verdict::Worse, _) => writeln!(out, "  worse")?,
-            (Verdict::Equivalent, _) => writeln!(out, "  equivalent (within {:.0} %)", MARGIN * 100.0)?,
-            (Verdict::Undecided, Some(needed)) if needed > 1_000 => {
-                writeln!(out, "  undecided; more than 1000 seeds would be needed")?;
-            }
-            (Verdict::Undecided, Some(needed)) => writeln!(out, "  undecided; about {needed} seeds would decide")?,
-            (Verdict::Undecided, None) => writeln!(out, "  undecided")?,
-        }
+        let Some(figure) = Figure::from_key(row.figure) else { continue };
+        let (label, effect) = (figure.label().trim(), effect(figure, &row.result));
+        *out += &wrap(&format!("  {label:<18}{effect:<38}  {}", words(&row.result, row.presupposes)), 20);
     }
     if pair.is_some() {
-        *out += &wrap("Geometric mean of the ratios with a 95\u{a0}% bootstrap interval of the paired log-ratio.", 0);
+        *out += &wrap(
+            "Median over the seeds of the ratio, or of the difference where a ratio has no meaning, with the interval of at \
+             least 95\u{a0}% (order statistics). Equivalent: no difference that matters, 3\u{a0}% for most figures.",
+            0,
+        );
     }
     Ok(())
 }

@@ -3,7 +3,11 @@
 use super::board::{Board, Outcome, Row, Standing};
 use crate::{
     figure::{Figure, Unit},
-    stats::{compare::Better, interval::RUNS_MIN},
+    stats::{
+        compare::{Better, Scale},
+        interval::RUNS_MIN,
+    },
+    versus::{Digits, plain},
 };
 
 /// The sentence, without its conditions.
@@ -46,11 +50,12 @@ fn lead(board: &Board, row: &Row, leaders: &[usize]) -> String {
             let names: Vec<&str> = others.iter().map(|&index| board.columns[index].as_str()).collect();
             let are = if others.len() == 1 { "is" } else { "are" };
             format!(
-                "{} wins with {} {}, and {} {are} within 3\u{a0}% of it",
+                "{} wins with {} {}, and {} {are} within {} of it",
                 board.columns[best],
                 label(row),
                 value(row, best),
-                names.join(", ")
+                names.join(", "),
+                margin(row.figure)
             )
         }
         [] => return String::new(),
@@ -65,8 +70,8 @@ fn lead(board: &Board, row: &Row, leaders: &[usize]) -> String {
             let points = if row.figure.unit() == Unit::Share { "points" } else { unit };
             text += &format!(
                 "; the difference is {} to {}{} with {:.0}\u{a0}% confidence",
-                digits(low * scale),
-                digits(high * scale),
+                Digits(low * scale).short(),
+                Digits(high * scale).short(),
                 if points.is_empty() { String::new() } else { format!("\u{a0}{points}") },
                 (interval.coverage * 100.0).floor()
             );
@@ -117,7 +122,27 @@ fn range(row: &Row) -> String {
     let values = || row.medians.iter().copied().flatten();
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
     let (low, high) = (quantity(row.figure, low), quantity(row.figure, high));
-    if low == high { format!("all have {low}") } else { format!("all lie within 3\u{a0}%, from {low} to {high}") }
+    if low == high {
+        format!("all have {low}")
+    } else {
+        format!("all lie within {}, from {low} to {high}", margin(row.figure))
+    }
+}
+
+/// The difference that does not matter, in words.
+fn margin(figure: Figure) -> String {
+    let declaration = figure.declaration();
+    let tolerance = declaration.tolerance;
+    let relative = format!("{}\u{a0}%", plain(tolerance.relative * 100.0));
+    let (unit, scale) = figure.unit().printed();
+    let unit = if figure.unit() == Unit::Share { "points" } else { unit };
+    let absolute = plain(tolerance.absolute * scale);
+    let absolute = if unit.is_empty() { absolute } else { format!("{absolute}\u{a0}{unit}") };
+    match declaration.scale {
+        Scale::Ratio => relative,
+        Scale::Difference => absolute,
+        Scale::Both => format!("{relative} or {absolute}"),
+    }
 }
 
 /// Smaller is better.
@@ -137,18 +162,8 @@ fn value(row: &Row, index: usize) -> String {
 /// A value with its unit, in three digits.
 pub(super) fn quantity(figure: Figure, value: f64) -> String {
     let (unit, scale) = figure.unit().printed();
-    let number = digits(value * scale);
-    if unit.is_empty() { number } else { format!("{number}\u{a0}{unit}") }
-}
-
-/// Three digits that count; four decimals at most.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-fn digits(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let decimals = (2.0 - value.abs().log10().floor()).clamp(0.0, 4.0) as usize;
-    format!("{value:.decimals$}")
+    let number = Digits(value * scale).short();
+    if unit.is_empty() || value.is_infinite() { number } else { format!("{number}\u{a0}{unit}") }
 }
 
 /// `a, b and c`.
@@ -207,6 +222,7 @@ mod tests {
         let few = said(&[("a", 10.0, 50.0), ("b", 12.0, 60.0)], 2);
         assert_eq!(few, "undecided, because 2 seeds decide nothing: it takes at least 6");
         assert!(said(&[("a", 10.0, 50.0)], 6).starts_with("nothing is compared"));
-        assert_eq!((digits(0.0), digits(0.98765), digits(12_345.0)), ("0".into(), "0.988".into(), "12345".into()));
+        let short = |value| Digits(value).short();
+        assert_eq!((short(0.0), short(0.98765), short(12_345.0)), ("0".into(), "0.988".into(), "12345".into()));
     }
 }

@@ -32,7 +32,7 @@ impl Threshold {
     /// Lower and upper limit in the figure's base unit.
     pub fn limits(&self) -> (Option<f64>, Option<f64>) {
         let value =
-            |text: &Option<String>| self.of().zip(text.as_deref()).and_then(|(of, text)| value(of.unit(), text));
+            |text: &Option<String>| self.of().zip(text.as_deref()).and_then(|(of, text)| quantity(of.unit(), text));
         (value(&self.at_least), value(&self.at_most))
     }
 
@@ -52,7 +52,7 @@ impl Threshold {
             return Err(fault(&field, "needs `at-least` or `at-most`"));
         }
         for text in [&self.at_least, &self.at_most].into_iter().flatten() {
-            if value(figure.unit(), text).is_none() {
+            if quantity(figure.unit(), text).is_none() {
                 let example = match figure.unit() {
                     Unit::BitsPerSecond => "5 Mbit/s",
                     Unit::Seconds => "100 ms",
@@ -69,7 +69,7 @@ impl Threshold {
 
 /// A value as people write it, in the base unit.
 #[expect(clippy::cast_precision_loss, reason = "limits, not counts")]
-fn value(unit: Unit, text: &str) -> Option<f64> {
+pub(crate) fn quantity(unit: Unit, text: &str) -> Option<f64> {
     match unit {
         Unit::BitsPerSecond => text.parse::<Bitrate>().ok().map(|rate| rate.as_bps() as f64),
         Unit::Seconds => duration_text::parse(text).ok().map(|span| span.as_secs_f64()),

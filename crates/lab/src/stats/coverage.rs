@@ -102,3 +102,91 @@ pub fn coverage(
     }
     Some(to_f64(covered) / to_f64(rounds))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{
+        compare::{Better, Rule, Scale, Tolerance, compare, compare_unpaired},
+        interval::{RUNS_MIN, median_interval},
+    };
+
+    const ROUNDS: usize = 4_000;
+    /// What is asked. The methods promise 95 %, which so many rounds do not miss by 2 %.
+    const LEAST: f64 = 0.93;
+
+    fn everywhere(promise: impl Fn(Law, usize) -> Option<f64>) {
+        for (law, name) in Law::ALL {
+            for count in [6, 10, 20] {
+                let share = promise(law, count).unwrap_or_else(|| panic!("{name}, {count}: no interval"));
+                assert!(share >= LEAST, "{name}, {count} runs: {share}");
+            }
+            assert_eq!(promise(law, RUNS_MIN - 1), None, "{name}: five runs give an interval");
+        }
+    }
+
+    #[test]
+    fn medians_are_those_of_the_laws() {
+        let mut draws = Draws::new(1);
+        for (law, name) in Law::ALL {
+            let runs = law.runs(100_000, &mut draws);
+            let below = to_f64(runs.iter().filter(|x| **x < law.median()).count()) / 1e5;
+            let above = to_f64(runs.iter().filter(|x| **x > law.median()).count()) / 1e5;
+            assert!(below < 0.505 && above < 0.505, "{name}: {below} {above}");
+        }
+    }
+
+    #[test]
+    fn a_contender_over_its_seeds() {
+        everywhere(|law, count| {
+            coverage(law, count, ROUNDS, 1, |runs| Some(median_interval(runs, 0.95)?.covers(law.median())))
+        });
+    }
+
+    const RULE: Rule = Rule {
+        better: Some(Better::Lower),
+        scale: Scale::Both,
+        tolerance: Tolerance { relative: 0.03, absolute: 0.0 },
+    };
+
+    #[test]
+    fn pairs_that_differ_by_a_law() {
+        everywhere(|law, count| {
+            coverage(law, count, ROUNDS, 2, |runs| {
+                let pairs: Vec<_> = runs.iter().map(|run| (Some(100.0 + run), Some(100.0))).collect();
+                let result = compare(&pairs, &RULE)?;
+                (count >= RUNS_MIN).then(|| result.difference.covers(law.median()))
+            })
+        });
+    }
+
+    #[test]
+    fn sets_that_share_nothing() {
+        everywhere(|law, count| {
+            let mut random = Draws::new(3);
+            let mut covered = 0;
+            for _ in 0..ROUNDS {
+                let own: Vec<f64> = law.runs(count, &mut random).iter().map(|run| run + 3.0).collect();
+                let result = compare_unpaired(&own, &law.runs(count, &mut random), &RULE)?;
+                if result.difference.low == f64::NEG_INFINITY {
+                    return None;
+                }
+                covered += usize::from(result.difference.covers(3.0));
+            }
+            Some(to_f64(covered) / to_f64(ROUNDS))
+        });
+    }
+
+    /// What the laboratory must not go back to: the interval of Student around the mean promises 95 % and keeps half of it.
+    #[test]
+    fn a_mean_has_no_such_interval() {
+        use crate::stats::distribution::student_quantile;
+        let mean = 0.9 * 10.0 + 0.1 * 1.0;
+        let share = coverage(Law::OneBadInTen, 6, ROUNDS, 4, |runs| {
+            let centre = runs.iter().sum::<f64>() / 6.0;
+            let spread = (runs.iter().map(|x| (x - centre).powi(2)).sum::<f64>() / 5.0).sqrt();
+            Some((centre - mean).abs() <= student_quantile(0.975, 5) * spread / 6f64.sqrt())
+        });
+        assert!(share.unwrap() < 0.7, "{share:?}");
+    }
+}

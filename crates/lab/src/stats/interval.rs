@@ -1,39 +1,112 @@
-//! Intervals for one contender over its seeds.
+//! Intervals over the seeds, by ranks: two of the values themselves, chosen so that they enclose the middle with a known
+//! probability whatever the distribution is.
+//!
+//! The target is the median of runs, of every figure. A mean has no interval that keeps its promise with few runs: if one run
+//! in ten goes wrong, half of all sets of six contain no such run, and nothing in them tells of it. Ranks also place what has
+//! no number: a value that never came is longer than any other, and one that is unknown may lie anywhere.
 
-use serde::Serialize;
+use rand_core::RngCore;
+use serde::{Serialize, Serializer};
 use units::{RandomStream, Seed};
 
 use super::{
-    distribution::{normal_cdf, student_quantile, to_f64},
+    distribution::{normal_cdf, to_f64},
     quantile::median,
 };
 
 /// Runs below which no 95 % interval of a median exists: with five, even the whole range covers it only in 93.75 %.
 pub const RUNS_MIN: usize = 6;
 
-/// A value over the seeds with the interval that covers it.
+/// Runs to take: an interval of ten leaves out the most extreme run at either end, that of six has to hold them.
+pub const RUNS_RECOMMENDED: usize = 10;
+
+/// Confidence of the intervals in reports.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// A value over the seeds with the interval that covers it. In JSON an infinite end is the text `"inf"` or `"-inf"`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// The estimate.
+    #[serde(serialize_with = "extended")]
     pub value: f64,
     /// Lower end.
+    #[serde(serialize_with = "extended")]
     pub low: f64,
     /// Upper end.
+    #[serde(serialize_with = "extended")]
     pub high: f64,
     /// Probability with which an interval made this way covers the true value.
     pub coverage: f64,
 }
 
-/// The median of `values` and its order-statistic interval: two of the values themselves, chosen by rank so that they
-/// enclose the true median with at least the probability `confidence`, whatever the distribution.
+impl Interval {
+    /// An estimate of which too few runs say how sure it is.
+    pub const fn unbounded(value: f64) -> Self {
+        Self { value, low: f64::NEG_INFINITY, high: f64::INFINITY, coverage: 1.0 }
+    }
+
+    /// The same of `change` of the value, which must not reverse the order.
+    pub(crate) fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self { value: change(self.value), low: change(self.low), high: change(self.high), coverage: self.coverage }
+    }
+
+    /// Whether `value` lies in it.
+    pub fn covers(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+/// Writes a number, and infinity as text: JSON has no infinite numbers.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn extended<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.is_infinite() {
+        serializer.serialize_str(if *value > 0.0 { "inf" } else { "-inf" })
+    } else {
+        serializer.serialize_f64(*value)
+    }
+}
+
+/// [`extended`] for a value that may not be there.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn extended_option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => extended(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// The median of `values` and its order-statistic interval, which encloses the true median with at least the probability
+/// `confidence`, whatever the distribution. Values may be infinite.
 ///
 /// `None` when there are too few values for such an interval (for 95 %: fewer than [`RUNS_MIN`]).
 pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
-    let mut ascending = values.to_vec();
+    let values: Vec<Option<f64>> = values.iter().copied().map(Some).collect();
+    median_interval_with_unknown(&values, confidence)
+}
+
+/// The median of a figure over its runs, and its interval where there are enough of them. Nothing when a run's value is unknown:
+/// leaving it out would choose the runs by their result.
+pub fn centre(values: &[Option<f64>]) -> Option<(f64, Option<Interval>)> {
+    let mut ascending = values.iter().copied().collect::<Option<Vec<f64>>>()?;
     ascending.sort_by(f64::total_cmp);
-    let (rank, coverage) = median_ranks(ascending.len(), confidence)?;
+    Some((median(&ascending)?, median_interval(&ascending, CONFIDENCE)))
+}
+
+/// [`median_interval`] of values of which some are unknown: the interval encloses what it would be with any values in their place.
+pub fn median_interval_with_unknown(values: &[Option<f64>], confidence: f64) -> Option<Interval> {
+    let mut ascending: Vec<f64> = values.iter().copied().flatten().collect();
+    ascending.sort_by(f64::total_cmp);
+    let unknown = values.len() - ascending.len();
+    let (rank, coverage) = median_ranks(values.len(), confidence)?;
     let value = median(&ascending)?;
-    Some(Interval { value, low: ascending[rank - 1], high: ascending[ascending.len() - rank], coverage })
+    // The unknown ones lie below all others for the lower end, and above them for the upper one.
+    let low = (rank - 1).checked_sub(unknown).map_or(f64::NEG_INFINITY, |index| ascending[index]);
+    let high = ascending.get(values.len() - rank).copied().unwrap_or(f64::INFINITY);
+    Some(Interval { value, low, high, coverage })
 }
 
 /// The rank `k` (from 1) such that the k-th smallest and k-th largest of `count` values enclose the median with at
@@ -53,11 +126,60 @@ pub fn median_ranks(count: usize, confidence: f64) -> Option<(usize, f64)> {
     best
 }
 
-/// Random numbers for resampling.
+/// The rank `k` (from 1) such that the k-th smallest and k-th largest of all differences between `first` and `second` values
+/// enclose the shift between two distributions of one shape (Mann and Whitney; Hodges and Lehmann), and the coverage.
+pub fn shift_ranks(first: usize, second: usize, confidence: f64) -> Option<(usize, f64)> {
+    let pairs = first * second;
+    let tail = (1.0 - confidence) / 2.0;
+    let mut best = None;
+    if first + second > EXACT {
+        // Normal approximation with the correction for continuity.
+        let deviation = (to_f64(pairs) * to_f64(first + second + 1) / 12.0).sqrt();
+        let at_most = |u: usize| normal_cdf((to_f64(u) + 0.5 - to_f64(pairs) / 2.0) / deviation);
+        let (mut low, mut high) = (0, pairs / 2);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if at_most(middle - 1) <= tail { low = middle } else { high = middle - 1 }
+        }
+        return (low > 0).then(|| (low, 1.0 - 2.0 * at_most(low - 1)));
+    }
+    let counts = mann_whitney(first, second);
+    let all: f64 = counts.iter().sum();
+    let mut below = 0.0;
+    for k in 1..=pairs / 2 {
+        below += counts[k - 1] / all;
+        if below > tail {
+            break;
+        }
+        best = Some((k, 1.0 - 2.0 * below));
+    }
+    best
+}
+
+/// Values up to which the distribution of Mann and Whitney's U is counted: its numbers are exact in 53 bits.
+const EXACT: usize = 50;
+
+/// In how many orders of `first` and `second` values U is 0, 1, 2, …: the coefficients of a Gaussian binomial.
+fn mann_whitney(first: usize, second: usize) -> Vec<f64> {
+    let size = first * second + 1;
+    let mut counts = vec![0.0; size];
+    counts[0] = 1.0;
+    for i in 1..=first {
+        for u in (second + i..size).rev() {
+            counts[u] -= counts[u - second - i];
+        }
+        for u in i..size {
+            counts[u] += counts[u - i];
+        }
+    }
+    counts
+}
+
+/// Random numbers for simulations of statistics.
 pub(crate) struct Resampler(RandomStream);
 
 impl Resampler {
-    /// A resampler for one purpose.
+    /// The numbers for one purpose.
     pub(crate) fn new(seed: Seed, purpose: &str) -> Self {
         Self(seed.stream(purpose))
     }
@@ -65,103 +187,13 @@ impl Resampler {
     /// An index below `bound`.
     #[expect(clippy::cast_possible_truncation, reason = "the product shifted right by 64 is below bound")]
     pub(crate) fn index(&mut self, bound: usize) -> usize {
-        use rand_core::RngCore;
         ((u128::from(self.0.next_u64()) * bound as u128) >> 64) as usize
     }
-
-    /// Replaces `sample` by as many draws from `values`, with replacement.
-    pub(crate) fn draw(&mut self, values: &[f64], sample: &mut [f64]) {
-        for slot in sample {
-            *slot = values[self.index(values.len())];
-        }
-    }
-}
-
-/// Resamples behind each bootstrap interval: enough that the ends move by less than a twentieth of its width.
-pub const RESAMPLES: usize = 4_000;
-
-/// The mean of `values` and its bootstrap percentile interval.
-///
-/// The plain percentile interval is too narrow for few values (ten normal ones: 90 % instead of 95 %), because the
-/// resamples have the spread √((n−1)/n)·s and follow the normal instead of Student's distribution. Therefore the
-/// percentiles are moved outwards by exactly that factor, so that for normal values it agrees with the t interval.
-///
-/// `None` for fewer than two values.
-pub fn mean_interval(values: &[f64], confidence: f64, seed: Seed) -> Option<Interval> {
-    let n = values.len();
-    if n < 2 {
-        return None;
-    }
-    let mut resampler = Resampler::new(seed, "bootstrap");
-    let mut sample = vec![0.0; n];
-    let mut means: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            resampler.draw(values, &mut sample);
-            mean(&sample)
-        })
-        .collect();
-    means.sort_by(f64::total_cmp);
-    let tail = (1.0 - confidence) / 2.0;
-    let widened = normal_cdf((to_f64(n) / to_f64(n - 1)).sqrt() * student_quantile(tail, n - 1));
-    Some(Interval {
-        value: mean(values),
-        low: at(&means, widened),
-        high: at(&means, 1.0 - widened),
-        coverage: confidence,
-    })
-}
-
-/// The difference of the means of two independent sets and its bootstrap percentile interval, widened as in [`mean_interval`]
-/// for the smaller set. `None` when a set has fewer than two values.
-pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64, seed: Seed) -> Option<Interval> {
-    let n = a.len().min(b.len());
-    if n < 2 {
-        return None;
-    }
-    let mut resampler = Resampler::new(seed, "bootstrap of two");
-    let (mut one, mut other) = (vec![0.0; a.len()], vec![0.0; b.len()]);
-    let mut differences: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            resampler.draw(a, &mut one);
-            resampler.draw(b, &mut other);
-            mean(&one) - mean(&other)
-        })
-        .collect();
-    differences.sort_by(f64::total_cmp);
-    // Welch: with equal spreads the difference has the degrees of freedom of both sets.
-    let degrees = a.len() + b.len() - 2;
-    let tail = (1.0 - confidence) / 2.0;
-    let widened = normal_cdf((to_f64(n) / to_f64(n - 1)).sqrt() * student_quantile(tail, degrees));
-    Some(Interval {
-        value: mean(a) - mean(b),
-        low: at(&differences, widened),
-        high: at(&differences, 1.0 - widened),
-        coverage: confidence,
-    })
-}
-
-/// The value at the share `share` of ascending values, interpolated between neighbours.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the position lies within the slice")]
-fn at(ascending: &[f64], share: f64) -> f64 {
-    let position = share.clamp(0.0, 1.0) * to_f64(ascending.len() - 1);
-    let below = position.floor() as usize;
-    let above = (below + 1).min(ascending.len() - 1);
-    ascending[below] + (ascending[above] - ascending[below]) * position.fract()
-}
-
-/// The arithmetic mean; 0 without values.
-pub(crate) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / to_f64(values.len().max(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The sum of twelve uniform numbers minus six: as good as normal for this purpose.
-    pub(super) fn normal(resampler: &mut Resampler) -> f64 {
-        (0..12).map(|_| to_f64(resampler.index(1 << 30)) / to_f64(1 << 30)).sum::<f64>() - 6.0
-    }
 
     #[test]
     fn ranks_of_the_literature() {
@@ -176,6 +208,21 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_mann_and_whitney() {
+        // Critical values of U at 5 % on both sides, from the tables: 5 of 36, 23 of 100, 127 of 400; k is one more.
+        for (first, second, critical) in [(6, 6, 5), (6, 10, 11), (10, 10, 23), (20, 20, 127)] {
+            let (k, coverage) = shift_ranks(first, second, 0.95).unwrap();
+            assert_eq!(k, critical + 1, "{first} and {second}");
+            assert!((0.95..0.97).contains(&coverage), "{coverage}");
+        }
+        assert_eq!(mann_whitney(2, 2), [1.0, 1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(shift_ranks(2, 3, 0.95), None);
+        // Where counting ends and the approximation begins, there is no step.
+        let (exact, approximate) = (shift_ranks(25, 25, 0.95).unwrap(), shift_ranks(25, 26, 0.95).unwrap());
+        assert!((to_f64(exact.0) / 625.0 - to_f64(approximate.0) / 650.0).abs() < 0.004, "{exact:?} {approximate:?}");
+    }
+
+    #[test]
     fn ends_are_values_that_were_seen() {
         let values = [9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0];
         let interval = median_interval(&values, 0.95).unwrap();
@@ -183,46 +230,28 @@ mod tests {
     }
 
     #[test]
-    fn median_interval_covers_a_skewed_median() {
-        let mut resampler = Resampler::new(Seed::from_number(7), "coverage");
-        let mut covered = 0;
-        for _ in 0..2_000 {
-            let values: Vec<f64> = (0..10).map(|_| normal(&mut resampler).exp()).collect();
-            let interval = median_interval(&values, 0.95).unwrap();
-            covered += u32::from(interval.low <= 1.0 && 1.0 <= interval.high);
-        }
-        // Exactly 97.85 % is expected; three standard deviations of the count are 1 %.
-        assert!((1_937..=1_977).contains(&covered), "{covered} of 2000");
+    fn what_never_came_and_what_is_unknown_have_ranks() {
+        let mut values: Vec<Option<f64>> = (1..=10).map(|value| Some(f64::from(value))).collect();
+        values[9] = Some(f64::INFINITY);
+        let ends = |values: &[Option<f64>]| {
+            let interval = median_interval_with_unknown(values, 0.95).unwrap();
+            (interval.low, interval.high)
+        };
+        assert_eq!(ends(&values), (2.0, 9.0));
+        values[8] = Some(f64::INFINITY);
+        assert_eq!(ends(&values), (2.0, f64::INFINITY));
+        // An unknown value may be the smallest or the largest.
+        let mut values: Vec<Option<f64>> = (1..=10).map(|value| Some(f64::from(value))).collect();
+        values[4] = None;
+        assert_eq!(ends(&values), (1.0, 10.0));
+        values[5] = None;
+        assert_eq!(ends(&values), (f64::NEG_INFINITY, f64::INFINITY));
+        assert_eq!(median_interval_with_unknown(&[None; 6], 0.95), None);
     }
 
     #[test]
-    fn mean_interval_covers_the_mean() {
-        for n in [6, 10, 30] {
-            let mut resampler = Resampler::new(Seed::from_number(8), "coverage");
-            let mut covered = 0;
-            for round in 0..500 {
-                let values: Vec<f64> = (0..n).map(|_| normal(&mut resampler)).collect();
-                let interval = mean_interval(&values, 0.95, Seed::from_number(round)).unwrap();
-                covered += u32::from(interval.low <= 0.0 && 0.0 <= interval.high);
-            }
-            assert!((460..=492).contains(&covered), "n = {n}: {covered} of 500");
-        }
-    }
-
-    #[test]
-    fn agrees_with_the_t_interval() {
-        let values = [4.1, 5.3, 4.8, 5.9, 5.0, 4.4, 5.6, 4.9, 5.2, 4.7];
-        let spread = (values.iter().map(|x| (x - mean(&values)).powi(2)).sum::<f64>() / 9.0).sqrt();
-        let half = 2.262_157 * spread / 10f64.sqrt();
-        let interval = mean_interval(&values, 0.95, Seed::from_number(1)).unwrap();
-        assert!((interval.high - interval.low - 2.0 * half).abs() < 0.12 * half);
-    }
-
-    #[test]
-    fn same_seed_same_interval() {
-        let values = [1.0, 2.0, 4.0, 8.0];
-        let again = |seed| mean_interval(&values, 0.95, Seed::from_number(seed)).unwrap();
-        assert_eq!(again(1), again(1));
-        assert!(mean_interval(&values[..1], 0.95, Seed::from_number(1)).is_none());
+    fn json_has_words_for_infinity() {
+        let json = serde_json::to_string(&Interval::unbounded(1.5)).unwrap();
+        assert_eq!(json, r#"{"value":1.5,"low":"-inf","high":"inf","coverage":1.0}"#);
     }
 }

@@ -52,12 +52,15 @@ fn rank(count: usize, quantile: f64) -> usize {
 }
 
 /// The median of ascending values: the middle one, or half-way between the middle two. `None` without values.
+///
+/// Half-way between the two infinities is 0.
 pub fn median(ascending: &[f64]) -> Option<f64> {
     let n = ascending.len();
     if n == 0 {
         return None;
     }
-    Some(f64::midpoint(ascending[(n - 1) / 2], ascending[n / 2]))
+    let (low, high) = (ascending[(n - 1) / 2], ascending[n / 2]);
+    Some(if low == f64::NEG_INFINITY && high == f64::INFINITY { 0.0 } else { f64::midpoint(low, high) })
 }
 
 #[cfg(test)]
@@ -90,5 +93,7 @@ mod tests {
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
         assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
+        assert_eq!(median(&[1.0, f64::INFINITY]), Some(f64::INFINITY));
+        assert_eq!(median(&[f64::NEG_INFINITY, f64::INFINITY]), Some(0.0));
     }
 }

@@ -67,6 +67,9 @@ impl Datagrams {
         };
         let reordered = link.reorder.map_or(Duration::ZERO, |reorder| reorder.delay);
         let slowest = link.delay + link.jitter_max() + reordered + queued;
+        // Of messages in order none is missed, if those that are sent again have time to arrive.
+        let in_order = traffic.workload == Workload::Messages;
+        let slowest = if in_order { (6 * slowest).min((spec.end - spec.measure_from) / 4) } else { slowest };
         Self {
             sends,
             size: usize::try_from(size.as_bytes()).unwrap_or(HEAD).max(HEAD),
@@ -76,7 +79,7 @@ impl Datagrams {
             due_until: spec.end.saturating_sub(slowest),
             end: spec.end,
             seen: Vec::new(),
-            in_order: spec.scenario.traffic.workload == Workload::Messages,
+            in_order,
             stream: None,
             rest: BytesMut::new(),
             announced: 0,
