@@ -1,5 +1,6 @@
 //! Every number true: what is compared, watched and booked is what happened. One file for each case.
 
+mod gate;
 mod intervals;
 mod ledgers;
 
@@ -9,6 +10,8 @@ use super::Case;
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
+        case("comparisons", "zeros, what never came and what is unknown take part", gate::comparisons),
+        case("gate", "twelve regressions of twelve figures", gate::measure),
         case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure),
         case(
             "ledgers",
