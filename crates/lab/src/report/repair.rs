@@ -15,6 +15,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
 }
 
 fn note(report: &Report, contender: usize) -> Option<String> {
+    report.manifest.contenders.get(contender)?.parameters.get("fec").filter(|fec| *fec != "off")?;
     let cost = report.cell(contender, Figure::Repair)?.median.filter(|cost| *cost >= WORTH_A_WORD)?;
     let name = |contender: usize| column_name(&report.contenders[contender].name, &report.manifest);
     let spends = format!("{} spends {} of the wire on repair", name(contender), quantity(Figure::Repair, cost));
