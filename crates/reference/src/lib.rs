@@ -1,0 +1,20 @@
+//! Independent references: small programs of another kind than what they check, for tests only.
+//!
+//! | here | what it is compared with |
+//! |---|---|
+//! | [`queue`]: the recursion of Lindley | rate, queue and waits of a link |
+//! | [`bucket`]: the generic cell rate algorithm | the policer's token bucket |
+//! | [`chain`]: shares and runs of a two-state chain, by its transition matrix | laws of loss |
+//! | [`field`]: rank of matrices over GF(256), multiplied bit by bit | which losses the decoder repairs |
+//! | [`window`]: windows packet by packet | NewReno and CUBIC in the simulator |
+//!
+//! The crate depends on nothing, so that a mistake cannot be on both sides. Tests draw their cells from a seed of the day ([`day`]):
+//! comparisons are exact, or allow six standard deviations, or run cells that were all verified, so that no day fails by chance.
+
+pub mod bucket;
+pub mod chain;
+pub mod day;
+pub mod draws;
+pub mod field;
+pub mod queue;
+pub mod window;

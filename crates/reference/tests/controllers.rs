@@ -1,0 +1,85 @@
+//! NewReno and CUBIC in the simulator beside recursions of a few lines, on a path that loses every so manieth packet.
+//!
+//! Simulation and recursion leave nothing to chance, but differ in what the recursion does not have (acknowledgements of two packets,
+//! pacing, the handshake), by an amount that depends on the cell. All cells were verified ([`every_cell_is_within_its_tolerance`]);
+//! a day takes three of them.
+
+use lab::{figure::Figure, record::RunOutcome, run::run_one, scenario::parse, tiderace::contender};
+use netem::{Loss, LossTrace};
+use tiderace_reference::{
+    day,
+    window::{Cubic, NewReno, per_round},
+};
+
+/// Controller, every how manieth packet is lost, round-trip time in milliseconds.
+const CELLS: [(&str, u64, u64); 11] = [
+    ("newreno", 300, 40),
+    ("newreno", 300, 100),
+    ("newreno", 600, 40),
+    ("newreno", 600, 100),
+    ("newreno", 1_200, 60),
+    ("cubic", 300, 20),
+    ("cubic", 600, 20),
+    ("cubic", 2_000, 100),
+    ("cubic", 4_000, 100),
+    ("cubic", 4_000, 200),
+    ("cubic", 8_000, 100),
+];
+
+/// The largest difference of all cells is 3.8 %.
+const TOLERANCE: f64 = 0.06;
+
+/// Packets that arrive in a round trip, in the simulator and by the recursion.
+fn both((controller, period, rtt): (&str, u64, u64)) -> (f64, f64) {
+    let seconds = 60.max(rtt * 600 / 1_000);
+    let mut scenario = parse(
+        &format!(
+            "name = \"reference\"\ntitle = \"r\"\nabout = \"r\"\n[path.down]\nrate = \"400 Mbit/s\"\nqueue = \"40 MB\"\n\
+             delay = \"{half} ms\"\n[traffic]\nworkload = \"bulk\"\nconnections = 1\n[run]\nwarmup = \"20 s\"\n\
+             duration = \"{seconds} s\"\nseeds = 1\n",
+            half = rtt / 2
+        ),
+        "reference",
+    )
+    .unwrap();
+    let text: String = (1..=period).map(|place| if place == period { '1' } else { '0' }).collect();
+    scenario.path.up = Some(scenario.path.down.clone());
+    scenario.path.down.loss = Loss::Trace(LossTrace::parse("every so many", &text).unwrap());
+    let record = run_one(&scenario, contender(controller).unwrap().as_ref(), 1, None);
+    assert_eq!(record.outcome, RunOutcome::Valid);
+    let one = &record.connections[0];
+    let payload = one.stream_bytes_sent.unwrap() as f64 / one.packets_sent.unwrap() as f64;
+    let seconds_of_rtt = rtt as f64 / 1e3;
+    let measured = record.figures[&Figure::Goodput].value.unwrap() / 8.0 * seconds_of_rtt / payload;
+    let rounds = (60.0 / seconds_of_rtt) as u32;
+    let expected = match controller {
+        "newreno" => per_round(&mut NewReno, period, seconds_of_rtt, rounds),
+        _ => per_round(&mut Cubic::new(seconds_of_rtt), period, seconds_of_rtt, rounds),
+    };
+    (measured, expected)
+}
+
+fn compare(cell: (&str, u64, u64)) -> f64 {
+    let (measured, expected) = both(cell);
+    let off = measured / expected - 1.0;
+    println!("{cell:?}: {measured:.2} packets in a round trip, {expected:.2} by the recursion, {:+.1} %", off * 100.0);
+    off
+}
+
+#[test]
+fn three_cells_of_the_day() {
+    let mut draws = day::draws(6);
+    for _ in 0..3 {
+        let cell = draws.one_of(&CELLS);
+        let off = compare(cell);
+        assert!(off.abs() < TOLERANCE, "{cell:?}: {:+.1} %", off * 100.0);
+    }
+}
+
+/// What the days draw from. A minute; run it after a change of a controller: `cargo test -p tiderace-reference -- --ignored`.
+#[test]
+#[ignore = "all cells; days take three of them"]
+fn every_cell_is_within_its_tolerance() {
+    let worst = CELLS.map(|cell| compare(cell).abs()).into_iter().fold(0.0, f64::max);
+    assert!(worst < TOLERANCE, "{:.1} %", worst * 100.0);
+}
