@@ -5,6 +5,7 @@ mod compliance;
 mod dependencies;
 mod flaky;
 mod instructions;
+mod mutants;
 mod shows;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ enum Command {
     Dependencies(dependencies::Args),
     Flaky(flaky::Args),
     Instructions(instructions::Args),
+    Mutants(mutants::Args),
     Shows(shows::Args),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Dependencies(args) => dependencies::run(&args),
         Command::Flaky(args) => flaky::run(&args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Shows(args) => shows::run(&args),
     }
 }

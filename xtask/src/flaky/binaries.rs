@@ -11,12 +11,12 @@ use serde::Deserialize;
 
 /// A test binary.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Binary {
+pub(crate) struct Binary {
     /// PACKAGE::TARGET, where the target of a library is `lib`.
-    pub(super) name: String,
-    pub(super) program: PathBuf,
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
     /// The folder of its package, where cargo would run it.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// What is read of cargo's messages.
@@ -41,7 +41,7 @@ struct Profile {
 }
 
 /// The folder that cargo builds into.
-pub(super) fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
@@ -60,7 +60,7 @@ pub(super) fn build(root: &Path, only: &[String]) -> Result<Vec<Binary>> {
 }
 
 /// The test binaries among cargo's messages.
-fn list(messages: &str) -> Result<Vec<Binary>> {
+pub(crate) fn list(messages: &str) -> Result<Vec<Binary>> {
     let mut found = BTreeSet::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Message = serde_json::from_str(line).with_context(|| format!("cargo said: {line}"))?;

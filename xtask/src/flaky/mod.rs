@@ -3,7 +3,7 @@
 //! A test whose verdict depends on the speed of the machine passes on the desk and fails elsewhere. So each binary runs many
 //! rounds: as it is, beside busy loops, on one core, and with a processor that stands still three quarters of the time.
 
-mod binaries;
+pub(crate) mod binaries;
 mod condition;
 mod round;
 

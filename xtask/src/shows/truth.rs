@@ -3,6 +3,8 @@
 mod gate;
 mod intervals;
 mod ledgers;
+mod mutants;
+mod references;
 
 use super::Case;
 
@@ -10,9 +12,15 @@ use super::Case;
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
+        case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure),
+        case(
+            "references",
+            "links, codes and controllers beside independent programs, cells of the day",
+            references::measure,
+        ),
+        case("mutants", "planted faults, and what catches each; builds a copy of the workspace", mutants::measure),
         case("comparisons", "zeros, what never came and what is unknown take part", gate::comparisons),
         case("gate", "twelve regressions of twelve figures", gate::measure),
-        case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure),
         case(
             "ledgers",
             "books of both ends and of the links, in random simulations and in runs of the lab",
