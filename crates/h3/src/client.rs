@@ -241,7 +241,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
 {
-    let sent = send.body(body, std::future::pending()).await;
+    let sent = send.body(std::pin::pin!(body), std::future::pending()).await;
     if matches!(sent, Err(Error::Body(_))) {
         // What breaks off must not look complete.
         send.reset(Code::REQUEST_CANCELLED);

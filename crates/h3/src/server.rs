@@ -17,9 +17,10 @@
 //! ```
 
 use std::{
+    fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -44,7 +45,7 @@ use crate::{
 pub use crate::body::RequestBody;
 
 /// Limits of a connection's requests.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Bytes that the fields of a request may have (RFC 9114 §4.2.2), which clients are told; a request with more is
     /// answered with 431. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
@@ -61,6 +62,49 @@ pub struct Options {
     pub drain: Duration,
     /// Where it is counted what compression does to fields.
     pub compression: Arc<Compression>,
+    /// Is told of requests that never reach the service.
+    pub refused: Option<Arc<dyn Fn(RefusedRequest) + Send + Sync>>,
+}
+
+/// Why a request whose header section was read does not reach the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusedRequest {
+    /// The header section has more than [`Options::max_fields`] bytes: the client gets a 431.
+    TooLarge,
+    /// The request breaks a rule of HTTP (RFC 9114 §4.1.2): its stream is reset.
+    Malformed,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("max_fields", &self.max_fields).finish_non_exhaustive()
+    }
+}
+
+/// How an exchange ended, in the extensions of its request: `Ok` when all of the response was handed to the stream. Known by the time
+/// that the service, or the body of its response, is dropped, unless that happens with the runtime.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome(Arc<OnceLock<Result<(), Error>>>);
+
+impl Outcome {
+    /// `None` while the exchange goes on.
+    pub fn get(&self) -> Option<&Result<(), Error>> {
+        self.0.get()
+    }
+
+    /// Notes how the exchange ended, once.
+    fn note(&self, result: &Result<(), Error>) {
+        let _ = self.0.set(result.clone());
+    }
+}
+
+impl Options {
+    fn on_refused(&self, why: RefusedRequest) {
+        if let Some(refused) = &self.refused {
+            refused(why);
+        }
+    }
 }
 
 impl Default for Options {
@@ -73,6 +117,7 @@ impl Default for Options {
             max_cancelled: 200,
             drain: Duration::from_secs(30),
             compression: Arc::default(),
+            refused: None,
         }
     }
 }
@@ -319,8 +364,15 @@ where
         return Err(Error::Closed("the fields did not come in time".to_owned()));
     };
     let checked = match head {
-        Ok(head) => head.request().and_then(|request| Ok((promised(request.headers())?, request))),
+        Ok(head) => {
+            let checked = head.request().and_then(|request| Ok((promised(request.headers())?, request)));
+            if checked.is_err() {
+                options.on_refused(RefusedRequest::Malformed);
+            }
+            checked
+        }
         Err(Error::FieldsTooLarge { size, limit }) => {
+            options.on_refused(RefusedRequest::TooLarge);
             // RFC 9114 §4.1.1 RECOMMENDED-1: it hears why
             recv.stop(Code::NO_ERROR);
             too_large(&mut send).await?;
@@ -347,6 +399,8 @@ where
         recv.has_datagrams();
     }
     request.extensions_mut().insert(RequestStreamId(id.0));
+    let outcome = Outcome::default();
+    request.extensions_mut().insert(outcome.clone());
     let is_head = request.method() == http::Method::HEAD;
     let agreement = (request.method() == http::Method::CONNECT).then(|| recv.agreement());
     let request = request.map(|()| RequestBody::new(recv, length));
@@ -360,20 +414,25 @@ where
             response = &mut answer => response,
             () = stopped() => {
                 send.reset(Code::REQUEST_CANCELLED);
-                return Err(Error::Reset(Code::REQUEST_CANCELLED));
+                let ended = Err(Error::Reset(Code::REQUEST_CANCELLED));
+                outcome.note(&ended);
+                return ended;
             }
         }
     };
     let (head, body) = response.into_parts();
+    // In this scope, so that whoever watches the body learns of the outcome before it goes.
+    let mut body = pin!(body);
     if let Some(agreement) = agreement.filter(|_| head.status.is_success()) {
         agreement.seal();
         send.become_tunnel();
     }
     let sent = match send.fields(|| fields::of_response(&head)) {
         Ok(()) if is_head => send.finish().await,
-        Ok(()) => send.body(body, stopped()).await,
+        Ok(()) => send.body(body.as_mut(), stopped()).await,
         Err(error) => Err(error),
     };
+    outcome.note(&sent);
     if sent.is_err() {
         // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete
         send.reset(Code::REQUEST_CANCELLED);

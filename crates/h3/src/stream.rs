@@ -398,12 +398,16 @@ impl Sender {
     ///
     /// # Errors
     /// When the body breaks off, the peer wants no more, or the connection is over.
-    pub(crate) async fn body<B>(&mut self, body: B, given_up: impl Future<Output = ()>) -> Result<(), Error>
+    pub(crate) async fn body<B>(
+        &mut self,
+        mut body: Pin<&mut B>,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<(), Error>
     where
         B: Body<Data = Bytes>,
         B::Error: std::fmt::Display + Send,
     {
-        let (mut body, mut given_up) = (pin!(body), pin!(given_up));
+        let mut given_up = pin!(given_up);
         loop {
             let frame = tokio::select! {
                 biased;

@@ -257,6 +257,7 @@ async fn serve_h3(
         max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
         compression: entrance.shared.compression.clone(),
+        refused: None,
     };
     // It is gone already.
     let Some(memory) = connection.memory_budget() else { return };
