@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Request, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tiderace::{Charge, ConnectionBudget, transport::memory::ITEM_OVERHEAD};
@@ -21,7 +21,10 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use crate::upstream::fields;
+use crate::{
+    observe::{Blamed, Cause, Ending},
+    upstream::fields,
+};
 
 /// Why a body broke off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,10 +37,10 @@ pub(crate) fn full(data: impl Into<Bytes>) -> AnyBody {
     Full::new(data.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// How fast a client has to send content.
+/// How fast a client, or a back end, has to send content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// In each interval of this length that is spent waiting for the client …
+    /// In each interval of this length that is spent waiting for content …
     pub(crate) interval: Duration,
     /// … so many bytes have to come. Once the request is answered one is enough: both may talk for as long as they like.
     pub(crate) progress: u64,
@@ -64,7 +67,10 @@ where
     }
     let answered = Answered::default();
     let wait = Wait { pace, answered: answered.clone(), sleep: None, since: None, spent: Duration::ZERO, came: 0 };
-    let mut request = request.map(|body| Incoming::new(body, Some(wait), memory).boxed_unsync());
+    // A reset with NO_ERROR looks like the end of the content, which it is not (RFC 9113 §8.1).
+    let says_end = request.version() == Version::HTTP_2;
+    let mut request =
+        request.map(|body| Incoming { says_end, ..Incoming::new(body, Some(wait), memory) }.boxed_unsync());
     request.extensions_mut().insert(answered);
     request
 }
@@ -78,42 +84,18 @@ where
     Incoming::new(body, None, memory).boxed_unsync()
 }
 
-/// What became of a request's content on its way to a back end.
-#[derive(Debug, Default)]
-pub(crate) struct Fate {
-    broken: AtomicBool,
-    slow: AtomicBool,
-}
-
-impl Fate {
-    /// The status for a client whose content was malformed, broke off, or came too slowly.
-    pub(crate) fn fault(&self) -> Option<StatusCode> {
-        match (self.slow.load(Ordering::Acquire), self.broken.load(Ordering::Acquire)) {
-            (true, _) => Some(StatusCode::REQUEST_TIMEOUT),
-            (false, true) => Some(StatusCode::BAD_REQUEST),
-            (false, false) => None,
-        }
-    }
-}
-
-/// A client sends its content too slowly.
-#[derive(Debug, thiserror::Error)]
-#[error("the client sends its content too slowly")]
-struct TooSlow;
-
-/// A request's content whose trailers say nothing that only the gateway may say, and whose faults are known to be the client's.
-pub(crate) fn with_fate(body: AnyBody) -> (AnyBody, Option<Arc<Fate>>) {
+/// A request's content whose trailers say nothing that only the gateway may say, and what was wrong with it on its way to a back end.
+pub(crate) fn with_fate(body: AnyBody) -> (AnyBody, Cause) {
+    let fate = Cause::default();
     if body.is_end_stream() {
-        return (body, None);
+        return (body, fate);
     }
-    let fate = Arc::new(Fate::default());
     let noted = fate.clone();
     let body = body.map_err(move |error| {
-        let at = if error.is::<TooSlow>() { &noted.slow } else { &noted.broken };
-        at.store(true, Ordering::Release);
+        noted.note(Ending::of_content(&error));
         error
     });
-    (trailing(body, fields::strip_request_trailers).boxed_unsync(), Some(fate))
+    (trailing(body, fields::strip_request_trailers).boxed_unsync(), fate)
 }
 
 /// A body whose trailers go through `strip`.
@@ -204,7 +186,7 @@ impl Drop for Part {
     }
 }
 
-/// The time that is spent waiting for a client.
+/// The time that is spent waiting for content.
 struct Wait {
     pace: Pace,
     answered: Answered,
@@ -250,11 +232,21 @@ struct Incoming<B> {
     /// What came behind the data that was gathered: trailers, or an error.
     next: Option<Result<Frame<Bytes>, BodyError>>,
     ended: bool,
+    /// The body knows whether its end has come.
+    says_end: bool,
 }
 
 impl<B> Incoming<B> {
     fn new(body: B, wait: Option<Wait>, memory: &ConnectionBudget) -> Self {
-        Self { body, wait, memory: memory.clone(), on_its_way: Arc::default(), next: None, ended: false }
+        Self {
+            body,
+            wait,
+            memory: memory.clone(),
+            on_its_way: Arc::default(),
+            next: None,
+            ended: false,
+            says_end: false,
+        }
     }
 
     /// How much may be gathered. Something always may while nothing is on its way, so that every request goes on.
@@ -308,6 +300,9 @@ where
                     Err(trailers) => this.next = Some(Ok(trailers)),
                 },
                 Poll::Ready(Some(Err(error))) => this.next = Some(Err(error.into())),
+                Poll::Ready(None) if this.says_end && !this.body.is_end_stream() => {
+                    this.next = Some(Err(Blamed::error(Ending::GaveUp, "the client has given its content up")));
+                }
                 Poll::Ready(None) => this.ended = true,
                 Poll::Pending => break,
             }
@@ -328,13 +323,54 @@ where
         }
         if let Some(wait) = &mut this.wait {
             ready!(wait.poll(cx));
-            return Poll::Ready(Some(Err(TooSlow.into())));
+            let what = "the client sends its content too slowly";
+            return Poll::Ready(Some(Err(Blamed::error(Ending::SlowContent, what))));
         }
         Poll::Pending
     }
 
     fn is_end_stream(&self) -> bool {
         self.next.is_none() && (self.ended || self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The content of a response, which has to come at a pace while somebody asks for it.
+struct Paced {
+    body: AnyBody,
+    wait: Wait,
+}
+
+/// Lets the content of a response break off when its back end does not keep the pace.
+pub(crate) fn paced(body: AnyBody, pace: Pace) -> AnyBody {
+    if body.is_end_stream() || pace.interval.is_zero() {
+        return body;
+    }
+    let wait = Wait { pace, answered: Answered::default(), sleep: None, since: None, spent: Duration::ZERO, came: 0 };
+    Paced { body, wait }.boxed_unsync()
+}
+
+impl Body for Paced {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            if let Some(Ok(frame)) = &frame {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                self.wait.on_data(length);
+            }
+            return Poll::Ready(frame);
+        }
+        ready!(self.wait.poll(cx));
+        Poll::Ready(Some(Err(Blamed::error(Ending::Timeout, "the back end sends its content too slowly"))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -388,8 +424,8 @@ struct Watched {
 }
 
 /// Lets a body go when whoever sends it to a client asks for nothing more for `patience`: a stream of HTTP/2 whose client gives no
-/// credit says nothing else.
-pub(crate) fn watched(body: AnyBody, patience: Duration) -> AnyBody {
+/// credit says nothing else. That is noted as the cause.
+pub(crate) fn watched(body: AnyBody, patience: Duration, cause: Cause) -> AnyBody {
     if body.is_end_stream() {
         return body;
     }
@@ -408,6 +444,7 @@ pub(crate) fn watched(body: AnyBody, patience: Duration) -> AnyBody {
                 }
                 watch.body.take()
             };
+            cause.note(Ending::Unread);
             return drop(body);
         }
     });
@@ -542,7 +579,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_asks_for_is_let_go() {
         let (mut say, body) = Channel::<Bytes, BodyError>::new(1);
-        let mut answer = watched(body.boxed_unsync(), Duration::from_secs(10));
+        let mut answer = watched(body.boxed_unsync(), Duration::from_secs(10), Cause::default());
         for _ in 0..3 {
             say.send_data(Bytes::from_static(b"x")).await.unwrap();
             assert!(answer.frame().await.unwrap().is_ok());

@@ -3,7 +3,6 @@
 use std::{
     net::{Ipv6Addr, SocketAddr},
     sync::Arc,
-    time::Instant,
 };
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
@@ -12,10 +11,10 @@ use http_body_util::BodyExt;
 use tiderace::ConnectionBudget;
 
 use crate::{
-    body::{self, Answered, AnyBody, settle, trailing},
+    body::{self, AnyBody, Pace, settle, trailing},
     files::plain,
     generation::{Answers, Generation, Shared, Target},
-    observe::{self, Story},
+    observe::{Cause, Ending, Entry},
     path,
     policy::Course,
     upstream::{
@@ -37,12 +36,16 @@ pub(crate) struct Peer {
     pub(crate) protocol: &'static str,
     /// `alt-svc` for those that came over TCP.
     pub(crate) alt_svc: Option<HeaderValue>,
-    /// When the request came in early data: the connection whose handshake is not complete.
-    pub(crate) early: Option<tiderace::Connection>,
+    /// The connection of HTTP/3.
+    pub(crate) quic: Option<tiderace::Connection>,
+    /// The request came in early data: the handshake is not complete.
+    pub(crate) early: bool,
     /// The way of a QUIC connection through the policies.
     pub(crate) course: Option<Arc<Course>>,
     /// What the client can make this end hold on its connection.
     pub(crate) memory: ConnectionBudget,
+    /// Why this end closes the connection, once it does; QUIC knows by itself.
+    pub(crate) cause: Cause,
 }
 
 /// Bytes that a field holds beside its name and value: its places in two maps, one of which is kept for another try.
@@ -64,48 +67,65 @@ fn busy() -> Response<AnyBody> {
     response
 }
 
-/// Answers a request.
-pub(crate) async fn answer(shared: &Arc<Shared>, mut request: Request<AnyBody>, peer: Peer) -> Response<AnyBody> {
-    let begun = Instant::now();
+/// Answers a request. Its entry in the books is open from here on, whether the future is ever polled or not.
+pub(crate) fn answer(
+    shared: &Arc<Shared>,
+    mut request: Request<AnyBody>,
+    peer: Peer,
+) -> impl Future<Output = Response<AnyBody>> + Send + use<> {
     let generation = shared.current();
+    let mut entry = Entry::begin(shared, &generation.log, &request, &peer);
     if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
         && generation.config.http3.fallback_reports
         && peer.protocol != "h3"
     {
         shared.metrics.fallbacks.count_report(word.as_bytes());
     }
-    let mut story = Story {
-        begun,
-        peer: peer.remote,
-        protocol: peer.protocol,
-        method: request.method().to_string(),
-        host: String::new(),
-        path: request.uri().path_and_query().map_or_else(String::new, |path| path.as_str().to_owned()),
-        route: "none".to_owned(),
-        back_end: None,
-        tries: 0,
-        early: peer.early.is_some(),
-        unvalidated: peer.early.clone().filter(|connection| connection.has_validated_address() != Some(true)),
-        error: None,
-        course: peer.course.clone(),
-    };
-    let alt_svc = peer.alt_svc.clone();
-    let asked = switch::asked(&request);
-    // Until there is an answer.
-    let held = peer.memory.charge(size(&request));
-    let mut response = match find(&generation, &mut request, asked.as_ref(), &mut story) {
-        Ok(_) if held.is_none() => {
-            story.error = Some("the connection holds too much for another request".to_owned());
-            busy()
+    async move {
+        let alt_svc = peer.alt_svc.clone();
+        let asked = switch::asked(&request);
+        // Until there is an answer.
+        let held = peer.memory.charge(size(&request));
+        let answered = match find(&generation, &mut request, asked.as_ref(), &mut entry, &peer) {
+            Ok(_) if held.is_none() => {
+                entry.story.error = Some("the connection holds too much for another request".to_owned());
+                entry.end(Ending::Memory);
+                busy().into()
+            }
+            Ok(target) => respond(&target, request, asked, peer, &mut entry).await,
+            Err((status, ending)) => {
+                entry.end(ending);
+                plain(status).into()
+            }
+        };
+        drop(held);
+        let mut response = match answered {
+            Answered::Whole(response) => entry.around(response),
+            Answered::Tunnel(response, tunnel) => {
+                entry.begin_tunnel(response.status());
+                tokio::spawn(tunnel.carry(entry));
+                response
+            }
+        };
+        if let Some(alt_svc) = alt_svc {
+            response.headers_mut().insert(header::ALT_SVC, alt_svc);
         }
-        Ok(target) => respond(&target, request, asked, peer, &mut story).await,
-        Err(status) => plain(status),
-    };
-    drop(held);
-    if let Some(alt_svc) = alt_svc {
-        response.headers_mut().insert(header::ALT_SVC, alt_svc);
+        response
     }
-    observe::observe(response, story, &generation.log, &shared.metrics)
+}
+
+/// What a client gets.
+enum Answered {
+    /// An answer with its content.
+    Whole(Response<AnyBody>),
+    /// The head of an answer, behind which the connection or stream is a tunnel.
+    Tunnel(Response<AnyBody>, tunnel::Upgraded),
+}
+
+impl From<Response<AnyBody>> for Answered {
+    fn from(response: Response<AnyBody>) -> Self {
+        Self::Whole(response)
+    }
 }
 
 /// Who answers; or why nobody does. From here on the request has the path by which this was decided.
@@ -113,29 +133,32 @@ fn find(
     generation: &Generation,
     request: &mut Request<AnyBody>,
     asked: Option<&Asked>,
-    story: &mut Story,
-) -> Result<Arc<Target>, StatusCode> {
-    let host = host(request).ok_or(StatusCode::BAD_REQUEST)?;
-    story.host.clone_from(&host);
+    entry: &mut Entry,
+    peer: &Peer,
+) -> Result<Arc<Target>, (StatusCode, Ending)> {
+    let malformed = || (StatusCode::BAD_REQUEST, Ending::Malformed);
+    let refused = |status| (status, Ending::Refused);
+    let host = host(request).ok_or_else(malformed)?;
+    entry.story.host.clone_from(&host);
     // RFC 9114 §4.4 SHOULD-3: a gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8)
     if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
-        return Err(StatusCode::METHOD_NOT_ALLOWED);
+        return Err(refused(StatusCode::METHOD_NOT_ALLOWED));
     }
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host.as_str(), |(name, _)| name).trim_end_matches('.').to_ascii_lowercase();
-    let bad = |_| StatusCode::BAD_REQUEST;
-    let path = path::of(request.method(), request.uri()).map_err(bad)?;
-    let target = generation.routes.find_for(&name, &path).map_err(bad)?.cloned().ok_or(StatusCode::NOT_FOUND)?;
+    let path = path::of(request.method(), request.uri()).map_err(|_| malformed())?;
+    let target = generation.routes.find_for(&name, &path).map_err(|_| malformed())?.cloned();
+    let target = target.ok_or_else(|| refused(StatusCode::NOT_FOUND))?;
     if path.path != request.uri().path() {
-        let uri = path::with_path(request.uri(), &path.path).ok_or(StatusCode::BAD_REQUEST)?;
+        let uri = path::with_path(request.uri(), &path.path).ok_or_else(malformed)?;
         *request.uri_mut() = uri;
     }
-    story.route.clone_from(&target.name);
+    entry.story.route.clone_from(&target.name);
     // RFC 9220 §3
     if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, asked)) {
-        return Err(StatusCode::NOT_IMPLEMENTED);
+        return Err(refused(StatusCode::NOT_IMPLEMENTED));
     }
-    if let Some(course) = &story.course {
+    if let Some(course) = &peer.course {
         course.on_route(&target.name);
     }
     Ok(target)
@@ -190,23 +213,24 @@ async fn respond(
     mut request: Request<AnyBody>,
     asked: Option<Asked>,
     peer: Peer,
-    story: &mut Story,
-) -> Response<AnyBody> {
-    if let Some(connection) = &peer.early {
+    entry: &mut Entry,
+) -> Answered {
+    if let Some(connection) = peer.quic.as_ref().filter(|_| peer.early) {
         // RFC 9114 §10.9 MUST-1 (RFC 8470 §3): what may not happen twice waits until the handshake has shown who asks.
         let by_policy = peer.course.as_ref().is_none_or(|course| course.takes_early_data());
         let may_happen_twice = request.method().is_safe() && target.route.early_data && by_policy;
         if !may_happen_twice {
-            story.early = false;
+            entry.story.early = false;
             if connection.established().await.is_err() {
-                return plain(StatusCode::TOO_EARLY);
+                return plain(StatusCode::TOO_EARLY).into();
             }
         }
     }
     let upstream = match &target.answers {
-        Answers::Files(files) => return files.answer(&request),
+        Answers::Files(files) => return files.answer(&request).into(),
         Answers::Upstream(upstream) => upstream,
     };
+    entry.set_fault(Ending::Broken);
     let asked = asked.filter(|asked| is_carried(target, asked));
     // In HTTP/3 the end of a request without content may come in a packet of its own.
     let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
@@ -219,13 +243,14 @@ async fn respond(
     }
     let capsules = asked.as_ref().is_some_and(|asked| asked.has_capsules(request.headers()));
     if capsules && Asked::is_malformed(request.headers()) {
-        return plain(StatusCode::BAD_REQUEST);
+        entry.end(Ending::Malformed);
+        return plain(StatusCode::BAD_REQUEST).into();
     }
     let tunnel = asked.map(|asked| (asked, tunnel::Client::of(&mut request, capsules)));
-    let answered = request.extensions_mut().remove::<Answered>();
+    let answered = request.extensions_mut().remove::<body::Answered>();
     let headers = request.headers_mut();
     fields::strip(headers);
-    fields::introduce(headers, peer.remote.ip(), &story.host, story.early);
+    fields::introduce(headers, peer.remote.ip(), &entry.story.host, entry.story.early);
     if let Some((asked, ..)) = &tunnel {
         asked.ask(&mut request);
     }
@@ -236,45 +261,63 @@ async fn respond(
         Ok(answer) => answer,
         Err(failure) => {
             tracing::debug!("{}", failure.reason);
-            story.error = Some(failure.reason);
-            return if failure.status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(failure.status) };
+            entry.end(failure.ending);
+            entry.story.error = Some(failure.reason);
+            (entry.story.back_end, entry.story.tries) = (Some(failure.back_end), failure.tries);
+            let status = failure.ending.status();
+            return if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into();
         }
     };
     if let Some(answered) = answered {
         answered.set();
     }
-    story.back_end = Some(answer.back_end);
-    story.tries = answer.tries;
+    entry.story.back_end = Some(answer.back_end);
+    entry.story.tries = answer.tries;
     let mut response = answer.response;
+    let bad_gateway = |entry: &mut Entry, why: &str| {
+        entry.end(Ending::Broken);
+        entry.story.error = Some(why.to_owned());
+        plain(StatusCode::BAD_GATEWAY).into()
+    };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some((asked, client)) = tunnel else {
             // It agrees to what nobody has asked for.
-            story.error = Some("the back end switched protocols unasked".to_owned());
-            return plain(StatusCode::BAD_GATEWAY);
+            return bad_gateway(entry, "the back end switched protocols unasked");
         };
         if !asked.is_answered_by(response.headers()) {
-            story.error = Some("the back end switched to another protocol than was asked for".to_owned());
-            return plain(StatusCode::BAD_GATEWAY);
+            return bad_gateway(entry, "the back end switched to another protocol than was asked for");
         }
         let back_end = hyper::upgrade::on(&mut response);
         fields::strip(response.headers_mut());
         asked.answer(&mut response);
-        let body = client.carry(back_end, &peer.memory, answer.place);
-        return response.map(|_| body);
+        return match client {
+            tunnel::Client::Upgraded(client) => {
+                let tunnel = tunnel::Upgraded { client, back_end, place: answer.place };
+                Answered::Tunnel(response.map(|_| body::full("")), tunnel)
+            }
+            tunnel::Client::Stream(client) => {
+                let body = tunnel::carry_stream(*client, back_end, &peer.memory, answer.place);
+                response.map(|_| body).into()
+            }
+        };
     }
     if tunnel.is_some() && !response.status().is_success() {
         switch::strip_refusal(response.headers_mut());
     }
     if tunnel.is_some_and(|(asked, ..)| asked.how == How::Connect) && response.status().is_success() {
         // The client would take it for the beginning of its tunnel (RFC 8441 §4, RFC 9220 §3).
-        story.error = Some("the back end answered a request for another protocol as one for itself".to_owned());
-        return plain(StatusCode::BAD_GATEWAY);
+        return bad_gateway(entry, "the back end answered a request for another protocol as one for itself");
     }
     fields::strip(response.headers_mut());
     // A back end's own services are at its own address.
     response.headers_mut().remove(header::ALT_SVC);
+    let pace = Pace { interval: target.route.content_timeout.0, progress: target.route.content_progress.0 };
     response
-        .map(|body| body::with(trailing(body.map_err(Into::into), fields::strip_trailers).boxed_unsync(), answer.place))
+        .map(|body| {
+            let body = trailing(body.map_err(Into::into), fields::strip_trailers).boxed_unsync();
+            body::with(body::paced(body, pace), answer.place)
+        })
+        .into()
 }
 
 /// Leaves the route's path out of the request's.

@@ -17,7 +17,7 @@ use crate::{
     keys, listen,
     memory::Memory,
     metrics::Metrics,
-    observe::AccessLog,
+    observe::{AccessLog, Cause},
     offers::Offers,
     path,
     policy::{Policies, arms::Arms},
@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) arms: Arms,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
+    /// Why requests end that nothing else ends: the stop of the process.
+    pub(crate) cause: Cause,
     /// What compression does to the fields of HTTP/3.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
@@ -90,7 +92,7 @@ impl Generation {
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
             Some(before) if before.config.log == config.log => before.log.clone(),
-            _ => AccessLog::open(&config.log.access)
+            _ => AccessLog::open(&config.log.access, &keeping.logs)
                 .map_err(|error| format!("cannot open the access log {}: {error}", config.log.access))?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
@@ -164,6 +166,7 @@ impl Shared {
             arms: Arms::default(),
             offers: Offers::default(),
             fallbacks: Arc::default(),
+            cause: Cause::default(),
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }

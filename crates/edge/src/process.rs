@@ -25,6 +25,7 @@ use crate::{
     listen::Listener,
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
+    observe::{Ending, Logs},
     tls::{self, Keeping},
     worker::Workers,
 };
@@ -77,8 +78,25 @@ pub struct Process {
     listeners: Mutex<HashMap<SocketAddr, Listener>>,
     reloading: tokio::sync::Mutex<()>,
     started: Instant,
-    /// The last to go: everything above has tasks on them.
+    /// The last to go but for `_written`: everything above has tasks on them.
     workers: Workers,
+    _written: Written,
+}
+
+/// Waits, when it is dropped, until the lines of all requests are in the access log.
+struct Written(Logs);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        self.0.sync();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // What the workers still have in hand is cut off by their end.
+        self.shared.cause.note(Ending::Drained);
+    }
 }
 
 impl Process {
@@ -97,6 +115,7 @@ impl Process {
         let shared = Arc::new(Shared::new(first, metrics, keeping));
         tokio::spawn(memory::watch(Arc::downgrade(&shared)));
         let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
+        let logs = shared.keeping.logs.clone();
         let this = Arc::new(Self {
             file: file.to_owned(),
             shared,
@@ -104,6 +123,7 @@ impl Process {
             reloading: tokio::sync::Mutex::new(()),
             started: Instant::now(),
             workers,
+            _written: Written(logs),
         });
         if !config.admin.socket.is_empty() {
             let path = Path::new(&config.admin.socket);
@@ -246,6 +266,11 @@ impl Process {
         json!({"arms": self.shared.arms.to_json()})
     }
 
+    /// The metrics, which outlive the gateway: its books can be looked at when everything has ended.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.shared.metrics.clone()
+    }
+
     /// The figures, in Prometheus' text format.
     pub fn figures(&self) -> String {
         let metrics = &self.shared.metrics;
@@ -342,8 +367,10 @@ impl Process {
         };
         let patience = generation.config.drain.0 + Duration::from_secs(3);
         if tokio::time::timeout(patience, all_gone).await.is_err() {
+            self.shared.cause.note(Ending::Drained);
             tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
         }
+        self.shared.keeping.logs.sync();
         if !generation.config.admin.socket.is_empty() {
             let _ = std::fs::remove_file(&generation.config.admin.socket);
         }

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::{
     config,
     listen::{Entrance, Tcp},
+    observe::{Cause, Ending},
     stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
 };
 
@@ -105,7 +106,7 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, mem
         stream::carry_datagrams(connection.clone(), &target);
     }
     let mut drain = std::pin::pin!(entrance.drain());
-    let mut streams = JoinSet::new();
+    let (cause, mut streams) = (Cause::default(), JoinSet::new());
     loop {
         let halves = tokio::select! {
             accepted = connection.accept_bi() => accepted,
@@ -117,11 +118,14 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, mem
             while streams.join_next().await.is_some() {}
             return;
         };
-        streams.spawn(stream::carry(send, recv, who.clone(), "qmux", target.clone(), entrance.clone()));
+        streams.spawn(stream::carry(send, recv, who.clone(), "qmux", target.clone(), entrance.clone(), &cause));
     }
     let patience = entrance.shared.current().config.drain.0;
     let rest = async { while streams.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(patience, rest).await;
+    if tokio::time::timeout(patience, rest).await.is_err() {
+        cause.note(Ending::Drained);
+    }
+    drop(streams);
     connection.close(DRAINED, "");
     connection.gone().await;
 }

@@ -21,8 +21,10 @@ use tokio::{
 
 use crate::{
     config::{self, host_port},
+    generation::Shared,
     listen::Entrance,
-    metrics::ResultLabels,
+    metrics::{ProtocolLabel, ResultLabels},
+    observe::{Cause, Ending},
 };
 
 /// Code of a connection or stream that nobody answers for.
@@ -192,7 +194,7 @@ pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entranc
     }
     carry_datagrams(connection.clone(), target);
     let mut drain = std::pin::pin!(entrance.drain());
-    let mut streams = tokio::task::JoinSet::new();
+    let (cause, mut streams) = (Cause::default(), tokio::task::JoinSet::new());
     loop {
         let halves = tokio::select! {
             accepted = connection.accept_bi() => accepted,
@@ -202,7 +204,7 @@ pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entranc
         // The connection is over, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
         let who = Introduction::of(connection, entrance.local);
-        streams.spawn(carry(send, recv, who, "stream", target.clone(), entrance.clone()));
+        streams.spawn(carry(send, recv, who, "stream", target.clone(), entrance.clone(), &cause));
     }
     let patience = entrance.shared.current().config.drain.0;
     let rest = async {
@@ -211,7 +213,10 @@ pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entranc
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let _ = tokio::time::timeout(patience, rest).await;
+    if tokio::time::timeout(patience, rest).await.is_err() {
+        cause.note(Ending::Drained);
+    }
+    drop(streams);
     connection.close(DRAINED, b"");
 }
 
@@ -229,17 +234,53 @@ pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<Ta
     });
 }
 
-/// Carries one stream, and counts what became of it.
-pub(crate) async fn carry(
-    send: impl Outgoing,
-    recv: impl Incoming,
+/// A stream in the books. Dropped, it is counted by its result.
+struct Entry {
+    shared: Arc<Shared>,
+    protocol: &'static str,
+    result: Option<&'static str>,
+    /// Why this end lets all streams of the connection go, once it does.
+    cause: Cause,
+}
+
+impl Entry {
+    fn begin(shared: &Arc<Shared>, protocol: &'static str, cause: &Cause) -> Self {
+        let label = ProtocolLabel { protocol };
+        shared.metrics.streams_begun.get_or_create(&label).inc();
+        shared.metrics.streams_in_flight.get_or_create(&label).inc();
+        Self { shared: shared.clone(), protocol, result: None, cause: cause.clone() }
+    }
+
+    fn end(mut self, result: &'static str) {
+        self.result = Some(result);
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let (metrics, protocol) = (&self.shared.metrics, self.protocol);
+        let drained = self.cause.get().or_else(|| self.shared.cause.get()).map(Ending::reason);
+        let result = self.result.or(drained).unwrap_or("lost");
+        metrics.streams.get_or_create(&ResultLabels { protocol, result }).inc();
+        metrics.streams_in_flight.get_or_create(&ProtocolLabel { protocol }).dec();
+    }
+}
+
+/// Carries one stream. Its entry in the books is open from here on, whether the future is ever polled or not.
+pub(crate) fn carry<S: Outgoing, R: Incoming>(
+    send: S,
+    recv: R,
     who: Introduction,
     protocol: &'static str,
     target: Arc<Target>,
     entrance: Entrance,
-) {
-    let result = stream(send, recv, who, &target, &entrance).await;
-    entrance.shared.metrics.streams.get_or_create(&ResultLabels { protocol, result }).inc();
+    cause: &Cause,
+) -> impl Future<Output = ()> + Send + use<S, R> {
+    let entry = Entry::begin(&entrance.shared, protocol, cause);
+    async move {
+        let result = stream(send, recv, who, &target, &entrance).await;
+        entry.end(result);
+    }
 }
 
 /// Carries one stream; says what became of it.

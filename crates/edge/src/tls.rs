@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     files::Store,
     keys::{self, Strikes},
+    observe::Logs,
 };
 
 /// Certificates cannot be used.
@@ -118,6 +119,7 @@ pub(crate) struct Keeping {
     pub(crate) captures: Arc<Captures>,
     pub(crate) challenges: Arc<Challenges>,
     pub(crate) files: Arc<Store>,
+    pub(crate) logs: Logs,
 }
 
 impl Keeping {
@@ -130,6 +132,7 @@ impl Keeping {
             captures: Arc::default(),
             challenges: Arc::default(),
             files: Arc::default(),
+            logs: Logs::default(),
         })
     }
 }

@@ -329,6 +329,18 @@ async fn floods_of_http2_frames_from_a_back_end_end_with_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_end_of_http2_that_is_gone_without_a_word_is_left() {
+    // It takes what it gets, answers no PING, and has all the time in the world.
+    let gone = Hostile::start(once(frame(4, 0, 0, b""))).await;
+    let config = format!("[[route]]\nto = \"h2c://{}\"\ntimeout = \"1 h\"\nretries = 0\n", gone.address);
+    let site = Site::start("gone-h2", &config);
+    let (_endpoint, mut h3) = site.h3().await;
+    let answer = site::within(h3.send(get("https://localhost/"))).await.unwrap();
+    assert_eq!(answer.status(), 502);
+    site::within(gone.is_left_alone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn protocols_are_what_was_agreed_on() {
     let back_end = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = back_end.local_addr().unwrap();
@@ -419,12 +431,8 @@ async fn addresses_have_one_name_over_both_families() {
     let mut names = Vec::new();
     for address in ["127.0.0.1", "::1"] {
         let address = SocketAddr::new(address.parse().unwrap(), port);
-        let site = Site {
-            directory: Directory::new("unused"),
-            process: process.clone(),
-            certificate: certificate.clone(),
-            address,
-        };
+        let books = site::books::Books::of(&process, None);
+        let site = Site { address, ..Site::of(process.clone(), certificate.clone(), books, Directory::new("unused")) };
         let (_endpoint, mut h3) = site.h3().await;
         let mut h2 = site.h2().await;
         for literal in ["localhost", "[::1]:443", "127.0.0.1"] {

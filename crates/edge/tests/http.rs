@@ -69,7 +69,9 @@ async fn all_versions_reach_the_back_end() {
         lines.iter().all(|line| line["status"] == 200 && line["complete"] == true && line["ms"].as_f64() > Some(0.0))
     );
     for protocol in ["http/1.1", "h2", "h3"] {
-        let line = format!("tiderace_edge_requests_total{{protocol=\"{protocol}\",route=\"*/\",status=\"2xx\"}}");
+        let line = format!(
+            "tiderace_edge_requests_total{{protocol=\"{protocol}\",route=\"*/\",status=\"2xx\",ended_by=\"answer\"}}"
+        );
         assert_eq!(site.figure(&line), 1.0, "{line}");
     }
 }

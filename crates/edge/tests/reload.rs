@@ -191,7 +191,7 @@ async fn a_wrong_configuration_changes_nothing() {
         assert_eq!(text(new.send(get("https://localhost/")).await.unwrap()).await, "ok");
         assert_eq!(site.process.status()["generation"], 1);
     }
-    std::fs::write(&file, text_of(&good)).unwrap();
+    site.configure(&good);
     assert_eq!(site.process.reload().await.unwrap(), 2);
     assert_eq!(site.figure("tiderace_edge_reloads_total{reason=\"refused\"}"), 5.0);
 }
@@ -222,7 +222,7 @@ async fn addresses_come_and_go_and_certificates_change() {
         (text(a.unwrap()).await, text(b.unwrap()).await)
     });
     site::within(come.acquire_many(2)).await.unwrap().forget();
-    std::fs::write(&file, format!("{top}{good}")).unwrap();
+    std::fs::write(&file, format!("{top}{good}[log]\naccess = \"access.log\"\n")).unwrap();
     site.process.reload().await.unwrap();
     go.add_permits(1);
     assert_eq!(under_way.await.unwrap(), ("ok".to_owned(), "ok".to_owned()));

@@ -122,8 +122,12 @@ section! {
         idle_timeout: Span = Span::secs(30),
         /// Early data (0-RTT): requests of clients that come back leave with their first packet.
         early_data: bool = false,
-        /// While more handshakes than this are incomplete, clients prove their address first (Retry).
+        /// While more handshakes than this are incomplete, clients prove their address first (Retry). 0: always, which costs each
+        /// new client a round trip.
         retry_above: usize = 1_000,
+        /// Answer clients that offer version 2 of QUIC (RFC 9369) in it, whatever version their first packet has: compatible version
+        /// negotiation (RFC 9368), without a round trip. A client that begins with version 2 is answered in it in any case.
+        upgrade_to_version_2: bool = false,
     }
 }
 
@@ -301,6 +305,11 @@ section! {
         queue_timeout: Span = Span::secs(10),
         /// The fields of a response have to come within this time.
         timeout: Span = Span::secs(60),
+        /// While a client waits for a response's content, `content-progress` of it has to come in each interval of this length, or the
+        /// rest of it. 0 s: no limit. Tunnels have none.
+        content_timeout: Span = Span::secs(300),
+        /// Bytes of a response's content that have to come in each `content-timeout`.
+        content_progress: Size = Size(1),
         /// How often a request is tried again, with another back end if there is one: when none got it, or when it is
         /// idempotent, has no content and failed before its answer began.
         retries: u8 = 1,

@@ -2,6 +2,7 @@
 //!
 //! Each worker has sockets of its own for both, so that a connection never leaves its thread.
 
+mod h2_sections;
 mod quic;
 mod stall;
 mod tcp;

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use http::Request;
+use http::{Request, StatusCode};
 use tiderace::{
-    Connection, Endpoint, Handshakes, Profile, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
+    Connection, ConnectionBudget, Endpoint, Handshakes, Profile, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
     transport::{EndpointConfig, streams::StreamsConfig},
 };
 use tokio::sync::watch;
@@ -24,11 +24,14 @@ use crate::{
     gateway::{self, Peer},
     generation::{Generation, Shared},
     metrics::{DirectionLabels, HandshakeLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel},
+    observe::{Cause, Ending, Entry},
     policy::Course,
     stream,
     worker::Workers,
 };
 
+/// RFC 9369 §3.1.
+const VERSION_2: u32 = 0x6b33_43cf;
 /// RFC 9114 §8.1: H3_EXCESSIVE_LOAD.
 pub(crate) const EXCESSIVE_LOAD: u64 = 0x107;
 /// How often policies that ask what a path has shown look at it.
@@ -67,7 +70,11 @@ pub(crate) fn profile(config: &Config) -> Profile {
 pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> ServerConfig {
     let config = &generation.config;
     let server = ServerConfig {
-        retry: RetryPolicy::Above(config.transport.retry_above),
+        retry: match config.transport.retry_above {
+            0 => RetryPolicy::Always,
+            above => RetryPolicy::Above(above),
+        },
+        upgrade_to: config.transport.upgrade_to_version_2.then_some(VERSION_2),
         max_connections: config.limits.connections,
         observe: config.capture.enabled.then(|| Arc::new(Spy(generation.captures.clone())) as _),
         profiles: (!config.policies.is_empty()).then(|| Arc::new(generation.policies.at(local)) as _),
@@ -154,7 +161,7 @@ async fn serve(connection: Connection, entrance: Entrance) {
     shared.metrics.connections_total.get_or_create(&label).inc();
     let version = match connection.version() {
         Some(0x1) => "1",
-        Some(0x6b33_43cf) => "2",
+        Some(VERSION_2) => "2",
         _ => "other",
     };
     shared.metrics.quic_versions.get_or_create(&VersionLabel { version }).inc();
@@ -241,6 +248,14 @@ async fn tick(course: &Course) {
     }
 }
 
+/// The client of a request.
+fn peer(quic: Connection, remote: SocketAddr, course: Option<Arc<Course>>, memory: ConnectionBudget) -> Peer {
+    // The client may have moved since. Where it has not shown that it receives, it is not.
+    let remote = quic.remote_address().unwrap_or(remote);
+    let early = !quic.is_established();
+    Peer { remote, protocol: "h3", alt_svc: None, quic: Some(quic), early, course, memory, cause: Cause::default() }
+}
+
 async fn serve_h3(
     connection: &Connection,
     remote: SocketAddr,
@@ -249,6 +264,22 @@ async fn serve_h3(
     course: Option<Arc<Course>>,
 ) {
     let limits = &generation.config.limits;
+    // It is gone already.
+    let Some(memory) = connection.memory_budget() else { return };
+    let (shared, quic) = (entrance.shared.clone(), connection.clone());
+    let client = move || peer(quic.clone(), remote, course.clone(), memory.clone());
+    let refused = {
+        let (shared, client) = (shared.clone(), client.clone());
+        move |why| {
+            let (ending, status) = match why {
+                h3_quic::server::RefusedRequest::TooLarge => {
+                    (Ending::FieldsTooLarge, Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE))
+                }
+                _ => (Ending::Malformed, None),
+            };
+            Entry::refused(&shared, &shared.current().log, &client(), ending, status);
+        }
+    };
     let options = h3_quic::server::Options {
         max_fields: limits.fields.0,
         fields_timeout: limits.fields_timeout.0,
@@ -257,25 +288,17 @@ async fn serve_h3(
         max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
         compression: entrance.shared.compression.clone(),
-        refused: None,
+        refused: Some(Arc::new(refused)),
     };
-    // It is gone already.
-    let Some(memory) = connection.memory_budget() else { return };
-    let (shared, quic) = (entrance.shared.clone(), connection.clone());
     let service = move |request: Request<h3_quic::RequestBody>| {
-        let (shared, quic, course, memory) = (shared.clone(), quic.clone(), course.clone(), memory.clone());
-        async move {
-            let pace = pace(&shared.current().config.limits);
-            // The client may have moved since. Where it has not shown that it receives, it is not.
-            let remote = quic.remote_address().unwrap_or(remote);
-            let early = (!quic.is_established()).then_some(quic);
-            let peer = Peer { remote, protocol: "h3", alt_svc: None, early, course, memory: memory.clone() };
-            // Who has something else in mind than a request may be silent for as long as it likes.
-            let is_tunnel = request.extensions().get::<h3_quic::Protocol>().is_some();
-            let request =
-                if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
-            gateway::answer(&shared, request, peer).await
-        }
+        let pace = pace(&shared.current().config.limits);
+        let peer = client();
+        let memory = peer.memory.clone();
+        // Who has something else in mind than a request may be silent for as long as it likes.
+        let is_tunnel = request.extensions().get::<h3_quic::Protocol>().is_some();
+        let request =
+            if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
+        gateway::answer(&shared, request, peer)
     };
     let served = h3_quic::server::serve(connection.clone(), options, entrance.drain(), service).await;
     if let Err(error) = served {

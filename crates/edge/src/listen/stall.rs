@@ -14,6 +14,8 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
+use crate::observe::{Cause, Ending};
+
 /// Bytes that are read in one turn. HTTP/2 takes in all that is there before a request is looked at, so that more would be held of
 /// them than anybody has agreed to.
 const TURN: usize = 16 * 1024;
@@ -23,6 +25,8 @@ const TURN: usize = 16 * 1024;
 pub(crate) struct Stalling<S> {
     inner: S,
     patience: Duration,
+    /// Where it is noted that this has ended the connection.
+    cause: Cause,
     /// Made with the first wait: most writes find room.
     wait: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
@@ -31,8 +35,8 @@ pub(crate) struct Stalling<S> {
 }
 
 impl<S> Stalling<S> {
-    pub(crate) fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience, wait: None, is_waiting: false, turn: 0 }
+    pub(crate) fn new(inner: S, patience: Duration, cause: Cause) -> Self {
+        Self { inner, patience, cause, wait: None, is_waiting: false, turn: 0 }
     }
 
     fn watch<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -46,6 +50,7 @@ impl<S> Stalling<S> {
             wait.as_mut().reset(Instant::now() + patience);
         }
         ready!(wait.as_mut().poll(cx));
+        self.cause.note(Ending::Unread);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what is sent to it")))
     }
 }
@@ -102,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_takes_a_little_may_go_on_and_who_takes_nothing_may_not() {
         let (mut client, server) = tokio::io::duplex(100);
-        let mut server = Stalling::new(server, Duration::from_secs(10));
+        let mut server = Stalling::new(server, Duration::from_secs(10), Cause::default());
         let sending = tokio::spawn(async move {
             let sent = server.write_all(&[7; 1_000]).await;
             (sent, tokio::time::Instant::now())

@@ -4,13 +4,13 @@ use std::{
     convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use ::qmux::Lingering;
-use http::Request;
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::HandshakeKind;
@@ -23,16 +23,22 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{Entrance, pace, stall::Stalling};
+use super::{
+    Entrance,
+    h2_sections::{Scanned, Sections},
+    pace,
+    stall::Stalling,
+};
 use crate::{
     acme,
     admission::{Place, Refusal},
-    body::{incoming, watched},
+    body::{AnyBody, incoming, watched},
     fallback,
     gateway::{self, Peer},
-    generation::Generation,
+    generation::{Generation, Shared},
     memory::Listed,
     metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
+    observe::{Cause, Ending, Entry},
     qmux,
 };
 
@@ -114,7 +120,8 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     };
     // A failure costs some latency and nothing else.
     let _ = stream.set_nodelay(true);
-    let stream = Stalling::new(stream, limits.read_timeout.0);
+    let cause = Cause::default();
+    let stream = Stalling::new(stream, limits.read_timeout.0, cause.clone());
     let begun = Instant::now();
     let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
     let accepting = acceptor.accept(Lingering::new(stream, place));
@@ -161,22 +168,26 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
         let told = ResultLabels { protocol, result: news.name() };
         metrics.alt_svc_clients.get_or_create(&told).inc();
     }
+    let client = Client { remote, protocol, memory: listed.budget.clone(), cause: cause.clone() };
     let serving = async {
         if is_private {
             qmux::serve(stream, remote, &entrance, &listed.budget).await;
             Ok(())
         } else if is_h2 {
-            serve_h2(stream, remote, &entrance, &generation, &listed).await
+            serve_h2(stream, client, &entrance, &generation, &listed).await
         } else {
-            serve_h1(stream, remote, &entrance, &generation, &listed).await
+            serve_h1(stream, client, &entrance, &generation).await
         }
+    };
+    let closing = async {
+        listed.close.notified().await;
+        // Before the requests are dropped; those who give up too many have noted it themselves.
+        cause.note(Ending::Memory);
+        tracing::debug!("a connection of {remote} is closed: it holds too much, or gives up too many requests");
     };
     let served = tokio::select! {
         served = serving => served,
-        () = listed.close.notified() => {
-            tracing::debug!("a connection of {remote} is closed: it holds too much, or gives up too many requests");
-            Ok(())
-        }
+        () = closing => Ok(()),
     };
     if let Err(error) = served {
         tracing::debug!("a connection of {remote} ended by an error: {error}");
@@ -201,39 +212,95 @@ fn kind(error: &hyper::Error) -> &'static str {
 pub(crate) type Tcp = TlsStream<Lingering<Stalling<TcpStream>, Place>>;
 type Io = TokioIo<Tcp>;
 
-async fn serve_h1(
-    stream: Tcp,
+/// The client of a connection.
+#[derive(Clone)]
+struct Client {
     remote: SocketAddr,
-    entrance: &Entrance,
-    generation: &Generation,
-    listed: &Listed,
-) -> hyper::Result<()> {
+    protocol: &'static str,
+    memory: ConnectionBudget,
+    /// Why this end closes the connection, once it does.
+    cause: Cause,
+}
+
+impl Client {
+    fn peer(&self, alt_svc: Option<HeaderValue>) -> Peer {
+        let Self { remote, protocol, memory, cause } = self.clone();
+        Peer { remote, protocol, alt_svc, quic: None, early: false, course: None, memory, cause }
+    }
+
+    /// Answers a request; its entry in the books is open when this returns. In a box, whose room is given back when the answer begins:
+    /// a stream of HTTP/2 keeps the room of what it has waited for as long as its content goes out.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        entrance: &Entrance,
+    ) -> Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>> {
+        let generation = entrance.shared.current();
+        let pace = pace(&generation.config.limits);
+        let peer = self.peer(entrance.alt_svc(&generation.config));
+        Box::pin(gateway::answer(&entrance.shared, incoming(request, pace, &self.memory), peer))
+    }
+
+    /// Lets a connection that is asked to end take its time, and no more.
+    async fn end(&self, connection: impl Future<Output = hyper::Result<()>>, entrance: &Entrance) -> hyper::Result<()> {
+        let drain = entrance.shared.current().config.drain.0;
+        let mut connection = pin!(connection);
+        if let Ok(ended) = tokio::time::timeout(drain, connection.as_mut()).await {
+            return ended;
+        }
+        // Before the requests are dropped.
+        self.cause.note(Ending::Drained);
+        Ok(())
+    }
+}
+
+async fn serve_h1(stream: Tcp, client: Client, entrance: &Entrance, generation: &Generation) -> hyper::Result<()> {
     let limits = &generation.config.limits;
     let io: Io = TokioIo::new(stream);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.fields_timeout.0);
     // The buffer holds the fields, and hyper wants 8 KiB at least.
     builder.max_buf_size(usize::try_from(limits.fields.0).unwrap_or(usize::MAX).max(8 * 1024));
-    let service = service_fn(|request| answer(request, remote, "http/1.1", entrance, &listed.budget));
+    let service = service_fn(|request| {
+        let answer = client.answer(request, entrance);
+        async { Ok::<_, Infallible>(answer.await) }
+    });
     let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
     let mut drain = pin!(entrance.drain());
-    tokio::select! {
-        result = connection.as_mut() => return result,
-        () = &mut drain => connection.as_mut().graceful_shutdown(),
+    let served = tokio::select! {
+        result = connection.as_mut() => result,
+        () = &mut drain => {
+            connection.as_mut().graceful_shutdown();
+            client.end(connection, entrance).await
+        }
+    };
+    // hyper has answered by itself; a connection that begins as one of HTTP/2 has asked for nothing.
+    if let Err(error) = &served
+        && error.is_parse()
+        && !error.is_parse_version_h2()
+    {
+        let (ending, status) = match error.is_parse_too_large() {
+            true => (Ending::FieldsTooLarge, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+            false => (Ending::Malformed, StatusCode::BAD_REQUEST),
+        };
+        let log = &entrance.shared.current().log;
+        Entry::refused(&entrance.shared, log, &client.peer(None), ending, Some(status));
     }
-    let drain = entrance.shared.current().config.drain.0;
-    tokio::time::timeout(drain, connection).await.unwrap_or(Ok(()))
+    served
 }
 
 async fn serve_h2(
     stream: Tcp,
-    remote: SocketAddr,
+    client: Client,
     entrance: &Entrance,
     generation: &Generation,
     listed: &Listed,
 ) -> hyper::Result<()> {
     let limits = &generation.config.limits;
-    let io: Io = TokioIo::new(stream);
+    let sections = Sections::new();
+    // Goes after the connection, whatever ends that.
+    let _unserved = Unserved { sections: sections.clone(), client: client.clone(), shared: entrance.shared.clone() };
+    let io = TokioIo::new(Scanned::new(stream, sections.clone()));
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -245,20 +312,23 @@ async fn serve_h2(
         .max_send_buf_size(SEND_BUFFER)
         .enable_connect_protocol();
     // Requests of HTTP/2 run on tasks of their own: what they hold has to outlive the connection.
-    let (owned, memory) = (entrance.clone(), listed.budget.clone());
+    let (owned, asking) = (entrance.clone(), client.clone());
     let cancelled = Arc::new(Cancelled {
         max: limits.cancelled_requests,
+        cause: client.cause.clone(),
         state: Mutex::new((Instant::now(), 0)),
         close: listed.close.clone(),
     });
     let patience = limits.read_timeout.0;
     let service = service_fn(move |request| {
-        let (entrance, memory, cancelled) = (owned.clone(), memory.clone(), cancelled.clone());
+        sections.on_served();
+        let unanswered = Unanswered(Some(cancelled.clone()));
+        let answer = asking.answer(request, &owned);
         async move {
-            let unanswered = Unanswered(Some(cancelled));
-            let answered = answer(request, remote, "h2", &entrance, &memory).await;
+            let answer = answer.await;
             unanswered.answered();
-            answered.map(|answer| answer.map(|body| watched(body, patience)))
+            let cause = answer.extensions().get::<Cause>().cloned().unwrap_or_default();
+            Ok::<_, Infallible>(answer.map(|body| watched(body, patience, cause)))
         }
     });
     let mut connection = pin!(builder.serve_connection(io, service));
@@ -267,13 +337,30 @@ async fn serve_h2(
         result = connection.as_mut() => return result,
         () = &mut drain => connection.as_mut().graceful_shutdown(),
     }
-    let drain = entrance.shared.current().config.drain.0;
-    tokio::time::timeout(drain, connection).await.unwrap_or(Ok(()))
+    client.end(connection, entrance).await
+}
+
+/// Requests of a connection of HTTP/2 that the library has refused. Dropped, they are written down.
+struct Unserved {
+    sections: Sections,
+    client: Client,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Unserved {
+    fn drop(&mut self) {
+        for ending in self.sections.unserved() {
+            let too_large = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            let status = (ending == Ending::FieldsTooLarge).then_some(too_large);
+            Entry::refused(&self.shared, &self.shared.current().log, &self.client.peer(None), ending, status);
+        }
+    }
 }
 
 /// Requests of a connection that its client has given up lately.
 struct Cancelled {
     max: u32,
+    cause: Cause,
     /// Since when, and how many.
     state: Mutex<(Instant, u32)>,
     close: Arc<Notify>,
@@ -297,21 +384,8 @@ impl Drop for Unanswered {
         }
         state.1 += 1;
         if state.1 > cancelled.max {
+            cancelled.cause.note(Ending::Excess);
             cancelled.close.notify_one();
         }
     }
-}
-
-async fn answer(
-    request: Request<Incoming>,
-    remote: SocketAddr,
-    protocol: &'static str,
-    entrance: &Entrance,
-    memory: &ConnectionBudget,
-) -> Result<http::Response<crate::body::AnyBody>, Infallible> {
-    let generation = entrance.shared.current();
-    let pace = pace(&generation.config.limits);
-    let alt_svc = entrance.alt_svc(&generation.config);
-    let peer = Peer { remote, protocol, alt_svc, early: None, course: None, memory: memory.clone() };
-    Ok(gateway::answer(&entrance.shared, incoming(request, pace, memory), peer).await)
 }

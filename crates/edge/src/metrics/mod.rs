@@ -17,12 +17,13 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// A request's protocol, route and status class.
+/// A request's protocol, route and status class, and whose doing its end was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
     pub(crate) protocol: &'static str,
     pub(crate) route: String,
     pub(crate) status: &'static str,
+    pub(crate) ended_by: &'static str,
 }
 
 /// A protocol.
@@ -88,6 +89,7 @@ type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
 /// All figures of the process. They outlive reloads.
 pub struct Metrics {
     registry: Registry,
+    pub(crate) requests_begun: Family<ProtocolLabel, Counter>,
     pub(crate) requests: Family<RequestLabels, Counter>,
     pub(crate) request_seconds: ByProtocol<Histogram>,
     pub(crate) first_byte_seconds: ByProtocol<Histogram>,
@@ -116,7 +118,9 @@ pub struct Metrics {
     pub(crate) memory: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
     pub(crate) memory_refused: Counter,
     pub(crate) memory_closed: Family<ReasonLabel, Counter>,
+    pub(crate) streams_begun: Family<ProtocolLabel, Counter>,
     pub(crate) streams: Family<ResultLabels, Counter>,
+    pub(crate) streams_in_flight: Family<ProtocolLabel, Gauge>,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
     pub(crate) certificate_until: Gauge,
@@ -143,14 +147,20 @@ impl Default for Metrics {
         }
         let by_protocol = || ByProtocol::<Histogram>::new_with_constructor(seconds);
         Self {
+            requests_begun: figure!(
+                "requests_begun",
+                "Requests whose header section was read: as many have ended (requests) or are in flight",
+                Family::default()
+            ),
             requests: figure!(
                 "requests",
-                "Requests answered, by protocol, route and class of status",
+                "Requests that have ended, by protocol, route, class of status, and whose doing the end was: the whole answer's \
+                 (answer), client's, back end's (back_end), gateway's, or a limit's",
                 Family::default()
             ),
             request_seconds: figure!(
                 "request_seconds",
-                "Seconds from a request's fields to the end of its answer",
+                "Seconds from a request's fields to its end, without tunnels",
                 by_protocol()
             ),
             first_byte_seconds: figure!(
@@ -160,7 +170,7 @@ impl Default for Metrics {
             ),
             requests_in_flight: figure!(
                 "requests_in_flight",
-                "Requests whose answer is not complete",
+                "Requests that have begun and not ended",
                 Family::default()
             ),
             content_bytes: figure!(
@@ -241,7 +251,17 @@ impl Default for Metrics {
                 "Connections over TCP closed because they held most when memory was used up",
                 Family::default()
             ),
-            streams: figure!("streams", "Streams of other protocols, by result", Family::default()),
+            streams_begun: figure!(
+                "streams_begun",
+                "Streams of other protocols: as many have ended (streams) or are in flight",
+                Family::default()
+            ),
+            streams: figure!("streams", "Streams of other protocols that have ended, by result", Family::default()),
+            streams_in_flight: figure!(
+                "streams_in_flight",
+                "Streams of other protocols that have begun and not ended",
+                Family::default()
+            ),
             reloads: figure!("reloads", "Reloads, by result", Family::default()),
             certificate_orders: figure!(
                 "acme_orders",

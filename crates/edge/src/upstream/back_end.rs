@@ -32,6 +32,8 @@ const PASSED_OVER: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(60);
 /// Unused connections to a back end that a worker keeps.
 const KEPT_COUNT: usize = 128;
+/// A silent connection of HTTP/2 is asked after this time whether it is there, and has as much to answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of an answer that a connection of HTTP/1.1 reads before somebody asks for them, which bounds its fields, too; and of a request
 /// that wait to be sent.
 const BUFFER: usize = 32 * 1024;
@@ -102,6 +104,9 @@ impl BackEnd {
                 let mut builder = Client::builder(TokioExecutor::new());
                 builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
                 builder.http1_max_buf_size(BUFFER).http2_max_send_buf_size(BUFFER);
+                // A back end that is gone without a word would get requests as long as its connection is there.
+                builder.timer(TokioTimer::new()).http2_keep_alive_interval(KEEP_ALIVE);
+                builder.http2_keep_alive_timeout(KEEP_ALIVE).http2_keep_alive_while_idle(true);
                 builder.http2_only(protocol == Protocol::Http2).set_host(is_tls);
                 builder.build(connector)
             };

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,6 +27,7 @@ use crate::{
     body::{AnyBody, full, with_fate},
     config::Route,
     metrics::{BackEndResult, Metrics},
+    observe::Ending,
     trust::Trust,
     worker::Workers,
 };
@@ -53,8 +54,11 @@ pub(crate) struct Place {
 /// Why a route has no answer.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) status: StatusCode,
+    pub(crate) ending: Ending,
     pub(crate) reason: String,
+    /// The back end that was asked last, and how often one was.
+    pub(crate) back_end: String,
+    pub(crate) tries: u32,
 }
 
 /// An answer, and how it was come by.
@@ -144,27 +148,28 @@ impl Upstream {
         loop {
             tries += 1;
             let back_end = self.choose(failed.as_ref()).clone();
+            let mut attempt = Attempt::new(&back_end, &self.metrics);
             let Some(place) = self.enter(&back_end).await else {
-                self.count(&back_end, "queued");
+                attempt.result = "queued";
                 let reason = format!("{}: no place for the request within {:?}", back_end.name(), self.queue_timeout);
-                return Err(Failure { status: StatusCode::SERVICE_UNAVAILABLE, reason });
+                return Err(failure(&back_end, Ending::Queued, reason, tries));
             };
             let body = body.take().unwrap_or_else(|| full(""));
             let request = back_end.address(Request::from_parts(head.clone(), body));
             let client = back_end.client(&request);
-            let (result, failure) = match tokio::time::timeout(self.timeout, client.request(request)).await {
+            let (result, failed_by) = match tokio::time::timeout(self.timeout, client.request(request)).await {
                 Ok(Ok(response)) => {
                     if !head.headers.contains_key(header::UPGRADE) {
                         back_end.chose(response.version());
                     }
                     back_end.succeeded();
-                    self.count(&back_end, "answered");
+                    attempt.result = "answered";
                     return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
                 }
                 // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
-                Ok(Err(error)) if let Some(status) = fate.as_ref().and_then(|fate| fate.fault()) => {
+                Ok(Err(error)) if let Some(ending) = fate.get() => {
                     let reason = format!("the content of the request: {}", chain(&error));
-                    ("cancelled", Failure { status, reason })
+                    (CANCELLED, failure(&back_end, ending, reason, tries))
                 }
                 Ok(Err(error)) => {
                     let connect = error.is_connect();
@@ -172,27 +177,51 @@ impl Upstream {
                         back_end.failed();
                     }
                     let reason = format!("{}: {}", back_end.name(), chain(&error));
-                    let result = if connect { "unreachable" } else { "broken" };
-                    (result, Failure { status: StatusCode::BAD_GATEWAY, reason })
+                    let (result, ending) =
+                        if connect { ("unreachable", Ending::Unreachable) } else { ("broken", Ending::Broken) };
+                    (result, failure(&back_end, ending, reason, tries))
                 }
                 Err(_) => {
                     let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
-                    ("timeout", Failure { status: StatusCode::GATEWAY_TIMEOUT, reason })
+                    ("timeout", failure(&back_end, Ending::Timeout, reason, tries))
                 }
             };
-            self.count(&back_end, result);
-            drop(place);
+            attempt.result = result;
+            drop((place, attempt));
             let unseen = result == "unreachable";
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
-                return Err(failure);
+                return Err(failed_by);
             }
             self.metrics.retries.inc();
             failed = Some(back_end);
         }
     }
+}
 
-    fn count(&self, back_end: &BackEnd, result: &'static str) {
-        let labels = BackEndResult { back_end: back_end.name().to_owned(), result };
+fn failure(back_end: &BackEnd, ending: Ending, reason: String, tries: u32) -> Failure {
+    Failure { ending, reason, back_end: back_end.name().to_owned(), tries }
+}
+
+/// The result of an attempt that the client has ended, one way or another.
+const CANCELLED: &str = "cancelled";
+
+/// A request that is for a back end. Dropped, it is counted by its result.
+struct Attempt {
+    back_end: Arc<BackEnd>,
+    result: &'static str,
+    metrics: Arc<Metrics>,
+}
+
+impl Attempt {
+    fn new(back_end: &Arc<BackEnd>, metrics: &Arc<Metrics>) -> Self {
+        // Until something else is known: dropped before, it was given up.
+        Self { back_end: back_end.clone(), result: CANCELLED, metrics: metrics.clone() }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let labels = BackEndResult { back_end: self.back_end.name().to_owned(), result: self.result };
         self.metrics.back_end_requests.get_or_create(&labels).inc();
     }
 }

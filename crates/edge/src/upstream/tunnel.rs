@@ -1,5 +1,7 @@
 //! What a request has become (`switch`): bytes both ways between client and back end, or capsules and datagrams.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::{Buf, Bytes, BytesMut};
 use h3_quic::{
     Datagrams,
@@ -16,7 +18,10 @@ use tiderace::{Charge, ConnectionBudget};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::Place;
-use crate::body::{AnyBody, BodyError, full};
+use crate::{
+    body::{AnyBody, BodyError, full},
+    observe::{Blamed, Ending, Entry},
+};
 
 /// The longest capsule that is carried, in bytes: any datagram fits.
 const MAX_CAPSULE: usize = 128 * 1024;
@@ -49,42 +54,103 @@ impl Client {
         let datagrams = request.extensions_mut().remove().filter(|_| capsules);
         Self::Stream(Box::new((std::mem::replace(request.body_mut(), full("")), datagrams)))
     }
+}
 
-    /// Carries until both directions have ended, on a task. Gives the body of the answer to the client. The client's datagrams are
-    /// capsules for the back end, and back (RFC 9297 §3.5). What is held is charged, and the request's place kept.
-    pub(crate) fn carry(self, back_end: OnUpgrade, memory: &ConnectionBudget, place: Place) -> AnyBody {
-        let memory = memory.clone();
-        match self {
-            Self::Upgraded(client) => {
-                tokio::spawn(async move {
-                    let _place = place;
-                    if let Err(error) = bytes(client, back_end).await {
-                        tracing::debug!("a switched connection broke off: {error}");
-                    }
-                });
-                full("")
-            }
-            Self::Stream(client) => {
-                let (mut answer, body) = Channel::new(PARTS);
-                tokio::spawn(async move {
-                    let _place = place;
-                    let (content, datagrams) = *client;
-                    if let Err(error) = stream(content, datagrams, &mut answer, back_end, memory.empty()).await {
-                        tracing::debug!("a switched stream broke off: {error}");
-                        // What breaks off must not look complete.
-                        answer.abort(error);
-                    }
-                });
-                body.boxed_unsync()
-            }
+/// A tunnel on a connection of HTTP/1.1 or a stream of HTTP/2.
+pub(crate) struct Upgraded {
+    pub(crate) client: OnUpgrade,
+    pub(crate) back_end: OnUpgrade,
+    /// The request's place with its back end.
+    pub(crate) place: Place,
+}
+
+impl Upgraded {
+    /// Carries bytes until both directions have ended; then the entry of the request ends, too.
+    pub(crate) async fn carry(self, entry: Entry) {
+        let down = AtomicU64::new(0);
+        let carried = bytes(self.client, self.back_end, &down).await;
+        if let Err(error) = &carried {
+            tracing::debug!("a switched connection broke off: {error}");
         }
+        drop(self.place);
+        entry.end_tunnel(down.into_inner(), carried.err().as_ref());
     }
 }
 
-async fn bytes(client: OnUpgrade, back_end: OnUpgrade) -> Result<(), BodyError> {
+/// Carries a tunnel on a stream of HTTP/3 until both directions have ended, on a task. Gives the body of the answer to the client. The
+/// client's datagrams are capsules for the back end, and back (RFC 9297 §3.5). What is held is charged, and the request's place kept.
+pub(crate) fn carry_stream(
+    (content, datagrams): (AnyBody, Option<Datagrams>),
+    back_end: OnUpgrade,
+    memory: &ConnectionBudget,
+    place: Place,
+) -> AnyBody {
+    let charge = memory.empty();
+    let (mut answer, body) = Channel::new(PARTS);
+    tokio::spawn(async move {
+        let _place = place;
+        if let Err(error) = stream(content, datagrams, &mut answer, back_end, charge).await {
+            tracing::debug!("a switched stream broke off: {error}");
+            // What breaks off must not look complete.
+            answer.abort(error);
+        }
+    });
+    body.boxed_unsync()
+}
+
+/// What a client has sent on a tunnel breaks the rules of capsules.
+fn malformed(error: impl std::fmt::Display) -> BodyError {
+    Blamed::error(Ending::Malformed, error.to_string())
+}
+
+/// An error in what a client sends on a tunnel.
+fn of_content(error: &BodyError) -> BodyError {
+    Blamed::error(Ending::of_content(error), error.to_string())
+}
+
+/// An error of the client's side of a tunnel.
+fn by_client(error: impl std::fmt::Display) -> BodyError {
+    Blamed::error(Ending::GaveUp, error.to_string())
+}
+
+/// Carries bytes both ways, and counts those to the client.
+async fn bytes(client: OnUpgrade, back_end: OnUpgrade, down: &AtomicU64) -> Result<(), BodyError> {
+    let client = async { client.await.map_err(by_client) };
+    let back_end = async { back_end.await.map_err(BodyError::from) };
     let (client, back_end) = tokio::try_join!(client, back_end)?;
-    let (mut client, mut back_end) = (TokioIo::new(client), TokioIo::new(back_end));
-    tokio::io::copy_bidirectional(&mut client, &mut back_end).await?;
+    let (mut from_client, mut to_client) = tokio::io::split(TokioIo::new(client));
+    let (mut from_back_end, mut to_back_end) = tokio::io::split(TokioIo::new(back_end));
+    let up = async {
+        let mut read = BytesMut::new();
+        let mut room = READ_MIN;
+        loop {
+            read.reserve(room);
+            let length = from_client.read_buf(&mut read).await.map_err(by_client)?;
+            if length == 0 {
+                return Ok(to_back_end.shutdown().await?);
+            }
+            room = next_room(room, length);
+            to_back_end.write_all_buf(&mut read).await?;
+            // TLS may keep the end of what was written.
+            to_back_end.flush().await?;
+        }
+    };
+    let down = async {
+        let mut read = BytesMut::new();
+        let mut room = READ_MIN;
+        loop {
+            read.reserve(room);
+            let length = from_back_end.read_buf(&mut read).await?;
+            if length == 0 {
+                return to_client.shutdown().await.map_err(by_client);
+            }
+            room = next_room(room, length);
+            to_client.write_all_buf(&mut read).await.map_err(by_client)?;
+            to_client.flush().await.map_err(by_client)?;
+            down.fetch_add(length as u64, Ordering::Relaxed);
+        }
+    };
+    tokio::try_join!(up, down)?;
     Ok(())
 }
 
@@ -119,8 +185,9 @@ fn next_room(room: usize, read: usize) -> usize {
 
 async fn bytes_up(mut content: AnyBody, mut back_end: impl AsyncWrite + Unpin) -> Result<(), BodyError> {
     while let Some(frame) = content.frame().await {
-        if let Ok(data) = frame?.into_data() {
+        if let Ok(data) = frame.map_err(|error| of_content(&error))?.into_data() {
             back_end.write_all(&data).await?;
+            back_end.flush().await?;
         }
     }
     Ok(back_end.shutdown().await?)
@@ -139,7 +206,7 @@ async fn bytes_down(
             return Ok(());
         }
         room = next_room(room, length);
-        answer.send_data(read.split().freeze()).await?;
+        answer.send_data(read.split().freeze()).await.map_err(by_client)?;
     }
 }
 
@@ -164,7 +231,7 @@ async fn capsules_up(
         let mut said = tokio::select! {
             frame = content.frame() => {
                 let Some(frame) = frame else { break };
-                let Ok(data) = frame?.into_data() else { continue };
+                let Ok(data) = frame.map_err(|error| of_content(&error))?.into_data() else { continue };
                 data
             }
             Some(datagram) = datagrams.recv() => {
@@ -175,14 +242,16 @@ async fn capsules_up(
         // By and by, so that little is held twice while the back end takes its time.
         loop {
             capsules.push(&said.split_to(said.len().min(PIECE)));
-            while let Some(capsule) = capsules.take()? {
+            while let Some(capsule) = capsules.take().map_err(malformed)? {
                 capsule::write(&mut out, capsule.ty, &capsule.value);
             }
             let held = (capsules.held() + out.capacity()) as u64;
             if held != charge.bytes() && !(charge.try_set(held) && has_room(&charge)) {
-                return Err("the connection holds too much for another capsule".into());
+                let what = "the connection holds too much for another capsule";
+                return Err(Blamed::error(Ending::Memory, what));
             }
             back_end.write_all(&out).await?;
+            back_end.flush().await?;
             out.clear();
             // A large one was the exception.
             out.shrink_to(PIECE);
@@ -192,7 +261,7 @@ async fn capsules_up(
         }
     }
     if !capsules.is_between() {
-        return Err("the client's stream ends in the middle of a capsule".into());
+        return Err(malformed("the client's stream ends in the middle of a capsule"));
     }
     Ok(back_end.shutdown().await?)
 }
@@ -218,12 +287,12 @@ async fn capsules_down(
             let is_datagram = capsule.ty == capsule::DATAGRAM;
             // One that does not fit into a packet goes on the stream, where it arrives late rather than not at all.
             if is_datagram && datagrams.max_size().is_some_and(|max| capsule.value.len() <= max) {
-                datagrams.send(&capsule.value)?;
+                datagrams.send(&capsule.value).map_err(by_client)?;
                 continue;
             }
             let mut out = Vec::new();
             capsule::write(&mut out, capsule.ty, &capsule.value);
-            answer.send_data(out.into()).await?;
+            answer.send_data(out.into()).await.map_err(by_client)?;
         }
     }
     if !capsules.is_between() {

@@ -1,6 +1,9 @@
 //! A gateway in a directory of its own, back ends behind it, and clients of all kinds in front.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod actor;
+pub mod books;
+pub mod client;
 pub mod wire;
 
 use std::{
@@ -15,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::books::Books;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -78,12 +82,19 @@ pub async fn until<T: PartialEq + std::fmt::Debug>(what: impl Fn() -> T, expecte
     }
 }
 
-/// A gateway that runs.
+/// A gateway that runs. What is first goes first: the gateway, a look at its books, and the directory with the access log.
 pub struct Site {
-    pub directory: Directory,
     pub process: Arc<Process>,
     pub certificate: Vec<u8>,
     pub address: SocketAddr,
+    pub books: Books,
+    pub directory: Directory,
+}
+
+/// A configuration with an access log, if it says nothing about one.
+fn with_log(rest: &str) -> String {
+    let log = if rest.contains("[log]") { "" } else { "\n[log]\naccess = \"access.log\"\n" };
+    format!("{TOP}{rest}{log}")
 }
 
 pub const TOP: &str =
@@ -94,14 +105,20 @@ impl Site {
     pub fn start(name: &str, rest: &str) -> Self {
         let directory = Directory::new(name);
         let certificate = write_certificate(&directory, "localhost");
-        let file = directory.write("edge.toml", format!("{TOP}{rest}"));
+        let file = directory.write("edge.toml", with_log(rest));
         let process = Process::start(&file).unwrap_or_else(|error| panic!("{error}"));
+        let log = directory.0.join("access.log");
+        let books = Books::of(&process, log.exists().then_some(log));
+        Self::of(process, certificate, books, directory)
+    }
+
+    pub fn of(process: Arc<Process>, certificate: Vec<u8>, books: Books, directory: Directory) -> Self {
         let address = process.addresses()[0];
-        Self { directory, process, certificate, address }
+        Self { process, certificate, address, books, directory }
     }
 
     pub fn configure(&self, rest: &str) {
-        self.directory.write("edge.toml", format!("{TOP}{rest}"));
+        self.directory.write("edge.toml", with_log(rest));
     }
 
     pub async fn tls(&self, alpn: &[&[u8]]) -> TlsStream<TcpStream> {

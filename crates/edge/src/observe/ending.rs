@@ -1,0 +1,214 @@
+//! Why a request ended, and whose doing that was.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
+
+use http::StatusCode;
+use tiderace::CloseReason;
+
+use crate::{body::BodyError, listen::EXCESSIVE_LOAD};
+
+/// Status of a request whose client gave up before the head of the answer, as nginx and others log it. Nobody receives it.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ending {
+    /// The answer of the back end, or of the directory, went out whole.
+    Complete = 1,
+    /// The client reset the stream, closed the connection, or was lost with it.
+    GaveUp,
+    /// Header section or content of the request break the rules of HTTP.
+    Malformed,
+    /// The header section is larger than `limits.fields`.
+    FieldsTooLarge,
+    /// Content came more slowly than `limits.content-progress`.
+    SlowContent,
+    /// The client took nothing of the answer for `limits.read-timeout`.
+    Unread,
+    /// The client gave up more requests than `limits.cancelled-requests`, or opened too many connections.
+    Excess,
+    /// Memory: `limits.memory` or `limits.connection-memory`.
+    Memory,
+    /// No place with a back end within `queue-timeout`.
+    Queued,
+    /// No route, or a method or protocol that is not carried.
+    Refused,
+    /// The time for a stop, or for an address that is gone, was over.
+    Drained,
+    /// A file could not be read to its end, or a worker failed.
+    Fault,
+    /// The back end could not be reached.
+    Unreachable,
+    /// The back end sent no head of an answer, or no content, in time.
+    Timeout,
+    /// The back end broke off, or its answer breaks the rules of HTTP.
+    Broken,
+}
+
+impl Ending {
+    const ALL: [Self; 15] = [
+        Self::Complete,
+        Self::GaveUp,
+        Self::Malformed,
+        Self::FieldsTooLarge,
+        Self::SlowContent,
+        Self::Unread,
+        Self::Excess,
+        Self::Memory,
+        Self::Queued,
+        Self::Refused,
+        Self::Drained,
+        Self::Fault,
+        Self::Unreachable,
+        Self::Timeout,
+        Self::Broken,
+    ];
+
+    /// Whose doing it was: a label of metrics.
+    pub(crate) fn by(self) -> &'static str {
+        match self {
+            Self::Complete => "answer",
+            Self::GaveUp | Self::Malformed => "client",
+            Self::FieldsTooLarge | Self::SlowContent | Self::Unread | Self::Excess | Self::Memory | Self::Queued => {
+                "limit"
+            }
+            Self::Refused | Self::Drained | Self::Fault => "gateway",
+            Self::Unreachable | Self::Timeout | Self::Broken => "back_end",
+        }
+    }
+
+    /// The reason in a word, for the access log.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::GaveUp => "gave-up",
+            Self::Malformed => "malformed",
+            Self::FieldsTooLarge => "fields-too-large",
+            Self::SlowContent => "slow-content",
+            Self::Unread => "unread",
+            Self::Excess => "excess",
+            Self::Memory => "memory",
+            Self::Queued => "queued",
+            Self::Refused => "refused",
+            Self::Drained => "drained",
+            Self::Fault => "fault",
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+            Self::Broken => "broken",
+        }
+    }
+
+    /// The status of a request that ended before the head of its answer.
+    pub(crate) fn status(self) -> StatusCode {
+        let status = match self {
+            Self::GaveUp => CLIENT_CLOSED_REQUEST,
+            Self::Malformed => 400,
+            Self::SlowContent | Self::Unread => 408,
+            Self::Excess => 429,
+            Self::FieldsTooLarge => 431,
+            Self::Complete | Self::Refused | Self::Fault => 500,
+            Self::Unreachable | Self::Broken => 502,
+            Self::Memory | Self::Queued | Self::Drained => 503,
+            Self::Timeout => 504,
+        };
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// What the end of a QUIC connection means for the requests on it.
+    pub(super) fn of_close(reason: &CloseReason) -> Self {
+        match reason {
+            CloseReason::ThisApplication { code } if *code == h3_quic::Code::NO_ERROR.0 => Self::Drained,
+            CloseReason::ThisApplication { code } if *code == EXCESSIVE_LOAD => Self::Excess,
+            // Every other code of this end says that the client broke a rule.
+            CloseReason::ThisApplication { .. } | CloseReason::PeerMisbehaved(_) => Self::Malformed,
+            CloseReason::Memory { .. } => Self::Memory,
+            _ => Self::GaveUp,
+        }
+    }
+
+    /// What an error in the content of a request says about its client.
+    pub(crate) fn of_content(error: &BodyError) -> Self {
+        if let Some(blamed) = error.downcast_ref::<Blamed>() {
+            return blamed.on;
+        }
+        if let Some(error) = error.downcast_ref::<h3_quic::Error>() {
+            return match error {
+                h3_quic::Error::Protocol { code: h3_quic::Code::EXCESSIVE_LOAD, .. } => Self::Memory,
+                h3_quic::Error::Protocol { .. } => Self::Malformed,
+                _ => Self::GaveUp,
+            };
+        }
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<h2::Error>() {
+                // What the library has objected to; all else is the peer's reset or the end of the connection.
+                return if error.is_library() { Self::Malformed } else { Self::GaveUp };
+            }
+            if let Some(error) = error.downcast_ref::<std::io::Error>() {
+                let is_malformed =
+                    matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData);
+                return if is_malformed { Self::Malformed } else { Self::GaveUp };
+            }
+            cause = error.source();
+        }
+        Self::GaveUp
+    }
+}
+
+/// An error with the ending that it is for a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Blamed {
+    pub(crate) on: Ending,
+    what: String,
+}
+
+impl Blamed {
+    pub(crate) fn error(on: Ending, what: impl Into<String>) -> BodyError {
+        Self { on, what: what.into() }.into()
+    }
+}
+
+/// The first known cause of an end, of one request or of all on a connection: what follows from it changes nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cause(Arc<AtomicU8>);
+
+impl Cause {
+    /// Notes a cause, if none is known.
+    pub(crate) fn note(&self, ending: Ending) {
+        let _ = self.0.compare_exchange(0, ending as u8, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(crate) fn get(&self) -> Option<Ending> {
+        let number = self.0.load(Ordering::Acquire);
+        Ending::ALL.into_iter().find(|ending| *ending as u8 == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_stays() {
+        for ending in Ending::ALL {
+            let cause = Cause::default();
+            assert_eq!(cause.get(), None);
+            cause.note(ending);
+            cause.note(Ending::GaveUp);
+            assert_eq!(cause.get(), Some(ending));
+        }
+    }
+
+    /// Alerts look at statuses: nothing that a client does may look like an error of the site.
+    #[test]
+    fn no_end_by_a_client_is_an_error_of_the_site() {
+        for ending in Ending::ALL.into_iter().filter(|ending| ending.by() == "client") {
+            assert!(ending.status().is_client_error(), "{ending:?}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A request in the books: begun once, ended once.
+//!
+//! Begun are requests by protocol (`requests_begun`), and each ends in one count (`requests`) and one line of the access log, which
+//! are made where the [`Entry`] is dropped: nothing that happens to a request leads around it. So at any time, and for each protocol,
+//! begun = ended + in flight.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use http::{Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+
+use super::{
+    body::Observed,
+    ending::{Cause, Ending},
+    log::{AccessLog, Line},
+};
+use crate::{
+    body::{AnyBody, BodyError},
+    gateway::Peer,
+    generation::Shared,
+    metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
+    policy::Course,
+};
+
+/// What is known of a request while it goes through.
+pub(crate) struct Story {
+    pub(crate) method: String,
+    pub(crate) host: String,
+    pub(crate) path: String,
+    pub(crate) route: String,
+    pub(crate) back_end: Option<String>,
+    pub(crate) tries: u32,
+    pub(crate) early: bool,
+    pub(crate) error: Option<String>,
+}
+
+/// A request that has begun. Dropped, it is counted and written down.
+pub(crate) struct Entry {
+    pub(crate) story: Story,
+    begun: Instant,
+    peer: SocketAddr,
+    protocol: &'static str,
+    /// The connection, when the request came before the client's address was validated.
+    unvalidated: Option<tiderace::Connection>,
+    /// The way of a QUIC connection through the policies.
+    course: Option<Arc<Course>>,
+    /// The head of the answer, and the seconds until it was there.
+    head: Option<(StatusCode, f64)>,
+    /// Bytes of the answer's content.
+    bytes: u64,
+    /// With so many the answer is whole: HTTP/1.1 asks for nothing behind the content that its head has promised, be it trailers.
+    promised: Option<u64>,
+    /// All of the answer was handed on.
+    is_handed_on: bool,
+    /// It is bytes in both directions by now.
+    is_tunnel: bool,
+    /// What an error of the answer's content is.
+    fault: Ending,
+    causes: Causes,
+    log: AccessLog,
+    metrics: Arc<Metrics>,
+}
+
+/// Where the cause of an end may be found.
+struct Causes {
+    own: Cause,
+    connection: Cause,
+    process: Cause,
+    quic: Option<tiderace::Connection>,
+    /// What became of the exchange of HTTP/3.
+    outcome: Option<h3_quic::server::Outcome>,
+}
+
+impl Causes {
+    fn find(&self) -> Ending {
+        let by_connection = || self.quic.as_ref()?.close_reason().as_ref().map(Ending::of_close);
+        let found = match self.outcome.as_ref().and_then(|outcome| outcome.get()) {
+            Some(Err(h3_quic::Error::Stalled)) => Some(Ending::Unread),
+            Some(Err(h3_quic::Error::Protocol { .. })) => Some(Ending::Malformed),
+            Some(Err(h3_quic::Error::FieldsTooLarge { .. })) => Some(Ending::FieldsTooLarge),
+            _ => None,
+        };
+        let found = found.or_else(|| self.connection.get()).or_else(by_connection).or_else(|| self.process.get());
+        // Nobody here has ended it.
+        found.unwrap_or(Ending::GaveUp)
+    }
+}
+
+impl Entry {
+    /// Opens the entry of a request whose header section was read.
+    pub(crate) fn begin<B>(shared: &Shared, log: &AccessLog, request: &Request<B>, peer: &Peer) -> Self {
+        let story = Story {
+            method: request.method().to_string(),
+            host: String::new(),
+            path: request.uri().path_and_query().map_or_else(String::new, |path| path.as_str().to_owned()),
+            route: "none".to_owned(),
+            back_end: None,
+            tries: 0,
+            early: peer.early,
+            error: None,
+        };
+        let outcome = request.extensions().get().cloned();
+        let validated =
+            peer.quic.as_ref().filter(|_| peer.early).map(|quic| quic.has_validated_address() == Some(true));
+        let unvalidated = peer.quic.clone().filter(|_| validated == Some(false));
+        let mut this = Self::open(shared, log, story, peer);
+        (this.unvalidated, this.causes.outcome) = (unvalidated, outcome);
+        this
+    }
+
+    /// Writes down a request that was refused for its header section, which nobody could route.
+    pub(crate) fn refused(shared: &Shared, log: &AccessLog, peer: &Peer, ending: Ending, status: Option<StatusCode>) {
+        let none = || "-".to_owned();
+        let (method, path, route) = (none(), none(), "none".to_owned());
+        let (host, early) = (String::new(), peer.early);
+        let story = Story { method, host, path, route, back_end: None, tries: 0, early, error: None };
+        let mut this = Self::open(shared, log, story, peer);
+        this.end(ending);
+        if let Some(status) = status {
+            this.on_head(status);
+        }
+    }
+
+    fn open(shared: &Shared, log: &AccessLog, story: Story, peer: &Peer) -> Self {
+        let label = ProtocolLabel { protocol: peer.protocol };
+        shared.metrics.requests_begun.get_or_create(&label).inc();
+        shared.metrics.requests_in_flight.get_or_create(&label).inc();
+        let causes = Causes {
+            own: Cause::default(),
+            connection: peer.cause.clone(),
+            process: shared.cause.clone(),
+            quic: peer.quic.clone(),
+            outcome: None,
+        };
+        Self {
+            story,
+            begun: Instant::now(),
+            peer: peer.remote,
+            protocol: peer.protocol,
+            unvalidated: None,
+            course: peer.course.clone(),
+            head: None,
+            bytes: 0,
+            promised: None,
+            is_handed_on: false,
+            is_tunnel: false,
+            fault: Ending::Fault,
+            causes,
+            log: log.clone(),
+            metrics: shared.metrics.clone(),
+        }
+    }
+
+    /// The request ends for this cause, unless another is known.
+    pub(crate) fn end(&self, ending: Ending) {
+        self.causes.own.note(ending);
+    }
+
+    /// What an error of the answer's content will be.
+    pub(crate) fn set_fault(&mut self, ending: Ending) {
+        self.fault = ending;
+    }
+
+    /// The answer has begun.
+    fn on_head(&mut self, status: StatusCode) {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        self.metrics.first_byte_seconds.get_or_create(&ProtocolLabel { protocol: self.protocol }).observe(seconds);
+        self.head = Some((status, seconds));
+    }
+
+    pub(super) fn on_data(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.is_handed_on |= self.promised == Some(self.bytes);
+    }
+
+    pub(super) fn on_end(&mut self) {
+        self.is_handed_on = true;
+    }
+
+    pub(super) fn on_error(&mut self, error: &BodyError) {
+        self.end(error.downcast_ref::<super::Blamed>().map_or(self.fault, |blamed| blamed.on));
+        self.story.error = Some(error.to_string());
+    }
+
+    /// Puts the entry around the answer's body: it ends with it.
+    pub(crate) fn around(mut self, mut response: Response<AnyBody>) -> Response<AnyBody> {
+        let status = response.status();
+        // What is said to a client that has gone is no answer.
+        if self.causes.own.get() != Some(Ending::GaveUp) {
+            self.on_head(status);
+        }
+        // A body that has no place in the answer is not asked for its end.
+        let has_no_content = self.story.method == Method::HEAD.as_str()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            || response.body().is_end_stream();
+        self.is_handed_on = has_no_content;
+        if self.protocol == "http/1.1" {
+            self.promised = response
+                .body()
+                .size_hint()
+                .exact()
+                .or_else(|| response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok());
+        }
+        response.extensions_mut().insert(self.causes.own.clone());
+        response.map(|body| Observed::new(body, self).boxed_unsync())
+    }
+
+    /// The request has become a tunnel with this answer; the entry ends with the tunnel.
+    pub(crate) fn begin_tunnel(&mut self, status: StatusCode) {
+        self.on_head(status);
+        self.is_tunnel = true;
+    }
+
+    /// The tunnel has ended, having carried so many bytes to the client.
+    pub(crate) fn end_tunnel(mut self, bytes: u64, broken: Option<&BodyError>) {
+        self.bytes = bytes;
+        match broken {
+            None => self.is_handed_on = true,
+            Some(error) => self.on_error(error),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        let delivered = self.causes.outcome.as_ref().is_none_or(|outcome| matches!(outcome.get(), Some(Ok(()))));
+        self.head.is_some() && self.is_handed_on && delivered
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let (story, metrics) = (&self.story, &self.metrics);
+        let complete = self.is_complete();
+        let ending = match self.causes.own.get() {
+            Some(ending) => ending,
+            None if complete => Ending::Complete,
+            None => self.causes.find(),
+        };
+        let (status, first_byte) =
+            self.head.map_or_else(|| (ending.status(), None), |(status, seconds)| (status, Some(seconds)));
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let protocol = ProtocolLabel { protocol: self.protocol };
+        if !self.is_tunnel {
+            metrics.request_seconds.get_or_create(&protocol).observe(seconds);
+        }
+        let out = DirectionLabels { protocol: self.protocol, direction: "out" };
+        metrics.content_bytes.get_or_create(&out).inc_by(self.bytes);
+        if let (Some(course), Some(first_byte), true) = (&self.course, first_byte, complete) {
+            course.on_answer(self.bytes, seconds - first_byte);
+        }
+        let labels = RequestLabels {
+            protocol: self.protocol,
+            route: story.route.clone(),
+            status: class(status),
+            ended_by: ending.by(),
+        };
+        let line = || Line {
+            time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
+            // The same client has the same name, whichever socket it has come to, and however it is reached from here.
+            client: SocketAddr::new(self.peer.ip().to_canonical(), self.peer.port()).to_string(),
+            protocol: self.protocol,
+            method: &story.method,
+            host: &story.host,
+            path: &story.path,
+            status: status.as_u16(),
+            bytes: self.bytes,
+            first_byte_ms: first_byte.map(|seconds| (seconds * 1e6).round() / 1e3),
+            ms: (seconds * 1e6).round() / 1e3,
+            route: &story.route,
+            back_end: story.back_end.as_deref(),
+            retries: story.tries.saturating_sub(1),
+            early_data: story.early,
+            client_unvalidated: self.unvalidated.as_ref().is_some_and(|connection| !connection.is_established()),
+            complete,
+            ended_by: ending.by(),
+            reason: ending.reason(),
+            policy: self.course.as_ref().and_then(|course| course.under()),
+            error: story.error.as_deref(),
+        };
+        if self.log.is_on() && !self.log.write(&line()) {
+            metrics.log_lines_dropped.inc();
+        }
+        metrics.requests.get_or_create(&labels).inc();
+        metrics.requests_in_flight.get_or_create(&protocol).dec();
+    }
+}
+
+/// A class of status, for a metric with few values.
+fn class(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        100..=199 => "1xx",
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}

@@ -1,0 +1,13 @@
+//! What is remembered of requests: how each of them ended (`ending`), its entry in the books (`entry`), which the body of its
+//! answer carries (`body`), and its line in the access log (`log`).
+
+mod body;
+mod ending;
+mod entry;
+mod log;
+
+pub(crate) use self::{
+    ending::{Blamed, Cause, Ending},
+    entry::Entry,
+    log::{AccessLog, Logs},
+};
