@@ -19,9 +19,11 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// Panels that stay empty while nothing fails, no client moves, no health check runs, no policy asks for repair, and no client says why it
+/// Panels that stay empty while nothing fails, no client gives up or moves, no health check runs, no policy asks for repair, and no client says why it
 /// fell back.
-const QUIET: [&str; 9] = [
+const QUIET: [&str; 11] = [
+    "ended_by!=\"answer\"",
+    "ended_by=\"client\"",
     "connections_refused",
     "connection_errors",
     "streams_total",

@@ -1,5 +1,6 @@
 //! Every number true: what is compared, watched and booked is what happened. One file for each case.
 
+mod edge_books;
 mod gate;
 mod intervals;
 mod ledgers;
@@ -13,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
         case("intervals", "coverage of 95 % intervals over few and skewed runs", intervals::measure),
+        case("edge-books", "100,000 requests ended at random: the books of the edge balance", edge_books::edge_books),
         case(
             "references",
             "links, codes and controllers beside independent programs, cells of the day",
