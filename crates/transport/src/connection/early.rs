@@ -21,9 +21,9 @@ use crate::{
     tls::{EarlyData, Level},
 };
 
-/// The server's parameters of the earlier connection that it must not reduce when it accepts (RFC 9000 §7.4.1).
+/// The server's parameters of the earlier connection that it must not reduce when it accepts (RFC 9000 §7.4.1, RFC 9221 §3).
 #[derive(Clone, Copy)]
-struct Remembered([u64; 7]);
+struct Remembered([u64; 8]);
 
 impl Remembered {
     fn of(p: &TransportParameters) -> Self {
@@ -35,6 +35,7 @@ impl Remembered {
             p.initial_max_stream_data_uni,
             p.initial_max_streams_bidi,
             p.initial_max_streams_uni,
+            p.max_datagram_frame_size,
         ])
     }
 }
@@ -147,6 +148,7 @@ impl Connection {
 
     /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
     // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
+    // RFC 9221 §3 MUST-4, MUST-5: nor is the size of datagrams.
     pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
         let Some(then) = self.early.remembered.as_deref().filter(|_| self.early.state == EarlyData::Accepted) else {
             return Ok(());
