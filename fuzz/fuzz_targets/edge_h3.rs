@@ -5,6 +5,9 @@
 use std::cell::OnceCell;
 
 // The same checks that the tests of the gateway run on the corpus.
+#[allow(dead_code, reason = "the tests look at what has stayed")]
+#[path = "../../crates/edge/tests/checks/bench.rs"]
+mod bench;
 #[allow(dead_code, reason = "the tests look at how far a program has come")]
 #[path = "../../crates/edge/tests/checks/client.rs"]
 mod client;
@@ -14,7 +17,7 @@ mod heap;
 mod site;
 
 thread_local! {
-    static BENCH: OnceCell<client::Bench> = const { OnceCell::new() };
+    static BENCH: OnceCell<bench::Bench> = const { OnceCell::new() };
 }
 
 /// Rust's runtime does this before `main`, which is libFuzzer's here: a back end's connection that is closed is an error, and no signal.
@@ -25,6 +28,6 @@ fn ignore_broken_pipes() {
 
 libfuzzer_sys::fuzz_target!(init: ignore_broken_pipes(), |data: &[u8]| {
     BENCH.with(|bench| {
-        bench.get_or_init(|| client::Bench::new(&heap::live)).run(data, &heap::live);
+        bench.get_or_init(|| bench::Bench::new(&heap::live)).run(data, &heap::live);
     });
 });

@@ -1,5 +1,7 @@
 //! Replays the corpus of the fuzz target `edge_h3`, and runs random programs, so that what it once found stays found.
 
+#[path = "checks/bench.rs"]
+mod bench;
 #[path = "checks/client.rs"]
 mod client;
 mod site;
@@ -13,7 +15,7 @@ fn programs_of_a_client() {
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
     let heap = || 0;
-    let bench = client::Bench::new(&heap);
+    let bench = bench::Bench::new(&heap);
     let mut all = client::Reached::default();
     let mut add = |program: &[u8]| {
         let reached = bench.run(program, &heap);
