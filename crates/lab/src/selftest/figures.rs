@@ -2,18 +2,19 @@
 
 use netem::Histogram;
 use sim::FlowLoss;
-use units::{Duration, Instant, Seed};
+use units::{Duration, Instant};
 
 use super::{Check, calibration::number, card::Card};
 use crate::{
     contender::{DatagramsMeasured, Flow, Measured, RepairCounters},
     figure::{Figure, Unit},
     measure::{LinkWindow, Provenance, Reading, connections_with_loss, figures, harm},
+    residual::Missing,
     stats::{
-        compare::{Better, Verdict, compare},
+        compare::{Better, Pair, Rule, Scale, Tolerance, Verdict, compare},
         distribution::{normal_quantile, student_quantile},
         fairness::jain,
-        interval::{mean_interval, median_interval},
+        interval::{median_interval, median_interval_with_unknown},
         quantile::{median, quantile},
     },
     workload::{FeedTally, VideoTally},
@@ -43,8 +44,10 @@ fn connection(delivered: u64, index: u64) -> Measured {
         symbols_sent: 1_000,
         repairs_sent: 100,
         repair_bytes: 120_000,
+        header_bytes: 7_200,
         not_sent_again: 7,
         recovered: 30,
+        needless: 6,
         unrecovered: 10,
         repairs_received: 80,
         repairs_late: 4,
@@ -64,7 +67,12 @@ fn connection(delivered: u64, index: u64) -> Measured {
         repair: Some(repair),
         requests: Some(millis(1..=300)),
         flow: Some(if index == 0 { Flow::Took(Duration::from_millis(120)) } else { Flow::Unfinished }),
-        datagrams: Some(DatagramsMeasured { due: 500, arrived: 475, delays: millis((1..=475).map(|delay| delay * 2)) }),
+        datagrams: Some(DatagramsMeasured {
+            due: 500,
+            arrived: 475,
+            delays: millis((1..=475).map(|delay| delay * 2)),
+            missing: Some(Missing { network: 10, dropped: 8, expired: 5, late: 2 }),
+        }),
         video: Some((tally, Some(Duration::from_millis(300)))),
         feed: Some(FeedTally { seen: 30, missed: 10, image_bytes: 900, wasted_bytes: 100 }),
         ..Measured::default()
@@ -103,9 +111,16 @@ fn by_hand() -> Check {
         (Figure::RequestP95, 0.285),
         (Figure::RequestP99, 0.297),
         (Figure::ResidualLoss, 0.05),
-        (Figure::DelayP50, 0.476),
-        (Figure::DelayP95, 0.904),
-        (Figure::DelayP99, 0.942),
+        (Figure::ResidualNetwork, 0.02),
+        (Figure::ResidualDropped, 0.016),
+        (Figure::ResidualExpired, 0.01),
+        (Figure::ResidualLate, 0.004),
+        // One in twenty never came, and is longer than all others.
+        (Figure::DelayP50, 0.500),
+        (Figure::DelayP95, 0.950),
+        (Figure::ArrivedP50, 0.476),
+        (Figure::ArrivedP95, 0.904),
+        (Figure::ArrivedP99, 0.942),
         (Figure::Overhead, 0.5),
         (Figure::OverheadResent, 0.0025),
         (Figure::OverheadRest, 0.4975),
@@ -122,7 +137,9 @@ fn by_hand() -> Check {
         (Figure::LossDelayP50, 0.200),
         (Figure::LossDelayP95, 0.380),
         (Figure::LossDelayP99, 0.396),
-        (Figure::Recovered, 0.75),
+        (Figure::Repair, 0.065),
+        // Of 30 that were rebuilt six arrived after all; ten were not rebuilt.
+        (Figure::Recovered, 24.0 / 34.0),
         (Figure::RecoveryDelay, 0.008),
         (Figure::RepairSpurious, 0.25),
         (Figure::RepairLate, 0.05),
@@ -141,6 +158,10 @@ fn by_hand() -> Check {
         .holds(
             &format!("{} figures equal what a hand computes{}{}", expected.len(), space(&wrong), wrong.join(", ")),
             wrong.is_empty(),
+        )
+        .holds(
+            "the p99 of delay never came",
+            seen.get(&Figure::DelayP99).is_some_and(|reading| reading.provenance == Provenance::Censored),
         )
         .near("queue delay p99", wait * 1e3, 990.0, 4.0, " ms")
         .done()
@@ -215,10 +236,11 @@ fn statistics() -> Check {
     let shuffled = [9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0];
     let ends = median_interval(&shuffled, 0.95)
         .map_or((0.0, 0.0, 0.0), |interval| (interval.low, interval.value, interval.high));
-    let values = [4.1, 5.3, 4.8, 5.9, 5.0, 4.4, 5.6, 4.9, 5.2, 4.7];
-    let (mean, spread) = (4.99, 0.541_5);
-    let interval = mean_interval(&values, 0.95, Seed::from_number(1));
-    let half = interval.map_or(f64::NAN, |interval| (interval.high - interval.low) / 2.0);
+    // The value that is not known may be the smallest or the largest.
+    let known = (1..=9).map(|value| Some(f64::from(value)));
+    let unknown: Vec<Option<f64>> = known.chain([None]).collect();
+    let wide =
+        median_interval_with_unknown(&unknown, 0.95).map_or((0.0, 0.0), |interval| (interval.low, interval.high));
     Card::new("statistics")
         .near("p50 of 1 to 1000", at(0.5), 500.0, 0.0, "")
         .near("p95", at(0.95), 950.0, 0.0, "")
@@ -231,21 +253,32 @@ fn statistics() -> Check {
         .near("low end of the median of 1 to 10", ends.0, 2.0, 0.0, "")
         .near("middle", ends.1, 5.5, 0.0, "")
         .near("high end", ends.2, 9.0, 0.0, "")
-        .near("mean of ten values", interval.map_or(f64::NAN, |interval| interval.value), mean, 1e-9, "")
-        .near("half of its interval, by Student", half, 2.262_157 * spread / 10f64.sqrt(), 0.03, "")
+        .near("low end of 1 to 9 and one that is unknown", wide.0, 1.0, 0.0, "")
+        .near("high end", wide.1, 9.0, 0.0, "")
         .done()
 }
 
 /// Half of the delay is better, half of the goodput worse; 1 % is no difference that matters; three pairs decide nothing.
 fn verdicts() -> Check {
-    let pairs = |factor: f64, count: u64| -> Vec<(f64, f64)> {
-        (0..count).map(|index| 10.0 + number(index) / 10.0).map(|value| (value * factor, value)).collect()
+    let pairs = |factor: f64, count: u64| -> Vec<Pair> {
+        (0..count).map(|index| 10.0 + number(index) / 10.0).map(|value| (Some(value * factor), Some(value))).collect()
     };
-    let say = |factor: f64, count: u64, better: Better| {
-        compare(&pairs(factor, count), better, 0.03, Seed::from_number(1)).map(|comparison| comparison.verdict)
+    let rule = |better: Better, scale: Scale| Rule {
+        better: Some(better),
+        scale,
+        tolerance: Tolerance { relative: 0.03, absolute: 0.001 },
     };
-    let ratio =
-        compare(&pairs(0.5, 10), Better::Lower, 0.03, Seed::from_number(1)).map_or(f64::NAN, |one| one.ratio.value);
+    let of = |pairs: &[Pair], better: Better, scale: Scale| {
+        compare(pairs, &rule(better, scale)).map(|comparison| comparison.verdict)
+    };
+    let say = |factor: f64, count: u64, better: Better| of(&pairs(factor, count), better, Scale::Ratio);
+    let ratio = compare(&pairs(0.5, 10), &rule(Better::Lower, Scale::Ratio))
+        .and_then(|one| one.ratio)
+        .map_or(f64::NAN, |ratio| ratio.value);
+    // A share of what was lost, against none; and a time that never came, against one that did.
+    let against = |own: f64, other: f64| vec![(Some(own), Some(other)); 10];
+    let lost = of(&against(0.02, 0.0), Better::Lower, Scale::Both);
+    let never = of(&against(f64::INFINITY, 0.1), Better::Lower, Scale::Ratio);
     Card::new("verdicts")
         .near("ratio of contender to baseline", ratio, 0.5, 1e-9, "")
         .holds("half of a delay is better", say(0.5, 10, Better::Lower) == Some(Verdict::Better))
@@ -253,6 +286,8 @@ fn verdicts() -> Check {
         .holds("twice a delay is worse", say(2.0, 10, Better::Lower) == Some(Verdict::Worse))
         .holds("1 % more is equivalent", say(1.01, 10, Better::Higher) == Some(Verdict::Equivalent))
         .holds("three pairs decide nothing", say(2.0, 3, Better::Higher) == Some(Verdict::Undecided))
+        .holds("a loss of 2 % against none is worse", lost == Some(Verdict::Worse))
+        .holds("what never comes is worse", never == Some(Verdict::Worse))
         .done()
 }
 
