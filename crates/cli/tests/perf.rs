@@ -190,7 +190,12 @@ fn scenario(name: &str, more: &str) -> String {
 fn a_relay_refuses_what_it_cannot_do() {
     let other_address = "[path.nat]\nrebind = [{ at = \"1 s\" }, { at = \"2 s\", address = true }]\n";
     for (name, more, to, key) in [
-        ("codel", "[path.up]\nrate = \"1 Mbit/s\"\nqueue = { codel = {} }\n", "127.0.0.1:9", "path.up.queue"),
+        (
+            "codel",
+            "[path.up]\nrate = \"1 Mbit/s\"\nqueue = { codel = { bytes = \"30 kB\" } }\n",
+            "127.0.0.1:9",
+            "path.up.queue",
+        ),
         ("address", other_address, "192.0.2.1:9", "path.nat.rebind[1].address"),
         ("factor", "[factors]\n\"path.rtt\" = [\"10 ms\", \"20 ms\"]\n", "127.0.0.1:9", "factors.\"path.rtt\""),
     ] {

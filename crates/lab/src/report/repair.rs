@@ -3,7 +3,10 @@
 use super::{Report, board::Outcome, text::column_name, verdict::quantity};
 use crate::{
     figure::Figure,
-    stats::compare::{Better, MARGIN},
+    stats::{
+        compare::{Better, MARGIN},
+        interval::RUNS_MIN,
+    },
 };
 
 /// Less of the wire than this is not worth a word.
@@ -16,6 +19,10 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
 
 fn note(report: &Report, contender: usize) -> Option<String> {
     report.manifest.contenders.get(contender)?.parameters.get("fec").filter(|fec| *fec != "off")?;
+    // Fewer runs decide nothing.
+    if report.contenders.get(contender)?.runs < RUNS_MIN {
+        return None;
+    }
     let cost = report.cell(contender, Figure::Repair)?.median.filter(|cost| *cost >= WORTH_A_WORD)?;
     let name = |contender: usize| column_name(&report.contenders[contender].name, &report.manifest);
     let spends = format!("{} spends {} of the wire on repair", name(contender), quantity(Figure::Repair, cost));
@@ -67,7 +74,7 @@ mod tests {
     use crate::{contender::Contender, measure::Reading, record::Record, run::run_one, scenario::parse, tiderace};
 
     /// Runs of CUBIC alone, and of CUBIC with a code, whose values are replaced.
-    fn said(repair: f64, times: [f64; 2], columns: std::ops::Range<usize>) -> Vec<String> {
+    fn said(repair: f64, times: [f64; 2], columns: std::ops::Range<usize>, seeds: u64) -> Vec<String> {
         let text = r#"
             name = "short"
             title = "t"
@@ -82,7 +89,7 @@ mod tests {
             connections = 1
             [run]
             duration = "200 ms"
-            seeds = 1
+            seeds = 6
         "#;
         let scenario = parse(text, "test").unwrap();
         let profile = |name: &str, fec: &str| transport::Profile {
@@ -111,6 +118,7 @@ mod tests {
                 }
                 record
             })
+            .flat_map(|record| (1..=seeds).map(move |seed| Record { seed, ..record.clone() }))
             .collect();
         let manifest = crate::record::Manifest {
             schema: crate::record::MANIFEST_SCHEMA.to_owned(),
@@ -126,11 +134,12 @@ mod tests {
     fn repair_that_gains_nothing_is_said_so() {
         let none: [String; 0] = [];
         let cost = |text: &str| text.contains("coded spends 16.0 % of the wire on repair");
-        let [text] = &said(0.16, [0.1, 0.1], 0..2)[..] else { panic!("one sentence") };
+        let [text] = &said(0.16, [0.1, 0.1], 0..2, 6)[..] else { panic!("one sentence") };
         assert!(cost(text) && text.ends_with("and gains nothing: request p99 100 ms, plain has 100 ms."), "{text}");
-        assert_eq!(said(0.16, [0.1, 0.09], 0..2), none, "a tenth is a gain");
-        assert_eq!(said(0.005, [0.1, 0.1], 0..2), none, "it costs next to nothing");
-        let [text] = &said(0.16, [0.1, 0.1], 1..2)[..] else { panic!("one sentence") };
+        assert_eq!(said(0.16, [0.1, 0.09], 0..2, 6), none, "a tenth is a gain");
+        assert_eq!(said(0.16, [0.1, 0.1], 0..2, 2), none, "two seeds decide nothing");
+        assert_eq!(said(0.005, [0.1, 0.1], 0..2, 6), none, "it costs next to nothing");
+        let [text] = &said(0.16, [0.1, 0.1], 1..2, 6)[..] else { panic!("one sentence") };
         assert!(cost(text) && text.contains("no contender is the same without repair"), "{text}");
     }
 }
