@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What becomes of a packet.
+/// The stay of a packet that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay {
     /// How long it waits until its first bit is sent, in nanoseconds.

@@ -76,7 +76,7 @@ fn three_cells_of_the_day() {
     }
 }
 
-/// What the days draw from. A minute; run it after a change of a controller: `cargo test -p tiderace-reference -- --ignored`.
+/// All cells that days draw from. Takes a minute; run it after a change of a controller: `cargo test -p tiderace-reference -- --ignored`.
 #[test]
 #[ignore = "all cells; days take three of them"]
 fn every_cell_is_within_its_tolerance() {

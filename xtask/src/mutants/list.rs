@@ -15,15 +15,15 @@ pub(crate) struct Mutant {
     pub(crate) file: String,
     /// The text as it stands there, exactly once: an expression, or whole statements.
     pub(crate) old: String,
-    /// What is planted in its place, of the same kind.
+    /// The text planted in its place, of the same kind.
     pub(crate) new: String,
     /// Which figures, or what else, it falsifies.
     pub(crate) falsifies: String,
-    /// What has to catch it.
+    /// The check that has to catch it.
     pub(crate) caught_by: CaughtBy,
 }
 
-/// What has to catch a fault.
+/// The check that has to catch a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum CaughtBy {
@@ -77,7 +77,7 @@ impl Mutant {
         self.old.trim_end().ends_with([';', '}'])
     }
 
-    /// What stands in the source when the fault can be switched on by its number.
+    /// The source text with a switch: the fault when its number is chosen, the old text otherwise.
     fn switched(&self, number: usize) -> String {
         let (old, new) = (&self.old, &self.new);
         match self.is_statement() {
@@ -108,7 +108,7 @@ pub(crate) fn read(root: &Path) -> Result<Vec<Mutant>> {
     Ok(all)
 }
 
-/// Where the old text stands. Anything but once is an error: the list has to follow the source.
+/// Place of the old text. Anything but once is an error: the list has to follow the source.
 fn place(text: &str, mutant: &Mutant) -> Result<Range<usize>> {
     let mut places = text.match_indices(&mutant.old);
     let place = places.next().map(|(at, old)| at..at + old.len());

@@ -56,13 +56,13 @@ pub(crate) struct Tried {
     pub(crate) fault: String,
     /// The source file.
     pub(crate) file: String,
-    /// What it falsifies.
+    /// Figures that it falsifies.
     pub(crate) falsifies: String,
-    /// What has to catch it.
+    /// The check that has to catch it.
     pub(crate) stated: String,
     /// Whether that did.
     pub(crate) as_stated: bool,
-    /// What caught it; nothing when nothing did.
+    /// The check that caught it; nothing when none did.
     pub(crate) caught_by: Option<String>,
     /// Whether the self-test did on its own.
     pub(crate) by_selftest: bool,

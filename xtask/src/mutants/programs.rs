@@ -17,7 +17,7 @@ use super::{
 };
 use crate::flaky::binaries::{Binary, list};
 
-/// What is built.
+/// Programs built from the copy.
 pub(crate) struct Programs {
     tree: PathBuf,
     selftest: PathBuf,
@@ -28,16 +28,16 @@ pub(crate) struct Programs {
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ended {
-    /// It found nothing wrong.
+    /// Nothing wrong was found.
     Passed,
-    /// It found something, in a few words.
+    /// Something was found, in a few words.
     Failed(String),
-    /// It ran for too long and was ended.
+    /// Ran for too long and was ended.
     Late,
 }
 
 impl Ended {
-    /// What caught the fault, if anything did.
+    /// The check that caught the fault, if any did.
     pub(crate) fn caught(&self) -> Option<String> {
         match self {
             Self::Passed => None,
@@ -93,7 +93,7 @@ impl Programs {
         checks(command, fault, limit)
     }
 
-    /// What has to catch a fault; `None` when that is the self-test.
+    /// Runs the check that has to catch a fault; `None` when that is the self-test.
     pub(crate) fn stated(&self, by: &CaughtBy, fault: usize, limit: Duration) -> Result<Option<Ended>> {
         match by {
             CaughtBy::Selftest => Ok(None),

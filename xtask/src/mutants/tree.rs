@@ -16,7 +16,7 @@ use super::list::{Mutant, planted};
 /// Names the fault that a program has, by its number; without it there is none.
 pub(crate) const SWITCH: &str = "TIDERACE_PLANTED";
 
-/// What each crate of the copy gets.
+/// Module that each crate of the copy gets.
 const MODULE: &str = r#"
 /// Faults that the environment switches on.
 #[doc(hidden)]

@@ -107,7 +107,7 @@ pub(super) fn delayed_acknowledgements() -> Result<Check, String> {
         .done())
 }
 
-/// What leaves the nodes, counted there.
+/// Packets and bytes that leave the nodes, counted there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     packets: u64,

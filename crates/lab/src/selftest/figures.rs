@@ -216,7 +216,7 @@ fn loss_in_set_up() -> Check {
         .done()
 }
 
-/// What nobody should believe is not told: a p99 of 299 samples, a p95 of 59.
+/// Percentiles of too few samples are refused: a p99 of 299, a p95 of 59.
 fn refusals() -> Check {
     let of = |samples: u64| {
         let one = Measured { rtt: Some(millis(1..=samples)), ..Measured::default() };

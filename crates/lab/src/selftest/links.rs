@@ -92,7 +92,7 @@ fn regular_arrivals() -> Result<Check, String> {
         .done())
 }
 
-/// What the counters of a link do not explain.
+/// Bytes that the counters of a link do not explain.
 pub(super) fn books(link: &Link) -> u64 {
     let counters = link.counters();
     let known = counters.delivered.bytes + counters.dropped_in_all().bytes;

@@ -129,7 +129,7 @@ fn dropping_law() -> Result<Check, String> {
         .done())
 }
 
-/// Where packets can be marked, CoDel drops none.
+/// CoDel marks packets that can be marked, and drops none of them.
 fn marking() -> Result<Check, String> {
     let (dropped, marked) = overloaded(&managed(true), Ecn::Ect0, 2)?;
     let (others, unmarked) = overloaded(&managed(true), Ecn::NotEct, 2)?;

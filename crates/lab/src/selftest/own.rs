@@ -1,4 +1,4 @@
-//! What a run checks of itself: that the links of its scenario do what the scenario says, each direction and each property apart,
+//! The checks that a run makes of itself: that the links of its scenario do what the scenario says, each direction and each property apart,
 //! with as many packets as it takes to see a tenth less or more.
 
 use core::fmt::Write as _;
@@ -29,7 +29,7 @@ pub(super) fn checks(scenario: &Scenario) -> Vec<Check> {
     kinds.into_iter().filter_map(|kind| both(kind, sides)).collect()
 }
 
-/// What a check says of each direction that it concerns.
+/// One check over the directions that it concerns.
 fn both(kind: fn(&LinkConfig) -> Option<Check>, sides: &[(&str, &LinkConfig)]) -> Option<Check> {
     let made = sides.iter().filter_map(|(side, link)| Some((side, kind(link)?)));
     made.map(|(side, check)| Check { detail: format!("{side}: {}", check.detail), ..check }).reduce(|one, other| {
@@ -106,7 +106,7 @@ fn burst(loss: &Loss) -> Option<f64> {
     }
 }
 
-/// What a share of `of` packets may differ by chance, and the difference that is seen in 99 of 100 cases, both as a share.
+/// Power of a check of a share: the difference that chance explains, and the difference found in 99 of 100 cases, both as shares.
 struct Power {
     allowed: f64,
     seen: f64,
