@@ -40,6 +40,15 @@ pub struct Change {
     pub beyond: Option<(usize, usize)>,
     /// Every run has the same value before and after.
     pub identical: bool,
+    /// Of several points each: where it is, the runs that are worse by more than the tolerance, and all of them.
+    #[serde(skip)]
+    points: Vec<(String, usize, usize)>,
+    /// The whole interval lies beyond the tolerance.
+    #[serde(skip)]
+    wholly: bool,
+    /// Neither more nor less is better: chance has two ways.
+    #[serde(skip)]
+    two_sided: bool,
 }
 
 impl Change {
@@ -48,16 +57,35 @@ impl Change {
         Figure::from_key(self.figure)
     }
 
-    /// Whether it is worse by more than the tolerance, with at most the probability `tail` that chance alone says so where the
-    /// runs are enough for that; otherwise all of them have to agree. The second is the probability.
-    pub fn is_certain(&self, tail: f64) -> (bool, f64) {
-        match self.beyond {
-            Some((beyond, all)) => {
-                agreement(all, tail).map_or((false, 0.0), |(needed, chance)| (beyond >= needed, chance))
-            }
+    /// Where it is worse by more than the tolerance, if it is, with at most the probability `tail` that chance alone says so
+    /// where the runs are enough for that; otherwise all of them have to agree. The second is the probability.
+    ///
+    /// A single point of several counts only where its runs are enough.
+    pub fn certain(&self, tail: f64) -> (Option<String>, f64) {
+        let Some((beyond, all)) = self.beyond else {
             // Without seeds in common there is the interval, of 2.5 % on either side.
-            None => (self.result.pairs >= RUNS_MIN && self.result.verdict == Verdict::Worse, 0.025),
+            let worse = self.result.pairs >= RUNS_MIN && self.wholly;
+            return (worse.then(String::new), 0.025);
+        };
+        let ways = if self.two_sided { 2.0 } else { 1.0 };
+        let parts = if self.points.is_empty() { 1.0 } else { 2.0 };
+        let (mut place, mut chance) = (None, 0.0);
+        if let Some((needed, by_chance)) = agreement(all, tail / ways / parts) {
+            chance += by_chance * ways;
+            place = (beyond >= needed).then(|| format!(" in {beyond} of {all} runs"));
         }
+        #[expect(clippy::cast_precision_loss, reason = "thousands")]
+        let share = tail / ways / parts / self.points.len().max(1) as f64;
+        for (at, beyond, all) in &self.points {
+            let Some((needed, by_chance)) = agreement(*all, share).filter(|(_, chance)| *chance <= share) else {
+                continue;
+            };
+            chance += by_chance * ways;
+            if *beyond >= needed && place.is_none() {
+                place = Some(format!(" at {at}, in {beyond} of {all} runs"));
+            }
+        }
+        (place, chance)
     }
 }
 
@@ -162,6 +190,13 @@ impl Both<'_> {
             (result.verdict, result.pairs_needed) = (Verdict::Equivalent, None);
         }
         let middle = |values: &[Option<f64>]| centre(values).map(|(median, _)| median);
+        let place = |point: usize| {
+            let levels = self.after.points[point].iter().map(|(name, level)| format!("{name} {level}"));
+            levels.collect::<Vec<_>>().join(", ")
+        };
+        let several = pairs.len() > 1;
+        let at = |(point, pairs): (usize, &Vec<Pair>)| (place(point), rule.beyond(pairs), pairs.len());
+        let points = pairs.iter().enumerate().filter(|_| several).map(at).collect();
         Some(Change {
             contender: self.after.contenders[self.new].clone(),
             figure: figure.key(),
@@ -172,6 +207,9 @@ impl Both<'_> {
             presupposes: None,
             beyond,
             identical,
+            points,
+            wholly: rule.is_wholly_beyond(&result),
+            two_sided: rule.better.is_none(),
         })
     }
 

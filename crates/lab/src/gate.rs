@@ -251,12 +251,11 @@ fn worse(changes: &[Change], tolerances: &Tolerances) -> (Vec<Failing>, f64, Opt
     let tail = CHANCE / changed.len().max(1) as f64;
     let (mut failing, mut chance) = (Vec::new(), 0.0);
     for change in &changed {
-        let (certain, by_chance) = change.is_certain(tail);
+        let (place, by_chance) = change.certain(tail);
         chance += by_chance;
-        let Some(figure) = change.figure().filter(|_| certain) else { continue };
+        let Some((figure, place)) = change.figure().zip(place) else { continue };
         let rule = tolerances.rule(figure);
         let how = if rule.better.is_some() { "is worse" } else { "has changed" };
-        let runs = change.beyond.map_or_else(String::new, |(beyond, all)| format!(" in {beyond} of {all} runs"));
         let told = change.presupposes.map_or_else(String::new, |on| {
             let label = Figure::from_key(on.figure).map_or(on.figure, |figure| figure.label().trim());
             format!(", while {label} is {}", crate::versus::word(on.verdict))
@@ -266,7 +265,7 @@ fn worse(changes: &[Change], tolerances: &Tolerances) -> (Vec<Failing>, f64, Opt
             contender: Some(change.contender.clone()),
             figure: Some(change.figure),
             reason: format!(
-                "{}: {} {how} by more than {}{runs}: {}{told}",
+                "{}: {} {how} by more than {}{place}: {}{told}",
                 change.contender,
                 figure.label().trim(),
                 tolerance_words(figure, rule.tolerance),

@@ -272,6 +272,25 @@ fn records_that_are_altered() {
     assert!(judge(&after, Some(&before), &wide).unwrap().passed);
 }
 
+/// What is worse at one point of many is worse, where the seeds are enough to say so.
+#[test]
+fn one_point_of_many_is_enough() {
+    let factor = "[factors]\n\"path.rtt\" = [\"10 ms\", \"15 ms\", \"20 ms\", \"25 ms\", \"30 ms\", \"35 ms\"]";
+    let setting = Setting { path: DEEP, traffic: "workload = \"bulk\"\nconnections = 1", seconds: 1 };
+    let contenders = format!("{}\n{factor}", profile("congestion = \"cubic\""));
+    let plan = plan(setting, &contenders, 14);
+    let mut records = records(&plan);
+    let before = summary(&plan, &records);
+    for record in records.iter_mut().filter(|record| record.point["path.rtt"] == "20 ms") {
+        let goodput = record.figures.get_mut(&Figure::Goodput).unwrap();
+        goodput.value = goodput.value.map(|value| value * 0.5);
+    }
+    let gate = gate(&before, &summary(&plan, &records));
+    let reasons: Vec<&str> = gate.failing.iter().map(|failing| failing.reason.as_str()).collect();
+    assert!(reasons.len() == 1 && reasons[0].contains("at path.rtt 20 ms, in 14 of 14 runs"), "{reasons:?}");
+    assert!(gate.chance <= 0.05, "{}", gate.chance);
+}
+
 /// Chance alone fails no gate: the same profile with other random numbers of the stack, which is other runs of the same kind.
 #[test]
 fn nothing_is_worse_against_itself() {

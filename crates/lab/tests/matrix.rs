@@ -238,7 +238,7 @@ fn limits_and_changes() {
     let again = Summary::read(&scratch.file("before.jsonl")).unwrap();
     let declared = |figure: Figure| figure.declaration().rule();
     let same = changes(&before, &again, &declared).unwrap();
-    assert!(same.changes.iter().all(|change| change.identical && !change.is_certain(0.025).0), "{same:?}");
+    assert!(same.changes.iter().all(|change| change.identical && change.certain(0.025).0.is_none()), "{same:?}");
     assert!(same.changes.len() > 20 && same.lost.is_empty(), "{same:?}");
 
     let strict = summary(&[("100 kbit/s", "100 Mbit/s")], &scratch.file("strict.jsonl"));

@@ -77,8 +77,18 @@ fn lead(board: &Board, row: &Row, leaders: &[usize]) -> String {
             );
         }
         text.push(')');
+        text += &presupposed(board, row, best, next);
     }
     text
+}
+
+/// The figure that another one presupposes, where the two contenders differ in it.
+fn presupposed(board: &Board, row: &Row, one: usize, other: usize) -> String {
+    let on = row.figure.declaration().presupposes;
+    let on = on.and_then(|on| board.rows.iter().find(|row| row.figure == on)).filter(|on| on.outcome != Outcome::Even);
+    on.filter(|on| on.medians[one] != on.medians[other]).map_or_else(String::new, |on| {
+        format!(", while {} is {} against {}", label(on), value(on, one), value(on, other))
+    })
 }
 
 /// What the winner is worse in than another contender.
@@ -94,11 +104,12 @@ fn price(board: &Board, first: &Row, winner: usize) -> String {
                 return None;
             }
             Some(format!(
-                "{} {} ({}: {})",
+                "{} {} ({}: {}{})",
                 label(row),
                 value(row, winner),
                 board.columns[cheapest],
-                value(row, cheapest)
+                value(row, cheapest),
+                presupposed(board, row, winner, cheapest)
             ))
         })
         .collect();
@@ -212,6 +223,15 @@ mod tests {
             "{shared}"
         );
         assert!(shared.ends_with("; no other headline figure is decided against it"), "{shared}");
+    }
+
+    #[test]
+    fn a_figure_names_the_one_that_it_presupposes() {
+        let figures = [Figure::RequestP99, Figure::RequestRate];
+        let run = |p99: f64, rate: f64| Some(BTreeMap::from([(figures[0], p99), (figures[1], rate)]));
+        let runs: [Runs; 2] = [vec![run(0.1, 5.0); 6], vec![run(0.2, 9.0); 6]];
+        let told = verdict(&Board::new(vec!["a".into(), "b".into()], &runs, &figures)).replace('\u{a0}', " ");
+        assert!(told.contains("confidence), while requests is 5.00 1/s against 9.00 1/s, at the price of"), "{told}");
     }
 
     #[test]

@@ -120,6 +120,22 @@ impl Rule {
         relative && difference(more, less) > self.tolerance.absolute
     }
 
+    /// Whether the whole interval lies on the bad side, beyond the tolerance.
+    pub fn is_wholly_beyond(&self, result: &Comparison) -> bool {
+        let (difference, relative) = (result.difference, 1.0 + self.tolerance.relative);
+        let beyond = |way: Better| {
+            let (least, ratio) = match way {
+                Better::Lower => (difference.low, result.ratio.is_none_or(|ratio| ratio.low > relative)),
+                Better::Higher => (-difference.high, result.ratio.is_none_or(|ratio| ratio.high * relative < 1.0)),
+            };
+            ratio && least > self.tolerance.absolute
+        };
+        match self.better {
+            Some(way) => beyond(way),
+            None => beyond(Better::Lower) || beyond(Better::Higher),
+        }
+    }
+
     /// Pairs in which the contender is worse by more than the tolerance. An unknown value is not counted.
     pub fn beyond(&self, pairs: &[Pair]) -> usize {
         let count = |way| {
@@ -444,6 +460,9 @@ mod tests {
         let pairs = known(&[(1.02, 1.0), (1.04, 1.0), (0.0, 0.0), (0.0005, 0.0), (f64::INFINITY, 1.0)]);
         assert_eq!((LESS.beyond(&pairs), MORE.beyond(&pairs)), (2, 0));
         assert_eq!(rule(None, Scale::Difference).beyond(&known(&[(0.5, 0.4), (0.3, 0.4), (0.2, 0.4)])), 2);
+        let wholly = |pairs: &[(f64, f64)], rule: &Rule| rule.is_wholly_beyond(&compare(&known(pairs), rule).unwrap());
+        assert!(wholly(&[(1.04, 1.0); 6], &LESS) && !wholly(&[(1.02, 1.0); 6], &LESS));
+        assert!(!wholly(&[(1.04, 1.0); 6], &MORE) && wholly(&[(1.0, 1.04); 6], &MORE));
         assert_eq!(agreement(5, 0.025), None);
         assert_eq!(agreement(10, 0.025).unwrap().0, 9);
         let (all, chance) = agreement(6, 1e-6).unwrap();
