@@ -32,7 +32,8 @@ pub(crate) struct ExpectedIds {
 pub(crate) struct Handshake {
     side: Side,
     version: u32,
-    unstarted: Option<Unstarted>,
+    /// A server's, until the first handshake bytes; boxed, because connections outlive it.
+    unstarted: Option<Box<Unstarted>>,
     session: Option<Box<dyn Session>>,
     /// Initial, Handshake, 1-RTT.
     crypto: [Option<Box<CryptoStream>>; 3],
@@ -75,10 +76,10 @@ impl Handshake {
     }
 
     pub(crate) fn server(version: u32, unstarted: Unstarted) -> Self {
-        Self::new(Side::Server, version, Some(unstarted), None)
+        Self::new(Side::Server, version, Some(Box::new(unstarted)), None)
     }
 
-    fn new(side: Side, version: u32, unstarted: Option<Unstarted>, session: Option<Box<dyn Session>>) -> Self {
+    fn new(side: Side, version: u32, unstarted: Option<Box<Unstarted>>, session: Option<Box<dyn Session>>) -> Self {
         Self {
             side,
             version,
@@ -242,7 +243,7 @@ impl Handshake {
                 if let Some(version) = data.as_deref().and_then(|hello| unstarted.negotiate(hello)) {
                     self.version = version;
                 }
-                Worker::Unstarted(unstarted)
+                Worker::Unstarted(*unstarted)
             }
             (None, None) => return None,
         };

@@ -46,24 +46,24 @@ pub(super) struct Memory {
     /// What settings permit beyond the usual: more streams, longer queues of datagrams.
     beside: u64,
     own: u64,
-    /// Bytes of symbols that were sent, and how many there had been when these were counted.
-    symbols: (u64, u64),
+    /// Bytes of symbols that were sent, and how many there had been when these were counted, modulo 2^32.
+    symbols: (u32, u32),
     /// Bytes that arrived since memory was charged, in batches of more than acknowledgements.
-    since: usize,
+    since: u32,
     /// Turns since memory was charged that brought nothing to be held.
     quiet: u8,
-    /// What the peer made this end hold when memory was charged.
-    held: u64,
+    /// The peer made this end hold next to nothing when memory was charged.
+    holds_little: bool,
     /// Bytes of the application that were not acknowledged then.
     unacknowledged: u64,
 }
 
 /// Bytes that may arrive until they are charged, if the application and what is to be sent do not get their turn before.
-const ACCOUNT_EVERY: usize = 16 * 1024;
+const ACCOUNT_EVERY: u32 = 16 * 1024;
 /// Turns without anything to be held after which memory is charged all the same: records of what was sent come and go.
 const QUIET_TURNS: u8 = 8;
 /// Symbols that are sent until their memory is counted again, which takes time.
-const COUNT_EVERY: u64 = 16;
+const COUNT_EVERY: u32 = 16;
 
 impl Memory {
     /// The account of a connection with these settings.
@@ -86,7 +86,7 @@ impl Memory {
             symbols: (0, 0),
             since: 0,
             quiet: 0,
-            held: 0,
+            holds_little: true,
             unacknowledged: 0,
         }
     }
@@ -108,7 +108,7 @@ impl Connection {
     /// to be sent.
     #[inline]
     pub(super) fn account_for(&mut self, now: Instant, bytes: usize) {
-        self.memory.since += bytes;
+        self.memory.since = self.memory.since.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         if self.memory.since >= ACCOUNT_EVERY {
             self.account(now);
         }
@@ -119,9 +119,11 @@ impl Connection {
     /// Whoever sends hears mostly acknowledgements, and these leave nothing to be held.
     #[inline]
     pub(super) fn account_at_rest(&mut self, now: Instant) {
-        let Memory { since: 0, held, quiet, unacknowledged, .. } = &mut self.memory else { return self.account(now) };
+        let Memory { since: 0, holds_little, quiet, unacknowledged, .. } = &mut self.memory else {
+            return self.account(now);
+        };
         let moved = self.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
-        if *held < OWN_STEP && moved < OWN_STEP && *quiet < QUIET_TURNS && self.fec.sender.is_none() {
+        if *holds_little && moved < OWN_STEP && *quiet < QUIET_TURNS && self.fec.sender.is_none() {
             *quiet += 1;
         } else {
             self.account(now);
@@ -139,9 +141,10 @@ impl Connection {
         }
         self.streams.compact_if_wasteful();
         if let Some(sender) = &self.fec.sender
-            && sender.figures.symbols >= self.memory.symbols.1 + COUNT_EVERY
+            && (sender.figures.symbols as u32).wrapping_sub(self.memory.symbols.1) >= COUNT_EVERY
         {
-            self.memory.symbols = (sender.memory() as u64, sender.figures.symbols);
+            let bytes = u32::try_from(sender.memory()).unwrap_or(u32::MAX);
+            self.memory.symbols = (bytes, sender.figures.symbols as u32);
         }
         let (own, of_acks) = self.sent_memory();
         let own = match own {
@@ -165,7 +168,8 @@ impl Connection {
             }
         }
         self.memory.charge.set(held + own);
-        (self.memory.held, self.memory.unacknowledged) = (held, self.streams.unacknowledged_bytes());
+        self.memory.holds_little = held < OWN_STEP;
+        self.memory.unacknowledged = self.streams.unacknowledged_bytes();
         let budget = &self.memory.budget;
         let room = !budget.is_exceeded() && !budget.process().is_scarce();
         self.streams.permit_growth(room);
@@ -200,7 +204,10 @@ impl Connection {
             }
         }
         (
-            self.streams.unacknowledged_bytes() + self.streams.own_memory() + self.memory.symbols.0 + memory as u64
+            self.streams.unacknowledged_bytes()
+                + self.streams.own_memory()
+                + u64::from(self.memory.symbols.0)
+                + memory as u64
                 - of_acks,
             of_acks,
         )
