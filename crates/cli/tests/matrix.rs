@@ -60,7 +60,7 @@ fn a_matrix_its_page_and_its_gate() {
     // Against itself nothing has changed; without a baseline and limits there is nothing to judge by.
     let (code, told, _) = scratch.told(&["gate", &file, "--baseline", &scratch.records("b")]);
     assert!(code == Some(0) && told.ends_with("The gate passes.\n"), "{told}");
-    assert!(scratch.told(&["compare", &file, &scratch.records("b")]).1.contains("(every run identical)"));
+    assert!(scratch.told(&["compare", &file, &scratch.records("b")]).1.contains("every run is identical"));
     assert_eq!(scratch.told(&["gate", &file]).0, Some(2));
     // A file that lost its end is not complete, and the gate says so; resuming makes it what it was.
     let whole = fs::read(&file).unwrap();
