@@ -26,6 +26,9 @@ pub struct Imbalance {
     pub booked: u64,
 }
 
+/// A book: what it counts, what went in or out, and the columns of what became of it.
+pub type Book = (&'static str, u64, Vec<(&'static str, u64)>);
+
 impl Stats {
     /// Whether every byte, and every datagram, is booked once.
     ///
@@ -38,8 +41,8 @@ impl Stats {
         })
     }
 
-    /// Every book: what it counts, what went in or out, and what became of it.
-    pub fn books(&self) -> [(&'static str, u64, Vec<(&'static str, u64)>); 5] {
+    /// Every book.
+    pub fn books(&self) -> [Book; 5] {
         [
             ("bytes_sent", self.bytes_sent + self.bytes_unsealed, self.columns_sent().into()),
             ("bytes_received", self.bytes_received, self.columns_received().into()),

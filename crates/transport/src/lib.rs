@@ -43,7 +43,7 @@ pub mod tls;
 mod token;
 
 pub use acks::Ecn;
-pub use books::Imbalance;
+pub use books::{Book, Imbalance};
 pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{

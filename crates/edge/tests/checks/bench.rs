@@ -8,7 +8,10 @@
 //! - the gateway answers an ordinary client afterwards, and gives all memory back.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -49,7 +52,7 @@ pub(crate) struct Bench {
     _back_end: BackEnd,
     _www: Directory,
     base: usize,
-    programs: Mutex<usize>,
+    programs: AtomicUsize,
     runtime: Runtime,
 }
 
@@ -122,7 +125,7 @@ impl Bench {
             _back_end: back_end,
             _www: www,
             base: 0,
-            programs: Mutex::new(0),
+            programs: AtomicUsize::new(0),
             runtime,
         };
         // What is made once is there.
@@ -139,9 +142,8 @@ impl Bench {
         self.runtime.block_on(async {
             let reached = self.program(program, heap).await;
             self.others_are_served().await;
-            let mut programs = self.programs.lock().expect("one at a time");
-            *programs += 1;
-            if *programs % ROUND == 0 {
+            let programs = self.programs.fetch_add(1, Ordering::Relaxed) + 1;
+            if programs.is_multiple_of(ROUND) {
                 self.nothing_stays(heap).await;
             }
             reached

@@ -112,8 +112,8 @@ impl Endpoint {
         if let Some(imbalance) = self.ledger.imbalance {
             return Err(imbalance);
         }
-        let live = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
-        live.map(|connection| connection.stats().balance()).collect::<Result<(), _>>()?;
+        let mut live = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
+        live.try_for_each(|connection| connection.stats().balance())?;
         let sum = self.sum_of_stats();
         let EndpointBooks { received, sent } = self.ledger.books;
         for (book, total, stateless, connections) in [
