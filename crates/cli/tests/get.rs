@@ -186,7 +186,7 @@ fn serve_raw(endpoint: Endpoint, rest: &'static [u8]) {
     });
 }
 
-/// What a server says is one line without control characters, an answer that breaks off is no wrong request, and the next URL is asked for.
+/// Words of a server are one line without control characters, an answer that breaks off is no wrong request, and the next URL is asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hostile_server_gets_no_hold_of_the_terminal_nor_of_the_next_url() {
     let (hostile, folder) = server("hostile");

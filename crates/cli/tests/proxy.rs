@@ -14,7 +14,7 @@ use gateway::Gateway;
 use program::{Service, refused};
 use scratch::Scratch;
 
-/// How long QUIC may take to win once.
+/// Longest wait until QUIC has won once.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A gateway with a page.

@@ -27,7 +27,7 @@ pub const GATE_SCHEMA: &str = "tiderace-lab-gate/1";
 /// Gates of a hundred that chance alone may fail, when there are enough seeds.
 const CHANCE: f64 = 0.05;
 
-/// How much worse is still good, where it is not what the figures declare.
+/// Tolerances of figures, in place of those that the figures declare.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tolerances {

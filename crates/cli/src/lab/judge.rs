@@ -58,7 +58,7 @@ pub(super) struct GateArgs {
     /// Records of what is known to be good
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// How much worse is still good: FIGURE=AMOUNT such as goodput='5 %', rtt_p95='10 ms', residual_loss='0.2 points', or a
+    /// Tolerance of a figure: FIGURE=AMOUNT such as goodput='5 %', rtt_p95='10 ms', residual_loss='0.2 points', or a
     /// number of per cent for all figures that have ratios; may be given again
     #[arg(long, value_name = "[FIGURE=]AMOUNT")]
     tolerance: Vec<String>,
@@ -105,7 +105,7 @@ fn table(changes: &[Change], shown: &dyn Fn(&Change) -> bool) -> String {
     output
 }
 
-/// What the tables say, and what is gone.
+/// Tables of the comparisons, and the list of what is gone.
 fn legend(found: &Changes) -> String {
     let identical = found.changes.iter().filter(|change| change.identical).count();
     let mut output = String::new();

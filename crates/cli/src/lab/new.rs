@@ -20,7 +20,7 @@ use crate::{failure::Failure, stdout::write_out};
 
 /// Make a scenario file, and print the command that runs it.
 ///
-/// What the options leave open takes the usual value. On a terminal, questions are asked when --rate or --rtt is missing. The
+/// Options that are left out take their usual values. On a terminal, questions are asked when --rate or --rtt is missing. The
 /// file is checked before it is written; docs/lab.md says what else may stand in it.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
@@ -57,7 +57,7 @@ pub(super) struct NewArgs {
     /// Connections that share the path [default: 1]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// What the connections carry [default: bulk]
+    /// Workload of the connections [default: bulk]
     #[arg(long, value_name = "KIND")]
     workload: Option<Kind>,
     /// Response of each request or flow [default: 20kB]

@@ -32,7 +32,7 @@ const RATE: u64 = 100_000_000;
 /// Between the end of an attack and the reading of the memory that is left.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
-/// Who is attacked.
+/// The gateway under attack.
 #[derive(Clone)]
 struct Target {
     address: SocketAddr,

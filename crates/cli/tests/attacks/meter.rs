@@ -1,4 +1,4 @@
-//! What a process uses: processor time and resident memory, as Linux says.
+//! Resources of a process: processor time and resident memory, as Linux says.
 
 use std::{
     sync::{
