@@ -1,4 +1,4 @@
-//! What arrived in, what was lost out.
+//! Decoder: arrived symbols in, lost symbols out.
 //!
 //! Repair symbols that cannot be used at once are kept as equations over the symbols that are missing, in reduced echelon form
 //! with the oldest unknown of each as its pivot. So a symbol comes out as soon as what arrived determines it, and an unknown
@@ -20,7 +20,7 @@ const MAX_EQUATIONS: usize = 128;
 /// Symbols contradict each other: whoever sent them did not combine what it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction(
-    /// What does not fit.
+    /// Contradiction found.
     pub &'static str,
 );
 
@@ -32,27 +32,27 @@ impl fmt::Display for Contradiction {
 
 impl std::error::Error for Contradiction {}
 
-/// What a source symbol was.
+/// State of a source symbol on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sourced {
-    /// It was not known.
+    /// Not known before.
     New,
-    /// It had been recovered before it arrived.
+    /// Recovered before it arrived.
     Known,
-    /// It is older than what is remembered.
+    /// Older than what is remembered.
     Old,
 }
 
-/// What a repair symbol was good for.
+/// Result of a repair symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repaired {
     /// Nothing was missing, or what it says was known.
     Spare,
-    /// It combines symbols that are no longer remembered.
+    /// Combines symbols that are no longer remembered.
     Late,
-    /// What arrived so far does not justify the work.
+    /// Refused: the symbols that arrived do not justify the work.
     Refused,
-    /// It is one equation more; [`Decoder::next_recovered`] says whether that was enough.
+    /// Adds an equation; [`Decoder::next_recovered`] says whether that was enough.
     Used,
 }
 
@@ -156,7 +156,7 @@ impl Decoder {
         self.slots.iter().filter(|slot| slot.coded.is_empty()).count()
     }
 
-    /// Whether a symbol was rebuilt, and did not arrive so far.
+    /// Returns whether a symbol was rebuilt, and did not arrive so far.
     #[inline]
     pub fn was_recovered(&self, id: u64) -> bool {
         self.slot(id).is_some_and(|slot| slot.recovered)

@@ -26,7 +26,7 @@ pub struct Encoder {
     /// A repair symbol that was made together with another, and its length.
     twin: Coded,
     twin_is: Option<(Repair, usize)>,
-    /// What was asked for last, and its length: whoever asks how long it is wants it next.
+    /// Last requested repair and its length: the request for the length precedes the one for the symbol.
     measured: Option<(Repair, usize)>,
 }
 

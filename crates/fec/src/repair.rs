@@ -1,4 +1,4 @@
-//! Which source symbols a repair symbol combines, and with which coefficients.
+//! Description of a repair symbol: its source symbols and their coefficients.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub const MAX_SPAN: u64 = COLUMNS as u64;
 pub struct Repair {
     /// The first source symbol.
     pub first: u64,
-    /// How many; at least 1.
+    /// Number of source symbols; at least 1.
     pub count: u8,
     /// Distance from one to the next; at least 1. Above 1 in interleaved blocks.
     pub stride: u8,
@@ -23,13 +23,13 @@ pub struct Repair {
 /// Why a [`Repair`] cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairError {
-    /// It combines nothing.
+    /// Combines nothing.
     Empty,
-    /// Its last symbol is too far from its first.
+    /// Last symbol too far from the first.
     TooWide,
-    /// There is no such row.
+    /// Row that the code does not have.
     NoSuchRow,
-    /// Its last symbol has a number that cannot be.
+    /// Last symbol's number out of range.
     Overflow,
 }
 
@@ -54,7 +54,7 @@ impl RepairError {
 impl std::error::Error for RepairError {}
 
 impl Repair {
-    /// Whether it can be: what a decoder accepts and an encoder makes.
+    /// Checks the description: what a decoder accepts and an encoder makes.
     ///
     /// # Errors
     /// When a bound is broken.
@@ -84,7 +84,7 @@ impl Repair {
         self.first + (self.span() - 1)
     }
 
-    /// Its source symbols, each with its coefficient.
+    /// Source symbols, each with its coefficient.
     #[inline]
     pub fn terms(&self) -> impl Iterator<Item = (u64, u8)> + Clone + use<> {
         let Self { first, count, stride, row } = *self;

@@ -1,4 +1,4 @@
-//! When repair symbols are made, and of what.
+//! Schedule of repair symbols: when, and over what.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const AHEAD: i32 = 2;
 /// Source symbols for each repair symbol at least, over all: the cap for what ends messages beyond the rate.
 const CAP: i32 = 3;
 
-/// What the repair symbols that end a message count against.
+/// Limit that the repair symbols at the end of a message count against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// The rate of the scheme, which holds in the long run.
@@ -44,7 +44,7 @@ impl Schedule {
         Self { scheme, earned: 0, spare: 0, start: next, next, row: 0, due: VecDeque::new() }
     }
 
-    /// What it keeps to.
+    /// Scheme in use.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -102,7 +102,7 @@ impl Schedule {
         self.due.front()
     }
 
-    /// Whether a repair symbol is due.
+    /// Returns whether a repair symbol is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         !self.due.is_empty()

@@ -1,4 +1,4 @@
-//! How much repair, over what: the codes by name.
+//! Codes by name: rate of repair, and what it covers.
 
 use std::{fmt, str::FromStr};
 
@@ -43,7 +43,7 @@ impl Scheme {
         }
     }
 
-    /// Whether it is within the bounds of the codes.
+    /// Returns whether the scheme is within the bounds of the codes.
     fn is_possible(&self) -> bool {
         let (Self::Block { sources, repairs, .. } | Self::Window { repairs, sources, .. }) = *self;
         let nothing = sources == 0 || repairs == 0 || self.span() == 0;

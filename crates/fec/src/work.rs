@@ -1,4 +1,4 @@
-//! What decoding costs, counted in operations, and what may be spent on it.
+//! Cost of decoding, counted in operations, and its limit.
 //!
 //! A repair symbol of one byte may combine 192 symbols, and each equation that is kept may meet it with as many terms: a sender
 //! decides how much a packet costs its receiver. So work is earned by the bytes of symbols that arrive and spent by
@@ -9,7 +9,7 @@ pub(crate) const TERM: usize = 32;
 /// A source symbol earns as if it had this many bytes at least: as many as its packet.
 const LEAST: usize = 64;
 
-/// What may be spent.
+/// Limit on work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLimit {
     /// Work that each byte of a symbol earns.
@@ -61,7 +61,7 @@ impl Work {
         self.earn(bytes.max(LEAST));
     }
 
-    /// Whether more work may begin.
+    /// Returns whether more work may begin.
     #[inline]
     pub(crate) fn is_left(&self) -> bool {
         self.limit.is_none() || self.left > 0

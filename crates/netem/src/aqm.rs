@@ -24,10 +24,10 @@ struct Entry<T> {
 
 /// A packet that has left the queue.
 #[derive(Debug)]
-pub(crate) struct Left<T> {
+pub(crate) struct Departed<T> {
     pub(crate) item: T,
     pub(crate) entered: Instant,
-    /// Its stay at the transmitter and whether it was marked, or why it was dropped.
+    /// Stay at the transmitter and whether it was marked, or why it was dropped.
     pub(crate) fate: Result<(Stay, bool), DropReason>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Aqm<T> {
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Dropped on entry, to be told.
-    told: VecDeque<Left<T>>,
+    told: VecDeque<Departed<T>>,
     /// The latest moment at which the owner was here: nothing is told earlier.
     latest: Instant,
 }
@@ -63,7 +63,7 @@ struct Flow<T> {
 /// CoDel's memory (RFC 8289 §5.3).
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// When the wait will have been too long for an interval; `None` while it is short enough.
+    /// Time at which the wait will have been too long for an interval; `None` while it is short enough.
     first_above: Option<Instant>,
     /// In the dropping state: when the next drop is due.
     drop_next: Instant,
@@ -104,7 +104,7 @@ impl<T> Aqm<T> {
         self.latest = self.latest.max(now);
         let full = self.backlog + u64::from(size) > self.room && self.backlog > 0;
         if full && !self.per_flow {
-            self.told.push_back(Left { item, entered: now, fate: Err(DropReason::Queue) });
+            self.told.push_back(Departed { item, entered: now, fate: Err(DropReason::Queue) });
             return;
         }
         let index = if self.per_flow { flow as usize } else { 0 };
@@ -128,7 +128,7 @@ impl<T> Aqm<T> {
         while self.backlog > self.room {
             let longest = (0..self.flows.len()).max_by_key(|&index| self.flows[index].bytes);
             let Some(entry) = longest.and_then(|index| self.pop(index)) else { break };
-            self.told.push_back(Left { item: entry.item, entered: entry.entered, fate: Err(DropReason::Queue) });
+            self.told.push_back(Departed { item: entry.item, entered: entry.entered, fate: Err(DropReason::Queue) });
         }
     }
 
@@ -137,7 +137,7 @@ impl<T> Aqm<T> {
         self.backlog
     }
 
-    /// When something will be known: at once, or when the transmitter is free.
+    /// Time at which something will be known: at once, or when the transmitter is free.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if !self.told.is_empty() {
             return Some(self.latest);
@@ -146,7 +146,7 @@ impl<T> Aqm<T> {
     }
 
     /// The next packet whose fate is known by `now`.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<Left<T>> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Departed<T>> {
         self.latest = self.latest.max(now);
         if let Some(left) = self.told.pop_front() {
             return Some(left);
@@ -157,7 +157,7 @@ impl<T> Aqm<T> {
         self.pace.idle(now.as_nanos());
         let (entry, marked) = self.schedule(now)?;
         let stay = self.pace.send(entry.size);
-        let left = Left { item: entry.item, entered: entry.entered, fate: Ok((stay, marked)) };
+        let left = Departed { item: entry.item, entered: entry.entered, fate: Ok((stay, marked)) };
         // What CoDel dropped on the way to this packet left before it.
         self.told.push_back(left);
         self.told.pop_front()
@@ -276,7 +276,7 @@ impl<T> Aqm<T> {
         if self.config.ecn && entry.ecn != Ecn::NotEct {
             return Some(entry);
         }
-        self.told.push_back(Left { item: entry.item, entered: entry.entered, fate: Err(DropReason::Aqm) });
+        self.told.push_back(Departed { item: entry.item, entered: entry.entered, fate: Err(DropReason::Aqm) });
         None
     }
 }

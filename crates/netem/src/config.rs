@@ -28,13 +28,13 @@ pub struct LinkConfig {
     /// Bits of IP packets per second. Without it packets take no time to send and there is no queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Bitrate>,
-    /// When a real link could send, in place of a rate.
+    /// Time at which a real link could send, in place of a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_trace: Option<RateTrace>,
     /// Packets above a rate are dropped before they come to the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policer: Option<Policer>,
-    /// What waits when packets come faster than the rate.
+    /// Queue for packets that come faster than the rate.
     pub queue: Queue,
     /// Propagation delay, one way.
     #[serde(with = "units::duration_text")]
@@ -85,9 +85,9 @@ pub struct LinkConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Reorder {
-    /// How many packets.
+    /// Share of packets.
     pub probability: Probability,
-    /// How much longer than the propagation delay they take. Zero: they skip the jitter and overtake.
+    /// Delay beyond the propagation delay. Zero: they skip the jitter and overtake.
     #[serde(with = "units::duration_text", default)]
     pub delay: Duration,
 }
@@ -96,7 +96,7 @@ pub struct Reorder {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Duplicate {
-    /// How many packets.
+    /// Share of packets.
     pub probability: Probability,
     /// The copy comes after the packet by a time drawn evenly from zero to this.
     #[serde(with = "units::duration_text")]
@@ -140,7 +140,7 @@ pub enum ConfigError {
     ImpossibleGroup {
         /// Packets in a group.
         size: u32,
-        /// How many should be lost.
+        /// Number of packets that should be lost.
         drop: u32,
     },
     /// The file of a trace has not been read.
@@ -243,7 +243,7 @@ impl LinkConfig {
         if self.outages.iter().any(bad) || again > 1 { Err(ConfigError::BadOutage) } else { Ok(()) }
     }
 
-    /// Whether packets take time to send.
+    /// Returns whether packets take time to send.
     pub const fn has_rate(&self) -> bool {
         self.rate.is_some() || self.rate_trace.is_some()
     }

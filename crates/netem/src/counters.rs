@@ -1,4 +1,4 @@
-//! What a link has done, in packets and bytes.
+//! Counters of a link, in packets and bytes.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ impl Amount {
     }
 }
 
-/// What a link has done since it was made.
+/// Counters of a link since it was made.
 ///
 /// `offered = delivered + Σ dropped`; copies count in `duplicated` only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]

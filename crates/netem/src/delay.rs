@@ -1,4 +1,4 @@
-//! How long the way is: propagation delay, jitter with the order kept, and packets that leave the order.
+//! Propagation: delay, jitter with the order kept, and packets that leave the order.
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
@@ -10,14 +10,14 @@ use crate::{
 
 /// The far end of the way: when a packet that left the transmitter arrives.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Propagation {
     delay: Duration,
     /// Other delays from given moments on, in the order of time.
     changes: Vec<(Instant, Duration)>,
     jitter: Jitter,
     /// Jitter may not change the order.
     keeps_order: bool,
-    /// When the latest of the packets in order arrives.
+    /// Time at which the latest of the packets in order arrives.
     floor: Instant,
     reorder: Option<(Chance, Duration, RandomStream)>,
 }
@@ -51,7 +51,7 @@ enum Jitter {
     },
 }
 
-impl Way {
+impl Propagation {
     pub(crate) fn new(config: &LinkConfig, seed: &Seed) -> Self {
         let changes = config.changes.iter().filter_map(|change| Some((Instant::ZERO + change.at, change.delay?)));
         Self {
@@ -66,7 +66,7 @@ impl Way {
         }
     }
 
-    /// When a packet arrives whose last bit was sent at `sent`.
+    /// Time at which a packet arrives whose last bit was sent at `sent`.
     #[inline]
     pub(crate) fn arrival(&mut self, sent: Instant) -> Instant {
         let (jitter, leaves) = self.draw(sent);
@@ -83,7 +83,7 @@ impl Way {
     }
 }
 
-impl Way {
+impl Propagation {
     /// The propagation delay of a packet sent at this moment.
     #[cold]
     fn delay_at(&self, sent: Instant) -> Duration {
@@ -212,7 +212,7 @@ mod tests {
 
     /// Delays in microseconds of packets sent `gap` apart.
     fn delays(config: &LinkConfig, gap: Duration, packets: u32) -> Vec<u64> {
-        let mut way = Way::new(config, &Seed::from_number(5));
+        let mut way = Propagation::new(config, &Seed::from_number(5));
         let mut sent = Instant::ZERO;
         (0..packets)
             .map(|_| {
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn order_is_kept_unless_asked_otherwise() {
         let arrivals = |config: &LinkConfig| {
-            let mut way = Way::new(config, &Seed::from_number(1));
+            let mut way = Propagation::new(config, &Seed::from_number(1));
             (0..1000).map(|n| way.arrival(Instant::from_micros(n * 100))).collect::<Vec<_>>()
         };
         let kept = LinkConfig { delay: 10 * MS, jitter: 5 * MS, ..LinkConfig::default() };

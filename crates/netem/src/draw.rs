@@ -17,7 +17,7 @@ impl Chance {
         Self((probability.get() * (1u64 << 53) as f64).round() as u64)
     }
 
-    /// Whether `draw` falls within this probability.
+    /// Returns whether `draw` falls within this probability.
     #[inline]
     pub(crate) const fn decides(self, draw: u64) -> bool {
         draw >> 11 < self.0

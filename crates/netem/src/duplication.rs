@@ -26,7 +26,7 @@ impl Duplication {
         }
     }
 
-    /// When the copy of a packet arrives that arrives at `first`, if there is one.
+    /// Time at which the copy of a packet arrives that arrives at `first`, if there is one.
     #[inline]
     pub(crate) fn copy(&mut self, first: Instant) -> Option<Instant> {
         let (decision, later) = (self.draws.next_u64(), self.draws.next_u64());

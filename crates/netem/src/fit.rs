@@ -14,7 +14,7 @@ use crate::config::Loss;
 pub struct Fit {
     /// Packets in the trace.
     pub packets: usize,
-    /// Those of them that were lost.
+    /// Part of them that were lost.
     pub lost: usize,
     /// Runs of consecutive losses.
     pub bursts: usize,
@@ -32,7 +32,7 @@ pub struct Fit {
     pub simple: Chain,
     /// The chain with losses in both states.
     pub full: Chain,
-    /// Whether burst lengths look geometric, as both the simple chain and most of its users assume: probability of lengths
+    /// Fit of burst lengths to a geometric law, as both the simple chain and most of its users assume: probability of lengths
     /// at least as far from it as these, if they were. `None` with too few bursts to say.
     pub geometric: Option<f64>,
 }

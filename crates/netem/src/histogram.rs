@@ -48,7 +48,7 @@ impl Histogram {
         self.buckets.resize(index + 1, 0);
     }
 
-    /// How many values were counted.
+    /// Number of values that were counted.
     pub const fn count(&self) -> u64 {
         self.count
     }

@@ -5,9 +5,9 @@ use units::{Bitrate, DataSize, Duration, Instant, RandomStream, Seed};
 
 use crate::{
     ConfigError, Forced, Histogram, LinkConfig, LinkCounters, Script,
-    aqm::{Aqm, Left},
+    aqm::{Aqm, Departed},
     config::{Fate, Outage, Queue},
-    delay::Way,
+    delay::Propagation,
     draw::Chance,
     duplication::Duplication,
     loss::LossProcess,
@@ -32,12 +32,12 @@ pub struct Link {
     outages: Vec<Outage>,
     loss: LossProcess,
     corruption: Option<(Chance, RandomStream)>,
-    way: Way,
+    way: Propagation,
     duplication: Option<Duplication>,
     script: Option<Script>,
     counters: LinkCounters,
     queueing: Histogram,
-    /// When the latest packet so far arrives.
+    /// Time at which the latest packet so far arrives.
     latest: Instant,
 }
 
@@ -52,29 +52,29 @@ enum Sender {
     Managed(Box<Aqm<Waiting>>),
 }
 
-/// What a link keeps of a packet that waits in a managed queue.
+/// Record of a packet that waits in a managed queue.
 #[derive(Debug)]
 struct Waiting {
     packet: PacketMeta,
     forced: Option<Forced>,
-    lot: Lot,
+    draws: Draws,
     ticket: Ticket,
 }
 
 /// A held packet whose fate is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// Which packet.
+    /// Ticket of the packet.
     pub ticket: Ticket,
-    /// Its description, as it was offered.
+    /// Description, as it was offered.
     pub packet: PacketMeta,
     /// Dropped or delivered.
     pub transit: Transit,
 }
 
-/// What chance has in store for a packet. Drawn for every packet before anything is decided.
+/// Draws of a packet. Made for every packet before anything is decided.
 #[derive(Clone, Copy, Debug)]
-struct Lot {
+struct Draws {
     lost: bool,
     corrupt: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl Link {
             outages: config.outages.iter().filter(lost).copied().collect(),
             loss: LossProcess::new(&config.loss, &seed)?,
             corruption: (config.corrupt.get() > 0.0).then(|| (Chance::new(config.corrupt), seed.stream("corrupt"))),
-            way: Way::new(config, &seed),
+            way: Propagation::new(config, &seed),
             duplication: config.duplicate.map(|duplicate| Duplication::new(&duplicate, &seed)),
             script: None,
             counters: LinkCounters::default(),
@@ -117,7 +117,8 @@ impl Link {
         self.script = Some(script);
     }
 
-    /// Gives a link with a drop-tail queue another rate, more than zero, whatever its settings say of later ones. Packets that wait already leave as if it had not changed.
+    /// Gives a link with a drop-tail queue another rate, more than zero, whatever its settings say of later ones. Packets that wait
+    /// already leave as if it had not changed.
     pub fn set_rate(&mut self, rate: Bitrate) {
         if let Sender::Tail(transmitter) = &mut self.transmitter {
             transmitter.set_rate(rate);
@@ -128,7 +129,7 @@ impl Link {
     pub fn offer(&mut self, now: Instant, packet: &PacketMeta) -> Transit {
         self.counters.offered.add(packet.size);
         let forced = self.script.as_mut().and_then(|script| script.decide(now, packet));
-        let lot = self.draw(now, packet);
+        let draws = self.draw(now, packet);
         let mtu = if self.mtus.is_empty() { self.mtu } else { self.mtu_at(now) };
         if packet.size > mtu {
             return self.drop(packet, DropReason::Mtu, Duration::ZERO, now);
@@ -137,7 +138,7 @@ impl Link {
             return self.drop(packet, DropReason::Policer, Duration::ZERO, now);
         }
         match &mut self.transmitter {
-            Sender::None => self.sent(packet, forced, lot, (Duration::ZERO, now), packet.ecn),
+            Sender::None => self.sent(packet, forced, draws, (Duration::ZERO, now), packet.ecn),
             Sender::Tail(transmitter) => {
                 let Some(stay) = transmitter.accept(now, packet.size) else {
                     return self.drop(packet, DropReason::Queue, Duration::ZERO, now);
@@ -146,18 +147,24 @@ impl Link {
                 self.counters.queue_peak_bytes =
                     self.counters.queue_peak_bytes.max(transmitter.backlog(now).as_bytes());
                 self.queueing.record_duration(queued);
-                self.sent(packet, forced, lot, (queued, stay.ends), packet.ecn)
+                self.sent(packet, forced, draws, (queued, stay.ends), packet.ecn)
             }
             Sender::Managed(aqm) => {
                 let ticket = Ticket(self.counters.offered.packets);
-                aqm.offer(now, packet.flow, packet.size, packet.ecn, Waiting { packet: *packet, forced, lot, ticket });
+                aqm.offer(
+                    now,
+                    packet.flow,
+                    packet.size,
+                    packet.ecn,
+                    Waiting { packet: *packet, forced, draws, ticket },
+                );
                 self.counters.queue_peak_bytes = self.counters.queue_peak_bytes.max(aqm.backlog());
                 Transit { queued: Duration::ZERO, verdict: Verdict::Held(ticket) }
             }
         }
     }
 
-    /// When [`Self::poll`] has something to tell; `None` when the link holds no packet. Ask again after each offer.
+    /// Deadline of [`Self::poll`]; `None` when the link holds no packet. Ask again after each offer.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         match &self.transmitter {
@@ -169,13 +176,13 @@ impl Link {
     /// The next held packet whose fate is known by `now`. Call it until it answers `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Released> {
         let Sender::Managed(aqm) = &mut self.transmitter else { return None };
-        let Left { item: Waiting { packet, forced, lot, ticket }, entered, fate } = aqm.poll(now)?;
+        let Departed { item: Waiting { packet, forced, draws, ticket }, entered, fate } = aqm.poll(now)?;
         let transit = match fate {
             Ok((stay, marked)) => {
                 let queued = stay.starts - entered;
                 self.queueing.record_duration(queued);
                 let ecn = if marked { Ecn::Ce } else { packet.ecn };
-                self.sent(&packet, forced, lot, (queued, stay.ends), ecn)
+                self.sent(&packet, forced, draws, (queued, stay.ends), ecn)
             }
             Err(reason) => self.drop(&packet, reason, now - entered, now),
         };
@@ -188,13 +195,13 @@ impl Link {
         &mut self,
         packet: &PacketMeta,
         forced: Option<Forced>,
-        lot: Lot,
+        draws: Draws,
         (queued, sent): (Duration, Instant),
         ecn: Ecn,
     ) -> Transit {
         match forced {
             Some(Forced::Drop) => return self.drop(packet, DropReason::Script, queued, sent),
-            None if lot.lost => return self.drop(packet, DropReason::Loss, queued, sent),
+            None if draws.lost => return self.drop(packet, DropReason::Loss, queued, sent),
             _ => {}
         }
         if self.outages.iter().any(|outage| outage.end(sent).is_some()) {
@@ -202,7 +209,7 @@ impl Link {
         }
         let mut at = self.way.arrival(sent);
         let copy_at = self.duplication.as_mut().and_then(|duplication| duplication.copy(at));
-        let mut corrupt = lot.corrupt;
+        let mut corrupt = draws.corrupt;
         match forced {
             Some(Forced::Delay(span)) => at += span,
             Some(Forced::Corrupt) => corrupt = corrupt.or(Some(packet.number)),
@@ -218,12 +225,12 @@ impl Link {
         passed.checked_sub(1).map_or(self.mtu, |place| self.mtus[place].1)
     }
 
-    /// What the link has done so far.
+    /// Counters of the link so far.
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
     }
 
-    /// How long packets waited in the queue, in nanoseconds; every packet that found room counts.
+    /// Time that packets waited in the queue, in nanoseconds; every packet that found room counts.
     pub const fn queueing(&self) -> &Histogram {
         &self.queueing
     }
@@ -244,13 +251,13 @@ impl Link {
 
     /// The draws behind loss and corruption, the same number for every packet.
     #[inline]
-    fn draw(&mut self, now: Instant, packet: &PacketMeta) -> Lot {
+    fn draw(&mut self, now: Instant, packet: &PacketMeta) -> Draws {
         let lost = self.loss.next(now, packet);
         let corrupt = self.corruption.as_mut().and_then(|(chance, draws)| {
             let (decision, places) = (draws.next_u64(), draws.next_u64());
             chance.decides(decision).then_some(places)
         });
-        Lot { lost, corrupt }
+        Draws { lost, corrupt }
     }
 
     /// A packet that does not arrive. It makes the remaining draws all the same: they are those of the n-th packet.

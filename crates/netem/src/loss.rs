@@ -1,4 +1,4 @@
-//! Which packets the wire loses: none, each for itself, in bursts (Gilbert-Elliott), so many of each group, or those of a trace.
+//! Loss processes: none, i.i.d., bursts (Gilbert-Elliott), so many of each group, or those of a trace.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) enum LossProcess {
     Trace { lost: Arc<Vec<bool>>, next: usize },
 }
 
-/// Where a flow stands in its group.
+/// Position of a flow in its group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     /// Packets of the group still to come, and how many of them are to be lost.
@@ -64,7 +64,7 @@ impl LossProcess {
         })
     }
 
-    /// Whether this packet, the next one, is lost.
+    /// Returns whether this packet, the next one, is lost.
     #[inline]
     pub(crate) fn next(&mut self, now: Instant, packet: &PacketMeta) -> bool {
         match self {

@@ -31,7 +31,7 @@ pub struct NatConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rebinding {
-    /// When, from the start of the run.
+    /// Time from the start of the run.
     #[serde(with = "units::duration_text")]
     pub at: Duration,
     /// The address changes as well, not only the port.
@@ -39,7 +39,7 @@ pub struct Rebinding {
     pub address: bool,
 }
 
-/// What a client seems to be from outside.
+/// External address of a client.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     outside: SocketAddr,
@@ -85,7 +85,7 @@ impl Nat {
         }
     }
 
-    /// Where a packet from `inside` seems to come from.
+    /// External source of a packet from `inside`.
     pub fn outward(&mut self, now: Instant, inside: SocketAddr) -> SocketAddr {
         let epoch = self.epoch(now);
         let current = self.inside.get(&inside).copied().filter(|mapping| self.lives(now, mapping));
@@ -111,7 +111,7 @@ impl Nat {
         outside
     }
 
-    /// Who a packet to `outside` is for; `None` when there is no such mapping (any more).
+    /// Recipient of a packet to `outside`; `None` when there is no such mapping (any more).
     pub fn inward(&mut self, now: Instant, outside: SocketAddr) -> Option<SocketAddr> {
         let inside = self.outside.get(&outside).copied();
         let mapping = inside.and_then(|inside| self.inside.get(&inside).copied());

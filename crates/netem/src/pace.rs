@@ -1,4 +1,4 @@
-//! How fast a link sends: a constant rate, one that changes, or the opportunities of a trace.
+//! Pace of a link: a constant rate, one that changes, or the opportunities of a trace.
 
 use units::{Bitrate, Instant};
 
@@ -33,9 +33,9 @@ enum Kind {
 /// A packet's stay at the transmitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stay {
-    /// When its first bit is sent, rounded down to a nanosecond.
+    /// Time at which its first bit is sent, rounded down to a nanosecond.
     pub(crate) starts: Instant,
-    /// When its last bit has been sent, rounded up to a nanosecond.
+    /// Time at which its last bit has been sent, rounded up to a nanosecond.
     pub(crate) ends: Instant,
 }
 
@@ -57,7 +57,7 @@ impl Pace {
         Some(Self { free: 0, fraction: 0, kind })
     }
 
-    /// What is sent from now on is sent at this rate, for ever.
+    /// Sets the rate of what is sent from now on, for ever.
     pub(crate) fn set_rate(&mut self, rate: Bitrate) {
         // The fraction of a nanosecond that is left over counts in parts of the rate.
         self.free = self.free_at();
@@ -65,7 +65,7 @@ impl Pace {
         self.kind = Kind::Constant(rate.as_bps().max(1));
     }
 
-    /// Whether nothing is being sent at `now`. If so, what is sent next starts now.
+    /// Returns whether nothing is being sent at `now`. If so, what is sent next starts now.
     #[inline]
     pub(crate) fn idle(&mut self, now: u64) -> bool {
         let idle = self.free < now || (self.free == now && self.fraction == 0);
@@ -75,7 +75,7 @@ impl Pace {
         idle
     }
 
-    /// When it is free again, rounded up.
+    /// Time at which it is free again, rounded up.
     #[inline]
     pub(crate) const fn free_at(&self) -> u64 {
         self.free.saturating_add((self.fraction > 0) as u64)

@@ -1,4 +1,4 @@
-//! What a link knows of a packet, and what it says about it.
+//! Packets as links know them, and verdicts about them.
 
 use core::net::IpAddr;
 
@@ -56,7 +56,7 @@ impl Ecn {
     }
 }
 
-/// What an IP packet carries, as far as networks tell it apart.
+/// Protocol in an IP packet, as far as networks tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// UDP, and QUIC in it.
@@ -68,18 +68,18 @@ pub enum Protocol {
     Other,
 }
 
-/// What the link may know about a packet.
+/// Packet description for the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketMeta {
     /// Size in bytes of the whole IP packet: the UDP payload plus [`overhead`].
     pub size: u32,
-    /// Which flow the packet belongs to.
+    /// Flow of the packet.
     pub flow: u32,
-    /// How many packets of the same flow were offered to the same link before this one.
+    /// Number of packets of the same flow that were offered to the same link before this one.
     pub number: u64,
     /// The ECN bits.
     pub ecn: Ecn,
-    /// What the IP packet carries.
+    /// Protocol in the IP packet.
     pub protocol: Protocol,
     /// A mark that means something to a test only (see [`Script`](crate::Script)).
     pub tag: u64,
@@ -126,7 +126,7 @@ impl DropReason {
 /// One arrival at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// When the last bit arrives.
+    /// Time at which the last bit arrives.
     pub at: Instant,
     /// The packet's bits were damaged: the caller passes this random number to [`flip_bits`].
     pub corrupt: Option<u64>,
@@ -141,16 +141,16 @@ pub struct Ticket(pub u64);
 /// Dropped, or delivered once or twice, or not decided yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It never arrives.
+    /// Never arrives.
     Dropped(DropReason),
-    /// It arrives.
+    /// Arrives.
     Delivered {
         /// The packet itself.
         first: Delivery,
         /// A copy that the network made. Never before `first`.
         copy: Option<Delivery>,
     },
-    /// It waits in a queue that decides later; [`Link::poll`](crate::Link::poll) tells.
+    /// Waits in a queue that decides later; [`Link::poll`](crate::Link::poll) tells.
     Held(Ticket),
 }
 
@@ -165,7 +165,7 @@ impl Verdict {
         first.into_iter().chain(copy)
     }
 
-    /// When the packet itself arrives, if it does.
+    /// Time at which the packet itself arrives, if it does.
     #[inline]
     pub const fn arrival(&self) -> Option<Instant> {
         match self {
@@ -175,10 +175,10 @@ impl Verdict {
     }
 }
 
-/// What became of one packet offered to a link.
+/// Outcome of one packet offered to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transit {
-    /// How long it waited in the queue before its first bit was sent; zero when it never got into the queue.
+    /// Time that it waited in the queue before its first bit was sent; zero when it never got into the queue.
     pub queued: Duration,
     /// Dropped or delivered.
     pub verdict: Verdict,

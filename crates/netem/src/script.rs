@@ -4,16 +4,16 @@ use units::Instant;
 
 use crate::PacketMeta;
 
-/// What a test makes of a packet.
+/// Verdict of a test on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forced {
-    /// It is lost behind the queue, with [`DropReason::Script`](crate::DropReason::Script).
+    /// Lost behind the queue, with [`DropReason::Script`](crate::DropReason::Script).
     Drop,
-    /// It passes, whatever the loss model says. Queue and MTU still hold.
+    /// Passes, whatever the loss model says. Queue and MTU still hold.
     Keep,
-    /// It passes and its bits are damaged.
+    /// Passes, with damaged bits.
     Corrupt,
-    /// It arrives later by this span, outside of the order.
+    /// Arrives later by this span, outside of the order.
     Delay(units::Duration),
 }
 

@@ -13,7 +13,7 @@ use crate::config::{Codel, LinkConfig, Loss, Queue};
 pub struct Commands {
     /// In the order in which they are to be run, as root.
     pub commands: Vec<String>,
-    /// Where the result differs from the model.
+    /// Differences of the result from the model.
     pub notes: Vec<String>,
 }
 

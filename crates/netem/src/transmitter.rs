@@ -30,7 +30,7 @@ impl Transmitter {
         Some(Self { pace: Pace::new(config)?, room, waiting: VecDeque::new(), backlog: 0 })
     }
 
-    /// What is accepted from now on leaves at another rate.
+    /// Sets the rate of what is accepted from now on.
     pub(crate) fn set_rate(&mut self, rate: Bitrate) {
         self.pace.set_rate(rate);
     }

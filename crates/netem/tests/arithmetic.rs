@@ -1,4 +1,4 @@
-//! What a link must do by arithmetic alone: times on the wire, delay of a full queue, rate, order of stages, draws.
+//! Arithmetic of a link: times on the wire, delay of a full queue, rate, order of stages, draws.
 
 use netem::{DropReason, Duplicate, Ecn, Forced, Link, LinkConfig, Loss, PacketMeta, Queue, Script, Verdict};
 use tiderace_netem as netem;

@@ -15,7 +15,7 @@ fn link(mbps: u64, queue: Queue) -> Link {
     Link::new(&config, Seed::from_number(1)).unwrap()
 }
 
-/// What left a link: when each packet of each flow arrived, and why others did not.
+/// Output of a link: when each packet of each flow arrived, and why others did not.
 #[derive(Default, Debug)]
 struct Seen {
     arrived: Vec<(u32, Instant)>,

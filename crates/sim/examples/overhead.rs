@@ -1,4 +1,4 @@
-//! What a packet costs in the simulator and the link model, without any transport: ten pairs of nodes that only send and
+//! Cost of a packet in the simulator and the link model, without any transport: ten pairs of nodes that only send and
 //! count, over a dumbbell with loss and jitter.
 //!
 //! `cargo run --release -p tiderace-sim --example overhead`

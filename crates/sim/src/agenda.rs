@@ -1,10 +1,10 @@
-//! What happens when: a heap of events with a fixed order among those of the same instant.
+//! Agenda: a heap of events with a fixed order among those of the same instant.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use units::Instant;
 
-/// What happens.
+/// Event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A node is started or its deadline may have come.
@@ -31,7 +31,7 @@ impl Agenda {
         self.entered += 1;
     }
 
-    /// When the next event is.
+    /// Time at which the next event is.
     #[inline]
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.0.0)

@@ -2,7 +2,7 @@
 
 use netem::{Amount, DropReason, LinkCounters};
 
-/// What became of the packets of a simulation.
+/// Outcome of the packets of a simulation.
 ///
 /// `sent + duplicated = delivered + dropped + undeliverable + under_way`, in packets and in bytes of IP packets; and at each link
 /// `offered = delivered + dropped + held`.
@@ -26,9 +26,9 @@ pub struct Books {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{book}: {total:?} in all, and {booked:?} booked by kind")]
 pub struct Imbalance {
-    /// What is counted.
+    /// Name of the book.
     pub book: &'static str,
-    /// What went in.
+    /// Packets that went in.
     pub total: Amount,
     /// The sum of what became of it.
     pub booked: Amount,
@@ -47,7 +47,7 @@ fn sum(amounts: impl IntoIterator<Item = Amount>) -> Amount {
 }
 
 impl Books {
-    /// Whether every packet is booked once.
+    /// Checks that every packet is booked once.
     ///
     /// # Errors
     /// Both sides, when they differ.
@@ -58,7 +58,7 @@ impl Books {
     }
 }
 
-/// Whether a link that holds `held` has booked every packet once.
+/// Checks that a link that holds `held` has booked every packet once.
 pub(crate) fn balance_link(counters: &LinkCounters, held: Amount) -> Result<(), Imbalance> {
     compare("packets of a link", counters.offered, sum([counters.delivered, counters.dropped_in_all(), held]))
 }

@@ -9,9 +9,9 @@ pub enum SimError {
     /// The settings of a link contradict themselves.
     #[error("{link}: {source}")]
     Link {
-        /// Which link.
+        /// Link by name.
         link: &'static str,
-        /// What is wrong.
+        /// Fault.
         source: netem::ConfigError,
     },
     /// Two nodes with one address.
@@ -26,7 +26,7 @@ pub enum SimError {
         events: u64,
         /// The node of the last event.
         node: String,
-        /// What the event was.
+        /// Reason of the event.
         reason: &'static str,
     },
     /// A node is called again and again while time stands still.
@@ -36,7 +36,7 @@ pub enum SimError {
         node: String,
         /// The instant that does not pass.
         at: Instant,
-        /// How often it was called.
+        /// Number of calls.
         calls: u32,
         /// The reason that the node gives for its deadline, or that a datagram arrived.
         reason: &'static str,

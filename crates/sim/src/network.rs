@@ -1,4 +1,4 @@
-//! Who can reach whom, and through which link.
+//! Topology: zones and the links between them.
 //!
 //! Addresses lie in zones. Inside a zone packets pass freely; from one zone to another they pass the link between the
 //! two, shared by everyone. A dumbbell is two zones; a telephone with two radios is a node with addresses in two zones.
@@ -36,7 +36,7 @@ pub struct Access {
 pub struct Undeliverable {
     /// Nobody has the address.
     pub no_address: u64,
-    /// There is no link between the zones.
+    /// No link between the zones.
     pub no_link: u64,
     /// The node had not been started when they arrived.
     pub not_started: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Attachment {
     zone: Zone,
     access: Access,
     draws: RandomStream,
-    /// When the last packet reached the edge of the zone.
+    /// Time at which the last packet reached the edge of the zone.
     last: Instant,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Wire {
     pub(crate) link: Link,
     /// Packets offered so far, by flow.
     numbers: Vec<u64>,
-    /// When the simulation looks after the packets that the link holds.
+    /// Time at which the simulation looks after the packets that the link holds.
     pub(crate) wake: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Network {
         Some(Route { node: far.node, flow, link, source, egress: far.access.delay })
     }
 
-    /// When a packet sent at `now` reaches the edge of its zone.
+    /// Time at which a packet sent at `now` reaches the edge of its zone.
     #[inline]
     pub(crate) fn leaves(&mut self, source: usize, now: Instant) -> Instant {
         let attachment = &mut self.attachments[source];

@@ -1,4 +1,4 @@
-//! What takes part in a simulation: nodes and the datagrams between them.
+//! Participants of a simulation: nodes and the datagrams between them.
 
 use core::net::SocketAddr;
 
@@ -9,9 +9,9 @@ use units::Instant;
 /// One UDP datagram, or a batch of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Where it comes from.
+    /// Source address.
     pub from: SocketAddr,
-    /// Where it goes.
+    /// Destination address.
     pub to: SocketAddr,
     /// The ECN bits of the IP header.
     pub ecn: Ecn,
@@ -41,7 +41,7 @@ pub trait Node {
     /// sent go into `out`. A call may come without a reason; it must then do no harm.
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox);
 
-    /// When the node wants to be called if nothing arrives before, and why (for the explanation of a stall). A deadline
+    /// Deadline of the next call if nothing arrives before, and the reason (for the explanation of a stall). A deadline
     /// in the past means at once; a node that keeps asking for "at once" is stopped with an error that names it.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
@@ -61,7 +61,7 @@ impl<T: Node + ?Sized> Node for Box<T> {
     }
 }
 
-/// Where a node puts what it sends. Sent when the call returns, in this order, all at the same instant.
+/// Outgoing datagrams of a node. Sent when the call returns, in this order, all at the same instant.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub(crate) datagrams: Vec<Datagram>,
@@ -79,12 +79,12 @@ impl Outbox {
         self.datagrams.push(datagram);
     }
 
-    /// How many datagrams or batches wait here.
+    /// Number of datagrams or batches that wait here.
     pub fn len(&self) -> usize {
         self.datagrams.len()
     }
 
-    /// Whether nothing was sent.
+    /// Returns whether nothing was sent.
     pub fn is_empty(&self) -> bool {
         self.datagrams.is_empty()
     }

@@ -1,4 +1,4 @@
-//! How a simulation ended, and what it was waiting for.
+//! End of a simulation, and what it was waiting for.
 
 use core::fmt;
 
@@ -20,13 +20,13 @@ pub enum Ended {
 pub struct Waiting {
     /// The node's name.
     pub node: String,
-    /// When it wants to be called, if it does.
+    /// Time at which it wants to be called, if it does.
     pub until: Option<Instant>,
     /// Why, in the node's own words.
     pub reason: &'static str,
 }
 
-/// How a simulation ended. Prints as an explanation.
+/// End of a simulation. Prints as an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a simulation that stalled has not done what was asked"]
 pub struct Outcome {
@@ -43,7 +43,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every node has finished.
+    /// Returns whether every node has finished.
     pub fn is_finished(&self) -> bool {
         self.ended == Ended::Finished
     }

@@ -15,7 +15,7 @@ use crate::{
     slab::{Packet, Slab},
 };
 
-/// What no sound simulation exceeds. A node that does is stopped with an error that names it.
+/// Limits that no sound simulation exceeds. A node that does is stopped with an error that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Events in all.
@@ -44,7 +44,7 @@ struct Member<N> {
     finished: bool,
     /// The earliest event that will wake it.
     wake: Option<Instant>,
-    /// When it was called last, and how often at that instant.
+    /// Time of the last call, and the number of calls at that instant.
     called: Instant,
     calls: u32,
 }
@@ -60,7 +60,7 @@ pub struct Simulation<N> {
     /// Packets that a link holds: (link, ticket) and their places.
     held: BTreeMap<(u32, Ticket), u32>,
     trace: Trace,
-    /// What is neither at links nor under way.
+    /// Books of packets that are neither at links nor under way.
     books: Books,
     limits: Limits,
     events: u64,
@@ -182,12 +182,12 @@ impl<N: Node> Simulation<N> {
         &mut self.network
     }
 
-    /// What a link has done.
+    /// Counters of a link.
     pub fn counters(&self, link: LinkId) -> &LinkCounters {
         self.network.link(link).counters()
     }
 
-    /// What became of all packets so far.
+    /// Outcome of all packets so far.
     pub fn books(&self) -> Books {
         let mut books = self.books;
         for link in self.network.links() {
@@ -200,7 +200,7 @@ impl<N: Node> Simulation<N> {
         books
     }
 
-    /// Whether the books balance: those of every link, and those of the whole network.
+    /// Checks that the books balance: those of every link, and those of the whole network.
     ///
     /// # Errors
     /// The first that does not.

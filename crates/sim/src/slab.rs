@@ -10,7 +10,7 @@ pub(crate) struct Packet {
     pub(crate) datagram: Datagram,
     /// The node it goes to.
     pub(crate) node: u32,
-    /// Its flow.
+    /// Flow.
     pub(crate) flow: u32,
     /// The link it has to pass, if any.
     pub(crate) link: Option<u32>,

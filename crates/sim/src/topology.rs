@@ -17,7 +17,7 @@ pub struct Host<N> {
     pub node: N,
     /// The way to the bottleneck.
     pub access: Access,
-    /// When it is called for the first time.
+    /// Time at which it is called for the first time.
     pub start: Instant,
 }
 

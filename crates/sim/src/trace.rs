@@ -39,24 +39,24 @@ impl fmt::Debug for TraceHash {
 /// One packet's passage through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// When it was offered to the link; for a packet that was held, when its fate was known.
+    /// Time at which it was offered to the link; for a packet that was held, when its fate was known.
     pub at: Instant,
     /// The link, in the order in which links were added.
     pub link: u32,
-    /// What the link knew of it.
+    /// Packet as the link knew it.
     pub packet: PacketMeta,
-    /// What became of it.
+    /// Outcome of it.
     pub transit: Transit,
 }
 
-/// What a flow lost at the links, whatever its direction.
+/// Losses of a flow at the links, whatever its direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowLoss {
-    /// When it was the first time; `None` when nothing was lost.
+    /// Time at which it was the first time; `None` when nothing was lost.
     pub first: Option<Instant>,
-    /// When it was the last time.
+    /// Time at which it was the last time.
     pub last: Option<Instant>,
-    /// How many packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
@@ -81,7 +81,7 @@ impl Trace {
         self.hash
     }
 
-    /// How many packets there were.
+    /// Number of packets there that were.
     pub const fn packets(&self) -> u64 {
         self.packets
     }
@@ -91,7 +91,7 @@ impl Trace {
         &self.kept
     }
 
-    /// What links dropped of a flow. The connections of a [`Dumbbell`](crate::Dumbbell) are its flows, in their order.
+    /// Losses of a flow at the links. The connections of a [`Dumbbell`](crate::Dumbbell) are its flows, in their order.
     pub fn loss(&self, flow: usize) -> FlowLoss {
         self.lost.get(flow).copied().unwrap_or_default()
     }

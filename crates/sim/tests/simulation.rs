@@ -191,7 +191,7 @@ fn settings_that_contradict_themselves_name_the_link() {
 
 /// Misbehaves in one of three ways.
 enum Rogue {
-    /// Its deadline is always in the past.
+    /// Deadline is always in the past.
     Impatient,
     /// Sends each packet back at once, for ever.
     PingPong,

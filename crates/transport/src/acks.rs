@@ -30,7 +30,7 @@ const MAX_UNREPORTED_GAPS: u32 = 24;
 /// Ranges that are remembered and reported at most. RFC 9000 §13.2.3: a receiver limits them.
 const MAX_RANGES: usize = 64;
 
-/// When ack-eliciting packets are acknowledged.
+/// Policy of acknowledgements of ack-eliciting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPolicy {
     /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2 SHOULD-1: 2).
@@ -80,7 +80,7 @@ pub struct AckState {
     policy: AckPolicy,
     /// The number of the newest request that was obeyed.
     request: Option<u64>,
-    /// When packets arrived, for a peer that wants to know.
+    /// Arrival times of packets, for a peer that asks for them.
     times: Option<Box<ArrivalTimes>>,
 }
 
@@ -111,7 +111,7 @@ impl AckState {
         Self::new(AckPolicy::IMMEDIATE)
     }
 
-    /// When acknowledgements are due.
+    /// State of the acknowledgements that are due.
     pub fn policy(&self) -> &AckPolicy {
         &self.policy
     }
@@ -148,7 +148,7 @@ impl AckState {
         self.times.as_ref().map_or(0, |times| times.reported())
     }
 
-    /// Whether the packet was received before, or is so old that this is no longer known.
+    /// Returns whether the packet was received before, or is so old that this is no longer known.
     #[inline]
     pub fn is_duplicate(&self, pn: u64) -> bool {
         pn < self.floor || (self.largest().is_some_and(|largest| pn <= largest) && self.received.contains(pn))
@@ -222,7 +222,7 @@ impl AckState {
         }
     }
 
-    /// Whether the peer should hear of missing packets at once.
+    /// Returns whether the peer should hear of missing packets at once.
     fn exceeds_reordering(&self, pn: u64) -> bool {
         let threshold = self.policy.reordering_threshold;
         match threshold {
@@ -242,7 +242,7 @@ impl AckState {
         self.received.first_missing(from).is_some_and(|missing| missing < largest && largest - missing >= threshold)
     }
 
-    /// Whether an ACK frame is due. To be asked once per batch of datagrams.
+    /// Returns whether an ACK frame is due. To be asked once per batch of datagrams.
     #[inline]
     pub fn wants_ack(&self, now: Instant) -> bool {
         // RFC 9000 §13.2.1 MUST NOT-1: one ack-eliciting packet causes at most one packet of nothing but an
@@ -254,13 +254,13 @@ impl AckState {
                 || self.deadline.is_some_and(|deadline| deadline <= now))
     }
 
-    /// When an ACK frame will be due if nothing more arrives.
+    /// Time at which an ACK frame will be due if nothing more arrives.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether an ACK frame would say something new: worth its bytes in a packet that is sent anyway.
+    /// Returns whether an ACK frame would say something new: worth its bytes in a packet that is sent anyway.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.unreported

@@ -30,7 +30,7 @@ pub struct Imbalance {
 pub type Book = (&'static str, u64, Vec<(&'static str, u64)>);
 
 impl Stats {
-    /// Whether every byte, and every datagram, is booked once.
+    /// Returns whether every byte, and every datagram, is booked once.
     ///
     /// # Errors
     /// The first book that does not balance.
@@ -79,7 +79,7 @@ impl Stats {
         ]
     }
 
-    /// Where the bytes of datagrams sent went, those included that could not be sealed.
+    /// Uses of the bytes of datagrams sent, those included that could not be sealed.
     pub const fn columns_sent(&self) -> [(&'static str, u64); 13] {
         [
             ("stream", self.stream_bytes_sent - self.stream_bytes_retransmitted),

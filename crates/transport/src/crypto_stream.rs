@@ -51,7 +51,7 @@ impl CryptoStream {
         self.receive.take()
     }
 
-    /// Whether bytes wait to be read or for a gap to be filled.
+    /// Returns whether bytes wait to be read or for a gap to be filled.
     ///
     /// RFC 9001 §4.1.3: when TLS moves on to another level, that must not be so.
     pub fn has_unread(&self) -> bool {
@@ -63,12 +63,12 @@ impl CryptoStream {
         self.send.data.extend_from_slice(data);
     }
 
-    /// Whether bytes are to be sent, for the first time or again.
+    /// Returns whether bytes are to be sent, for the first time or again.
     pub fn wants_to_send(&self) -> bool {
         !self.send.lost.is_empty() || self.send.next < self.send.end()
     }
 
-    /// Whether bytes were sent that are not acknowledged.
+    /// Returns whether bytes were sent that are not acknowledged.
     pub fn has_unacknowledged(&self) -> bool {
         self.send.base < self.send.next
     }

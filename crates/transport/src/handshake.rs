@@ -22,8 +22,6 @@ use self::{later::LaterBytes, step::Worker};
 pub(crate) struct ExpectedIds {
     /// Source ID of the peer's first packet.
     pub(crate) initial_source: Option<ConnectionId>,
-    /// Client only: the destination ID of its very first packet.
-    pub(crate) original_destination: Option<ConnectionId>,
     /// Client only: the source ID of the Retry that it followed.
     pub(crate) retry_source: Option<ConnectionId>,
 }
@@ -39,6 +37,8 @@ pub(crate) struct Handshake {
     crypto: [Option<Box<CryptoStream>>; 3],
     waiting: Option<Waiting>,
     confirmed: bool,
+    /// A Handshake packet of ours was acknowledged: the peer has validated our address (RFC 9002 §A.6).
+    acked: bool,
     /// Handshake bytes arrived that the session has not seen.
     unread: bool,
     /// The level at which the peer's next handshake bytes are due: the session's answer, for when it is away.
@@ -88,6 +88,7 @@ impl Handshake {
             crypto: [Some(Box::default()), Some(Box::default()), Some(Box::default())],
             waiting: None,
             confirmed: false,
+            acked: false,
             unread: false,
             read_level: Level::Initial,
             hand_out: None,
@@ -129,6 +130,16 @@ impl Handshake {
     /// Both ends know that the other has the keys (RFC 9001 §4.1.2).
     pub(crate) fn is_confirmed(&self) -> bool {
         self.confirmed
+    }
+
+    /// Returns whether a Handshake packet of ours was acknowledged.
+    pub(crate) fn is_acked(&self) -> bool {
+        self.acked
+    }
+
+    /// A Handshake packet of ours was acknowledged.
+    pub(crate) fn on_acked(&mut self) {
+        self.acked = true;
     }
 
     /// `true` when that is news.
@@ -325,6 +336,7 @@ impl Handshake {
         &self,
         raw: &[u8],
         expected: &ExpectedIds,
+        original_dcid: Option<ConnectionId>,
     ) -> Result<TransportParameters, TransportError> {
         let bad = |reason: String| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, reason);
         // RFC 9000 §7.4 MUST-1: a transport parameter with a value that may not be is TRANSPORT_PARAMETER_ERROR
@@ -335,7 +347,7 @@ impl Handshake {
             return Err(bad("initial_source_connection_id is not the one in the packets".to_owned()));
         }
         if self.side == Side::Client {
-            if peer.original_dcid != expected.original_destination {
+            if peer.original_dcid != original_dcid {
                 return Err(bad("original_destination_connection_id is not the one we chose".to_owned()));
             }
             if peer.retry_source_cid != expected.retry_source {

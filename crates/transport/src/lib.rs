@@ -13,6 +13,7 @@ pub mod ack_frequency;
 pub mod acks;
 mod books;
 mod cid;
+mod config;
 pub mod congestion;
 mod connection;
 pub mod crypto;
@@ -41,22 +42,28 @@ pub mod streams;
 mod timers;
 pub mod tls;
 mod token;
+mod token_store;
+mod udp;
 
 pub use acks::Ecn;
 pub use books::{Book, Imbalance};
 pub use cid::{ConnectionIdGenerator, ShardedIds};
+pub use config::{
+    ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
+};
 pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
 pub use endpoint::{
-    Carried, ClientConfig, ConnectError, Datagram, DirectionBooks, Endpoint, EndpointBooks, EndpointConfig,
-    EndpointStats, Handle, HandshakeWaker, MemoryTokens, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
-    TlsDone, TlsStep, TokenOwner, TokenStore, Transmit, Visit, VisitLog,
+    Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker, TlsDone, TlsStep, Visit,
+    VisitLog,
 };
 pub use error::{Code, TransportError};
 pub use events::{CloseReason, Event};
 pub use profile::Profile;
 pub use stats::Stats;
 pub use timers::Timer;
+pub use token_store::{MemoryTokens, TokenOwner, TokenStore};
+pub use udp::{Datagram, Transmit};
 
-/// Which path a packet number belongs to (multipath draft: the path identifier; without multipath always 0).
+/// Path identifier of a packet number (multipath draft: the path identifier; without multipath always 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PathId(pub u32);

@@ -10,7 +10,7 @@ use std::{
 
 use fec::Scheme;
 use units::{Bitrate, Duration, Instant};
-use wire::{ConnectionId, PacketKind, Side, TransportParameters};
+use wire::{ConnectionId, Side, TransportParameters};
 
 use crate::{
     acks::Ecn,
@@ -23,50 +23,18 @@ use crate::{
 };
 
 /// The packet number space of an event, with 0-RTT and 1-RTT told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PacketSpace {
-    /// Initial packets.
-    Initial,
-    /// Handshake packets.
-    Handshake,
-    /// 0-RTT packets.
-    ZeroRtt,
-    /// 1-RTT packets.
-    OneRtt,
-}
+pub use wire::PacketKind as PacketSpace;
 
-impl From<PacketKind> for PacketSpace {
-    fn from(kind: PacketKind) -> Self {
-        match kind {
-            PacketKind::Initial => Self::Initial,
-            PacketKind::Handshake => Self::Handshake,
-            PacketKind::ZeroRtt => Self::ZeroRtt,
-            PacketKind::OneRtt => Self::OneRtt,
-        }
-    }
-}
-
-impl From<Level> for PacketSpace {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Initial => Self::Initial,
-            Level::Handshake => Self::Handshake,
-            Level::ZeroRtt => Self::ZeroRtt,
-            Level::OneRtt => Self::OneRtt,
-        }
-    }
-}
-
-/// Which end something comes from.
+/// The end that something comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
-    /// This one.
+    /// The local end.
     Local,
     /// The peer.
     Remote,
 }
 
-/// How a connection began, as far as it is known before the first packet is read.
+/// The beginning of a connection, as far as it is known before the first packet is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Client or server.
@@ -117,17 +85,17 @@ impl DatagramsEvent {
 /// A packet that leaves or came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent<'a> {
-    /// Its packet number space.
+    /// Packet number space.
     pub space: PacketSpace,
-    /// Its number.
+    /// Packet number.
     pub pn: u64,
-    /// Its size in bytes, header and tag included.
+    /// Size in bytes, header and tag included.
     pub size: usize,
-    /// Its header up to and including the packet number, as it is without header protection.
+    /// Header up to and including the packet number, as it is without header protection.
     pub header: &'a [u8],
-    /// How often the 1-RTT keys had been updated before those that seal it (RFC 9001 §6); 0 in other spaces.
+    /// Number of times the 1-RTT keys had been updated before those that seal it (RFC 9001 §6); 0 in other spaces.
     pub key_phase: u64,
-    /// Its frames as bytes, as they are before sealing or after opening.
+    /// Frames as bytes, as they are before sealing or after opening.
     pub payload: &'a [u8],
     /// Sent: because a probe timeout expired. Received: it had to wait for its keys.
     pub out_of_turn: bool,
@@ -136,15 +104,15 @@ pub struct PacketEvent<'a> {
 /// Why a packet was not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It cannot be read.
+    /// Cannot be read.
     Invalid,
     /// Nobody has sealed it with the keys in use.
     Undecryptable,
-    /// It came before, or so late that nobody remembers whether it did.
+    /// Came before, or so late that nobody remembers whether it did.
     Duplicate,
-    /// It came from an address that the connection does not know.
+    /// Came from an address that the connection does not know.
     UnknownAddress,
-    /// It came before its keys, and too many others wait for theirs.
+    /// Came before its keys, and too many others wait for theirs.
     NoRoom,
 }
 
@@ -170,13 +138,13 @@ pub enum Unsealed<'a> {
 /// A packet in flight that was declared lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossEvent {
-    /// Its packet number space.
+    /// Packet number space.
     pub space: PacketSpace,
-    /// Its number.
+    /// Packet number.
     pub pn: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u16,
-    /// It tried out a larger datagram size; it does not count in [`Stats::packets_lost`](crate::Stats::packets_lost).
+    /// Tried out a larger datagram size; it does not count in [`Stats::packets_lost`](crate::Stats::packets_lost).
     pub mtu_probe: bool,
     /// What gave it away.
     pub trigger: LossTrigger,
@@ -216,7 +184,7 @@ pub enum Migration {
     Started,
     /// The peer has proved that it is there.
     Validated,
-    /// It has not: packets go to the old address again.
+    /// The move failed: packets go to the old address again.
     Abandoned,
 }
 
@@ -375,7 +343,7 @@ events! {
     closed(reason: &CloseReason, ending: Ending);
 }
 
-/// How a connection goes.
+/// Observer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The peer is told.

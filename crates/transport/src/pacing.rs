@@ -1,4 +1,4 @@
-//! When the next burst may leave: a token bucket that fills at the pacing rate (RFC 9002 §7.7).
+//! Pacing: a token bucket that fills at the pacing rate (RFC 9002 §7.7).
 //!
 //! Packets leave in bursts of a quantum (about a millisecond of the rate, within what one GSO send takes), because a
 //! timer per packet would cost more than the packet. The bucket holds a quantum and what flows in during one tick of an
@@ -96,7 +96,7 @@ impl Pacer {
         if credit >= want.min(self.quantum) { credit } else { 0 }
     }
 
-    /// When [`Pacer::budget`] will allow something of `want`; `None` when it does at `now`.
+    /// Time at which [`Pacer::budget`] will allow something of `want`; `None` when it does at `now`.
     pub fn next_release(&mut self, now: Instant, want: u64) -> Option<Instant> {
         let rate = self.rate?;
         self.refill(now);

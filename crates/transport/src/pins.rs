@@ -1,4 +1,4 @@
-//! Which received buffers unread data keeps in memory, and whether that is worth it.
+//! Received buffers that unread data keeps in memory, and whether that is worth it.
 //!
 //! A slice of a packet pins the whole buffer that was received with it: a read with GRO fills 64 KiB, a datagram that comes
 //! alone uses a fiftieth of it. So slices are kept while the buffers that they pin have at most a quarter more bytes than the
@@ -32,7 +32,7 @@ pub(crate) struct Pins {
     free: Vec<u32>,
     /// The buffer that slices are taken of at the moment.
     current: Option<u32>,
-    /// Its size.
+    /// Size of the buffer.
     size: u32,
     /// Slices may be taken of it.
     admitted: bool,
@@ -137,7 +137,7 @@ impl Pins {
         self.pinned > self.allowed(self.bytes)
     }
 
-    /// Whether slices of the buffer are to be copied when they are wasteful together.
+    /// Returns whether slices of the buffer are to be copied when they are wasteful together.
     pub(crate) fn is_poor(&self, Pin(place): Pin) -> bool {
         let Buffer { bytes, size, .. } = self.buffers[place as usize];
         u64::from(bytes) + u64::from(bytes) / 4 < u64::from(size)

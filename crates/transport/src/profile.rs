@@ -24,11 +24,11 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
-    /// Where congestion control `auto` changes between CUBIC and BBRv3.
+    /// Thresholds at which congestion control `auto` changes between CUBIC and BBRv3.
     pub auto: AutoRules,
-    /// How the peer's packets are acknowledged.
+    /// Policy by which the peer's packets are acknowledged.
     pub acks: AckPolicy,
-    /// How often the peer is asked to acknowledge ours.
+    /// Frequency of the acknowledgements that the peer is asked for.
     pub ack_frequency: AckFrequency,
     /// Receive times that the peer is asked to report in an acknowledgement at most (draft-ietf-quic-receive-ts-02), from
     /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
@@ -71,14 +71,14 @@ pub struct Profile {
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
-    /// When this end updates its keys by itself.
+    /// Policy of key updates that this end starts.
     pub key_update: KeyUpdatePolicy,
     /// Limits of the use of keys, for tests that cannot send 2^23 packets.
     #[serde(skip)]
     pub key_limits: KeyLimits,
 }
 
-/// When received packets are acknowledged.
+/// Policy of acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AckPolicy {

@@ -102,7 +102,7 @@ impl RangeSet {
         }
     }
 
-    /// Whether all numbers from `first` to `last`, both included, are in the set.
+    /// Returns whether all numbers from `first` to `last`, both included, are in the set.
     #[inline]
     pub fn contains_all(&self, first: u64, last: u64) -> bool {
         self.ranges.get(self.first_ending_from(last)).is_some_and(|&(start, _)| start <= first)
@@ -141,7 +141,7 @@ impl RangeSet {
         self.ranges.partition_point(|&(_, end)| end < number)
     }
 
-    /// Whether the number is in the set.
+    /// Returns whether the number is in the set.
     #[inline]
     pub fn contains(&self, number: u64) -> bool {
         self.ranges.get(self.first_ending_from(number)).is_some_and(|&(start, _)| start <= number)
@@ -153,7 +153,7 @@ impl RangeSet {
         self.ranges.len()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

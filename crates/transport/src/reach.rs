@@ -1,18 +1,18 @@
-//! Where a server may send a client.
+//! Addresses that a server may refer a client to.
 //!
 //! Preferred addresses, `alt-svc` and HTTPS records name other addresses than the one that the client chose. A server on the Internet
 //! must not use them to make clients speak to hosts that only the clients reach (RFC 9000 §21.5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// How far an address reaches, the nearest first.
+/// Reach of an address, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
-    /// This host.
+    /// The host itself.
     Host,
-    /// Its links (RFC 3927, RFC 4291 §2.5.6).
+    /// The host's links (RFC 3927, RFC 4291 §2.5.6).
     Link,
-    /// Its networks (RFC 1918, RFC 4193, RFC 6598).
+    /// The host's networks (RFC 1918, RFC 4193, RFC 6598).
     Site,
     /// Everywhere.
     World,
@@ -58,7 +58,7 @@ fn reach_v6(ip: Ipv6Addr) -> Option<Reach> {
     }
 }
 
-/// Whether a server at `from` may send its clients to `to`: to no port 0, to one host, and to no address that reaches less far than its
+/// Returns whether a server at `from` may send its clients to `to`: to no port 0, to one host, and to no address that reaches less far than its
 /// own.
 pub fn may_refer(from: IpAddr, to: SocketAddr) -> bool {
     let to = (to.port() != 0).then(|| reach(to.ip())).flatten();

@@ -3,17 +3,48 @@
 //! A packet's entry stays in a ring until the packet and all before it have a verdict; the records of its frames stay in
 //! a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
 
+mod ecn;
 mod late;
 mod ledger;
 
 use units::Instant;
 use wire::{Dir, StreamId};
 
-use crate::congestion::rate::Snapshot;
+use crate::{PathId, congestion::rate::Snapshot};
 
+pub use ecn::EcnFeedback;
 pub(crate) use late::LatePacket;
 pub(crate) use ledger::Found;
 pub use ledger::Ledger;
+
+/// A packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only one without
+/// multipath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SpaceId {
+    /// Initial packets.
+    Initial,
+    /// Handshake packets.
+    Handshake,
+    /// 0-RTT and 1-RTT packets.
+    Data(PathId),
+}
+
+impl SpaceId {
+    /// The space of application data of the first path identifier.
+    pub const DATA: Self = Self::Data(PathId(0));
+    /// The spaces of one path, in the order in which they come into use.
+    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::DATA];
+
+    /// Place in an array of the spaces of one path.
+    #[inline]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Initial => 0,
+            Self::Handshake => 1,
+            Self::Data(_) => 2,
+        }
+    }
+}
 
 /// What a packet carried that matters once it is acknowledged or lost.
 ///
@@ -84,7 +115,7 @@ pub enum SentFrame {
 }
 
 impl SentFrame {
-    /// Whether the frame is among those that a source symbol consists of, if its packet has one.
+    /// Returns whether the frame is among those that a source symbol consists of, if its packet has one.
     pub(crate) const fn is_in_symbol(&self) -> bool {
         matches!(
             self,
@@ -103,13 +134,37 @@ impl SentFrame {
     }
 }
 
-/// Which of a connection's paths carried a packet, by its place in the list of paths; below 64.
-pub type PathIndex = u8;
+/// Index of a path in its connection's list of paths; below 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathIndex(u8);
+
+impl PathIndex {
+    /// The path that a connection begins on.
+    pub const FIRST: Self = Self(0);
+
+    /// The path at `index`, below 64.
+    pub const fn new(index: usize) -> Self {
+        debug_assert!(index < 64);
+        Self(index as u8)
+    }
+
+    /// Place in the list of paths.
+    #[inline]
+    pub const fn get(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The indices of the first `count` paths.
+    #[inline]
+    pub(crate) fn all(count: usize) -> impl Iterator<Item = Self> + use<> {
+        (0..count).map(Self::new)
+    }
+}
 
 /// A packet that has just been built, as the ledger and the recovery of its path need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentPacket {
-    /// When it leaves: the time of the batch, or the departure time that pacing gave it.
+    /// Time at which it leaves: the time of the batch, or the departure time that pacing gave it.
     pub sent_at: Instant,
     /// Bytes from the first byte of the packet's header to the end of its tag, without UDP and IP.
     pub size: u16,
@@ -117,13 +172,13 @@ pub struct SentPacket {
     pub path: PathIndex,
     /// The peer has to acknowledge it (RFC 9002 §2).
     pub ack_eliciting: bool,
-    /// It counts towards the bytes in flight: it is ack-eliciting or has PADDING (RFC 9002 §2).
+    /// Counts towards the bytes in flight: it is ack-eliciting or has PADDING (RFC 9002 §2).
     pub in_flight: bool,
-    /// It tries out a larger datagram size; its loss says nothing about congestion (RFC 9000 §14.4).
+    /// Tries out a larger datagram size; its loss says nothing about congestion (RFC 9000 §14.4).
     pub mtu_probe: bool,
-    /// It was sent because a probe timeout expired.
+    /// Sent because a probe timeout expired.
     pub pto_probe: bool,
-    /// Its datagram carries an ECT codepoint.
+    /// The packet's datagram carries an ECT codepoint.
     pub ecn: bool,
 }
 
@@ -133,7 +188,7 @@ impl SentPacket {
         Self {
             sent_at,
             size,
-            path: 0,
+            path: PathIndex::FIRST,
             ack_eliciting: true,
             in_flight: true,
             mtu_probe: false,
@@ -148,13 +203,13 @@ impl SentPacket {
 pub enum Verdict {
     /// The peer has it.
     Acked,
-    /// It counts as lost: what it carried is sent again where that still matters.
+    /// Counts as lost: what it carried is sent again where that still matters.
     Lost,
-    /// It counted as lost, and the peer has it after all.
+    /// Counted as lost, and the peer has it after all.
     AckedLate,
     /// The packet was lost, and the peer has rebuilt its content from repair symbols.
     Recovered,
-    /// Its keys are gone (or a Retry or the rejection of 0-RTT voids it): nobody will ever hear of it.
+    /// The packet's keys are gone (or a Retry or the rejection of 0-RTT voids it): nobody will ever hear of it.
     Discarded,
 }
 

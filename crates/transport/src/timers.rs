@@ -30,7 +30,7 @@ pub enum Timer {
 }
 
 impl Timer {
-    /// Its name, for explanations.
+    /// Name, for explanations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LossDetection => "loss detection",

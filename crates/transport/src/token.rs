@@ -17,9 +17,9 @@ use wire::{ConnectionId, Reader, ResetToken};
 
 use crate::ring::{KeyRing, OpenError, Purpose, Strike, StrikeRegister, second};
 
-/// How long a Retry token is good: a round trip and the client's patience.
+/// Time for which a Retry token is good: a round trip and the client's patience.
 const RETRY_LIFETIME: Duration = Duration::from_secs(15);
-/// How long a token from NEW_TOKEN is good.
+/// Time for which a token from NEW_TOKEN is good.
 const NEW_TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const NONCE_LEN: usize = 12;
 const TAG_LEN: usize = 16;
@@ -44,15 +44,15 @@ pub(crate) enum Token {
 /// Why a token says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Useless {
-    /// It is not one of ours.
+    /// Not one of ours.
     Foreign,
     /// The ring does not have its key any more.
     UnknownKey,
-    /// It is too old.
+    /// Too old.
     Expired,
-    /// It was given to another address.
+    /// Given to another address.
     Elsewhere,
-    /// It was used before.
+    /// Used before.
     Used,
     /// Whether it was used before cannot be told: the register is full, or its answer is not there yet.
     Unjudged,

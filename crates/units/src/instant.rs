@@ -62,7 +62,7 @@ impl Instant {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This instant moved back by `span`; never before the origin.
+    /// Instant moved back by `span`; never before the origin.
     #[inline]
     pub fn saturating_sub(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))

@@ -46,7 +46,7 @@ impl Bitrate {
         self.0 as f64 / 1e6
     }
 
-    /// How long `size` takes at this rate, rounded up to a nanosecond. A rate of zero takes for ever.
+    /// Time that `size` takes at this rate, rounded up to a nanosecond. A rate of zero takes for ever.
     #[inline]
     pub fn time_for(self, size: DataSize) -> Duration {
         if self.0 == 0 {
@@ -56,7 +56,7 @@ impl Bitrate {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How much passes within `span` at this rate, rounded down.
+    /// Data that passes within `span` at this rate, rounded down.
     #[inline]
     pub fn in_time(self, span: Duration) -> DataSize {
         let bytes = u128::from(self.0) * span.as_nanos() / 8_000_000_000;

@@ -1,4 +1,4 @@
-//! Where every random number comes from.
+//! Source of all random numbers.
 
 use rand_chacha::{ChaCha12Rng, rand_core::SeedableRng};
 

@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// Whether every byte has been read.
+    /// Returns whether every byte has been read.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -227,7 +227,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// These bytes.
+    /// Writes bytes.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len()).copy_from_slice(bytes);
@@ -242,13 +242,13 @@ impl<'a> Writer<'a> {
         place
     }
 
-    /// What was written.
+    /// Bytes written so far.
     #[inline]
     pub fn written(&self) -> &[u8] {
         &self.buf[..self.position]
     }
 
-    /// What was written, to patch a field whose value was not known at the time.
+    /// Bytes written so far, to patch a field whose value was not known at the time.
     #[inline]
     pub fn written_mut(&mut self) -> &mut [u8] {
         &mut self.buf[..self.position]

@@ -40,7 +40,7 @@ impl ConnectionId {
         usize::from(self.len)
     }
 
-    /// Whether there is no byte.
+    /// Returns whether there is no byte.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,4 +1,4 @@
-//! Who, which way, which one: the two ends of a connection and the numbering of streams (RFC 9000 §2.1).
+//! Endpoints and streams: the two ends of a connection and the numbering of streams (RFC 9000 §2.1).
 
 use std::fmt;
 
@@ -21,20 +21,20 @@ impl Side {
         }
     }
 
-    /// Whether this is the client.
+    /// Returns whether this is the client.
     #[inline]
     pub const fn is_client(self) -> bool {
         matches!(self, Self::Client)
     }
 
-    /// Whether this is the server.
+    /// Returns whether this is the server.
     #[inline]
     pub const fn is_server(self) -> bool {
         matches!(self, Self::Server)
     }
 }
 
-/// Which ways a stream carries data.
+/// Direction of a stream: both ways or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dir {
     /// Both ways.
@@ -57,19 +57,19 @@ impl StreamId {
         Self(index << 2 | (dir as u64) << 1 | initiator as u64)
     }
 
-    /// Who opened it, or may.
+    /// Endpoint that opened the stream, or may.
     #[inline]
     pub const fn initiator(self) -> Side {
         if self.0 & 1 == 0 { Side::Client } else { Side::Server }
     }
 
-    /// Which ways it carries data.
+    /// Direction of the stream.
     #[inline]
     pub const fn dir(self) -> Dir {
         if self.0 & 2 == 0 { Dir::Bi } else { Dir::Uni }
     }
 
-    /// How many of its kind came before it.
+    /// Index among the streams of its kind.
     #[inline]
     pub const fn index(self) -> u64 {
         self.0 >> 2

@@ -21,7 +21,7 @@ pub const fn greased(random: u32) -> u32 {
     random & 0xf0f0_f0f0 | 0x0a0a_0a0a
 }
 
-/// Whether the packets of this version can be read beyond the invariants of RFC 8999.
+/// Returns whether the packets of this version can be read beyond the invariants of RFC 8999.
 #[inline]
 pub const fn is_known(version: u32) -> bool {
     matches!(version, V1 | V2)

@@ -24,7 +24,7 @@ pub(crate) struct Twin<'a> {
     pub(crate) data: &'a [u8],
 }
 
-/// How products are computed.
+/// Implementation of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -46,7 +46,7 @@ impl Kernel {
     /// All of them, from the plainest.
     pub const ALL: [Self; 6] = [Self::Table, Self::Ssse3, Self::Avx2, Self::Gfni256, Self::Gfni512, Self::Neon];
 
-    /// Its name in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
@@ -58,7 +58,7 @@ impl Kernel {
         }
     }
 
-    /// Whether this processor can.
+    /// Returns whether this processor supports it.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return match self {
@@ -115,7 +115,7 @@ impl Kernel {
         }
     }
 
-    /// Whether two sums at once are cheaper than one after the other.
+    /// Returns whether two sums at once are cheaper than one after the other.
     pub(crate) fn has_twins(self) -> bool {
         self == Self::Gfni512
     }

@@ -2,6 +2,9 @@
 //!
 //! Each kernel keeps a few vectors of the sum in registers while it goes through the terms; what does not fill a vector
 //! is left to the table.
+//!
+//! The kernels look alike but for their intrinsics. Each instruction set needs functions of its own (`target_feature`), and a macro over
+//! intrinsics would hide in which of them the kernels differ.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::x86_64::*;

@@ -45,7 +45,7 @@ impl Channel {
     }
 }
 
-/// What the ranks of what has arrived determine.
+/// Oracle by ranks: what the arrived symbols determine.
 struct Oracle {
     capacity: u64,
     next: u64,

@@ -1,4 +1,4 @@
-//! Which packets are lost behind the queue.
+//! Loss behind the queue.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::{
     short::{Short, short_form},
 };
 
-/// Which packets are lost. In files a probability alone means independent loss: `loss = "1 %"`.
+/// Loss process. In files a probability alone means independent loss: `loss = "1 %"`.
 #[derive(Clone, Debug, PartialEq, Default, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Loss {
     /// None.
     #[default]
     None,
-    /// Each packet for itself.
+    /// Independent and identically distributed (i.i.d.).
     Iid {
         /// Share of packets lost.
         p: Probability,
@@ -46,7 +46,7 @@ pub enum Loss {
     Group {
         /// Packets in a group.
         size: u32,
-        /// How many of them are lost.
+        /// Number of of them that are lost.
         drop: u32,
         /// Packets with fewer bytes (acknowledgements, say) belong to no group and are never lost.
         min_bytes: u32,
@@ -55,17 +55,17 @@ pub enum Loss {
         #[serde(with = "units::duration_text", skip_serializing_if = "Duration::is_zero")]
         after: Duration,
     },
-    /// What was seen on a real path, over and over. Each seed starts at another place of it.
+    /// Losses of a real path, over and over. Each seed starts at another place of it.
     Trace(LossTrace),
 }
 
-/// Which packets of a real path were lost.
+/// Losses of a real path.
 ///
 /// In a scenario file `{ trace = { file = "loss.txt" } }`; the laboratory reads the file, so that what is stored holds the
 /// trace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossTrace {
-    /// Where it comes from, for people.
+    /// Origin, for people.
     pub file: String,
     /// For each packet in turn whether it was lost. Empty before the file has been read.
     pub lost: Arc<Vec<bool>>,
@@ -79,7 +79,7 @@ pub enum LossTraceError {
     Symbol {
         /// From 1.
         line: usize,
-        /// What stands there.
+        /// Character found there.
         found: char,
     },
     /// Nothing in it.

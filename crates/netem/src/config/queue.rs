@@ -1,11 +1,11 @@
-//! What happens to packets that come faster than the rate.
+//! Queueing of packets that come faster than the rate.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Duration};
 
 use super::short::{Short, short_form};
 
-/// What happens to packets that come faster than the rate. In files a size means drop-tail: `queue = "125 kB"`.
+/// Queue for packets that come faster than the rate. In files a size means drop-tail: `queue = "125 kB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
@@ -106,9 +106,9 @@ const fn quantum() -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policer {
-    /// How fast the bucket fills, in bits of IP packets per second.
+    /// Rate at which the bucket fills, in bits of IP packets per second.
     pub rate: Bitrate,
-    /// How much it holds. It is full at the start.
+    /// Size of the bucket. It is full at the start.
     pub burst: DataSize,
     /// Only UDP packets are judged, as some networks do: others pass and take nothing.
     #[serde(default)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use units::{Bitrate, Duration, Instant};
 
-/// When a real link could send, in the format of Mahimahi: each line the millisecond of an opportunity to send
+/// Time at which a real link could send, in the format of Mahimahi: each line the millisecond of an opportunity to send
 /// [`RateTrace::OPPORTUNITY`] bytes, ascending; the last one is also the period after which the trace begins again.
 ///
 /// In a scenario file `rate-trace = { file = "lte.down" }`; the laboratory reads the file, so that what is stored holds the
 /// trace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateTrace {
-    /// Where it comes from, for people.
+    /// Origin, for people.
     pub file: String,
     /// Milliseconds, ascending. Empty before the file has been read.
     pub opportunities: Arc<Vec<u32>>,
@@ -26,7 +26,7 @@ pub enum RateTraceError {
     Line {
         /// From 1.
         line: usize,
-        /// What stands there.
+        /// Text found there.
         found: String,
     },
     /// Time runs backwards.
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for RateTrace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Change {
-    /// When, from the start of the run.
+    /// Time from the start of the run.
     #[serde(with = "units::duration_text")]
     pub at: Duration,
     /// The new rate. Only for a link that has one.
@@ -119,33 +119,33 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Outage {
-    /// When it begins, from the start of the run.
+    /// Time at which it begins, from the start of the run.
     #[serde(with = "units::duration_text")]
     pub at: Duration,
-    /// How long it lasts.
+    /// Time that it lasts.
     #[serde(with = "units::duration_text")]
     pub lasts: Duration,
-    /// It comes again after this time, counted from begin to begin.
+    /// Period, counted from begin to begin. Without it the outage comes once.
     #[serde(with = "units::duration_text::option", default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What becomes of packets.
+    /// Outcome of packets.
     #[serde(default)]
     pub packets: Fate,
 }
 
-/// What becomes of the packets of an outage.
+/// Outcome of the packets of an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// They leave the sender and are lost on the way: a radio that is gone.
+    /// Packets leave the sender and are lost on the way: a radio that is gone.
     #[default]
     Lost,
-    /// They wait in the queue until it is over: a base station that hands over its buffer.
+    /// Packets wait in the queue until it is over: a base station that hands over its buffer.
     Held,
 }
 
 impl Outage {
-    /// Whether `at` lies in it, and when it then ends.
+    /// End of the outage, if `at` lies in it.
     pub(crate) fn end(&self, at: Instant) -> Option<Instant> {
         let since = (at - Instant::ZERO).checked_sub(self.at)?;
         let turn = match self.every {

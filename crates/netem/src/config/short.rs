@@ -4,7 +4,7 @@ use core::{fmt, marker::PhantomData};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// What text or a number alone means, and the table that stands for everything else.
+/// Short forms: the meaning of text or a number alone, and the table that stands for everything else.
 pub(crate) trait Short<'de>: Sized {
     type Table: Deserialize<'de> + Into<Self>;
     const EXPECTED: &'static str;

@@ -1,10 +1,10 @@
-//! When messages come.
+//! Arrival processes of messages.
 
 use rand_core::RngCore;
 use serde::{Deserialize, Serialize};
 use units::{Duration, Instant, RandomStream};
 
-/// When messages come.
+/// Time at which messages come.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Arrivals {

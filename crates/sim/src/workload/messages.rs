@@ -6,7 +6,7 @@ use units::{DataSize, Instant, RandomStream, Seed};
 
 use super::arrivals::{ArrivalTimes, Arrivals};
 
-/// How large messages are.
+/// Size distribution of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Sizes {
@@ -41,14 +41,14 @@ impl Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Schedule {
-    /// When requests are made. Open loop: a request does not wait for the response to the one before, so a slow transport
+    /// Time at which requests are made. Open loop: a request does not wait for the response to the one before, so a slow transport
     /// cannot hide by being asked less often.
     pub arrivals: Arrivals,
     /// Size of a request.
     pub request: Sizes,
     /// Size of a response.
     pub response: Sizes,
-    /// How many requests; without it they never end.
+    /// Number of requests; without it they never end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
@@ -56,9 +56,9 @@ pub struct Schedule {
 /// One exchange of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its number, from zero.
+    /// Number, from zero.
     pub number: u64,
-    /// When the request is due. Latencies count from here, not from when it could be sent.
+    /// Time at which the request is due. Latencies count from here, not from when it could be sent.
     pub at: Instant,
     /// Bytes of the request.
     pub request: u64,

@@ -1,4 +1,4 @@
-//! What applications want from a transport, without saying which transport: when messages come, how large they are, and
+//! Workloads of applications, without saying which transport: when messages come, how large they are, and
 //! bytes whose every single one can be checked at the far end.
 //!
 //! A workload draws from its own random stream, so that two transports under comparison get the same messages at the

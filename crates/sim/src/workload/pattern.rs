@@ -28,15 +28,15 @@ impl Pattern {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Calls `visit` for each word that lies within the `len` bytes from `offset` on: the place in them, and the bytes.
-    fn each(&self, offset: u64, len: usize, mut visit: impl FnMut(core::ops::Range<usize>, &[u8])) {
+    /// Calls `apply` for each word that lies within the `len` bytes from `offset` on: the place in them, and the bytes.
+    fn each(&self, offset: u64, len: usize, mut apply: impl FnMut(core::ops::Range<usize>, &[u8])) {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let word = mix(self.0.wrapping_add(at / 8)).to_le_bytes();
             let skip = usize::try_from(at % 8).unwrap_or(0);
             let take = (8 - skip).min(len - done);
-            visit(done..done + take, &word[skip..skip + take]);
+            apply(done..done + take, &word[skip..skip + take]);
             done += take;
         }
     }

@@ -1,4 +1,4 @@
-//! How often the peer is asked to acknowledge (draft-ietf-quic-ack-frequency-14), as the sender of data sees it.
+//! Frequency of acknowledgements that the peer is asked for (draft-ietf-quic-ack-frequency-14), as the sender of data sees it.
 //!
 //! [`policy`](AckFrequency) decides what to ask for. `AckRequests` owns what was asked: which request is in force for
 //! certain, and which may be. What the receiver of data does with a request is in [`crate::acks`].
@@ -23,7 +23,7 @@ pub(crate) const MAX_DELAY_US: u64 = (1 << 14) * 1000;
 struct Open {
     sequence: u64,
     request: Request,
-    /// Its packet counts as lost.
+    /// The packet with the request counts as lost.
     lost: bool,
 }
 
@@ -205,7 +205,7 @@ impl AckRequests {
         self.changed = true;
     }
 
-    /// Whether [`max_ack_delay`](Self::max_ack_delay) may have changed since this was asked last.
+    /// Returns whether [`max_ack_delay`](Self::max_ack_delay) may have changed since this was asked last.
     #[inline]
     pub(crate) fn take_change(&mut self) -> bool {
         std::mem::take(&mut self.changed)

@@ -151,7 +151,7 @@ impl Request {
         Self { delay: self.delay.max(min_delay).min(longest), ..self }
     }
 
-    /// Whether the difference is worth a frame.
+    /// Returns whether the difference is worth a frame.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         let step = self.packets.abs_diff(other.packets);
         let reordering = self.reordering != other.reordering && (self.packets > LEAST || other.packets > LEAST);

@@ -1,4 +1,4 @@
-//! When packets arrived, for a peer that wants to know (draft-ietf-quic-receive-ts-02).
+//! Arrival times of packets, for a peer that asks for them (draft-ietf-quic-receive-ts-02).
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ impl ArrivalTimes {
         self.ring.is_empty()
     }
 
-    /// How many may go into one frame.
+    /// Number of arrival times that may go into one frame.
     pub(crate) fn most(&self) -> usize {
         self.most
     }

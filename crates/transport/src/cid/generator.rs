@@ -1,4 +1,4 @@
-//! How an endpoint makes its connection IDs.
+//! Generation of connection IDs.
 
 use rand_core::RngCore;
 use units::{RandomStream, Seed};
@@ -16,7 +16,7 @@ pub trait ConnectionIdGenerator: Send {
     /// Length of every ID it makes, in bytes: short headers do not carry one.
     fn len(&self) -> usize;
 
-    /// Whether IDs are empty, so that datagrams can only be told apart by address.
+    /// Returns whether IDs are empty, so that datagrams can only be told apart by address.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

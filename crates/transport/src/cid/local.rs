@@ -6,7 +6,7 @@ use wire::{ConnectionId, ResetToken};
 
 use crate::error::{Code, TransportError};
 
-/// How many of our IDs the peer may hold at a time, whatever larger number it offers to keep. One in use, one for a
+/// Number of our IDs that the peer may hold at a time, whatever larger number it offers to keep. One in use, one for a
 /// change of address at either end, and one in reserve while a replacement is on its way.
 const ISSUED_AT_ONCE: u64 = 3;
 
@@ -61,7 +61,7 @@ impl LocalIds {
         self.retired.shrink_to_fit();
     }
 
-    /// How many more IDs the endpoint should make.
+    /// Number of IDs that the endpoint has yet to make.
     // RFC 9000 §5.1.1 MUST NOT-1: never have more IDs outstanding than the peer's limit.
     pub(crate) fn wanted(&self) -> usize {
         if !self.wanted {
@@ -99,7 +99,7 @@ impl LocalIds {
         self.to_announce.pop_front();
     }
 
-    /// Whether a NEW_CONNECTION_ID frame waits.
+    /// Returns whether a NEW_CONNECTION_ID frame waits.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.to_announce.is_empty()
     }

@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 
 use wire::{ConnectionId, ResetToken};
 
-use crate::error::{Code, TransportError};
+use crate::{
+    error::{Code, TransportError},
+    sent::PathIndex,
+};
 
 /// Our `active_connection_id_limit`: how many of the peer's IDs we keep.
 // RFC 9000 §18.2 MUST-2: active_connection_id_limit is at least 2
 pub(crate) const ACTIVE_LIMIT: u64 = 4;
 
-/// How many retirements may wait for an acknowledgement. A peer that makes us retire faster than it acknowledges grows
+/// Number of retirements that may wait for an acknowledgement. A peer that makes us retire faster than it acknowledges grows
 /// our memory (RFC 9000 §5.1.2 recommends at least twice the limit).
 // RFC 9000 §5.1.2 SHOULD-4: at least twice as many retirements as IDs in store can be on the way
 const RETIREMENTS_LIMIT: usize = 4 * ACTIVE_LIMIT as usize;
@@ -26,8 +29,8 @@ struct Offered {
 pub(crate) struct RemoteIds {
     /// On the path in use.
     current: Offered,
-    /// On other paths, by their place. RFC 9000 §9.5 MUST NOT: one ID for two destinations.
-    parked: Vec<(usize, Offered)>,
+    /// On other paths. RFC 9000 §9.5 MUST NOT: one ID for two destinations.
+    parked: Vec<(PathIndex, Offered)>,
     spare: VecDeque<Offered>,
     /// The highest sequence number that was ever taken into use.
     taken: u64,
@@ -155,33 +158,33 @@ impl RemoteIds {
     }
 
     /// The ID for packets on a path that is not in use. Without one of its own it shares that of the path in use.
-    pub(crate) fn on_path(&self, place: usize) -> &ConnectionId {
-        self.parked.iter().find(|(path, _)| *path == place).map_or(&self.current.id, |(_, offered)| &offered.id)
+    pub(crate) fn on_path(&self, path: PathIndex) -> &ConnectionId {
+        self.parked.iter().find(|(parked, _)| *parked == path).map_or(&self.current.id, |(_, offered)| &offered.id)
     }
 
-    /// Whether a path can get an ID of its own. Not while many retirements are under way: somebody who forwards the
+    /// Returns whether a path can get an ID of its own. Not while many retirements are under way: somebody who forwards the
     /// peer's packets from ever new addresses must not use the IDs up.
     pub(crate) fn has_spare(&self) -> bool {
         !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
     }
 
     /// Gives a path an ID of its own, if there is one. `false` when there is none.
-    pub(crate) fn assign(&mut self, place: usize) -> bool {
-        if self.parked.iter().any(|(path, _)| *path == place) {
+    pub(crate) fn assign(&mut self, path: PathIndex) -> bool {
+        if self.parked.iter().any(|(parked, _)| *parked == path) {
             return true;
         }
         let next = if self.has_spare() { self.take_spare() } else { None };
-        self.parked.extend(next.map(|next| (place, next)));
+        self.parked.extend(next.map(|next| (path, next)));
         next.is_some()
     }
 
-    /// The path at `place` comes into use, the one at `old` goes out of it and keeps its ID.
-    pub(crate) fn activate(&mut self, place: usize, old: usize) {
+    /// `path` comes into use, `old` goes out of it and keeps its ID.
+    pub(crate) fn activate(&mut self, path: PathIndex, old: PathIndex) {
         // RFC 9000 §9.5: another ID on another path, so that observers cannot link the two. When the peer has left us
         // none, the one in use goes on: that is permitted where the network has changed the peer's address.
-        if place != old
-            && self.assign(place)
-            && let Some(at) = self.parked.iter().position(|(path, _)| *path == place)
+        if path != old
+            && self.assign(path)
+            && let Some(at) = self.parked.iter().position(|(parked, _)| *parked == path)
         {
             let (_, next) = self.parked.swap_remove(at);
             let before = std::mem::replace(&mut self.current, next);
@@ -189,9 +192,9 @@ impl RemoteIds {
         }
     }
 
-    /// The path at `place` is given up, and its ID with it.
-    pub(crate) fn release(&mut self, place: usize) -> Result<(), TransportError> {
-        match self.parked.iter().position(|(path, _)| *path == place) {
+    /// `path` is given up, and its ID with it.
+    pub(crate) fn release(&mut self, path: PathIndex) -> Result<(), TransportError> {
+        match self.parked.iter().position(|(parked, _)| *parked == path) {
             Some(at) => {
                 let (_, gone) = self.parked.swap_remove(at);
                 self.retire(gone.sequence)
@@ -245,7 +248,7 @@ impl RemoteIds {
         self.current.reset_token.as_ref()
     }
 
-    /// Whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).
+    /// Returns whether `token` ends the connection when a datagram carries it (RFC 9000 §10.3.1).
     pub(crate) fn is_reset(&self, token: &[u8; 16]) -> bool {
         // Only the ID in use counts: tokens of unused IDs are not accepted either by the peer or by us.
         // RFC 9000 §10.3.1 MUST NOT-1: tokens of IDs that were never used or are retired are not compared
@@ -259,6 +262,10 @@ mod tests {
 
     fn offer(ids: &mut RemoteIds, n: u8, retire: u64) -> Result<(), TransportError> {
         ids.on_new(n.into(), retire, ConnectionId::new(&[n; 8]).unwrap(), ResetToken([n; 16]))
+    }
+
+    fn path(index: usize) -> PathIndex {
+        PathIndex::new(index)
     }
 
     fn start() -> RemoteIds {
@@ -319,21 +326,21 @@ mod tests {
         for n in 1..4 {
             offer(&mut ids, n, 0).unwrap();
         }
-        assert!(ids.assign(1) && ids.assign(1));
-        assert_eq!((ids.current().as_slice(), ids.on_path(1).as_slice()), (&[0; 8][..], &[1; 8][..]));
-        ids.activate(1, 0);
-        assert_eq!((ids.current().as_slice(), ids.on_path(0).as_slice()), (&[1; 8][..], &[0; 8][..]));
-        ids.activate(0, 1);
-        assert_eq!((ids.current().as_slice(), ids.on_path(1).as_slice()), (&[0; 8][..], &[1; 8][..]));
-        ids.release(1).unwrap();
+        assert!(ids.assign(path(1)) && ids.assign(path(1)));
+        assert_eq!((ids.current().as_slice(), ids.on_path(path(1)).as_slice()), (&[0; 8][..], &[1; 8][..]));
+        ids.activate(path(1), path(0));
+        assert_eq!((ids.current().as_slice(), ids.on_path(path(0)).as_slice()), (&[1; 8][..], &[0; 8][..]));
+        ids.activate(path(0), path(1));
+        assert_eq!((ids.current().as_slice(), ids.on_path(path(1)).as_slice()), (&[0; 8][..], &[1; 8][..]));
+        ids.release(path(1)).unwrap();
         assert_eq!(ids.to_retire, [1]);
         ids.to_retire.clear();
         // A late copy of the announcement.
         offer(&mut ids, 1, 0).unwrap();
         assert_eq!(ids.to_retire, [1], "it is given back at once");
-        ids.activate(2, 0);
+        ids.activate(path(2), path(0));
         assert_eq!(ids.current().as_slice(), [2; 8]);
-        assert_eq!(ids.on_path(7), ids.current(), "a path without an ID of its own shares the one in use");
+        assert_eq!(ids.on_path(path(7)), ids.current(), "a path without an ID of its own shares the one in use");
     }
 
     #[test]
@@ -342,8 +349,8 @@ mod tests {
         for n in 1..4 {
             offer(&mut ids, n, 0).unwrap();
         }
-        ids.assign(1);
-        ids.activate(2, 0);
+        ids.assign(path(1));
+        ids.activate(path(2), path(0));
         // In use 2, at place 0 the first one, at place 1 the next; 3 is spare.
         offer(&mut ids, 4, 3).unwrap();
         assert!([0, 1, 2].iter().all(|sequence| ids.to_retire.contains(sequence)));
@@ -361,8 +368,8 @@ mod tests {
             if ids.spare.is_empty() {
                 let _ = offer(&mut ids, n, 0);
             }
-            ids.assign(1);
-            ids.release(1).unwrap();
+            ids.assign(path(1));
+            ids.release(path(1)).unwrap();
         }
         assert!(ids.to_retire.len() <= RETIREMENTS_LIMIT / 2);
     }

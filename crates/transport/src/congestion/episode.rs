@@ -18,13 +18,13 @@ pub struct Episode {
 }
 
 impl Episode {
-    /// When the last reaction began; `None` before the first.
+    /// Time at which the last reaction began; `None` before the first.
     #[inline]
     pub fn started_at(&self) -> Option<Instant> {
         self.started_at
     }
 
-    /// Whether a packet sent at this time belongs to the flight that the episode has already reacted to.
+    /// Returns whether a packet sent at this time belongs to the flight that the episode has already reacted to.
     #[inline]
     pub fn covers(&self, sent_at: Instant) -> bool {
         self.started_at.is_some_and(|start| sent_at <= start)

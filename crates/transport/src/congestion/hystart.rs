@@ -99,7 +99,7 @@ impl HyStart {
         }
     }
 
-    /// Whether growth is slowed down because the RTT has risen.
+    /// Returns whether growth is slowed down because the RTT has risen.
     pub fn is_conservative(&self) -> bool {
         self.conservative.is_some()
     }

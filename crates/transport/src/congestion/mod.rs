@@ -31,15 +31,15 @@ pub use rate::{RateEstimator, RateSample, Snapshot};
 /// A packet in flight that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentSample {
-    /// Its number.
+    /// Packet number.
     pub pn: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u16,
     /// Bytes in flight before it.
     pub in_flight_before: u64,
     /// The sender had run out of data within the last round trip; together with nothing in flight: it restarts from idle.
     pub app_limited: bool,
-    /// It was sent because a probe timeout expired.
+    /// Sent because a probe timeout expired.
     pub pto_probe: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct AckSample {
     pub in_flight: u64,
     /// The highest number newly acknowledged.
     pub largest_acked: u64,
-    /// When that packet left.
+    /// Time at which that packet left.
     pub largest_acked_sent_at: Instant,
     /// Bytes that the path has delivered in total.
     pub delivered: u64,
@@ -86,11 +86,11 @@ pub struct AckSample {
 /// One packet declared lost, with what it remembers of its departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostPacket {
-    /// Its number.
+    /// Packet number.
     pub pn: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u16,
-    /// When it left.
+    /// Time at which it left.
     pub sent_at: Instant,
     /// The path's delivery when it left.
     pub snapshot: Snapshot,
@@ -109,7 +109,7 @@ pub struct LossSample {
     pub bytes: u64,
     /// The highest number among them.
     pub largest_lost: u64,
-    /// When that packet left.
+    /// Time at which that packet left.
     pub largest_lost_sent_at: Instant,
     /// The losses span so much time that the path counts as persistently congested (RFC 9002 §7.6).
     pub persistent: bool,
@@ -122,13 +122,13 @@ pub struct LossSample {
 /// A packet that was declared lost was acknowledged after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpuriousSample {
-    /// Its number.
+    /// Packet number.
     pub pn: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u16,
-    /// When it left.
+    /// Time at which it left.
     pub sent_at: Instant,
-    /// When it was declared lost.
+    /// Time at which it was declared lost.
     pub lost_at: Instant,
 }
 
@@ -139,7 +139,7 @@ pub struct CeSample {
     pub newly_marked: u64,
     /// Marked-capable packets newly acknowledged: with `newly_marked`, the share of marks.
     pub newly_acked: u64,
-    /// When the largest packet that the acknowledgement covers left.
+    /// Time at which the largest packet that the acknowledgement covers left.
     pub largest_acked_sent_at: Instant,
     /// Bytes in flight afterwards.
     pub in_flight: u64,
@@ -199,16 +199,16 @@ pub trait Controller: Send + Debug {
         u64::MAX
     }
 
-    /// When the present or the last reaction to congestion began: packets sent before tell nothing about the window that
+    /// Time at which the present or the last reaction to congestion began: packets sent before tell nothing about the window that
     /// followed (RFC 9002 §7.3.2).
     fn recovery_started_at(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether the window grows exponentially.
+    /// Returns whether the window grows exponentially.
     fn in_slow_start(&self) -> bool;
 
-    /// Whether it tries for more at the moment, and has to hear soon what became of it.
+    /// Returns whether it tries for more at the moment, and has to hear soon what became of it.
     fn is_probing(&self) -> bool {
         self.in_slow_start()
     }
@@ -240,7 +240,7 @@ pub struct Parameters {
     pub mtu: u16,
     /// Source of the random numbers of algorithms that probe at random times.
     pub seed: Seed,
-    /// When the path comes into use.
+    /// Time at which the path comes into use.
     pub now: Instant,
     /// Where [`Algorithm::Auto`] changes its mind.
     pub auto: AutoRules,

@@ -29,7 +29,7 @@ pub struct PathModel {
     pub target: u64,
     /// The long-term bound less what is left to others, in bytes.
     pub target_with_headroom: Option<u64>,
-    /// How often each state was entered; one acknowledgement may lead through several.
+    /// Number of times each state was entered; one acknowledgement may lead through several.
     pub visits: [(&'static str, u32); 7],
     /// Packet-timed round trips so far.
     pub rounds: u64,
@@ -37,7 +37,7 @@ pub struct PathModel {
     pub plateau_rounds: u32,
     /// Delivery has stopped growing since the present search began.
     pub full_now: bool,
-    /// It has at any time.
+    /// The pipe was full at any time.
     pub full_reached: bool,
     /// The connection has just begun to send again after idling.
     pub idle_restart: bool,

@@ -12,7 +12,7 @@ use units::{Bitrate, Duration, Instant};
 pub struct Snapshot {
     /// Bytes the path had delivered.
     pub delivered: u64,
-    /// When that was last updated.
+    /// Time at which that was last updated.
     pub delivered_at: Instant,
     /// Departure of the packet that was delivered last (or of the first after idling).
     pub first_sent_at: Instant,
@@ -37,7 +37,7 @@ pub struct RateSample {
     /// Bytes that had been delivered when the packet left: a packet-timed round trip ends with the first packet for which
     /// this is not below the total at the start of the round.
     pub prior_delivered: u64,
-    /// When `prior_delivered` was reached.
+    /// Time at which `prior_delivered` was reached.
     pub prior_at: Instant,
     /// Time from the departure of the packet delivered before it to its own.
     pub send_elapsed: Duration,
@@ -143,7 +143,7 @@ impl RateEstimator {
         self.lost
     }
 
-    /// Whether packets sent now would be marked as application-limited.
+    /// Returns whether packets sent now would be marked as application-limited.
     #[inline]
     pub fn is_app_limited(&self) -> bool {
         self.app_limited != 0

@@ -30,11 +30,10 @@ impl Connection {
         }
         Arc::make_mut(&mut self.profile).congestion = algorithm;
         let config = self.profile.recovery_config();
-        for (number, path) in self.paths.0.iter_mut().enumerate() {
-            let seed = self.seed.child("controller", self.controllers << 8 | number as u64);
-            path.recovery.change_controller(now, &config, seed);
+        let seeds = self.random.controller_seeds();
+        for (number, path) in self.paths.iter_mut().enumerate() {
+            path.recovery.change_controller(now, &config, seeds(number));
         }
-        self.controllers += 1;
     }
 
     /// The congestion control in use.
@@ -82,7 +81,7 @@ impl Connection {
         self.streams.stop_sending(id, code)
     }
 
-    /// Which streams go first when not all can go.
+    /// Sets the priority of a stream.
     ///
     /// # Errors
     /// When the stream is not open for sending.
@@ -91,7 +90,7 @@ impl Connection {
         self.streams.set_priority(id, priority)
     }
 
-    /// Whether a stream's data is worth repair symbols, where the connection makes some (`fec` of its profile).
+    /// Returns whether a stream's data is worth repair symbols, where the connection makes some (`fec` of its profile).
     ///
     /// # Errors
     /// When the stream is not open for sending.
@@ -104,7 +103,7 @@ impl Connection {
         self.streams.unacknowledged_bytes()
     }
 
-    /// Whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
+    /// Returns whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
     pub fn wants_to_send_credit(&self) -> bool {
         self.streams.wants_to_send()
     }
@@ -168,7 +167,7 @@ impl Connection {
         self.datagrams.send_in(now, flow, data).map(|_| ())
     }
 
-    /// Whether a datagram of `len` bytes can be queued without dropping another. After `false`,
+    /// Returns whether a datagram of `len` bytes can be queued without dropping another. After `false`,
     /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
     pub fn has_datagram_room(&mut self, len: usize) -> bool {
         self.datagrams.has_room(len)
@@ -194,21 +193,21 @@ impl Connection {
 
     /// Replaces the keys of both directions as soon as that is allowed (RFC 9001 §6.1).
     pub fn update_keys(&mut self) {
-        self.key_update_wanted = true;
+        self.key_updates.wanted = true;
     }
 
     /// Sends a PING, to hear whether the peer is there.
     pub fn ping(&mut self) {
-        self.control.ping = true;
+        self.control.ping.request();
     }
 
-    /// How often the peer has challenged the path in use. A client that is challenged after a silence knows that its address has
+    /// Number of times the peer has challenged the path in use. A client that is challenged after a silence knows that its address has
     /// changed on the way: a translator has forgotten it.
     pub fn challenges_received(&self) -> u64 {
-        self.paths[self.active].challenge.asked
+        self.paths.active().challenge.asked
     }
 
     pub(super) fn push(&mut self, event: Event) {
-        self.events.push_back(event);
+        self.events.push(event);
     }
 }

@@ -55,12 +55,12 @@ impl Early {
         Self { state: EarlyData::None, remembered: None, refused_below: 0, forget_keys_at: None }
     }
 
-    /// When the server's 0-RTT keys are forgotten.
+    /// Time at which the server's 0-RTT keys are forgotten.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.forget_keys_at
     }
 
-    /// Whether 0-RTT packets may still become readable.
+    /// Returns whether 0-RTT packets may still become readable.
     pub(super) fn is_undecided(&self) -> bool {
         self.state == EarlyData::None
     }
@@ -86,13 +86,13 @@ impl Connection {
         Some(id)
     }
 
-    /// Whether data can leave in 0-RTT packets at this moment.
+    /// Returns whether data can leave in 0-RTT packets at this moment.
     #[inline]
     pub(super) fn sends_early(&self) -> bool {
         self.side == Side::Client && self.keys.can_seal(Level::ZeroRtt)
     }
 
-    /// Whether packets of application data can be sealed, be it with 0-RTT keys.
+    /// Returns whether packets of application data can be sealed, be it with 0-RTT keys.
     #[inline]
     pub(super) fn can_seal_data(&self) -> bool {
         self.keys.can_seal(Level::OneRtt) || self.sends_early()
@@ -170,7 +170,7 @@ impl Connection {
                 carriers.tell(Verdict::Lost, &frame);
             }
         };
-        recovery::discard_space(ledger, paths, recovery::SpaceId::Data, now, &mut tell);
+        recovery::discard_space(ledger, paths, SpaceId::DATA, now, &mut tell);
     }
 
     /// An ACK frame for packets with application data.

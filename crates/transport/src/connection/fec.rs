@@ -2,12 +2,16 @@
 
 use bytes::Bytes;
 use units::Instant;
-use wire::{Frame, Frames, RepairFrame, SymbolAck, Writer, frame_type, packet_number_len};
+use wire::{Frame, Frames, RepairFrame, SymbolAck, Writer, frame_type};
 
-use super::{Connection, receive::PacketSeen, spaces::SpaceId, transmit::OpenPacket};
+use super::{
+    Connection,
+    packet::{OpenPacket, Protection},
+    receive::PacketSeen,
+    spaces::SpaceId,
+};
 use crate::{
     acks::Ecn,
-    crypto::TAG_LEN,
     error::{Code, TransportError},
     fec::{Content, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
     recovery::{self, AckOutcome},
@@ -90,7 +94,7 @@ impl Connection {
                     Frame::Datagram { data } => {
                         self.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
                     }
-                    frame => self.handle_rare_frame(now, seen, frame)?,
+                    frame => self.handle_control_frame(now, seen, frame)?,
                 }
             }
         }
@@ -118,7 +122,7 @@ impl Connection {
         recovered.sort_unstable_by_key(|(_, pn)| *pn);
         for (id, pn) in recovered {
             let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, Some(now)) else { return Ok(()) };
-            let outcome = recovery::on_recovered(ledger, paths, recovery::SpaceId::Data, pn, now, &mut carriers);
+            let outcome = recovery::on_recovered(ledger, paths, SpaceId::DATA, pn, now, &mut carriers);
             carriers.settle();
             if let Some(sender) = &mut self.fec.sender {
                 sender.on_verdict(crate::sent::Verdict::Recovered, id);
@@ -151,7 +155,7 @@ impl Connection {
         sender.room(capacity, remaining, pn_len)
     }
 
-    /// Whether the data that leaves next is worth repair.
+    /// Returns whether the data that leaves next is worth repair.
     pub(super) fn protects_next(&mut self, now: Instant) -> bool {
         let Some(sender) = self.fec.sender.as_ref().filter(|sender| sender.is_on()) else { return false };
         let tolerance = self
@@ -237,17 +241,13 @@ impl Connection {
     /// A datagram with a repair symbol; its size, 0 when none may leave or none is worth it.
     pub(super) fn build_repair(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
         let id = SpaceId::DATA;
-        let Some(space) = self.spaces.get_mut(id) else { return 0 };
+        let Some(space) = self.spaces.get(id) else { return 0 };
         let probe = space.probes > 0 && self.fec.sender.as_ref().is_some_and(|sender| sender.has_probe());
         if !probe && allowance < out.len() as u64 {
             return 0;
         }
-        let pn = space.ledger.next_pn();
-        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
-        let dcid = *self.remote_ids.current();
-        let limit = out.len() - TAG_LEN;
-        let mut w = Writer::new(&mut out[..limit]);
-        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
+        let path = self.paths.active_index();
+        let Some((mut w, packet)) = self.begin_packet((id, Protection::Space), path, out, 0, 0) else { return 0 };
         let left = w.remaining();
         let Some(sender) = &mut self.fec.sender else { return 0 };
         let room = |first| left.saturating_sub(RepairFrame::header_len(first));
@@ -260,25 +260,10 @@ impl Connection {
             w.reserve(spare).fill(0);
         }
         frame.encode(&mut w);
-        let end = w.position();
-        if probe {
+        if probe && let Some(space) = self.spaces.get_mut(id) {
             space.probes -= 1;
         }
-        let packet = OpenPacket {
-            space: id,
-            start: 0,
-            pn_offset,
-            pn,
-            pn_len,
-            long: None,
-            end,
-            ack_eliciting: true,
-            in_flight: true,
-            probe,
-            mtu_probe: false,
-            symbol: 0,
-            tail: None,
-        };
+        let packet = OpenPacket { probe, ..packet.finish(&w) };
         let size = self.close_packet(now, &packet, out, ecn);
         if let Some(sender) = &mut self.fec.sender {
             sender.figures.repair_bytes += size as u64;
@@ -297,7 +282,7 @@ impl Connection {
     /// Acknowledgements and losses may change what is worth protecting.
     pub(super) fn review_fec(&mut self, now: Instant, outcome: &AckOutcome) {
         let Some(sender) = &mut self.fec.sender else { return };
-        let path = &mut self.paths[self.active];
+        let path = self.paths.active_mut();
         let rtt = path.recovery.rtt();
         let Some(min_rtt) = rtt.min() else { return };
         let smoothed_rtt = rtt.smoothed();

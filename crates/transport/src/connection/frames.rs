@@ -1,20 +1,14 @@
-//! Which part a frame belongs to.
+//! Dispatch of received frames to the parts that they belong to.
 
 use std::ops::Range;
 
-use bytes::Bytes;
-use units::{Duration, Instant};
-use wire::{Frame, FrameErrorKind, Frames, PacketKind, Side, StreamFrame, StreamId};
+use units::Instant;
+use wire::{Frame, FrameErrorKind, Frames, PacketKind, StreamFrame, StreamId};
 
-use super::{Connection, receive::PacketSeen, spaces::SpaceId};
+use super::{Connection, receive::PacketSeen};
 use crate::{
-    ack_frequency::MAX_DELAY_US,
-    acks::{AckPolicy, AckState},
-    endpoint::TokenOwner,
     error::{Code, TransportError},
-    events::{CloseReason, Event},
     fec,
-    tls::Level,
 };
 
 /// ACK frames of a packet that are read. One says all; each costs more than its few bytes, so that others are as good as lost.
@@ -36,7 +30,7 @@ pub(super) enum Deferred {
 }
 
 impl Deferred {
-    /// Where the payload lies.
+    /// Range of the payload.
     #[inline]
     pub(super) fn range(&self) -> &Range<usize> {
         match self {
@@ -64,7 +58,7 @@ impl Connection {
         };
         if let (PacketKind::OneRtt, Some(frame)) = (seen.kind, StreamFrame::filling(payload)) {
             let StreamFrame { id, offset, fin, data } = frame;
-            self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
+            self.reception.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
             self.note_packet(now, seen, true, false);
             return Ok(());
         }
@@ -100,11 +94,11 @@ impl Connection {
             }
             match frame {
                 Frame::Stream(StreamFrame { id, offset, fin, data }) => {
-                    self.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
+                    self.reception.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
                 }
                 Frame::Datagram { data } => {
                     let frame_size = frames.position() - start;
-                    self.deferred.push(Deferred::Datagram { range: within(data), frame_size });
+                    self.reception.deferred.push(Deferred::Datagram { range: within(data), frame_size });
                 }
                 Frame::Ack(ack) => {
                     acks += 1;
@@ -134,7 +128,7 @@ impl Connection {
                 }
                 frame => {
                     let ty = frame.ty();
-                    self.handle_rare_frame(now, seen, frame)
+                    self.handle_control_frame(now, seen, frame)
                         .map_err(|e| if e.frame_type == 0 { e.in_frame(ty) } else { e })?;
                 }
             }
@@ -155,149 +149,11 @@ impl Connection {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
             if newest && seen.kind == PacketKind::OneRtt {
-                self.paths[seen.arrival.path].spin.on_packet(self.side, seen.spin);
+                self.paths[seen.path].spin.on_packet(self.side, seen.spin);
             }
-            if newest && !probing && seen.arrival.path != self.active {
-                self.migrate_with_peer(now, seen.arrival.path);
-            }
-        }
-    }
-
-    /// Everything but STREAM, DATAGRAM and ACK.
-    pub(super) fn handle_rare_frame(
-        &mut self,
-        now: Instant,
-        seen: &PacketSeen<'_>,
-        frame: Frame<'_>,
-    ) -> Result<(), TransportError> {
-        match frame {
-            Frame::Padding { .. } | Frame::Ping => Ok(()),
-            Frame::Crypto { offset, data } => {
-                let level = match seen.space {
-                    SpaceId::Initial => Level::Initial,
-                    SpaceId::Handshake => Level::Handshake,
-                    SpaceId::Data(_) => Level::OneRtt,
-                };
-                self.handshake.on_crypto(now, level, offset, data)
-            }
-            Frame::ResetStream { id, code, final_size } => self.streams.on_reset_stream(id, code, final_size),
-            Frame::StopSending { id, code } => self.streams.on_stop_sending(id, code),
-            Frame::MaxData(limit) => {
-                self.streams.on_max_data(limit);
-                Ok(())
-            }
-            Frame::MaxStreamData { id, limit } => self.streams.on_max_stream_data(id, limit),
-            Frame::MaxStreams { dir, limit } => self.streams.on_max_streams(dir, limit),
-            Frame::DataBlocked(limit) => {
-                self.streams.on_data_blocked(limit);
-                Ok(())
-            }
-            Frame::StreamsBlocked { dir, limit } => {
-                self.streams.on_streams_blocked(dir, limit);
-                Ok(())
-            }
-            Frame::StreamDataBlocked { id, limit } => self.streams.on_stream_data_blocked(id, limit),
-            Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
-                self.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
-                // The ID in use may be another, of another length.
-                self.fit_datagrams();
-                if self.preferred_due && self.handshake.is_confirmed() {
-                    self.consider_preferred_address(now);
-                }
-                Ok(())
-            }
-            Frame::RetireConnectionId { sequence } => self.local_ids.on_retire(sequence, seen.dcid),
-            Frame::PathChallenge(data) => {
-                self.on_path_challenge(now, seen.arrival.path, data);
-                Ok(())
-            }
-            Frame::PathResponse(data) => {
-                self.on_path_response(now, data);
-                Ok(())
-            }
-            Frame::NewToken { token } => self.on_new_token(token),
-            Frame::HandshakeDone => {
-                // RFC 9000 §19.20 MUST-1: only servers send it.
-                if self.side == Side::Server {
-                    return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "HANDSHAKE_DONE from a client"));
-                }
-                self.on_confirmed(now);
-                Ok(())
-            }
-            Frame::ConnectionClose { error, frame_type, reason } => {
-                let error = TransportError {
-                    code: Code(error),
-                    frame_type,
-                    reason: String::from_utf8_lossy(reason).into_owned().into(),
-                };
-                self.drain(now, CloseReason::PeerClosed { error });
-                Ok(())
-            }
-            Frame::ApplicationClose { error, reason } => {
-                let reason = Bytes::copy_from_slice(reason);
-                self.drain(now, CloseReason::PeerApplication { code: error, reason });
-                Ok(())
-            }
-            Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
-                self.on_ack_request(sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold)
-            }
-            Frame::ImmediateAck => {
-                self.acks_on_request()?.on_immediate();
-                self.stats.immediate_acks_received += 1;
-                Ok(())
-            }
-            Frame::Repair(repair) => self.on_repair(now, seen, &repair),
-            Frame::Stream(_)
-            | Frame::Datagram { .. }
-            | Frame::Ack(_)
-            | Frame::SourceSymbol { .. }
-            | Frame::SymbolAck(_) => {
-                unreachable!("read where packets of data are read")
+            if newest && !probing && seen.path != self.paths.active_index() {
+                self.migrate_with_peer(now, seen.path);
             }
         }
-    }
-
-    /// What the peer may give orders to, if it was told that it may.
-    fn acks_on_request(&mut self) -> Result<&mut AckState, TransportError> {
-        let space = self.spaces.get_mut(SpaceId::DATA).filter(|_| self.profile.acks.obey);
-        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
-        space
-            .map(|space| &mut space.acks)
-            .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
-    }
-
-    /// The peer asks to be acknowledged in another rhythm.
-    fn on_ack_request(
-        &mut self,
-        sequence: u64,
-        eliciting_threshold: u64,
-        max_ack_delay_us: u64,
-        reordering_threshold: u64,
-    ) -> Result<(), TransportError> {
-        let min_delay = self.profile.acks.min_delay().unwrap_or_default();
-        let max_ack_delay = Duration::from_micros(max_ack_delay_us);
-        let acks = self.acks_on_request()?;
-        // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
-        if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
-            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
-        }
-        // The threshold counts the packets that need no acknowledgement; the next one does.
-        let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
-        acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
-        self.stats.ack_requests_received += 1;
-        Ok(())
-    }
-
-    fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
-        // RFC 9000 §19.7 MUST-2: only servers send it.
-        if self.side == Side::Server {
-            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
-        }
-        // RFC 9001 §9.2 MUST-2: tickets and tokens are opaque to a client
-        if let Some((store, server_name)) = self.token_store.as_deref() {
-            store.put(TokenOwner { server_name, version: self.version }, token);
-        }
-        self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
-        Ok(())
     }
 }

@@ -1,33 +1,65 @@
-//! What a connection gives back when nothing happens on it: memory that its handshake or a busy phase left behind.
-//!
-//! No timer of its own leads here. Deadlines move to later with every acknowledgement while the wake-up stays where it was;
-//! the first wake-up at which nothing is due means that the connection has been quiet for about a probe timeout.
+//! The idle timeout, and a connection that comes to rest with data in hand: repeats what keeps it from going on.
+
+use units::{Duration, Instant};
 
 use super::Connection;
-use crate::tls::Level;
+use crate::timers::Timer;
+
+/// Bounds of the time after which a connection counts as at rest; between them it is a third of the idle timeout.
+const SOONEST: Duration = Duration::from_secs(1);
+const LATEST: Duration = Duration::from_secs(10);
+
+/// Owns the idle timeout and what restarts it.
+pub(super) struct Idle {
+    /// The idle timeout that both ends have agreed on; zero when there is none.
+    pub(super) timeout: Duration,
+    /// Time for which nothing happens before the connection counts as at rest.
+    rest_after: Duration,
+    /// An ack-eliciting packet was sent since the last packet was received: the idle timer was restarted for it.
+    pub(super) is_restarted: bool,
+}
+
+impl Idle {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, rest_after: rest_after(timeout), is_restarted: false }
+    }
+
+    /// The peer's idle timeout is known.
+    // RFC 9000 §10.1: the smaller of the two values holds; zero says nothing.
+    pub(super) fn agree(&mut self, theirs: Duration) {
+        if !theirs.is_zero() && (self.timeout.is_zero() || theirs < self.timeout) {
+            self.timeout = theirs;
+            self.rest_after = rest_after(theirs);
+        }
+    }
+}
+
+/// Time for which nothing happens before a connection counts as at rest.
+fn rest_after(idle_timeout: Duration) -> Duration {
+    if idle_timeout.is_zero() { LATEST } else { (idle_timeout / 3).clamp(SOONEST, LATEST) }
+}
 
 impl Connection {
-    /// A wake-up came and nothing was due.
-    pub(super) fn on_quiet(&mut self) {
-        let busy = self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0);
-        if busy || !self.handshake.is_confirmed() {
+    /// RFC 9000 §10.1 MUST-1: the idle timer restarts with every packet that is processed, and with the first
+    /// ack-eliciting one that is sent after it; it is never shorter than three probe timeouts.
+    pub(super) fn restart_idle(&mut self, now: Instant) {
+        if !self.lifecycle.was_connected() {
+            // Until then the handshake's own limit holds.
             return;
         }
-        for id in self.spaces.ids() {
-            if let Some(space) = self.spaces.get_mut(id) {
-                space.ledger.shrink();
-                space.acks.shrink();
-            }
+        let idle = (!self.idle.timeout.is_zero()).then(|| now + self.idle.timeout.max(self.pto() * 3));
+        self.timers.set(Timer::Idle, idle);
+        let keep_alive = self.profile.keep_alive.map(|span| now + span);
+        self.timers.set(Timer::KeepAlive, keep_alive);
+        self.timers.set(Timer::Rest, Some(now + self.idle.rest_after));
+    }
+
+    /// Nothing was received, and nothing sent that asks for an answer, for a while.
+    pub(super) fn on_rest(&mut self, now: Instant) {
+        // RFC 9000 §4.1 SHOULD-2: a sender that flow control holds back says so again while nothing else is in
+        // flight, which also keeps the connection from being taken for idle.
+        if !self.paths.is_in_flight() && self.streams.repeat_blocked() {
+            self.timers.set(Timer::Rest, Some(now + self.idle.rest_after));
         }
-        if let Some(crypto) = self.handshake.crypto(Level::OneRtt) {
-            crypto.shrink();
-        }
-        self.streams.shrink();
-        self.datagrams.shrink();
-        self.local_ids.shrink();
-        self.remote_ids.shrink();
-        self.deferred = Vec::new();
-        self.unopened.shrink_to_fit();
-        self.events.shrink_to_fit();
     }
 }

@@ -1,11 +1,11 @@
-//! How a connection ends (RFC 9000 §10): closing, draining, drained.
+//! Life cycle of a connection, and its end (RFC 9000 §10): closing, draining, drained.
 
 use std::borrow::Cow;
 
 use units::Instant;
 
+use super::close::RetainedClose;
 use crate::{
-    endpoint::Epitaph,
     error::{Code, TransportError},
     events::CloseReason,
 };
@@ -31,19 +31,38 @@ impl CloseFrame {
     }
 }
 
+/// The phases of a connection's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Open,
-    /// We said goodbye and repeat it to whoever still sends.
+enum Phase {
+    /// A client that has accepted neither a packet nor a Retry of its server.
+    Initiated,
+    /// The peer was heard.
+    Answered,
+    /// The handshake is complete.
+    Connected,
+    /// The connection is over.
+    Ended {
+        stage: Stage,
+        /// The handshake was complete.
+        connected: bool,
+        /// Received data may be read all the same.
+        readable: bool,
+    },
+}
+
+/// Stages of the end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// CONNECTION_CLOSE was sent, and is repeated to a peer that still sends.
     Closing,
-    /// The peer said goodbye: not a word more.
+    /// The peer has sent CONNECTION_CLOSE: nothing more is sent.
     Draining,
     Drained,
 }
 
-/// Owns the end of the connection.
+/// Owns the phase of the connection, and how it ends.
 pub(crate) struct Lifecycle {
-    state: State,
+    phase: Phase,
     frame: Option<CloseFrame>,
     to_send: bool,
     /// Datagrams received while closing, and at how many the goodbye is repeated.
@@ -55,13 +74,13 @@ pub(crate) struct Lifecycle {
     /// Size of the first goodbye, in bytes.
     size: Option<usize>,
     /// What is kept beyond the closing period.
-    epitaph: Option<Box<Epitaph>>,
+    retained: Option<Box<RetainedClose>>,
 }
 
 impl Lifecycle {
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Open,
+            phase: Phase::Initiated,
             frame: None,
             to_send: false,
             received: 0,
@@ -69,28 +88,83 @@ impl Lifecycle {
             bytes_received: 0,
             bytes_answered: 0,
             size: None,
-            epitaph: None,
+            retained: None,
         }
     }
 
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        self.state == State::Open
+        !matches!(self.phase, Phase::Ended { .. })
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.state == State::Closing
+        self.stage() == Some(Stage::Closing)
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.state == State::Drained
+        self.stage() == Some(Stage::Drained)
     }
 
-    /// This end closes, for `reason`. `true` when the connection was open.
+    /// The handshake is complete and the connection is open.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.phase == Phase::Connected
+    }
+
+    /// The handshake was complete, whether or not the connection is open.
+    #[inline]
+    pub(crate) fn was_connected(&self) -> bool {
+        matches!(self.phase, Phase::Connected | Phase::Ended { connected: true, .. })
+    }
+
+    /// Returns whether a packet or a Retry of the peer was accepted. Asked while the connection is open.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.phase != Phase::Initiated
+    }
+
+    /// A packet or a Retry of the peer is accepted.
+    pub(crate) fn on_answered(&mut self) {
+        if self.phase == Phase::Initiated {
+            self.phase = Phase::Answered;
+        }
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn connect(&mut self) {
+        if self.is_open() {
+            self.phase = Phase::Connected;
+        }
+    }
+
+    /// Received data may be read although the connection is over.
+    pub(crate) fn is_readable(&self) -> bool {
+        matches!(self.phase, Phase::Ended { readable: true, .. })
+    }
+
+    /// Lets what arrived be read although the connection is over.
+    pub(crate) fn keep_readable(&mut self) {
+        if let Phase::Ended { readable, .. } = &mut self.phase {
+            *readable = true;
+        }
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        match self.phase {
+            Phase::Ended { stage, .. } => Some(stage),
+            _ => None,
+        }
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        let (connected, readable) = (self.was_connected(), self.is_readable());
+        self.phase = Phase::Ended { stage, connected, readable };
+    }
+
+    /// Closes the connection from this end, for `reason`. `true` when the connection was open.
     pub(crate) fn close(&mut self, frame: CloseFrame) -> bool {
-        if self.state != State::Open {
+        if !self.is_open() {
             return false;
         }
-        self.state = State::Closing;
+        self.enter(Stage::Closing);
         self.frame = Some(frame);
         self.to_send = true;
         true
@@ -98,20 +172,20 @@ impl Lifecycle {
 
     /// The peer closed, or has forgotten the connection. `true` when the connection was open.
     pub(crate) fn drain(&mut self) -> bool {
-        let was_open = self.state == State::Open;
-        if self.state != State::Drained {
-            self.state = State::Draining;
+        let was_open = self.is_open();
+        if !self.is_drained() {
+            self.enter(Stage::Draining);
         }
         // RFC 9000 §10.2.2 MUST NOT-1: a draining connection sends nothing
         // RFC 9000 §10.2.2 MUST NOT-2: after the peer's goodbye, at most one packet with ours leaves before draining
         self.to_send = false;
-        self.epitaph = None;
+        self.retained = None;
         was_open
     }
 
     /// Everything may be forgotten.
     pub(crate) fn finish(&mut self) {
-        self.state = State::Drained;
+        self.enter(Stage::Drained);
         self.to_send = false;
     }
 
@@ -121,7 +195,7 @@ impl Lifecycle {
     // RFC 9000 §10.2.1 MUST-1, MUST-2: never more than three times what arrived, as nobody checks here who sent it; and
     // goodbyes go to the path in use, whose own limit holds.
     pub(crate) fn on_datagram(&mut self, bytes: usize) {
-        if self.state == State::Closing {
+        if self.is_closing() {
             self.received = self.received.saturating_add(1);
             self.bytes_received = self.bytes_received.saturating_add(bytes);
             let affordable = self.bytes_answered + self.size.unwrap_or(0) <= self.bytes_received.saturating_mul(3);
@@ -153,13 +227,13 @@ impl Lifecycle {
     }
 
     /// A packet with the goodbye outlives the connection.
-    pub(crate) fn set_epitaph(&mut self, epitaph: Epitaph) {
-        self.epitaph = Some(Box::new(epitaph));
+    pub(crate) fn retain(&mut self, close: RetainedClose) {
+        self.retained = Some(Box::new(close));
     }
 
     /// What outlives the connection; nothing when the peer has said goodbye, too.
-    pub(crate) fn take_epitaph(&mut self) -> Option<Box<Epitaph>> {
-        self.epitaph.take()
+    pub(crate) fn take_retained(&mut self) -> Option<Box<RetainedClose>> {
+        self.retained.take()
     }
 }
 
@@ -172,7 +246,7 @@ pub(crate) fn close_reason(error: TransportError) -> CloseReason {
     }
 }
 
-/// When closing and draining end: three probe timeouts (RFC 9000 §10.2 SHOULD-1, SHOULD NOT-1).
+/// Time at which closing and draining end: three probe timeouts (RFC 9000 §10.2 SHOULD-1, SHOULD NOT-1).
 pub(crate) fn end_of_closing(now: Instant, pto: units::Duration) -> Instant {
     now + pto * 3
 }

@@ -136,8 +136,8 @@ impl Connection {
         if !self.lifecycle.is_open() {
             return;
         }
-        if self.deferred.capacity() > DEFERRED_KEPT {
-            self.deferred.shrink_to(DEFERRED_KEPT);
+        if self.reception.deferred.capacity() > DEFERRED_KEPT {
+            self.reception.deferred.shrink_to(DEFERRED_KEPT);
         }
         self.streams.compact_if_wasteful();
         if let Some(sender) = &self.fec.sender
@@ -181,9 +181,9 @@ impl Connection {
     /// Bytes that the peer makes this end hold, records of what was sent left out.
     #[inline]
     fn received_memory(&self) -> u64 {
-        let unopened: u64 = self.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
+        let unopened: u64 = self.reception.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
         let symbols = self.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
-        let records = self.deferred.capacity() * size_of::<super::frames::Deferred>();
+        let records = self.reception.deferred.capacity() * size_of::<super::frames::Deferred>();
         self.streams.received_memory()
             + self.datagrams.received_memory()
             + unopened
@@ -197,7 +197,7 @@ impl Connection {
         let (memory, records) = self.spaces.sent_memory();
         let mut of_acks = 0;
         if records as u64 >= OWN_STEP {
-            let in_flight: u64 = self.paths.0.iter().map(|path| path.recovery.bytes_in_flight()).sum();
+            let in_flight: u64 = self.paths.bytes_in_flight();
             let ours = OWN_STEP + RECORDS_PER_BYTE * in_flight;
             if records as u64 > ours {
                 of_acks = memory as u64 - ours;
@@ -249,7 +249,7 @@ impl Connection {
         }
         self.streams.forget();
         self.datagrams.forget();
-        self.deferred = Vec::new();
+        self.reception.deferred = Vec::new();
         self.give_up_unopened(|_| false);
         self.fec.forget();
         for id in self.spaces.ids() {

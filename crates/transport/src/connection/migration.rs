@@ -11,27 +11,11 @@ use super::Connection;
 use crate::{
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
-    path::{AmplificationLimit, EcnMarks, Outcome, Path, Spin},
+    path::{AmplificationLimit, ArrivalPath, EcnMarks, Outcome, Path, Spin},
     reach::may_refer,
     recovery::Recovery,
+    sent::PathIndex,
 };
-
-/// Paths that are remembered at a time.
-const PATHS: usize = 4;
-
-/// Stands for the path of a datagram from an address that is not known, until one of its packets is authentic: who only
-/// knows our connection ID takes no place among the paths.
-pub(super) const NEWCOMER: usize = usize::MAX;
-
-/// Where a datagram came from that came over no known path.
-#[derive(Clone, Copy)]
-pub(super) struct Newcomer {
-    remote: SocketAddr,
-    local: Option<IpAddr>,
-    bytes: usize,
-    /// The path, once there is one.
-    place: Option<usize>,
-}
 
 /// Why a connection does not move to another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -52,7 +36,7 @@ pub enum MigrateError {
 }
 
 impl Connection {
-    /// The path that a datagram of `bytes` came over; [`NEWCOMER`] when the address is new and may be.
+    /// The path that a datagram of `bytes` arrived on. `None` when its address may not be a new one.
     #[inline]
     pub(super) fn path_of(
         &mut self,
@@ -60,28 +44,9 @@ impl Connection {
         remote: SocketAddr,
         local: Option<IpAddr>,
         bytes: usize,
-    ) -> Option<usize> {
-        if self.paths[self.active].is(remote, local) {
-            return Some(self.active);
-        }
-        self.other_path_of(now, remote, local, bytes)
-    }
-
-    fn other_path_of(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local: Option<IpAddr>,
-        bytes: usize,
-    ) -> Option<usize> {
-        if let Some(known) = self.paths.0.iter().position(|p| p.is(remote, local)) {
-            return Some(known);
-        }
-        if self.paths[self.active].may_be(remote, local) {
-            return Some(self.active);
-        }
-        if let Some(known) = self.paths.0.iter().position(|p| p.may_be(remote, local)) {
-            return Some(known);
+    ) -> Option<ArrivalPath> {
+        if let Some(known) = self.paths.lookup(remote, local) {
+            return Some(ArrivalPath::Known(known));
         }
         // RFC 9000 §9 MUST-3: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
@@ -89,27 +54,26 @@ impl Connection {
             self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
-        self.newcomer = Some(Box::new(Newcomer { remote, local, bytes, place: None }));
-        Some(NEWCOMER)
+        self.paths.set_candidate(remote, local, bytes);
+        Some(ArrivalPath::Candidate)
     }
 
-    /// The path of a newcomer, one of whose packets turned out to be authentic and new.
-    pub(super) fn welcome(&mut self, now: Instant) -> Option<usize> {
-        let Newcomer { remote, local, bytes, place } = **self.newcomer.as_ref()?;
-        if place.is_some() {
-            return place;
+    /// The path of the candidate, one of whose packets turned out to be authentic and new.
+    pub(super) fn promote_candidate(&mut self, now: Instant) -> Option<PathIndex> {
+        if let Some(path) = self.paths.candidate_path() {
+            return Some(path);
         }
-        let place = self.add_path(now, remote, local)?;
-        self.paths[place].amplification.on_received(bytes);
-        self.newcomer = Some(Box::new(Newcomer { remote, local, bytes, place: Some(place) }));
-        Some(place)
+        let (remote, local) = self.paths.candidate_addresses()?;
+        let path = self.add_path(now, remote, local)?;
+        self.paths.promote_candidate(path);
+        Some(path)
     }
 
     /// Makes room for a new path, at the cost of one that is neither in use nor the last that was validated.
-    fn add_path(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Option<usize> {
+    fn add_path(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Option<PathIndex> {
         let mut discovery = self.profile.mtu_discovery();
         let mtu = discovery.limit(self.peer.max_udp_payload_size);
-        let before = &self.paths[self.active];
+        let before = self.paths.active();
         // RFC 9000 §9.4 MUST-1, MUST NOT-1: a new path starts with a new congestion controller and a new RTT, unless
         // only the peer's port has changed, as NATs do.
         let only_port = before.proven && before.remote.ip() == remote.ip() && before.local == local;
@@ -118,7 +82,7 @@ impl Connection {
             recovery.set_mtu(now, mtu);
             recovery
         } else {
-            let seed = self.seed.child("path", self.paths_seen);
+            let seed = self.random.path_seed(self.paths.opened());
             let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
             recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
             recovery
@@ -130,83 +94,69 @@ impl Connection {
             // limits for unvalidated addresses
             Side::Server => AmplificationLimit::unvalidated(),
         };
-        let spin = Spin::new(self.profile.spin, self.random.next_u64());
+        let spin = Spin::new(self.profile.spin, self.random.stream.next_u64());
         let marks = EcnMarks::new(self.profile.ecn);
         let path = Path::new(remote, local, limit, recovery, discovery, marks, spin);
-        let place = if self.paths.0.len() < PATHS {
-            self.paths.0.push(path);
-            self.paths.0.len() - 1
-        } else {
-            let others = (0..PATHS).filter(|&place| place != self.active && place != self.last_validated);
-            // Rather one on which nothing is under way.
-            let place = others.min_by_key(|&place| {
-                let Path { challenge, recovery, .. } = &self.paths[place];
-                (challenge.is_running(), recovery.bytes_in_flight())
-            })?;
-            // RFC 9000 §5.1.2 SHOULD-1: IDs of a path that is given up are retired
-            self.abandon_path(place);
-            self.release_id(now, place);
-            self.stats.congestion_events += self.paths[place].recovery.congestion_events();
-            self.paths[place] = path;
-            place
-        };
-        self.paths_seen += 1;
-        self.remote_ids.assign(place);
-        Some(place)
+        let replaced = self.paths.replaceable();
+        match replaced {
+            Some(replaced) => {
+                // RFC 9000 §5.1.2 SHOULD-1: IDs of a path that is given up are retired
+                self.abandon_path(replaced);
+                self.release_id(now, replaced);
+                self.stats.congestion_events += self.paths[replaced].recovery.congestion_events();
+            }
+            None if self.paths.has_room() => {}
+            None => return None,
+        }
+        let index = self.paths.add(path, replaced);
+        self.identity.remote_ids.assign(index);
+        Some(index)
     }
 
     /// The newest packet came over another path, with more than probing frames: the peer lives there now.
-    pub(super) fn migrate_with_peer(&mut self, now: Instant, place: usize) {
+    pub(super) fn migrate_with_peer(&mut self, now: Instant, path: PathIndex) {
         if self.side == Side::Client {
             return;
         }
-        if self.paths[self.active].amplification.is_validated() {
-            self.last_validated = self.active;
+        if self.paths.active().amplification.is_validated() {
+            self.paths.set_last_validated(self.paths.active_index());
         }
-        let old = self.last_validated;
+        let old = self.paths.last_validated();
         // RFC 9000 §9.6.2 MUST-2: the server sends from its first address until it has heard the client at the preferred
         // one and validated that path.
-        if self.is_preferred_here(self.paths[place].local) && !self.paths[place].proven {
-            self.paths[place].destined = true;
-            if !self.paths[place].challenge.is_running() {
-                self.challenge(now, place);
+        if self.paths.is_preferred(self.paths[path].local) && !self.paths[path].proven {
+            self.paths[path].destined = true;
+            if !self.paths[path].challenge.is_running() {
+                self.challenge(now, path);
             }
             return;
         }
-        self.use_path(now, place);
+        self.use_path(now, path);
         // RFC 9000 §9 MUST-1, MUST-2, RFC 9000 §9.3 MUST-1, MUST-2, MUST-3: the new address is validated, unless it
         // was before.
-        if self.paths[place].proven {
-            self.arrived(now, place);
-        } else if !self.paths[place].challenge.is_running() {
-            self.challenge(now, place);
+        if self.paths[path].proven {
+            self.arrived(now, path);
+        } else if !self.paths[path].challenge.is_running() {
+            self.challenge(now, path);
         }
         // RFC 9000 §9.3.3 MUST-1: the old path is asked too; if the peer is still there, someone copies its packets.
-        if old != place && !self.paths[old].challenge.is_running() {
+        if old != path && !self.paths[old].challenge.is_running() {
             self.challenge(now, old);
         }
     }
 
-    /// Whether this is the address at which this server would rather be reached, and the client began at another.
-    pub(super) fn is_preferred_here(&self, local: Option<IpAddr>) -> bool {
-        let (Some(local), Some(preferred)) = (local, &self.preferred_address) else { return false };
-        let ipv4 = preferred.ipv4.map(|address| IpAddr::V4(*address.ip()));
-        let ipv6 = preferred.ipv6.map(|address| IpAddr::V6(*address.ip()));
-        self.side == Side::Server && [ipv4, ipv6].contains(&Some(local))
-    }
-
     /// Sends on another path from here on.
-    fn use_path(&mut self, now: Instant, place: usize) {
-        let old = std::mem::replace(&mut self.active, place);
+    fn use_path(&mut self, now: Instant, path: PathIndex) {
+        let old = self.paths.activate(path);
         // RFC 9000 §9.5 MUST NOT-2: with another connection ID.
-        self.remote_ids.activate(place, old);
+        self.identity.remote_ids.activate(path, old);
         self.ack_requests.restart();
         self.stats.path_changes += 1;
-        self.observe_migration(now, Migration::Started, place);
+        self.observe_migration(now, Migration::Started, path);
         self.fit_datagrams();
     }
 
-    /// Whether [`rebind`](Self::rebind) has nothing to wait for.
+    /// Returns whether [`rebind`](Self::rebind) has nothing to wait for.
     pub(crate) fn may_rebind(&self) -> bool {
         self.side == Side::Server || self.handshake.is_confirmed() || !self.lifecycle.is_open()
     }
@@ -222,7 +172,7 @@ impl Connection {
         if self.side == Side::Server || !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return;
         }
-        self.preferred_due |= self.abandon_moves(now);
+        self.restart_moves(now);
         // Not even a goodbye may leave from the new address.
         if let Err(why) = self.may_leave() {
             if self.lifecycle.drain() {
@@ -230,26 +180,26 @@ impl Connection {
             }
             return;
         }
-        let remote = self.paths[self.active].remote;
-        let Some(place) = self.add_path(now, remote, local) else { return };
-        self.use_path(now, place);
+        let remote = self.paths.active().remote;
+        let Some(path) = self.add_path(now, remote, local) else { return };
+        self.use_path(now, path);
         // There is no way back: the old socket is gone.
-        self.last_validated = place;
-        self.challenge(now, place);
-        self.control.ping = true;
+        self.paths.set_last_validated(path);
+        self.challenge(now, path);
+        self.control.ping.request();
         self.consider_preferred_address(now);
     }
 
-    /// Whether this client may send from another address.
+    /// Returns whether this client may send from another address.
     fn may_leave(&self) -> Result<(), MigrateError> {
         // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
         // handshake, not for the one it prefers.
-        if self.peer.disable_active_migration && self.paths[self.active].remote == self.handshake_remote {
+        if self.peer.disable_active_migration && self.paths.active().remote == self.paths.handshake_remote() {
             return Err(MigrateError::Disabled);
         }
         // RFC 9000 §9.5 MUST NOT-1: an ID of the peer is used from one local address only
         // RFC 9000 §9.5 SHOULD NOT-1: who sends to an empty ID does not migrate
-        if !self.remote_ids.has_spare() {
+        if !self.identity.remote_ids.has_spare() {
             return Err(MigrateError::NoConnectionId);
         }
         Ok(())
@@ -259,16 +209,24 @@ impl Connection {
     /// prefers.
     fn abandon_moves(&mut self, now: Instant) -> bool {
         let mut preferred = false;
-        for place in 0..self.paths.0.len() {
-            let path = &mut self.paths[place];
+        for index in self.paths.indices() {
+            let path = &mut self.paths[index];
             if !std::mem::take(&mut path.destined) {
                 continue;
             }
             path.challenge.abandon();
-            preferred |= path.remote != self.handshake_remote;
-            self.release_id(now, place);
+            preferred |= self.paths[index].remote != self.paths.handshake_remote();
+            self.release_id(now, index);
         }
         preferred
+    }
+
+    /// As [`abandon_moves`](Self::abandon_moves), before the client moves elsewhere: the preferred address is to be tried
+    /// from there.
+    fn restart_moves(&mut self, now: Instant) {
+        if self.abandon_moves(now) {
+            self.paths.set_preferred_due();
+        }
     }
 
     /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
@@ -285,8 +243,8 @@ impl Connection {
             return Err(MigrateError::NotEstablished);
         }
         self.may_leave()?;
-        let remote = self.paths[self.active].remote;
-        self.preferred_due |= self.abandon_moves(now);
+        let remote = self.paths.active().remote;
+        self.restart_moves(now);
         self.head_for(now, remote, Some(local))?;
         // RFC 9000 §9.6.3 SHOULD-1: a client that moves before it has gone to the preferred address validates both
         // addresses of the server from its new one.
@@ -297,12 +255,12 @@ impl Connection {
     /// Begins to validate a path that this client wants to move to.
     fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
         // RFC 9000 §9.5 MUST NOT-1, MUST NOT-2: one ID for two addresses.
-        if !self.remote_ids.has_spare() {
+        if !self.identity.remote_ids.has_spare() {
             return Err(MigrateError::NoConnectionId);
         }
-        let place = self.add_path(now, remote, local).ok_or(MigrateError::NoConnectionId)?;
-        self.paths[place].destined = true;
-        self.challenge(now, place);
+        let path = self.add_path(now, remote, local).ok_or(MigrateError::NoConnectionId)?;
+        self.paths[path].destined = true;
+        self.challenge(now, path);
         Ok(())
     }
 
@@ -311,146 +269,146 @@ impl Connection {
     // handshake is confirmed the client validates a path there, and moves if it works. RFC 9000 §21.5.6: not to an address that is
     // nearer to this host than the server is, so that no server has its clients ask who is there.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
-        let Some(preferred) = self.preferred_address.as_ref().filter(|_| self.preferred_due) else { return };
-        let PreferredAddress { ipv4, ipv6, .. } = **preferred;
-        let remote = self.paths[self.active].remote;
+        let Some(&PreferredAddress { ipv4, ipv6, .. }) = self.paths.due_preferred_address() else { return };
+        let remote = self.paths.active().remote;
         let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
         // From where the client is going, if it is.
-        let from = self.paths.0.iter().find(|path| path.destined).unwrap_or(&self.paths[self.active]).local;
+        let from = self.paths.iter().find(|path| path.destined).unwrap_or(self.paths.active()).local;
         let leads_on = |to: &SocketAddr| *to != remote && may_refer(remote.ip(), *to);
-        self.preferred_due = match preferred.filter(leads_on) {
-            // Without a connection ID for it the client waits for one.
-            Some(preferred) => self.head_for(now, preferred, from).is_err(),
-            None => false,
-        };
+        let preferred = preferred.filter(leads_on);
+        // Without a connection ID for it the client waits for one.
+        if preferred.is_none_or(|preferred| self.head_for(now, preferred, from).is_ok()) {
+            self.paths.clear_preferred_due();
+        }
     }
 
-    fn observe_migration(&mut self, now: Instant, state: Migration, place: usize) {
-        let remote = self.paths[place].remote;
+    fn observe_migration(&mut self, now: Instant, state: Migration, path: PathIndex) {
+        let remote = self.paths[path].remote;
         self.observe(now, |observer, at| observer.migration(at, state, remote));
     }
 
     /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the
     /// path is validated when the peer moves there.
-    pub(super) fn on_path_challenge(&mut self, now: Instant, place: usize, data: [u8; 8]) {
+    pub(super) fn on_path_challenge(&mut self, now: Instant, path: PathIndex, data: [u8; 8]) {
         // RFC 9000 §8.2.2 MUST-1: a challenge is answered with its data
         // RFC 9000 §8.2.2 MUST-2: the answer goes along the path on which the challenge came
         // RFC 9000 §8.2.2 MUST NOT-1: the answer to a challenge does not wait, unless for congestion control
         // RFC 9000 §19.17 MUST-1: PATH_CHALLENGE is answered with PATH_RESPONSE of the same data
         // RFC 9000 §8.2.1 MUST NOT-1: a challenge or its answer in a small datagram is not dropped for its size
-        self.paths[place].challenge.on_challenge(data);
-        let path = &self.paths[place];
+        self.paths[path].challenge.on_challenge(data);
+        let Path { proven, challenge, .. } = &self.paths[path];
         // RFC 9000 §9.6.2 MUST-3: the server probes the client from the preferred address
         // RFC 9000 §9.6.3 SHOULD-2: a probe from another address makes the server validate that one
-        if self.side == Side::Server && !path.proven && !path.challenge.is_running() {
-            self.challenge(now, place);
+        if self.side == Side::Server && !proven && !challenge.is_running() {
+            self.challenge(now, path);
         }
     }
 
-    pub(super) fn challenge(&mut self, now: Instant, place: usize) {
+    pub(super) fn challenge(&mut self, now: Instant, path: PathIndex) {
         let data = self.challenge_data();
-        let pto = self.paths[place].recovery.pto();
-        self.paths[place].challenge.start(data, now, pto);
+        let pto = self.paths[path].recovery.pto();
+        self.paths[path].challenge.start(data, now, pto);
     }
 
     pub(super) fn challenge_data(&mut self) -> [u8; 8] {
         // RFC 9000 §8.2.1 MUST-1: unpredictable, and other data each time.
-        self.random.next_u64().to_be_bytes()
+        self.random.stream.next_u64().to_be_bytes()
     }
 
     pub(super) fn on_path_response(&mut self, now: Instant, data: [u8; 8]) {
         // RFC 9000 §8.2.2 MUST NOT-2: the answer counts wherever it arrives.
-        let place = (0..self.paths.0.len()).find_map(|place| match self.paths[place].challenge.on_response(data) {
-            Outcome::Validated { full_size } => Some((place, full_size)),
+        let validated = self.paths.indices().find_map(|index| match self.paths[index].challenge.on_response(data) {
+            Outcome::Validated { full_size } => Some((index, full_size)),
             Outcome::Unrelated => None,
         });
-        let Some((place, full_size)) = place else { return };
-        let path = &mut self.paths[place];
+        let Some((index, full_size)) = validated else { return };
+        let path = &mut self.paths[index];
         let address_is_news = path.amplification.validate();
         let path_is_news = full_size && !path.proven;
         path.proven |= full_size;
         let destined = path.destined && path_is_news;
         path.destined &= !path_is_news;
-        if !self.paths[place].proven {
+        if !self.paths[index].proven {
             // RFC 9000 §8.2.1 MUST-3, RFC 9000 §8.2.3 MUST-1: the limit on bytes kept the challenge small; whether
             // the path carries 1,200 bytes is asked now that the address is known to be the peer's.
-            self.challenge(now, place);
+            self.challenge(now, index);
         }
         if destined {
             // RFC 9000 §9.6.3 MUST-1: if the preferred address answers, it is taken, and the validation of the other is
             // given up.
-            if self.side == Side::Client && self.paths[place].remote != self.handshake_remote {
+            if self.side == Side::Client && self.paths[index].remote != self.paths.handshake_remote() {
                 self.abandon_moves(now);
             }
-            self.last_validated = place;
-            self.use_path(now, place);
+            self.paths.set_last_validated(index);
+            self.use_path(now, index);
             // RFC 9000 §9.2: anything but a probing frame tells the server.
-            self.control.ping = true;
+            self.control.ping.request();
         }
         let news = if self.side == Side::Server && !destined { address_is_news } else { path_is_news };
-        if news && place == self.active {
-            self.arrived(now, place);
+        if news && index == self.paths.active_index() {
+            self.arrived(now, index);
         }
         self.release_unused_ids(now);
     }
 
     /// The path in use is validated.
-    fn arrived(&mut self, now: Instant, place: usize) {
-        self.last_validated = place;
-        self.observe_migration(now, Migration::Validated, place);
+    fn arrived(&mut self, now: Instant, path: PathIndex) {
+        self.paths.set_last_validated(path);
+        self.observe_migration(now, Migration::Validated, path);
         self.push(Event::Migrated);
     }
 
     /// Gives the IDs of paths back that nobody needs any more.
     fn release_unused_ids(&mut self, now: Instant) {
-        if !self.paths[self.active].proven {
+        if !self.paths.active().proven {
             return;
         }
-        for place in 0..self.paths.0.len() {
-            let path = &self.paths[place];
-            if place != self.active && !path.challenge.is_running() && !path.challenge.wants_to_send() {
-                self.release_id(now, place);
+        for index in self.paths.indices() {
+            let challenge = &self.paths[index].challenge;
+            if index != self.paths.active_index() && !challenge.is_running() && !challenge.wants_to_send() {
+                self.release_id(now, index);
             }
         }
     }
 
-    fn release_id(&mut self, now: Instant, place: usize) {
-        if let Err(error) = self.remote_ids.release(place) {
+    fn release_id(&mut self, now: Instant, path: PathIndex) {
+        if let Err(error) = self.identity.remote_ids.release(path) {
             self.fail(now, error);
         }
     }
 
     /// A challenge is due again, or its time is over.
     pub(super) fn on_path_timeout(&mut self, now: Instant) {
-        for place in 0..self.paths.0.len() {
-            if self.paths[place].challenge.is_expired(now) {
-                self.paths[place].challenge.abandon();
-                self.on_path_failure(now, place);
-            } else if let Some(pto) = self.paths[place].challenge.repeat_due(now) {
+        for path in self.paths.indices() {
+            if self.paths[path].challenge.is_expired(now) {
+                self.paths[path].challenge.abandon();
+                self.on_path_failure(now, path);
+            } else if let Some(pto) = self.paths[path].challenge.repeat_due(now) {
                 let data = self.challenge_data();
-                self.paths[place].challenge.start(data, now, pto * 2);
+                self.paths[path].challenge.start(data, now, pto * 2);
             }
         }
         self.release_unused_ids(now);
     }
 
     /// Nobody has answered on a path in time.
-    fn on_path_failure(&mut self, now: Instant, place: usize) {
-        if self.paths[place].proven {
+    fn on_path_failure(&mut self, now: Instant, path: PathIndex) {
+        if self.paths[path].proven {
             return;
         }
         self.stats.path_failures += 1;
-        if place == self.active {
-            if self.last_validated == place {
+        if path == self.paths.active_index() {
+            if self.paths.last_validated() == path {
                 return;
             }
             // RFC 9000 §9.3.2 MUST-1: without proof the peer is still where it was.
-            self.active = self.last_validated;
-            self.remote_ids.activate(self.active, place);
-            self.observe_migration(now, Migration::Abandoned, place);
+            let fallback = self.paths.last_validated();
+            self.paths.activate(fallback);
+            self.identity.remote_ids.activate(fallback, path);
+            self.observe_migration(now, Migration::Abandoned, path);
             self.fit_datagrams();
-        } else if std::mem::take(&mut self.paths[place].destined) {
-            self.observe_migration(now, Migration::Abandoned, place);
+        } else if std::mem::take(&mut self.paths[path].destined) {
+            self.observe_migration(now, Migration::Abandoned, path);
             if self.side == Side::Client {
                 self.push(Event::MigrationFailed);
             }

@@ -5,38 +5,43 @@
 //! the composition, in files by direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`,
 //! `commands` of the application.
 
+mod close;
 mod commands;
 mod control;
 mod early;
+mod events;
 mod fec;
 mod frames;
-mod header_bits;
+mod identity;
 mod idle;
+mod key_updates;
 mod lifecycle;
 mod memory;
 mod migration;
 mod mtu;
+mod packet;
 mod path_probe;
 mod progress;
+mod quiet;
+mod randomness;
 mod receive;
 mod recover;
-mod rekey;
 mod report;
-mod rest;
 mod silence;
+mod sources;
 mod spaces;
 mod timeouts;
 mod transmit;
+mod unopened;
 mod verdicts;
 mod versions;
 mod watch;
 
+pub(crate) use self::close::RetainedClose;
+pub use self::key_updates::KeyUpdatePolicy;
 pub use self::migration::MigrateError;
-pub use self::rekey::KeyUpdatePolicy;
-pub(crate) use self::versions::select as select_version;
 
 use std::{
-    collections::VecDeque,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     task::Waker,
@@ -49,30 +54,32 @@ use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters
 use self::{
     control::Control,
     early::Early,
-    header_bits::RandomBits,
+    events::Events,
+    identity::Identity,
+    idle::Idle,
+    key_updates::KeyUpdates,
     lifecycle::{CloseFrame, Lifecycle},
     memory::Memory,
-    receive::Unopened,
-    rekey::Rekey,
+    randomness::Randomness,
     spaces::Spaces,
-    transmit::Skip,
+    unopened::Reception,
     versions::Versions,
-    watch::Unwatched,
+    watch::{Observation, Unwatched},
 };
 use crate::{
     ack_frequency::AckRequests,
     cid::{LocalIds, RemoteIds},
+    config::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     crypto::Labels,
     datagrams::{DatagramEvent, Datagrams},
-    endpoint::{ClientConfig, ConnectError, Epitaph, PreferredAddresses, ServerConfig, TokenOwner, TokenStore},
     error::TransportError,
     events::{CloseReason, Event},
     fec::Fec,
-    handshake::{Done, ExpectedIds, Handshake, Step, Unstarted, Upgrade},
+    handshake::{Done, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
     memory::ProcessBudget,
     observe::Ending,
-    path::{AmplificationLimit, EcnMarks, Path, PathList, Spin},
+    path::{AmplificationLimit, EcnMarks, Path, Paths, Spin},
     profile::Profile,
     recovery::Recovery,
     stats::Stats,
@@ -95,7 +102,7 @@ pub(crate) struct Setup {
     pub(crate) preferred: Option<(ConnectionId, ResetToken)>,
 }
 
-/// How a connection that a peer started began.
+/// The beginning of a connection that a peer started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) version: u32,
@@ -118,90 +125,32 @@ pub(crate) struct Origin {
 /// does this for all of its connections.
 pub struct Connection {
     side: Side,
-    version: u32,
-    /// Until the handshake is confirmed.
-    versions: Option<Box<Versions>>,
     profile: Arc<Profile>,
-    random: RandomStream,
-    tokens: Arc<Tokens>,
-    local_ids: LocalIds,
-    remote_ids: RemoteIds,
-    /// What clients send to before they know the server's ID. It routes here to the end: a copy of the first packet that
-    /// the network delivers late must not start another connection.
-    first_dcid: Option<ConnectionId>,
-    expected: ExpectedIds,
-    /// The token that a client shows in its Initial packets.
-    token: Vec<u8>,
-    /// Where a client keeps the tokens that it is given, and for which server.
-    token_store: Option<Box<(Arc<dyn TokenStore>, String)>>,
+    random: Randomness,
+    identity: Identity,
+    lifecycle: Lifecycle,
     handshake: Handshake,
     keys: Keys,
-    /// What a peer makes this connection hold, in all layers.
-    memory: Memory,
-    key_update_wanted: bool,
-    rekey: Rekey,
-    random_bits: RandomBits,
-    /// How long nothing happens before the connection counts as at rest.
-    rest_after: Duration,
+    key_updates: KeyUpdates,
     early: Early,
+    /// Promises of the peer that remain of interest.
+    peer: PeerPromises,
     spaces: Spaces,
-    paths: PathList,
-    /// The path that is sent on.
-    active: usize,
-    /// Where the handshake found the server.
-    handshake_remote: SocketAddr,
-    /// Where the server would rather be reached, unless the client came there anyway.
-    preferred_address: Option<Box<PreferredAddress>>,
-    /// A client that goes there.
-    follows: bool,
-    /// It has yet to try.
-    preferred_due: bool,
-    /// The path to fall back to when the one in use turns out not to lead to the peer.
-    last_validated: usize,
-    /// Boxed, as the others that few connections have.
-    newcomer: Option<Box<migration::Newcomer>>,
+    paths: Paths,
+    reception: Reception,
     streams: Streams,
     datagrams: Datagrams,
     control: Control,
     ack_requests: AckRequests,
     fec: Fec,
-    lifecycle: Lifecycle,
     timers: Timers,
-    /// Packets whose keys are not there yet.
-    unopened: Vec<Unopened>,
-    /// Reused between batches: what a batch carried for streams and datagrams.
-    deferred: Vec<frames::Deferred>,
-    idle_timeout: Duration,
-    peer: PeerPromises,
+    idle: Idle,
     silence: silence::Silence,
-    /// An ack-eliciting packet was sent since the last packet was received: the idle timer was restarted for it.
-    sent_since_received: bool,
-    /// A Retry or a packet of the server was accepted.
-    heard: bool,
-    /// A Handshake packet of ours was acknowledged.
-    handshake_acked: bool,
-    send_token: bool,
-    original_dcid: Option<ConnectionId>,
-    /// Number of paths there ever were: the seed of the next one.
-    paths_seen: u64,
-    /// Number of changes of congestion control: the seed of the next controller.
-    controllers: u64,
-    skip: Skip,
-    seed: Seed,
-    /// A packet could not be sealed: the connection ends.
-    seal_failed: Option<Box<TransportError>>,
-    connected: bool,
-    /// An observer knows by what name key logs know this connection.
-    client_random_told: bool,
-    events: VecDeque<Event>,
-    /// `Closed` was told: nothing follows.
-    closed_told: bool,
-    /// What arrived may be read although the connection is over.
-    readable_after_end: bool,
+    /// The account of what a peer makes this connection hold, in all layers.
+    memory: Memory,
+    events: Events,
     stats: Stats,
-    observer: Option<Box<dyn crate::observe::Observer>>,
-    /// Who is asked for an observer once a packet has proved authentic.
-    unwatched: Option<Box<Unwatched>>,
+    observation: Observation,
 }
 
 /// What remains of interest in the peer's transport parameters.
@@ -242,19 +191,11 @@ impl Connection {
             RemoteIds::new(dcid),
             path,
         );
-        connection.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
-        connection.expected.original_destination = Some(dcid);
-        connection.original_dcid = Some(dcid);
-        // RFC 9000 §8.1.3 SHOULD-2: a client that has a token for the server shows it
-        // RFC 9000 §8.1.3 MUST NOT-3: and to no other server
-        connection.token.clone_from(&config.token);
-        if let (true, Some(store)) = (config.token.is_empty(), &config.tokens) {
-            let owner = TokenOwner { server_name, version: config.version };
-            connection.token = store.take(owner).unwrap_or_default();
-        }
-        connection.token_store = config.tokens.clone().map(|store| Box::new((store, server_name.to_owned())));
-        connection.follows = config.follow_preferred_address;
-        connection.unwatched = unwatched;
+        connection.identity.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
+        connection.identity.original_dcid = Some(dcid);
+        connection.identity.set_tokens(config, server_name);
+        connection.paths.follow_preferred_address(config.follow_preferred_address);
+        connection.observation.unwatched = unwatched;
         connection.start_watching(now);
         connection.progress_handshake(now);
         Ok(connection)
@@ -307,19 +248,20 @@ impl Connection {
             path,
         );
         if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
-            connection.local_ids.issue_in_parameters(cid, reset_token);
+            connection.identity.local_ids.issue_in_parameters(cid, reset_token);
         }
-        connection.preferred_address = preferred.map(Box::new);
-        if connection.is_preferred_here(local) {
-            connection.preferred_address = None;
+        // Unless the client came there anyway.
+        connection.paths.set_preferred_address(preferred.map(Box::new));
+        if connection.paths.is_preferred(local) {
+            connection.paths.set_preferred_address(None);
         }
-        connection.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
-        connection.expected.initial_source = Some(origin.peer);
-        connection.first_dcid = Some(origin.initial_dcid);
-        connection.send_token = config.send_token;
-        connection.original_dcid = Some(origin.original_dcid);
-        connection.heard = true;
-        connection.unwatched = unwatched;
+        connection.identity.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
+        connection.identity.expected.initial_source = Some(origin.peer);
+        connection.identity.first_dcid = Some(origin.initial_dcid);
+        connection.identity.gives_token = config.send_token;
+        connection.identity.original_dcid = Some(origin.original_dcid);
+        connection.lifecycle.on_answered();
+        connection.observation.unwatched = unwatched;
         connection
     }
 
@@ -340,68 +282,34 @@ impl Connection {
         timers.set(Timer::Idle, Some(now + profile.handshake_timeout));
         let mut connection = Self {
             side,
-            version,
-            versions: None,
-            random,
-            tokens: setup.tokens,
-            local_ids: LocalIds::new(setup.scid, setup.reset_token),
-            remote_ids,
-            first_dcid: None,
-            expected: ExpectedIds::default(),
-            token: Vec::new(),
-            token_store: None,
+            random: Randomness::new(random, setup.seed),
+            identity: Identity::new(version, LocalIds::new(setup.scid, setup.reset_token), remote_ids, setup.tokens),
+            lifecycle: Lifecycle::new(),
             handshake,
             keys,
-            memory: Memory::new(&profile, &setup.memory),
-            key_update_wanted: false,
-            rekey: Rekey::new(profile.key_update),
-            random_bits: RandomBits::default(),
-            rest_after: rest::rest_after(profile.idle_timeout),
+            key_updates: KeyUpdates::new(profile.key_update),
             early: Early::new(),
-            spaces: Spaces::new(&profile),
-            handshake_remote: path.remote,
-            preferred_address: None,
-            follows: false,
-            preferred_due: false,
-            paths: PathList(vec![path]),
-            active: 0,
-            last_validated: 0,
-            newcomer: None,
-            paths_seen: 1,
-            controllers: 0,
-            skip: Skip::new(),
-            streams: Streams::new(side, &profile.streams),
-            datagrams: Datagrams::new(&profile.datagrams_config()),
-            control: Control::default(),
-            ack_requests: AckRequests::new(profile.ack_frequency),
-            fec: Fec::default(),
-            lifecycle: Lifecycle::new(),
-            timers,
-            unopened: Vec::new(),
-            deferred: Vec::new(),
-            idle_timeout: profile.idle_timeout,
             peer: PeerPromises {
                 ack_delay_exponent: 3,
                 active_connection_id_limit: 2,
                 max_udp_payload_size: u16::MAX,
                 disable_active_migration: false,
             },
+            spaces: Spaces::new(&profile),
+            paths: Paths::new(path),
+            reception: Reception::default(),
+            streams: Streams::new(side, &profile.streams),
+            datagrams: Datagrams::new(&profile.datagrams_config()),
+            control: Control::default(),
+            ack_requests: AckRequests::new(profile.ack_frequency),
+            fec: Fec::default(),
+            timers,
+            idle: Idle::new(profile.idle_timeout),
             silence: silence::Silence::default(),
-            sent_since_received: false,
-            heard: false,
-            handshake_acked: false,
-            send_token: false,
-            original_dcid: None,
-            seed: setup.seed,
-            seal_failed: None,
-            connected: false,
-            client_random_told: false,
-            events: VecDeque::new(),
-            closed_told: false,
-            readable_after_end: false,
+            memory: Memory::new(&profile, &setup.memory),
+            events: Events::default(),
             stats: Stats::default(),
-            observer: None,
-            unwatched: None,
+            observation: Observation::default(),
             profile,
         };
         connection.set_slack();
@@ -415,11 +323,10 @@ impl Connection {
 
     /// The next thing that the application may want to know.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if self.closed_told {
+        if self.events.is_over() {
             return None;
         }
-        // The end is told last, after what arrived with it.
-        if let Some(event) = self.events.pop_front_if(|event| !matches!(event, Event::Closed(_))) {
+        if let Some(event) = self.events.pop_before_end() {
             return Some(event);
         }
         if let Some(event) = self.streams.poll_event() {
@@ -433,9 +340,7 @@ impl Connection {
                 DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
             });
         }
-        let last = self.events.pop_front();
-        self.closed_told = last.is_some();
-        last
+        self.events.pop_end()
     }
 
     /// The TLS session may go on: what it was waiting for is there.
@@ -488,56 +393,56 @@ impl Connection {
 
     /// Every ID that datagrams for this connection may be addressed to.
     pub(crate) fn local_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.local_ids.iter().chain(self.first_dcid)
+        self.identity.routed_ids()
     }
 
     pub(crate) fn ids_wanted(&self) -> usize {
-        if self.lifecycle.is_open() { self.local_ids.wanted() } else { 0 }
+        if self.lifecycle.is_open() { self.identity.local_ids.wanted() } else { 0 }
     }
 
     pub(crate) fn issue_id(&mut self, id: ConnectionId, reset_token: ResetToken) {
-        self.local_ids.issue(id, reset_token);
+        self.identity.local_ids.issue(id, reset_token);
     }
 
     pub(crate) fn poll_retired_id(&mut self) -> Option<ConnectionId> {
-        self.local_ids.poll_retired()
+        self.identity.local_ids.poll_retired()
     }
 
     /// What ends this connection when a datagram that names no ID of ours ends with it.
     #[inline]
     pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
-        if self.lifecycle.is_open() { self.remote_ids.reset_token() } else { None }
+        if self.lifecycle.is_open() { self.identity.remote_ids.reset_token() } else { None }
     }
 
     pub(crate) fn is_drained(&self) -> bool {
         self.lifecycle.is_drained()
     }
 
-    /// What is to be kept of it when it is forgotten.
-    pub(crate) fn take_epitaph(&mut self) -> Option<Box<Epitaph>> {
-        self.lifecycle.take_epitaph()
+    /// The CONNECTION_CLOSE packet that outlives the connection, if one is to.
+    pub(crate) fn take_retained_close(&mut self) -> Option<Box<RetainedClose>> {
+        self.lifecycle.take_retained()
     }
 
     pub(crate) fn was_connected(&self) -> bool {
-        self.connected
+        self.lifecycle.was_connected()
     }
 
     /// The peer's address at the beginning.
     pub(crate) fn first_remote(&self) -> SocketAddr {
-        self.handshake_remote
+        self.paths.handshake_remote()
     }
 
-    /// Whether the peer has acknowledged a packet.
+    /// Returns whether the peer has acknowledged a packet.
     pub(crate) fn is_reached(&self) -> bool {
         self.stats.packets_acked > 0
     }
 
-    /// Whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
+    /// Returns whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
     pub(crate) fn is_busy(&self) -> bool {
-        self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0) || self.streams.has_bidi()
+        self.paths.is_in_flight() || self.streams.has_bidi()
     }
 
-    /// Whether any packet from the peer was authentic.
+    /// Returns whether any packet from the peer was authentic.
     pub(crate) fn has_heard(&self) -> bool {
         self.stats.packets_received > 0
     }
@@ -564,12 +469,14 @@ impl Connection {
         let end = lifecycle::end_of_closing(now, self.pto());
         self.timers.set(Timer::Close, Some(end));
         self.observe(now, |observer, at| observer.closed(at, &reason, ending));
-        self.readable_after_end = matches!(reason, CloseReason::PeerApplication { .. });
+        if matches!(reason, CloseReason::PeerApplication { .. }) {
+            self.lifecycle.keep_readable();
+        }
         self.push(Event::Closed(reason));
     }
 
     fn is_readable_after_end(&self) -> bool {
-        self.readable_after_end
+        self.lifecycle.is_readable()
     }
 
     /// The peer ended the connection: nothing more is sent.
@@ -580,7 +487,7 @@ impl Connection {
     }
 
     fn pto(&self) -> Duration {
-        self.paths[self.active].recovery.pto()
+        self.paths.active().recovery.pto()
     }
 }
 

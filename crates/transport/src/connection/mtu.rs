@@ -1,23 +1,27 @@
 //! The datagram size of the path in use: probes out, what became of them in.
 
 use units::Instant;
-use wire::{Frame, Writer, packet_number_len};
+use wire::Frame;
 
-use super::{Connection, spaces::SpaceId, transmit::OpenPacket};
+use super::{
+    Connection,
+    packet::{OpenPacket, Protection, pad_until},
+    spaces::SpaceId,
+};
 use crate::{
     crypto::TAG_LEN,
-    endpoint::Transmit,
-    observe::DatagramsEvent,
     path::BASE_MTU,
     recovery::{AckOutcome, Allowance},
+    sent::PathIndex,
     tls::Level,
+    udp::Transmit,
 };
 
 impl Connection {
     /// Counts datagrams that would have been larger if the path allowed. A batch of `len` bytes was cut at `size`.
     #[inline]
     pub(super) fn note_full_datagrams(&mut self, now: Instant, size: usize, len: usize) {
-        let path = &mut self.paths[self.active];
+        let path = self.paths.active_mut();
         // Not before the handshake is confirmed: until then the address may be anybody's.
         // RFC 8899 §3 MUST NOT-1: nothing but a probe is larger than the size in use
         if size == usize::from(path.mtu) && self.handshake.is_confirmed() {
@@ -32,7 +36,7 @@ impl Connection {
     // loss says nothing about congestion.
     #[cold]
     pub(super) fn transmit_mtu_probe(&mut self, now: Instant, buffer: &mut [u8], size: u16) -> Option<Transmit> {
-        let path = &mut self.paths[self.active];
+        let path = self.paths.active_mut();
         if buffer.len() < usize::from(size) {
             let mtu = path.discovery.limit(u16::try_from(buffer.len()).unwrap_or(u16::MAX));
             path.set_mtu(now, mtu);
@@ -47,45 +51,16 @@ impl Connection {
         if !matches!(path.recovery.allowance(now, path.mtu.into()), Allowance::Bytes(_)) {
             return None;
         }
-        let (remote, local) = (path.remote, path.local);
         path.discovery.on_probe_sent();
-        let ecn = self.ecn_mark();
-        let space = self.spaces.get_mut(SpaceId::DATA)?;
-        let pn = space.ledger.next_pn();
-        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
-        let dcid = *self.remote_ids.current();
-        let end = usize::from(size) - TAG_LEN;
-        let mut w = Writer::new(&mut buffer[..end]);
-        let pn_offset = wire::encode_short(&mut w, &dcid, pn, pn_len, false, false);
+        let (ecn, path) = (self.ecn_mark(), self.paths.active_index());
+        let space = (SpaceId::DATA, Protection::Space);
+        let (mut w, packet) = self.begin_packet(space, path, &mut buffer[..usize::from(size)], 0, 0)?;
         Frame::Ping.encode(&mut w);
-        let padding = w.remaining();
-        w.reserve(padding).fill(0);
-        let packet = OpenPacket {
-            space: SpaceId::DATA,
-            start: 0,
-            pn_offset,
-            pn,
-            pn_len,
-            long: None,
-            end,
-            ack_eliciting: true,
-            in_flight: true,
-            probe: false,
-            mtu_probe: true,
-            symbol: 0,
-            tail: None,
-        };
-        let len = self.close_packet(now, &packet, buffer, ecn);
-        if let Some(error) = self.seal_failed.take() {
-            self.fail(now, *error);
-            return None;
-        }
+        pad_until(&mut w, usize::from(size) - TAG_LEN);
+        let packet = OpenPacket { mtu_probe: true, ..packet.finish(&w) };
+        let transmit = self.send_probe(now, &packet, buffer, ecn)?;
         self.stats.mtu_probes_sent += 1;
-        self.stats.datagrams_sent += 1;
-        self.stats.probe_bytes_sent += len as u64;
-        self.stats.bytes_sent += len as u64;
-        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
-        Some(Transmit { remote, local, ecn, len, segment_size: len })
+        Some(transmit)
     }
 
     // RFC 8899 §3 REQUIRED-2: an acknowledgement says that a probe has arrived
@@ -93,12 +68,12 @@ impl Connection {
     #[inline]
     pub(super) fn on_mtu_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
         if let Some((path, size)) = outcome.mtu_probe_acked {
-            let mtu = self.paths[path.into()].discovery.on_probe_acked(now, size);
-            self.set_path_mtu(now, path.into(), mtu);
+            let mtu = self.paths[path].discovery.on_probe_acked(now, size);
+            self.set_path_mtu(now, path, mtu);
         }
         if let Some((path, size)) = outcome.mtu_probe_lost {
             self.stats.mtu_probes_lost += 1;
-            self.paths[path.into()].discovery.on_probe_lost(now, size);
+            self.paths[path].discovery.on_probe_lost(now, size);
         }
         if outcome.lost_packets > 0 {
             self.look_for_black_hole(now);
@@ -106,24 +81,24 @@ impl Connection {
     }
 
     fn look_for_black_hole(&mut self, now: Instant) {
-        let place = self.active;
-        let path = &mut self.paths[place];
+        let active = self.paths.active_index();
+        let path = self.paths.active_mut();
         if path.recovery.take_black_hole() && path.mtu > BASE_MTU {
             self.stats.mtu_black_holes += 1;
             let mtu = path.discovery.on_black_hole(now);
-            self.set_path_mtu(now, place, mtu);
+            self.set_path_mtu(now, active, mtu);
         }
     }
 
     /// Datagrams of a path have another size from here on.
-    pub(super) fn set_path_mtu(&mut self, now: Instant, place: usize, mtu: u16) {
-        let path = &mut self.paths[place];
+    pub(super) fn set_path_mtu(&mut self, now: Instant, index: PathIndex, mtu: u16) {
+        let path = &mut self.paths[index];
         let old = path.mtu;
         if old == mtu {
             return;
         }
         path.set_mtu(now, mtu);
-        if place == self.active {
+        if index == self.paths.active_index() {
             self.fit_datagrams();
             self.observe(now, |observer, at| observer.mtu_updated(at, old, mtu));
         }

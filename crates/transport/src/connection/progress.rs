@@ -56,19 +56,18 @@ impl Connection {
     }
 
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
-        let peer = self.handshake.check_parameters(raw, &self.expected)?;
+        let peer = self.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
         self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
         self.check_versions(now, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
-            self.remote_ids.set_first_token(token);
+            self.identity.remote_ids.set_first_token(token);
         }
         if let Some(preferred) = peer.preferred_address {
             // RFC 9000 §5.1.1: its ID has the sequence number 1.
-            self.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
-            self.preferred_address = Some(Box::new(preferred));
-            self.preferred_due = self.follows;
+            self.identity.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
+            self.paths.set_preferred_address(Some(Box::new(preferred)));
         }
-        self.random_bits.grease = self.profile.grease && peer.grease_quic_bit;
+        self.random.set_grease(self.profile.grease && peer.grease_quic_bit);
         self.check_remembered(&peer)?;
         self.stop_early(now);
         self.streams.set_peer_parameters(&peer)?;
@@ -98,17 +97,12 @@ impl Connection {
             }
         }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
-        for path in &mut self.paths.0 {
+        for path in self.paths.iter_mut() {
             path.limit_mtu(now, self.peer.max_udp_payload_size);
             path.recovery.set_max_ack_delay(max_ack_delay);
         }
         self.fit_datagrams();
-        // RFC 9000 §10.1: the smaller of the two values holds; zero says nothing.
-        let theirs = Duration::from_millis(peer.max_idle_timeout_ms);
-        if !theirs.is_zero() && (self.idle_timeout.is_zero() || theirs < self.idle_timeout) {
-            self.idle_timeout = theirs;
-            self.rest_after = super::rest::rest_after(theirs);
-        }
+        self.idle.agree(Duration::from_millis(peer.max_idle_timeout_ms));
         Ok(())
     }
 
@@ -119,24 +113,23 @@ impl Connection {
         let took = begun.map_or(Duration::ZERO, |begun| now.saturating_since(begun));
         self.stats.handshake_time = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.stats.resumed = self.handshake.session().is_some_and(|session| session.is_resumed()).into();
-        self.connected = true;
-        self.local_ids.start(self.peer.active_connection_id_limit);
+        self.lifecycle.connect();
+        self.identity.local_ids.start(self.peer.active_connection_id_limit);
         self.push(Event::Connected);
         self.restart_idle(now);
-        if let Some(observer) = &mut self.observer {
+        if let Some(observer) = &mut self.observation.observer {
             observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.side == Side::Server {
             // RFC 9000 §19.20 MUST NOT-1, RFC 9001 §4.1.2 MUST-1: for a server complete means confirmed, and it says
             // so.
-            self.control.handshake_done = true;
-            self.paths[self.active].amplification.validate();
-            if self.send_token {
-                let remote = self.paths[self.active].remote;
-                // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
-                // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
-                let token = self.tokens.new_token(&mut self.random, now, self.version, remote);
-                self.control.send_token(token);
+            self.control.handshake_done.request();
+            self.paths.active_mut().amplification.validate();
+            let remote = self.paths.active().remote;
+            // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
+            // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
+            if let Some(token) = self.identity.new_token(&mut self.random.stream, now, remote) {
+                self.control.token.send(token);
             }
             self.forget_early_keys_later(now);
             self.on_confirmed(now);
@@ -147,12 +140,12 @@ impl Connection {
     /// Tells the datagrams what fits into a packet of the path in use.
     pub(super) fn fit_datagrams(&mut self) {
         // First byte, ID, the longest packet number, tag.
-        let mut overhead = 1 + self.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
+        let mut overhead = 1 + self.identity.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
         if self.fec.sender.is_some() {
             // The frame in front of a repair symbol with the longest ID that is ever reached, and the length in it.
             overhead += wire::RepairFrame::header_len(1 << 30) + 2;
         }
-        self.datagrams.set_packet_room(usize::from(self.paths[self.active].mtu) - overhead);
+        self.datagrams.set_packet_room(usize::from(self.paths.active().mtu) - overhead);
     }
 
     /// Both ends have the keys: those of the handshake are forgotten.
@@ -162,7 +155,7 @@ impl Connection {
         }
         self.keys.on_handshake_confirmed();
         self.observe(now, |observer, at| observer.confirmed(at));
-        self.versions = None;
+        self.identity.versions = None;
         self.consider_preferred_address(now);
         self.discard_space(now, SpaceId::Initial);
         // RFC 9001 §4.9.2 MUST-1: the Handshake keys go when the handshake is confirmed.
@@ -179,7 +172,7 @@ impl Connection {
             self.settle_space(now, id, &mut space);
         }
         if level == Level::Initial {
-            self.token = Vec::new();
+            self.identity.token = Vec::new();
         }
     }
 }

@@ -6,49 +6,27 @@ use bytes::{Bytes, BytesMut};
 use units::{Duration, Instant};
 use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
-use super::{Connection, frames::Deferred, labels, migration::NEWCOMER, spaces::SpaceId};
+use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
 use crate::{
     PathId,
     acks::Ecn,
-    endpoint::Datagram,
     events::CloseReason,
     keys::{OpenError, Opened},
     observe::{DropReason, Ending, Initiator, PacketEvent, Unsealed},
+    path::ArrivalPath,
+    sent::PathIndex,
     timers::Timer,
     tls::Level,
+    udp::Datagram,
 };
 
-/// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
-const UNOPENED_LIMIT: usize = 16;
-/// Bytes of such packets: a peer may use datagrams of up to 64 KiB.
-const UNOPENED_BYTES: usize = 32 * 1024;
 /// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
 const MIN_INITIAL_DATAGRAM: usize = 1200;
-
-/// A packet that arrived before its keys.
-pub(super) struct Unopened {
-    level: Level,
-    path: usize,
-    received_at: Instant,
-    ecn: Option<Ecn>,
-    packet: BytesMut,
-}
-
-impl Unopened {
-    /// Bytes of the packet.
-    pub(super) fn len(&self) -> usize {
-        self.packet.len()
-    }
-
-    pub(super) fn is_early(&self) -> bool {
-        self.level == Level::ZeroRtt
-    }
-}
 
 /// What is known of the datagram that a packet came in.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
-    pub(super) path: usize,
+    pub(super) path: ArrivalPath,
     pub(super) received_at: Instant,
     pub(super) ecn: Option<Ecn>,
     /// The packet had to wait for its keys.
@@ -81,7 +59,7 @@ fn stream_run(deferred: &[Deferred]) -> StreamRun {
     run
 }
 
-/// Where packets with this long header belong.
+/// Space, level and kind of packets with this long header.
 fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
     match ty {
         LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
@@ -98,9 +76,11 @@ pub(super) struct PacketSeen<'a> {
     /// The ID that it was sent to.
     pub(super) dcid: &'a [u8],
     pub(super) arrival: Arrival,
-    /// It was sealed with the keys of the phase before the present one.
+    /// The path that it arrived on.
+    pub(super) path: PathIndex,
+    /// Sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
-    /// Its spin bit; of packets with a long header it means nothing.
+    /// Spin bit; of packets with a long header it means nothing.
     pub(super) spin: bool,
 }
 
@@ -115,19 +95,19 @@ impl Connection {
         self.stats.bytes_received += payload.len() as u64;
         if !self.lifecycle.is_open() {
             self.stats.closing_bytes_received += payload.len() as u64;
-            if let Some(path) = self.paths.0.iter_mut().find(|path| path.may_be(remote, local)) {
+            if let Some(path) = self.paths.iter_mut().find(|path| path.may_be(remote, local)) {
                 path.amplification.on_received(payload.len());
             }
             payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
             return;
         }
         let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
-        if path != NEWCOMER {
+        if let ArrivalPath::Known(path) = path {
             // RFC 9000 §8.1 MUST-1: all bytes of datagrams that belong to the connection count towards the limit
             self.paths[path].amplification.on_received(payload.len());
         }
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
-        let rtt = self.paths[self.active].recovery.rtt();
+        let rtt = self.paths.active().recovery.rtt();
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
         self.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn, waited: false };
@@ -140,7 +120,7 @@ impl Connection {
         }
         self.stats.closing_bytes_received += (payload.len() - start) as u64;
         self.finish_batch(now, payload, buffer);
-        if !self.unopened.is_empty() {
+        if !self.reception.unopened.is_empty() {
             self.retry_unopened(now);
         }
         if self.stats.packets_received > processed && self.lifecycle.is_open() {
@@ -154,15 +134,15 @@ impl Connection {
     }
 
     /// Hands up what the batch carried.
-    fn finish_batch(&mut self, now: Instant, payload: BytesMut, buffer: usize) {
-        if !self.deferred.is_empty() {
+    pub(super) fn finish_batch(&mut self, now: Instant, payload: BytesMut, buffer: usize) {
+        if !self.reception.deferred.is_empty() {
             self.deliver_deferred(now, payload.freeze(), buffer);
         }
     }
 
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes, buffer: usize) {
-        let mut deferred = std::mem::take(&mut self.deferred);
+        let mut deferred = std::mem::take(&mut self.reception.deferred);
         self.streams.next_buffer(buffer, payload.len());
         self.datagrams.next_buffer(buffer, payload.len());
         let mut rest = &deferred[..];
@@ -188,13 +168,20 @@ impl Connection {
             rest = &rest[count..];
         }
         deferred.clear();
-        self.deferred = deferred;
+        self.reception.deferred = deferred;
     }
 
     /// One UDP payload: packets one after the other.
     #[inline]
-    fn handle_payload(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
-        let id_len = self.local_ids.id_len();
+    pub(super) fn handle_payload(
+        &mut self,
+        now: Instant,
+        buffer: &mut BytesMut,
+        start: usize,
+        end: usize,
+        arrival: Arrival,
+    ) {
+        let id_len = self.identity.local_ids.id_len();
         // After the handshake a datagram is one packet with a short header.
         let payload = &buffer[start..end];
         if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
@@ -290,7 +277,7 @@ impl Connection {
                 }
                 Header::VersionNegotiation { scid, versions, .. } => {
                     // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
-                    if buffer[at..packet_end][scid] != *self.remote_ids.current().as_slice() {
+                    if buffer[at..packet_end][scid] != *self.identity.remote_ids.current().as_slice() {
                         self.stats.ignored_bytes_received += (end - at) as u64;
                         at = end;
                         break;
@@ -332,36 +319,32 @@ impl Connection {
         let expected = self.spaces.expected_pn(space);
         let packet = &mut buffer[start..end];
         let opened = match level {
-            Level::Initial if version != self.version => self.keys.open_first_initial(packet, pn_offset, expected),
+            Level::Initial if version != self.identity.version => {
+                self.keys.open_first_initial(packet, pn_offset, expected)
+            }
             _ => self.keys.open_long(level, packet, pn_offset, expected),
         };
         match opened {
             Ok(opened) => {
                 self.start_watching(now);
-                // RFC 9000 §7.2 MUST-2, MUST-3, MUST-4, MUST-6: the peer's source ID of its first authentic packet is
-                // what it wants to be called; packets with another are discarded from then on.
-                match self.expected.initial_source {
-                    None => {
-                        self.expected.initial_source = Some(scid);
-                        self.remote_ids.replace_first(scid);
-                    }
-                    Some(known) if known != scid => {
-                        self.stats.ignored_bytes_received += (end - start) as u64;
-                        return true;
-                    }
-                    Some(_) => {}
+                if !self.identity.accept_source(scid) {
+                    self.stats.ignored_bytes_received += (end - start) as u64;
+                    return true;
                 }
-                self.heard = true;
-                if self.side == Side::Server && level == Level::Handshake && arrival.path != NEWCOMER {
+                self.lifecycle.on_answered();
+                if self.side == Side::Server
+                    && level == Level::Handshake
+                    && let ArrivalPath::Known(path) = arrival.path
+                {
                     // RFC 9000 §8.1: whoever can seal a Handshake packet has received ours, so the address is real.
-                    self.paths[arrival.path].amplification.validate();
+                    self.paths[path].amplification.validate();
                     // RFC 9001 §4.9.1 MUST-2: a server's Initial keys go with the first Handshake packet that it
                     // opens
                     // RFC 9001 §4.9.1 MUST NOT-1: no Initial packets after that
                     self.discard_space(now, SpaceId::Initial);
                 }
-                let seen =
-                    PacketSeen { space, kind, pn: opened.pn, dcid: &dcid, arrival, old_keys: false, spin: false };
+                let (pn, path) = (opened.pn, PathIndex::FIRST);
+                let seen = PacketSeen { space, kind, pn, dcid: &dcid, arrival, path, old_keys: false, spin: false };
                 self.handle_opened(now, buffer, start, opened, seen);
                 true
             }
@@ -402,6 +385,7 @@ impl Connection {
                     pn: opened.pn,
                     dcid: &buffer[start + 1..start + pn_offset],
                     arrival,
+                    path: PathIndex::FIRST,
                     old_keys: opened.old_keys,
                     spin: buffer[start] & wire::bits::SPIN != 0,
                 };
@@ -424,7 +408,7 @@ impl Connection {
                 self.stats.undecryptable_bytes_received += size as u64;
                 self.fail(now, error);
             }
-            None => self.drop_packet(now, Some(level.into()), size, DropReason::Undecryptable),
+            None => self.drop_packet(now, Some(level), size, DropReason::Undecryptable),
         }
     }
 
@@ -440,16 +424,19 @@ impl Connection {
         let size = opened.payload.end + crate::crypto::TAG_LEN;
         // RFC 9000 §12.3 MUST-3, MUST-4: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            self.drop_packet(now, Some(seen.kind.into()), size, DropReason::Duplicate);
+            self.drop_packet(now, Some(seen.kind), size, DropReason::Duplicate);
             return;
         }
-        if seen.arrival.path == NEWCOMER {
-            let Some(path) = self.welcome(now) else {
-                self.stats.ignored_bytes_received += size as u64;
-                return;
-            };
-            seen.arrival.path = path;
-        }
+        seen.path = match seen.arrival.path {
+            ArrivalPath::Known(path) => path,
+            ArrivalPath::Candidate => {
+                let Some(path) = self.promote_candidate(now) else {
+                    self.stats.ignored_bytes_received += size as u64;
+                    return;
+                };
+                path
+            }
+        };
         self.stats.packets_received += 1;
         self.stats.packet_bytes_received += size as u64;
         if seen.kind == PacketKind::ZeroRtt {
@@ -457,9 +444,9 @@ impl Connection {
             self.stats.early_bytes_received += opened.payload.len() as u64;
         }
         let range = start + opened.payload.start..start + opened.payload.end;
-        if let Some(observer) = &mut self.observer {
+        if let Some(observer) = &mut self.observation.observer {
             let event = PacketEvent {
-                space: seen.kind.into(),
+                space: seen.kind,
                 pn: seen.pn,
                 size,
                 header: &buffer[start..range.start],
@@ -483,69 +470,10 @@ impl Connection {
         if !self.lifecycle.is_open() {
             return;
         }
-        self.sent_since_received = false;
+        self.idle.is_restarted = false;
         // Tickets come in 1-RTT packets after the handshake.
         if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() || self.handshake.has_unread() {
             self.progress_handshake(now);
-        }
-    }
-
-    fn keep_unopened(&mut self, now: Instant, level: Level, packet: &[u8], arrival: Arrival) {
-        // Only for keys that are still to come: copies of what is done with take no place away.
-        let limit = match level {
-            // RFC 9000 §21.9 SHOULD-1: packets that bring nothing are bounded
-            // RFC 9001 §4.1.4 SHOULD-1: packets whose keys are not there yet are kept
-            Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
-            Level::OneRtt if !self.connected => UNOPENED_LIMIT,
-            // Early data may turn out to be refused, so it leaves room for what will be needed.
-            // RFC 9001 §5.6 MUST NOT-3: a client opens no 0-RTT packets
-            // RFC 9001 §5.6 MUST-2: a client drops 0-RTT packets
-            Level::ZeroRtt if self.side == Side::Server && self.early.is_undecided() && !self.connected => {
-                UNOPENED_LIMIT / 2
-            }
-            _ => 0,
-        };
-        let bytes: usize = self.unopened.iter().map(Unopened::len).sum();
-        if self.unopened.len() < limit && bytes + packet.len() <= UNOPENED_BYTES {
-            self.stats.packets_buffered += 1;
-            self.observe(now, |observer, at| observer.packet_buffered(at, level.into(), packet.len()));
-            self.unopened.push(Unopened {
-                level,
-                path: arrival.path,
-                // RFC 9000 §13.2.5 SHOULD-1: ACK Delay includes the time that a packet waited for its keys
-                received_at: arrival.received_at,
-                ecn: arrival.ecn,
-                packet: BytesMut::from(packet),
-            });
-        } else {
-            self.drop_packet(now, Some(level.into()), packet.len(), DropReason::NoRoom);
-        }
-    }
-
-    /// Opens what waited for keys, as far as they are there by now.
-    pub(super) fn retry_unopened(&mut self, now: Instant) {
-        while let Some(place) = self.unopened.iter().position(|u| self.keys.can_open(u.level)) {
-            let Unopened { path, received_at, ecn, mut packet, .. } = self.unopened.remove(place);
-            let end = packet.len();
-            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
-            self.finish_batch(now, packet, end);
-            if !self.lifecycle.is_open() {
-                return;
-            }
-        }
-        if self.handshake.is_confirmed() {
-            self.give_up_unopened(|_| false);
-        }
-    }
-
-    /// Throws away what waits for keys, but for what `keep` names.
-    pub(super) fn give_up_unopened(&mut self, keep: impl Fn(&Unopened) -> bool) {
-        let bytes = |unopened: &[Unopened]| unopened.iter().map(|packet| packet.len() as u64).sum::<u64>();
-        let before = bytes(&self.unopened);
-        self.unopened.retain(keep);
-        self.stats.unopened_bytes_received += before - bytes(&self.unopened);
-        if self.unopened.is_empty() {
-            self.unopened = Vec::new();
         }
     }
 
@@ -554,7 +482,7 @@ impl Connection {
         self.lifecycle.on_datagram(payload.len());
         let mut rest = payload;
         while self.lifecycle.is_closing() && !rest.is_empty() {
-            let Ok(header) = Header::parse(rest, self.local_ids.id_len()) else { return };
+            let Ok(header) = Header::parse(rest, self.identity.local_ids.id_len()) else { return };
             let (packet, behind) = rest.split_at_mut(header.packet_len());
             rest = behind;
             let opened = match header {
@@ -562,7 +490,7 @@ impl Connection {
                     let expected = self.spaces.expected_pn(SpaceId::DATA);
                     self.keys.open_short(packet, pn_offset, PathId(0), expected)
                 }
-                Header::Long { ty, version, pn_offset, .. } if version == self.version => {
+                Header::Long { ty, version, pn_offset, .. } if version == self.identity.version => {
                     let (space, level, _) = place_of(ty);
                     self.keys.open_long(level, packet, pn_offset, self.spaces.expected_pn(space))
                 }
@@ -584,7 +512,7 @@ impl Connection {
     // timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
         if let Some(token) = ResetToken::at_end_of(packet)
-            && self.remote_ids.is_reset(&token.0)
+            && self.identity.remote_ids.is_reset(&token.0)
         {
             self.on_reset(now, packet.len());
         }
@@ -594,7 +522,7 @@ impl Connection {
     /// when it comes from where the peer is not.
     // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
     pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr, size: usize) -> bool {
-        let known = self.paths.0.iter().any(|path| path.remote == remote);
+        let known = self.paths.has_remote(remote);
         if known {
             self.on_reset(now, size);
         }
@@ -612,31 +540,21 @@ impl Connection {
     fn handle_retry(&mut self, now: Instant, packet: &[u8], scid: ConnectionId, token: Vec<u8>) {
         // RFC 9000 §17.2.5.2 MUST-1, MUST-2, MUST-3, MUST-4, RFC 9000 §17.2.5.1 MUST-1: only a client's first, only
         // before anything else was accepted, only with a token, an ID that differs from ours, and a valid tag.
-        let original = *self.remote_ids.current();
-        if self.side == Side::Server || self.heard || token.is_empty() || scid == original {
+        let original = *self.identity.remote_ids.current();
+        if self.side == Side::Server || self.lifecycle.is_answered() || token.is_empty() || scid == original {
             self.stats.ignored_bytes_received += packet.len() as u64;
             return;
         }
-        if crate::crypto::verify_retry_tag(labels(self.version), original.as_slice(), packet).is_err() {
+        if crate::crypto::verify_retry_tag(labels(self.identity.version), original.as_slice(), packet).is_err() {
             self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
         self.stats.unsealed_bytes_received += packet.len() as u64;
         let retry = Unsealed::Retry { scid, token_len: token.len() };
         self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
-        self.heard = true;
-        // RFC 9369 §4.1 MUST NOT-1: what answers it is of the same version, with the token
-        // RFC 9000 §8.1.3 MUST NOT-1: a token from a Retry is not kept for later connections
-        // RFC 9000 §8.1.3 MUST-3: a token from a Retry is used at once
-        self.token = token;
-        self.expected.retry_source = Some(scid);
-        // RFC 9000 §7.2 MUST-4: the destination ID changes for the first Initial and for a Retry only
-        // RFC 9000 §17.2.5.1 MUST-2: what follows a Retry goes to the ID that it brought
-        self.remote_ids.replace_first(scid);
+        self.lifecycle.on_answered();
+        self.identity.follow_retry(scid, token);
         self.keys.set_initial(scid.as_slice());
-        if let Some(versions) = &mut self.versions {
-            versions.initial_dcid = scid;
-        }
         self.observe_initial_keys(now);
         self.resend_initial(now);
         self.void_early(now, true);
@@ -651,8 +569,13 @@ impl Connection {
         // RFC 9368 §4 MUST-1: Version Negotiation that offers the version in use is ignored
         // RFC 9368 §2.1 MUST-1: a server ignores it
         // RFC 9368 §4 MUST-2: nor in an attempt that already follows from one.
-        let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
-        if self.side == Side::Server || self.heard || reacts || offered.is_empty() || offered.contains(&self.version) {
+        let reacts = self.identity.versions.as_ref().is_some_and(|versions| versions.reacts());
+        if self.side == Side::Server
+            || self.lifecycle.is_answered()
+            || reacts
+            || offered.is_empty()
+            || offered.contains(&self.identity.version)
+        {
             self.stats.ignored_bytes_received += size as u64;
             return;
         }

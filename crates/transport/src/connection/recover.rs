@@ -13,9 +13,9 @@ use crate::{
     ack_frequency::View,
     acks::MAX_TIMES,
     error::{Code, TransportError},
-    path::PathList,
+    path::Paths,
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason, Way},
-    sent::{Ledger, SentFrame, Verdict},
+    sent::{Ledger, PathIndex, SentFrame, Verdict},
     tls::Level,
 };
 
@@ -28,7 +28,7 @@ const PROBES: u8 = 2;
 const REPEATED: usize = 2;
 
 impl Connection {
-    /// How far the handshake is, as far as probe timeouts depend on it.
+    /// Progress of the handshake, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
         let confirmed = self.handshake.is_confirmed();
         Progress {
@@ -38,7 +38,7 @@ impl Connection {
             // as a probe; nothing else would bring it on its way.
             peer_validated_us: self.side == Side::Server
                 || confirmed
-                || self.handshake_acked && !self.handshake.wants_to_send(Level::Handshake),
+                || self.handshake.is_acked() && !self.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit: self.datagram_room() == 0,
             waited_for_keys: Duration::ZERO,
         }
@@ -63,8 +63,9 @@ impl Connection {
         if times.clone().count() > most {
             return error(Code::PROTOCOL_VIOLATION, "more receive times than were asked for");
         }
-        let Self { spaces, paths, observer, stats, peer, active, .. } = self;
-        let (Some(space), Some(one_way)) = (spaces.get(seen.space), paths[*active].recovery.one_way_mut()) else {
+        let Self { spaces, paths, observation, stats, peer, .. } = self;
+        let active = paths.active_index();
+        let (Some(space), Some(one_way)) = (spaces.get(seen.space), paths.active_mut().recovery.one_way_mut()) else {
             return Ok(());
         };
         // The frame goes back in time; the estimates go forward.
@@ -77,23 +78,23 @@ impl Connection {
             if pn == ack.largest {
                 newest = Some(received);
             }
-            let entry = space.ledger.entry(pn).filter(|e| usize::from(e.path) == *active && e.is_ack_eliciting());
+            let entry = space.ledger.entry(pn).filter(|e| e.path == active && e.is_ack_eliciting());
             let Some(entry) = entry else { continue };
             stats.receive_times_received += 1;
             let variation = one_way.on_forward(now, entry.sent_at, received);
             smallest = Some(smallest.map_or(variation, |smallest| smallest.min(variation)));
-            if let Some(observer) = observer {
+            if let Some(observer) = &mut observation.observer {
                 observer.one_way_sample(now, Way::Forward, pn, variation);
             }
         }
         if let Some(smallest) = smallest {
             one_way.on_reported(smallest);
         }
-        if let Some(received) = newest.filter(|_| seen.arrival.path == *active) {
+        if let Some(received) = newest.filter(|_| seen.path == active) {
             // The acknowledgement left the peer when it had held the largest packet back for so long.
             let held = Duration::from_micros(ack.delay.saturating_mul(1 << peer.ack_delay_exponent));
             let variation = one_way.on_reverse(seen.arrival.received_at, received.saturating_add(held));
-            if let Some(observer) = observer {
+            if let Some(observer) = &mut observation.observer {
                 observer.one_way_sample(now, Way::Reverse, seen.pn, variation);
             }
         }
@@ -117,11 +118,12 @@ impl Connection {
             self.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
         }
         let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return Ok(()) };
-        let outcome =
-            recovery::on_ack_received(ledger, paths, id.recovery(), ack, now, delay, &progress, &mut carriers)?;
+        let outcome = recovery::on_ack_received(ledger, paths, id, ack, now, delay, &progress, &mut carriers)?;
         carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
-        self.handshake_acked |= id == SpaceId::Handshake && outcome.acked_packets > 0;
+        if id == SpaceId::Handshake && outcome.acked_packets > 0 {
+            self.handshake.on_acked();
+        }
         self.on_outcome(now, &outcome);
         Ok(())
     }
@@ -132,7 +134,7 @@ impl Connection {
         &mut self,
         id: SpaceId,
         observed_at: Option<Instant>,
-    ) -> Option<(Carriers<'_>, &mut Ledger, &mut PathList)> {
+    ) -> Option<(Carriers<'_>, &mut Ledger, &mut Paths)> {
         let Space { ledger, acks, .. } = self.spaces.get_mut(id)?;
         let carriers = Carriers {
             space: id,
@@ -140,12 +142,12 @@ impl Connection {
             streams: &mut self.streams,
             datagrams: &mut self.datagrams,
             handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
+            local_ids: &mut self.identity.local_ids,
+            remote_ids: &mut self.identity.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             fec: &mut self.fec,
-            observer: observed_at.zip(self.observer.as_deref_mut()),
+            observer: observed_at.zip(self.observation.observer.as_deref_mut()),
             arrived: None,
         };
         Some((carriers, ledger, &mut self.paths))
@@ -170,19 +172,19 @@ impl Connection {
             EcnFeedback::Valid { newly_ce } => {
                 self.stats.ecn_confirmed += 1;
                 self.stats.ecn_ce_marks += newly_ce;
-                self.paths[outcome.ecn_path.into()].marks.on_valid();
+                self.paths[outcome.ecn_path].marks.on_valid();
             }
             // RFC 9000 §13.4.2.2 MUST-1, MUST-2: a path that does not bring the marks back is not marked any more.
             EcnFeedback::Failed => {
                 self.stats.ecn_failures += 1;
-                self.paths[outcome.ecn_path.into()].marks.on_failed();
+                self.paths[outcome.ecn_path].marks.on_failed();
             }
             EcnFeedback::None => {}
         }
         self.on_mtu_outcome(now, outcome);
-        if self.observer.is_some() {
+        if self.observation.observer.is_some() {
             if let Some((path, latest)) = outcome.rtt {
-                let adjusted = self.paths[usize::from(path)].recovery.rtt().adjusted();
+                let adjusted = self.paths[path].recovery.rtt().adjusted();
                 self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
             self.observe_metrics(now);
@@ -192,8 +194,8 @@ impl Connection {
     /// Sees what the acknowledgement says about requests, and whether another is due.
     fn review_acks(&mut self, now: Instant) {
         self.apply_ack_delay();
-        let Self { ack_requests, paths, active, .. } = self;
-        let path = &paths[*active];
+        let Self { ack_requests, paths, .. } = self;
+        let path = paths.active();
         let recovery = &path.recovery;
         let Some(min_rtt) = recovery.rtt().min().filter(|_| self.handshake.is_confirmed()) else { return };
         let mtu = u64::from(path.mtu);
@@ -214,25 +216,25 @@ impl Connection {
     pub(super) fn apply_ack_delay(&mut self) {
         if self.ack_requests.take_change() {
             let delay = self.ack_requests.max_ack_delay();
-            self.paths.0.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
+            self.paths.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
         }
     }
 
-    /// When and why recovery has to look again.
-    pub(super) fn recovery_deadline(&self) -> Option<(usize, Deadline)> {
+    /// Time and reason of the next look of recovery.
+    pub(super) fn recovery_deadline(&self) -> Option<(PathIndex, Deadline)> {
         let progress = self.recovery_progress();
-        let deadline = |place: usize| {
+        let deadline = |path: PathIndex| {
             // The handshake happens on one path; others only wait for what they carried.
-            let progress = if place == self.active { progress } else { Progress::CONFIRMED };
-            Some((place, self.paths[place].recovery.deadline(&progress)?))
+            let progress = if path == self.paths.active_index() { progress } else { Progress::CONFIRMED };
+            Some((path, self.paths[path].recovery.deadline(&progress)?))
         };
-        (0..self.paths.0.len()).filter_map(deadline).min_by_key(|(_, d)| d.at)
+        self.paths.indices().filter_map(deadline).min_by_key(|(_, d)| d.at)
     }
 
     /// The deadline of recovery has passed.
     pub(super) fn on_recovery_timeout(&mut self, now: Instant) {
-        let Some((place, deadline)) = self.recovery_deadline().filter(|(_, d)| d.at <= now) else { return };
-        let id = SpaceId::from_recovery(deadline.space);
+        let Some((path, deadline)) = self.recovery_deadline().filter(|(_, d)| d.at <= now) else { return };
+        let id = deadline.space;
         match deadline.reason {
             Reason::LossTime => {
                 let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return };
@@ -242,12 +244,12 @@ impl Connection {
             }
             Reason::Probe | Reason::AntiDeadlock => {
                 self.stats.probe_timeouts += 1;
-                self.paths[place].recovery.on_probe_timeout(now);
-                self.stats.ecn_failures += u64::from(self.paths[place].marks.on_timeout());
+                self.paths[path].recovery.on_probe_timeout(now);
+                self.stats.ecn_failures += u64::from(self.paths[path].marks.on_timeout());
                 if !self.handshake.is_confirmed() {
                     // What was trusted without proof may be what does not arrive.
-                    let mtu = self.paths[place].discovery.distrust();
-                    self.set_path_mtu(now, place, mtu);
+                    let mtu = self.paths[path].discovery.distrust();
+                    self.set_path_mtu(now, path, mtu);
                 }
                 self.probe(now, id, deadline.reason == Reason::AntiDeadlock);
                 self.observe_metrics(now);
@@ -279,7 +281,7 @@ impl Connection {
         // RFC 9002 §6.2.4 SHOULD-1: other spaces with packets in flight join, and those with something to say: the
         // peer may need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
-        let in_flight = self.paths[self.active].recovery.ack_eliciting_in_flight(other.recovery());
+        let in_flight = self.paths.active().recovery.ack_eliciting_in_flight(other);
         let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
         if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
             space.probes = space.probes.max(PROBES);
@@ -293,9 +295,9 @@ impl Connection {
     }
 
     /// Takes back what is under way on a path that is given up, to send it on the one in use.
-    pub(super) fn abandon_path(&mut self, place: usize) {
+    pub(super) fn abandon_path(&mut self, path: PathIndex) {
         let Some((mut carriers, ledger, _)) = self.carriers(SpaceId::DATA, None) else { return };
-        recovery::abandon_path(ledger, place as u8, &mut |verdict, frame| carriers.tell(verdict, &frame));
+        recovery::abandon_path(ledger, path, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
 
     /// Forgets what was sent in a space whose keys are gone, or sends it again where a Retry voids it.
@@ -306,23 +308,17 @@ impl Connection {
             streams: &mut self.streams,
             datagrams: &mut self.datagrams,
             handshake: &mut self.handshake,
-            local_ids: &mut self.local_ids,
-            remote_ids: &mut self.remote_ids,
+            local_ids: &mut self.identity.local_ids,
+            remote_ids: &mut self.identity.remote_ids,
             control: &mut self.control,
             ack_requests: &mut self.ack_requests,
             fec: &mut self.fec,
             observer: None,
             arrived: None,
         };
-        recovery::discard_space(
-            &mut space.ledger,
-            &mut self.paths,
-            id.recovery(),
-            now,
-            &mut |_: Verdict, frame: SentFrame| {
-                carriers.tell(Verdict::Lost, &frame);
-            },
-        );
+        recovery::discard_space(&mut space.ledger, &mut self.paths, id, now, &mut |_: Verdict, frame: SentFrame| {
+            carriers.tell(Verdict::Lost, &frame);
+        });
     }
 
     /// After a Retry everything in Initial packets goes out again, with the numbers going on

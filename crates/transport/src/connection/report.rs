@@ -20,13 +20,13 @@ impl Connection {
 
     /// The version of QUIC, see [`wire::version`]; until the handshake is complete the server may choose another.
     pub fn version(&self) -> u32 {
-        self.version
+        self.identity.version
     }
 
     /// The address of the peer on the path in use, validated or not: one authentic packet with a forged source makes it a
     /// foreign one until the validation of that path fails. To name the peer use [`validated_remote`](Self::validated_remote).
     pub fn remote(&self) -> SocketAddr {
-        self.paths[self.active].remote
+        self.paths.active().remote
     }
 
     /// The last address at which the peer has shown that it receives (RFC 9000 §8).
@@ -36,19 +36,17 @@ impl Connection {
     /// see [`has_validated_remote`](Self::has_validated_remote). It cannot change before the handshake is confirmed. A client
     /// chose the address of its server, and the handshake authenticates it.
     pub fn validated_remote(&self) -> SocketAddr {
-        let active = &self.paths[self.active];
-        if active.amplification.is_validated() { active.remote } else { self.paths[self.last_validated].remote }
+        self.paths.validated_remote()
     }
 
-    /// Whether the peer has shown that it receives at [`validated_remote`](Self::validated_remote).
+    /// Returns whether the peer has shown that it receives at [`validated_remote`](Self::validated_remote).
     pub fn has_validated_remote(&self) -> bool {
-        self.paths[self.active].amplification.is_validated()
-            || self.paths[self.last_validated].amplification.is_validated()
+        self.paths.has_validated_remote()
     }
 
     /// The handshake is complete and the connection is open.
     pub fn is_connected(&self) -> bool {
-        self.connected && self.lifecycle.is_open()
+        self.lifecycle.is_connected()
     }
 
     /// Nothing but the goodbye is sent any more.
@@ -63,17 +61,17 @@ impl Connection {
 
     /// The ID that the client addressed first: names the connection in logs of both ends.
     pub fn original_dcid(&self) -> Option<ConnectionId> {
-        self.original_dcid
+        self.identity.original_dcid
     }
 
     /// Name of the congestion controller that is attached to the path in use.
     pub fn congestion_control(&self) -> &'static str {
-        self.paths[self.active].recovery.controller().name()
+        self.paths.active().recovery.controller().name()
     }
 
     /// The model of the path in use, where the congestion controller has one.
     pub fn path_model(&self) -> Option<PathModel> {
-        self.paths[self.active].recovery.controller().model()
+        self.paths.active().recovery.controller().model()
     }
 
     /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
@@ -92,7 +90,7 @@ impl Connection {
 
     /// Smoothed RTT of the path in use.
     pub fn rtt(&self) -> Duration {
-        self.paths[self.active].recovery.rtt().smoothed()
+        self.paths.active().recovery.rtt().smoothed()
     }
 
     /// What a peer can make this connection hold: the layers above charge what they hold to it too.
@@ -103,7 +101,7 @@ impl Connection {
     /// All figures at this moment.
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
-        let path = &self.paths[self.active];
+        let path = self.paths.active();
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         let metrics = self.metrics();
         stats.min_rtt = nanos(metrics.min_rtt);
@@ -114,7 +112,7 @@ impl Connection {
         stats.bytes_in_flight = metrics.in_flight;
         stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
         stats.mtu = path.mtu.into();
-        stats.congestion_events += self.paths.0.iter().map(|path| path.recovery.congestion_events()).sum::<u64>();
+        stats.congestion_events += self.paths.congestion_events();
         let asked = self.ack_requests.newest();
         stats.packets_per_ack_asked = asked.packets;
         stats.ack_requests_acked = self.ack_requests.acked();
@@ -177,7 +175,7 @@ impl Connection {
         stats.datagram_frames_received = datagrams.received;
         stats.datagram_frames_delivered = datagrams.delivered;
         stats.datagram_frames_unread = datagrams.unread;
-        stats.waiting_bytes_received = self.unopened.iter().map(|unopened| unopened.len() as u64).sum();
+        stats.waiting_bytes_received = self.reception.unopened.iter().map(|unopened| unopened.len() as u64).sum();
         stats
     }
 
@@ -197,7 +195,7 @@ impl Connection {
 
     /// The state of recovery and congestion control of the path in use.
     pub fn metrics(&self) -> RecoveryMetrics {
-        let recovery = &self.paths[self.active].recovery;
+        let recovery = &self.paths.active().recovery;
         let (rtt, controller) = (recovery.rtt(), recovery.controller());
         RecoveryMetrics {
             min_rtt: rtt.min().unwrap_or_default(),

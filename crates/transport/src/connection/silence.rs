@@ -30,7 +30,7 @@ const MOST_FOR_REST: u32 = 6;
 pub(super) struct Silence {
     /// PINGs sent in it.
     pings: u32,
-    /// It has lasted long enough to be looked at.
+    /// The silence has lasted long enough to be looked at.
     found: bool,
     /// The next datagram is padded.
     pads: bool,
@@ -51,7 +51,7 @@ impl Silence {
         }
     }
 
-    /// Whether the datagram that is being built is padded to 1,200 bytes.
+    /// Returns whether the datagram that is being built is padded to 1,200 bytes.
     #[inline]
     pub(super) fn take_padding(&mut self) -> bool {
         std::mem::take(&mut self.pads)
@@ -83,7 +83,7 @@ impl Connection {
     /// Nothing has arrived for a while. Returns whether that matters.
     pub(super) fn on_silence(&mut self) -> bool {
         // What is in flight has a probe timeout.
-        if self.paths.0.iter().any(|path| path.recovery.bytes_in_flight() > 0) {
+        if self.paths.is_in_flight() {
             return false;
         }
         self.silence.found = true;
@@ -99,7 +99,7 @@ impl Connection {
         // The next gap begins when it is acknowledged.
         self.silence.pings += 1;
         self.stats.silence_pings += 1;
-        self.control.ping = true;
+        self.control.ping.request();
         // A server may send three times as much to an address that is not validated: its challenge in full size, and data.
         self.silence.pads = awaited == Awaited::Rest;
         true

@@ -1,53 +1,15 @@
 //! Packet number spaces: what was sent in each, and what has to be acknowledged.
 
-use crate::{PathId, acks::AckState, observe::PacketSpace, profile::Profile, recovery, sent::Ledger, tls::Level};
-
-/// Names a packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only
-/// one without multipath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum SpaceId {
-    Initial,
-    Handshake,
-    Data(PathId),
-}
+pub(crate) use crate::sent::SpaceId;
+use crate::{PathId, acks::AckState, profile::Profile, sent::Ledger, tls::Level};
 
 impl SpaceId {
-    /// The space of application data of the first path identifier.
-    pub(crate) const DATA: Self = Self::Data(PathId(0));
-
     /// The level whose handshake bytes travel in this space.
     pub(crate) fn level(self) -> Level {
         match self {
             Self::Initial => Level::Initial,
             Self::Handshake => Level::Handshake,
             Self::Data(_) => Level::OneRtt,
-        }
-    }
-
-    /// The name that recovery has for it.
-    pub(crate) fn recovery(self) -> recovery::SpaceId {
-        match self {
-            Self::Initial => recovery::SpaceId::Initial,
-            Self::Handshake => recovery::SpaceId::Handshake,
-            Self::Data(_) => recovery::SpaceId::Data,
-        }
-    }
-
-    /// From the name that recovery has for it.
-    pub(crate) fn from_recovery(space: recovery::SpaceId) -> Self {
-        match space {
-            recovery::SpaceId::Initial => Self::Initial,
-            recovery::SpaceId::Handshake => Self::Handshake,
-            recovery::SpaceId::Data => Self::DATA,
-        }
-    }
-
-    /// The name that observers have for it.
-    pub(crate) fn observed(self) -> PacketSpace {
-        match self {
-            Self::Initial => PacketSpace::Initial,
-            Self::Handshake => PacketSpace::Handshake,
-            Self::Data(_) => PacketSpace::OneRtt,
         }
     }
 }

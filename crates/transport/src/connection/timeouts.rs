@@ -29,9 +29,9 @@ impl Connection {
                 // These only mean that something can be sent.
                 Timer::AckDelay | Timer::Pacing | Timer::Repair | Timer::Silence => {}
                 // RFC 9000 §10.1: the connection ends silently.
-                Timer::Idle if self.connected => self.end_silently(now, CloseReason::IdleTimeout),
+                Timer::Idle if self.lifecycle.was_connected() => self.end_silently(now, CloseReason::IdleTimeout),
                 Timer::Idle => self.give_up_handshake(now),
-                Timer::KeepAlive => self.control.ping = true,
+                Timer::KeepAlive => self.control.ping.request(),
                 Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
@@ -75,7 +75,7 @@ impl Connection {
     /// not to come back. That leaves `NO_ERROR`, for an abrupt end "in the absence of any error".
     fn give_up_handshake(&mut self, now: Instant) {
         let reason = CloseReason::HandshakeTimeout;
-        if self.has_heard() && self.paths[self.active].amplification.is_validated() {
+        if self.has_heard() && self.paths.active().amplification.is_validated() {
             let error = TransportError::new(Code::NO_ERROR, "the handshake took too long");
             self.close_with(now, CloseFrame::Transport(error), reason);
         } else {
@@ -97,12 +97,12 @@ impl Connection {
             sender.on_held(now, held);
         }
         let paced_until = if held {
-            match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+            match self.paths.active_mut().recovery.allowance(now, u64::MAX) {
                 Allowance::PacedUntil(at) => Some(at),
                 Allowance::Bytes(_) | Allowance::WindowFull => None,
             }
         } else {
-            self.paths[self.active].recovery.on_app_limited(now);
+            self.paths.active_mut().recovery.on_app_limited(now);
             None
         };
         self.timers.set(Timer::Pacing, paced_until);
@@ -111,21 +111,7 @@ impl Connection {
         self.timers.set(Timer::Repair, repair);
         let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);
-        let validation = self.paths.0.iter().filter_map(|p| p.challenge.next_timeout()).min();
+        let validation = self.paths.validation_deadline();
         self.timers.set(Timer::PathValidation, validation);
-    }
-
-    /// RFC 9000 §10.1 MUST-1: the idle timer restarts with every packet that is processed, and with the first
-    /// ack-eliciting one that is sent after it; it is never shorter than three probe timeouts.
-    pub(super) fn restart_idle(&mut self, now: Instant) {
-        if !self.connected {
-            // Until then the handshake's own limit holds.
-            return;
-        }
-        let idle = (!self.idle_timeout.is_zero()).then(|| now + self.idle_timeout.max(self.pto() * 3));
-        self.timers.set(Timer::Idle, idle);
-        let keep_alive = self.profile.keep_alive.map(|span| now + span);
-        self.timers.set(Timer::KeepAlive, keep_alive);
-        self.timers.set(Timer::Rest, Some(now + self.rest_after));
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Carriers<'a> {
     pub(super) control: &'a mut Control,
     pub(super) ack_requests: &'a mut AckRequests,
     pub(super) fec: &'a mut Fec,
-    /// Where losses are told.
+    /// Observer of losses.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
     /// Stream data that arrived and is not told yet.
     pub(super) arrived: Option<ArrivedRun>,
@@ -72,7 +72,7 @@ impl Fates for Carriers<'_> {
             self.fec.on_packet_lost(pn);
         }
         if let Some((now, observer)) = &mut self.observer {
-            let space = self.space.observed();
+            let space = self.space.level();
             observer.packet_lost(*now, &LossEvent { space, pn, size, mtu_probe, trigger, after });
         }
     }
@@ -170,40 +170,9 @@ impl Carriers<'_> {
                     self.datagrams.on_lost(number);
                 }
             }
-            SentFrame::NewConnectionId(sequence) => {
-                if !arrived {
-                    self.local_ids.on_lost(sequence);
-                }
-            }
-            SentFrame::RetireConnectionId(sequence) => {
-                if arrived {
-                    self.remote_ids.on_acked();
-                } else {
-                    self.remote_ids.on_lost(sequence);
-                }
-            }
-            SentFrame::NewToken => {
-                if arrived {
-                    self.control.token_arrived();
-                } else {
-                    self.control.token_lost();
-                }
-            }
-            SentFrame::AckFrequency(sequence) => {
-                if arrived {
-                    self.ack_requests.on_acked(sequence);
-                } else {
-                    self.ack_requests.on_lost(sequence);
-                }
-            }
-            // RFC 9000 §13.3 MUST-1: HANDSHAKE_DONE is repeated until it has arrived
-            SentFrame::HandshakeDone => {
-                self.control.handshake_done |= !arrived;
-                self.control.handshake_done_arrived |= arrived;
-            }
-            SentFrame::Ping => self.control.ping |= !arrived,
             SentFrame::SymbolAck { largest } => self.fec.on_report(arrived, largest),
             SentFrame::Symbol(_) => unreachable!("told above"),
+            _ => self.settle_control(arrived, frame),
         }
     }
 }

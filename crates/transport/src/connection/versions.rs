@@ -1,4 +1,4 @@
-//! Which version of QUIC a connection speaks: the client's first flight names one, the server may answer in another that the
+//! Version of QUIC of a connection: the client's first flight names one, the server may answer in another that the
 //! flight can be read as (RFC 9368 §2.3, RFC 9369 §4), and both tell each other in authenticated parameters what they
 //! have chosen from.
 
@@ -10,6 +10,7 @@ use wire::{ConnectionId, LongType, Side, TransportParameters, VersionInformation
 
 use super::{Connection, initial_keys, labels};
 use crate::{
+    config::select_version,
     crypto::Labels,
     error::{Code, TransportError},
     keys::KeyLimits,
@@ -30,7 +31,7 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    /// Whether the connection follows from a Version Negotiation packet.
+    /// Returns whether the connection follows from a Version Negotiation packet.
     pub(super) fn reacts(&self) -> bool {
         self.reacts
     }
@@ -52,19 +53,14 @@ pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> Versio
     VersionInformation { chosen, available }
 }
 
-/// What a client that speaks `available`, the preferred one first, takes of what a server offers.
-pub(crate) fn select(available: &[u32], offered: &[u32]) -> Option<u32> {
-    available.iter().copied().find(|version| Labels::of(*version).is_some() && offered.contains(version))
-}
-
 impl Connection {
-    /// Whether a packet of this version is for the connection, apart from its keys. A client learns here that the server
+    /// Returns whether a packet of this version is for the connection, apart from its keys. A client learns here that the server
     /// answers in another version.
     pub(super) fn speaks(&mut self, version: u32, ty: LongType, packet: &[u8], pn_offset: usize) -> bool {
-        if version == self.version {
+        if version == self.identity.version {
             return true;
         }
-        let Some(versions) = &self.versions else { return false };
+        let Some(versions) = &self.identity.versions else { return false };
         match self.side {
             // RFC 9369 §4.1 MUST NOT-3: early data stays in the version of the first flight.
             // RFC 9369 §4.1 MUST NOT-2: Initial packets of that version are read as long as there are Initial keys.
@@ -73,7 +69,7 @@ impl Connection {
             // RFC 9369 §4.1 SHOULD-1: the first packet in another version that the client offered, and that is authentic, says
             // which version the server has chosen; from there on it is that.
             Side::Client => {
-                let may_switch = self.version == versions.original && !self.keys.can_open(Level::Handshake);
+                let may_switch = self.identity.version == versions.original && !self.keys.can_open(Level::Handshake);
                 may_switch
                     && ty == LongType::Initial
                     && versions.available.contains(&version)
@@ -83,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// Whether an Initial packet of another version was sealed by somebody who saw ours.
+    /// Returns whether an Initial packet of another version was sealed by somebody who saw ours.
     fn is_authentic_initial(&self, version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
         Labels::of(version).is_some()
             && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
@@ -93,11 +89,11 @@ impl Connection {
 
     /// The connection speaks this version from here on. `true`, for the sake of the caller.
     fn adopt_version(&mut self, version: u32) -> bool {
-        let Some(versions) = &self.versions else { return false };
+        let Some(versions) = &self.identity.versions else { return false };
         // RFC 9369 §5 MUST NOT-1: what a client gets from here on is for this version.
         self.handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
         // RFC 9369 §4.1 MUST-3, MUST-4: whatever is sent from here on is of this version, but for early data.
-        self.version = version;
+        self.identity.version = version;
         self.keys.set_labels(labels(version));
         if self.side == Side::Server {
             self.keys.keep_first_initial();
@@ -112,20 +108,20 @@ impl Connection {
     /// A server whose handshake has moved to another version follows it.
     pub(super) fn follow_handshake_version(&mut self) {
         let version = self.handshake.version();
-        if self.side == Side::Server && version != self.version {
+        if self.side == Side::Server && version != self.identity.version {
             self.adopt_version(version);
         }
     }
 
     /// Checks what the peer says of versions against what was seen.
     pub(super) fn check_versions(&self, _now: Instant, peer: &TransportParameters) -> Result<(), TransportError> {
-        let Some(versions) = &self.versions else { return Ok(()) };
-        judge(versions, self.side, self.version, peer.version_information.as_ref())
+        let Some(versions) = &self.identity.versions else { return Ok(()) };
+        judge(versions, self.side, self.identity.version, peer.version_information.as_ref())
             .map_err(|what| TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what))
     }
 }
 
-/// Whether what the peer told fits what was seen: the connection has come to `version`.
+/// Returns whether what the peer told fits what was seen: the connection has come to `version`.
 // RFC 9368 §4 MUST-3: both ends read what the other says
 // RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
 // RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete
@@ -150,7 +146,7 @@ fn judge(versions: &Versions, side: Side, version: u32, told: Option<&VersionInf
         (Some(told), Side::Client) if versions.reacts => {
             let mut offered = told.available.clone();
             offered.push(version);
-            match select(&versions.available, &offered) {
+            match select_version(&versions.available, &offered) {
                 Some(version) if !told.available.is_empty() && version == versions.original => Ok(()),
                 _ => Err("somebody has forged a Version Negotiation packet"),
             }

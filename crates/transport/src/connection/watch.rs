@@ -8,14 +8,24 @@ use wire::{Side, TransportParameters};
 use super::Connection;
 use crate::{
     crypto::CipherSuite,
-    endpoint::Datagram,
     observe::{
         Both, DatagramsEvent, DropReason, Initiator, Limit, Observer, ObserverFactory, PacketSpace, RecoveryMetrics,
         Start,
     },
     recovery::Allowance,
     tls::{Direction, Level},
+    udp::Datagram,
 };
+
+/// Owns the observer of a connection.
+#[derive(Default)]
+pub(super) struct Observation {
+    pub(super) observer: Option<Box<dyn Observer>>,
+    /// Asked for an observer once a packet has proved authentic.
+    pub(super) unwatched: Option<Box<Unwatched>>,
+    /// The observer knows by what name key logs know this connection.
+    client_random_told: bool,
+}
 
 /// A connection that nobody watches yet: a server's whose first packet may be forged.
 pub(super) struct Unwatched {
@@ -36,7 +46,7 @@ impl Unwatched {
 impl Connection {
     /// Watches the connection from here on, beside those who do so already.
     pub fn set_observer(&mut self, observer: Box<dyn Observer>) {
-        self.observer = Some(match self.observer.take() {
+        self.observation.observer = Some(match self.observation.observer.take() {
             Some(first) => Box::new(Both(first, observer)),
             None => observer,
         });
@@ -47,7 +57,7 @@ impl Connection {
     pub fn watch(&mut self, now: Instant, mut observer: Box<dyn Observer>) {
         observer.started(now, &self.start_event());
         observer.metrics(now, &self.metrics());
-        if self.connected {
+        if self.lifecycle.was_connected() {
             observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.handshake.is_confirmed() {
@@ -58,12 +68,12 @@ impl Connection {
 
     /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
     pub fn ids(&self) -> impl Iterator<Item = wire::ConnectionId> + '_ {
-        self.original_dcid.into_iter().chain(self.local_ids.iter())
+        self.identity.known_ids()
     }
 
     /// Lets the configured observer watch, if there is one, and tells it how the connection begins.
     pub(super) fn start_watching(&mut self, now: Instant) {
-        let Some(unwatched) = self.unwatched.take() else { return };
+        let Some(unwatched) = self.observation.unwatched.take() else { return };
         let Unwatched { factory, parameters, first } = *unwatched;
         let start = self.start_event();
         let Some(mut observer) = factory.observe(now, &start) else { return };
@@ -82,13 +92,13 @@ impl Connection {
     }
 
     fn start_event(&self) -> Start {
-        let path = &self.paths[self.active];
-        let remote_id = *self.remote_ids.current();
+        let path = self.paths.active();
+        let remote_id = *self.identity.remote_ids.current();
         Start {
             side: self.side,
-            version: self.version,
-            original_dcid: self.original_dcid.unwrap_or(remote_id),
-            local_id: self.local_ids.first(),
+            version: self.identity.version,
+            original_dcid: self.identity.original_dcid.unwrap_or(remote_id),
+            local_id: self.identity.local_ids.first(),
             remote_id,
             local: path.local,
             remote: path.remote,
@@ -103,7 +113,7 @@ impl Connection {
     /// Calls the observer, if there is one.
     #[inline]
     pub(super) fn observe(&mut self, now: Instant, tell: impl FnOnce(&mut dyn Observer, Instant)) {
-        if let Some(observer) = &mut self.observer {
+        if let Some(observer) = &mut self.observation.observer {
             tell(&mut **observer, now);
         }
     }
@@ -111,7 +121,7 @@ impl Connection {
     /// Reports the state of recovery.
     #[inline]
     pub(super) fn observe_metrics(&mut self, now: Instant) {
-        if self.observer.is_some() {
+        if self.observation.observer.is_some() {
             let metrics: RecoveryMetrics = self.metrics();
             self.observe(now, |observer, at| observer.metrics(at, &metrics));
         }
@@ -120,11 +130,11 @@ impl Connection {
     /// Reports what a socket read.
     #[inline]
     pub(super) fn observe_datagrams(&mut self, now: Instant, datagram: &Datagram) {
-        if self.observer.is_some() || self.unwatched.is_some() {
+        if self.observation.observer.is_some() || self.observation.unwatched.is_some() {
             let Datagram { segment_size, ecn, ref payload, .. } = *datagram;
             let event = DatagramsEvent { len: payload.len(), segment_size, ecn };
             self.observe(now, |observer, at| observer.datagrams_received(at, &event));
-            if let Some(unwatched) = &mut self.unwatched {
+            if let Some(unwatched) = &mut self.observation.unwatched {
                 unwatched.first = Some(event);
             }
         }
@@ -136,7 +146,7 @@ impl Connection {
         let phase = self.keys.updates();
         if phase != self.stats.key_updates {
             self.stats.key_updates = phase;
-            self.rekey.restart(&self.stats);
+            self.key_updates.restart(&self.stats);
             self.observe(now, |observer, at| observer.keys_updated(at, phase, by));
         }
     }
@@ -171,26 +181,26 @@ impl Connection {
 
     /// Tells the observer, once, by what name key logs know the connection.
     pub(super) fn observe_client_random(&mut self, now: Instant) {
-        if self.observer.is_none() || self.client_random_told {
+        if self.observation.observer.is_none() || self.observation.client_random_told {
             return;
         }
         let random = self.handshake.session().and_then(|session| session.client_random());
         if let Some(random) = random {
-            self.client_random_told = true;
+            self.observation.client_random_told = true;
             self.observe(now, |observer, at| observer.client_random(at, &random));
         }
     }
 
     /// Tells the observer why nothing more leaves, when that is known.
     pub(super) fn observe_limit(&mut self, now: Instant) {
-        if self.observer.is_none() {
+        if self.observation.observer.is_none() {
             return;
         }
         let by = if self.has_data() {
             if self.datagram_room() == 0 {
                 Limit::Amplification
             } else {
-                match self.paths[self.active].recovery.allowance(now, u64::MAX) {
+                match self.paths.active_mut().recovery.allowance(now, u64::MAX) {
                     Allowance::WindowFull => Limit::CongestionWindow,
                     Allowance::PacedUntil(_) => Limit::Pacing,
                     // TLS is at work elsewhere, for example: none of these.

@@ -81,7 +81,7 @@ impl CipherSuite {
         }
     }
 
-    /// How many packets may be sealed with one key.
+    /// Number of packets that may be sealed with one key.
     // RFC 9001 §6.6: 2^23 packets for AES-GCM; for ChaCha20-Poly1305 more than there are packet numbers.
     pub const fn confidentiality_limit(self) -> u64 {
         match self {
@@ -90,7 +90,7 @@ impl CipherSuite {
         }
     }
 
-    /// How many packets of a connection may fail authentication.
+    /// Number of packets of a connection that may fail authentication.
     // RFC 9001 §6.6: 2^52 packets for AES-GCM, 2^36 for ChaCha20-Poly1305.
     pub const fn integrity_limit(self) -> u64 {
         match self {

@@ -68,7 +68,7 @@ impl PacketKey {
             .expect("a datagram is shorter than the most an AEAD can seal");
     }
 
-    /// Whether [`seal_with`](Self::seal_with) with a tail costs less than copying it: not with ChaCha20, of which AWS-LC makes 64 bytes at a
+    /// Returns whether [`seal_with`](Self::seal_with) with a tail costs less than copying it: not with ChaCha20, of which AWS-LC makes 64 bytes at a
     /// time for such a tail.
     #[inline]
     pub fn seals_from_elsewhere(&self) -> bool {

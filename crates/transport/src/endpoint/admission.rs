@@ -1,10 +1,12 @@
-//! Whether a first packet becomes a connection.
+//! Admission: decides whether a first packet becomes a connection.
 
 use bytes::Bytes;
 use units::Instant;
 use wire::{ConnectionId, Side, Writer};
 
-use super::{Datagram, Endpoint, RetryPolicy, Visit, pending::SessionWaker};
+use super::{Endpoint, Visit, pending::SessionWaker};
+use crate::config::RetryPolicy;
+use crate::udp::Datagram;
 use crate::{
     connection::{Connection, Origin, labels},
     crypto::retry_tag,
@@ -64,7 +66,7 @@ impl Endpoint {
             self.send_retry(now, &datagram, first);
             return;
         }
-        if self.hand_outs.is_full() {
+        if self.tls_steps.is_full() {
             self.stats.overloaded += 1;
             self.note_visit(datagram.remote, Visit::Refused);
             return;
@@ -98,7 +100,7 @@ impl Endpoint {
             validated,
         };
         let mut connection = Connection::accept_from(now, setup, &server, &origin);
-        if self.hand_outs.are_on() {
+        if self.tls_steps.are_on() {
             connection.hand_out_tls();
         }
         let waker = self.handshake_waker.clone().map(SessionWaker::new);

@@ -104,7 +104,7 @@ impl Endpoint {
         sum
     }
 
-    /// Whether the books balance: those of every connection, and those of the socket with them.
+    /// Returns whether the books balance: those of every connection, and those of the socket with them.
     ///
     /// # Errors
     /// The first that does not.

@@ -6,8 +6,9 @@ use bytes::BytesMut;
 use units::{Duration, Instant};
 use wire::ConnectionId;
 
-use super::{Datagram, Endpoint};
+use super::Endpoint;
 use crate::memory::{ProcessBudget, ProcessCharge, allocation};
+use crate::udp::Datagram;
 
 /// Bytes that are kept for all connections together: memory that anyone can claim.
 const MAX_BYTES: usize = 64 * 1024;

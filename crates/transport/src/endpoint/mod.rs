@@ -1,4 +1,4 @@
-//! Which connection a datagram belongs to, and what is answered when it belongs to none.
+//! Endpoint: finds the connection of a datagram, and answers datagrams that belong to none.
 //!
 //! A datagram in: demultiplexed by connection ID (`routes`), given to its connection, or answered without state
 //! (`stateless`), or the start of a new connection (`admission`). A datagram out: stateless answers first, then the
@@ -6,16 +6,15 @@
 
 mod admission;
 mod books;
-mod config;
+mod closed;
 mod early;
-mod epitaphs;
-mod handouts;
+mod misrouted;
 mod pending;
 mod relief;
 mod routes;
 mod stateless;
-mod strays;
-mod token_store;
+mod stats;
+mod tls_steps;
 mod visits;
 
 use std::{
@@ -24,64 +23,29 @@ use std::{
     sync::Arc,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
 pub use self::books::{Carried, DirectionBooks, EndpointBooks};
-pub use self::config::{
-    ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
-};
-pub(crate) use self::epitaphs::{Epitaph, MAX_AGE, MAX_WORDS};
-pub use self::handouts::{TlsDone, TlsStep};
 pub use self::pending::HandshakeWaker;
-pub use self::token_store::{MemoryTokens, TokenOwner, TokenStore};
+pub use self::stats::EndpointStats;
+pub use self::tls_steps::{TlsDone, TlsStep};
 pub use self::visits::{Visit, VisitLog};
 use self::{
-    admission::FirstPacket, early::EarlyPackets, epitaphs::Epitaphs, handouts::HandOuts, relief::Relief,
-    routes::Routes, stateless::Stateless, strays::Strays,
+    admission::FirstPacket, closed::ClosedConnections, early::EarlyPackets, misrouted::Misrouted, relief::Relief,
+    routes::Routes, stateless::Stateless, tls_steps::StepQueue,
 };
 use crate::{
-    acks::Ecn,
     cid::ConnectionIdGenerator,
+    config::{ClientConfig, ConnectError, EndpointConfig, ServerConfig},
     connection::{Connection, Setup},
     events::{CloseReason, Event},
     timers::Timer,
     token::Tokens,
+    udp::{Datagram, Transmit},
 };
-
-/// UDP payloads that arrived from one address to one address, in one read.
-#[derive(Debug)]
-pub struct Datagram {
-    /// Where they came from.
-    pub remote: SocketAddr,
-    /// The address of ours that they were sent to, when the socket can tell.
-    pub local: Option<IpAddr>,
-    /// The mark of the network on them.
-    pub ecn: Option<Ecn>,
-    /// When they arrived; not later than the `now` they are handled at.
-    pub received_at: Instant,
-    /// Size of each but the last, in bytes: a read with GRO returns several at once.
-    pub segment_size: usize,
-    /// The payloads, one after the other. Opened in place and handed up without a copy.
-    pub payload: BytesMut,
-}
-
-/// UDP payloads that wait to be sent to one address, in one write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Where they go.
-    pub remote: SocketAddr,
-    /// The address of ours that they leave from, when that matters.
-    pub local: Option<IpAddr>,
-    /// The mark that they carry.
-    pub ecn: Option<Ecn>,
-    /// Bytes of the buffer that were filled.
-    pub len: usize,
-    /// Size of each payload but the last, in bytes (GSO).
-    pub segment_size: usize,
-}
 
 /// Names a connection of one endpoint. A name is not used again for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,7 +54,7 @@ pub struct Handle {
     generation: u32,
 }
 
-/// Whom a payload is for.
+/// Destination of a payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Connection(u32),
@@ -108,74 +72,6 @@ struct Slot {
     wakeup: Option<Instant>,
     /// The peer's reset token that stands in `routes`.
     reset_token: Option<ResetToken>,
-}
-
-/// What an endpoint did that no connection reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndpointStats {
-    /// Datagrams that belonged to no connection and were not answered.
-    pub dropped: u64,
-    /// Version Negotiation packets sent.
-    pub version_negotiations: u64,
-    /// Retry packets sent.
-    pub retries: u64,
-    /// Stateless resets sent.
-    pub resets: u64,
-    /// Connections refused because of a limit.
-    pub refused: u64,
-    /// First packets dropped because too many handshakes waited for TLS: their clients try again.
-    pub overloaded: u64,
-    /// Datagrams handed over to the shard that their connection ID names.
-    pub forwarded: u64,
-    /// Connections that were started, by either side.
-    pub connections: u64,
-    /// 0-RTT packets that came before the first packet of their connection, and were kept for it.
-    pub early_kept: u64,
-    /// First packets refused because of a Retry token that was too old or not theirs.
-    pub tokens_invalid: u64,
-    /// Tokens whose key the ring does not have any more. The client is as one without a token.
-    pub tokens_unknown_key: u64,
-    /// NEW_TOKEN tokens that were too old. The client is as one without a token.
-    pub tokens_expired: u64,
-    /// NEW_TOKEN tokens that were used before, or from another address. The client is as one without a token.
-    pub tokens_not_accepted: u64,
-    /// NEW_TOKEN tokens of which the register of used tokens could not say whether they were used before: it was full, or its
-    /// answer was pending. The client is as one without a token.
-    pub tokens_unjudged: u64,
-    /// Tokens that are not ours. The client is as one without a token.
-    pub tokens_foreign: u64,
-    /// Goodbyes sent again to clients that did not know that their connection is over.
-    pub goodbyes_repeated: u64,
-    /// Connections refused because the process's memory is scarce.
-    pub refused_for_memory: u64,
-    /// Connections closed because they held more than their own budget.
-    pub closed_over_budget: u64,
-    /// Connections closed because the process's memory was exhausted, and they held the most.
-    pub closed_for_process: u64,
-}
-
-impl std::ops::AddAssign for EndpointStats {
-    fn add_assign(&mut self, other: Self) {
-        self.dropped += other.dropped;
-        self.version_negotiations += other.version_negotiations;
-        self.retries += other.retries;
-        self.resets += other.resets;
-        self.refused += other.refused;
-        self.overloaded += other.overloaded;
-        self.forwarded += other.forwarded;
-        self.connections += other.connections;
-        self.early_kept += other.early_kept;
-        self.tokens_invalid += other.tokens_invalid;
-        self.tokens_unknown_key += other.tokens_unknown_key;
-        self.tokens_expired += other.tokens_expired;
-        self.tokens_not_accepted += other.tokens_not_accepted;
-        self.tokens_unjudged += other.tokens_unjudged;
-        self.tokens_foreign += other.tokens_foreign;
-        self.goodbyes_repeated += other.goodbyes_repeated;
-        self.refused_for_memory += other.refused_for_memory;
-        self.closed_over_budget += other.closed_over_budget;
-        self.closed_for_process += other.closed_for_process;
-    }
 }
 
 /// All connections of one socket.
@@ -205,11 +101,11 @@ pub struct Endpoint {
     accepted: VecDeque<Handle>,
     stateless: Stateless,
     early: EarlyPackets,
-    epitaphs: Epitaphs,
-    hand_outs: HandOuts,
+    closed: ClosedConnections,
+    tls_steps: StepQueue,
     /// Is told which handshakes are worth resuming.
     handshake_waker: Option<Arc<dyn HandshakeWaker>>,
-    strays: Strays,
+    misrouted: Misrouted,
     /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -243,10 +139,10 @@ impl Endpoint {
             accepted: VecDeque::new(),
             stateless: Stateless::default(),
             early: EarlyPackets::new(&memory),
-            epitaphs: Epitaphs::default(),
-            hand_outs: HandOuts::default(),
+            closed: ClosedConnections::default(),
+            tls_steps: StepQueue::default(),
             handshake_waker: None,
-            strays: Strays::default(),
+            misrouted: Misrouted::default(),
             setups: 0,
             stats: EndpointStats::default(),
             ledger: books::Ledger::default(),
@@ -279,7 +175,7 @@ impl Endpoint {
         Ok(handle)
     }
 
-    /// Whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
+    /// Returns whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
     // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
     pub fn may_rebind(&self) -> bool {
         self.slots.iter().filter_map(|slot| slot.connection.as_deref()).all(Connection::may_rebind)
@@ -372,7 +268,7 @@ impl Endpoint {
         self.relieve(now);
     }
 
-    /// Whom a single payload is addressed to.
+    /// Finds the destination of a single payload.
     #[inline]
     fn route(&mut self, payload: &[u8]) -> Target {
         let id = match payload.first() {
@@ -384,7 +280,7 @@ impl Endpoint {
         match self.routes.find(id) {
             Some(index) => Target::Connection(index),
             None => match self.ids.shard_of(id) {
-                Some(shard) if self.strays.is_other(shard) => Target::Shard(shard),
+                Some(shard) if self.misrouted.is_other(shard) => Target::Shard(shard),
                 _ => Target::Nobody,
             },
         }
@@ -397,7 +293,7 @@ impl Endpoint {
         self.mark_dirty(index);
     }
 
-    /// Whether a payload that names no connection of ours ends one.
+    /// Returns whether a payload that names no connection of ours ends one.
     // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost its
     // state; the peer does not know our ID any more.
     fn take_reset(&mut self, now: Instant, datagram: &Datagram) -> bool {
@@ -437,13 +333,13 @@ impl Endpoint {
             // RFC 9368 §2.1 MUST NOT-1: a client sends no Version Negotiation
             Header::UnknownVersion { .. } if self.server.is_some() => self.negotiate_version(&datagram),
             Header::Short { dcid, .. } => self.maybe_reset(now, &datagram, &dcid),
-            Header::Long { ty: LongType::Handshake, dcid, .. } => self.repeat_goodbye(now, &datagram, &dcid),
+            Header::Long { ty: LongType::Handshake, dcid, .. } => self.repeat_close(now, &datagram, &dcid),
             // RFC 9000 §5.2.2 MUST-2: whatever else fits no connection is dropped
             _ => self.stats.dropped += 1,
         }
     }
 
-    /// Whether connections of this version are accepted.
+    /// Returns whether connections of this version are accepted.
     fn speaks(&self, version: u32) -> bool {
         self.server.as_ref().is_some_and(|server| server.versions.contains(&version))
     }
@@ -645,8 +541,8 @@ impl Endpoint {
         if !connection.was_connected() {
             self.half_open -= 1;
         }
-        if let Some(epitaph) = connection.take_epitaph() {
-            self.epitaphs.keep(*epitaph);
+        if let Some(close) = connection.take_retained_close() {
+            self.closed.keep(*close);
         }
         self.free.push(index);
     }

@@ -90,7 +90,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether any handshake is under way: only then can one be worth resuming.
+    /// Returns whether any handshake is under way: only then can one be worth resuming.
     pub fn has_handshakes(&self) -> bool {
         self.half_open > 0
     }

@@ -6,7 +6,8 @@ use rand_core::RngCore;
 use units::{Duration, Instant};
 use wire::{ConnectionId, ResetToken, Writer, version};
 
-use super::{Datagram, Endpoint, Transmit, Visit};
+use super::{Endpoint, Visit};
+use crate::udp::{Datagram, Transmit};
 
 /// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
 const QUEUE_LIMIT: usize = 64;

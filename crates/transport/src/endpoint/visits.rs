@@ -28,7 +28,7 @@ pub enum Visit<'a> {
     Ended {
         /// Why.
         reason: &'a CloseReason,
-        /// Its handshake was complete.
+        /// The handshake was complete.
         completed: bool,
         /// The client had acknowledged a packet: what this end sends does arrive.
         reached: bool,

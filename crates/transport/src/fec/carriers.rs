@@ -54,7 +54,7 @@ impl Carriers {
         }
     }
 
-    /// Whether nobody waits for a symbol at `now`: the peer has it, it has expired, or it is too old to be known.
+    /// Returns whether nobody waits for a symbol at `now`: the peer has it, it has expired, or it is too old to be known.
     pub(super) fn is_done(&self, now: Instant, id: u64) -> bool {
         match self.get(id) {
             Some(carrier) => carrier.settled || carrier.expires <= now,

@@ -1,4 +1,4 @@
-//! How much repair is worth its bytes: `auto`.
+//! Controller of `auto`: the amount of repair that is worth its bytes.
 //!
 //! Estimates the share of packets lost and the mean length of bursts, asks the table ([`super::table`], computed by running the
 //! codes over simulated paths) for the least repair that leaves no more than the target, and protects nothing where a copy is as

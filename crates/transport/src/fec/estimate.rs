@@ -1,4 +1,4 @@
-//! How much a path loses, and how many packets in a row: averages over the latest packets.
+//! Loss rate of a path and length of its bursts: averages over the latest packets.
 
 /// Packets over which the share is averaged.
 const SPAN: f64 = 1024.0;

@@ -45,13 +45,13 @@ impl Fec {
         self.sender = Sender::new(policy, window).map(Box::new);
     }
 
-    /// Whether a repair symbol waits to be sent.
+    /// Returns whether a repair symbol waits to be sent.
     #[inline]
     pub(crate) fn wants_to_send(&self) -> bool {
         self.sender.as_ref().is_some_and(|sender| sender.is_due())
     }
 
-    /// Whether repair symbols wait that stand in for copies after a probe timeout.
+    /// Returns whether repair symbols wait that stand in for copies after a probe timeout.
     #[inline]
     pub(crate) fn has_probe(&self) -> bool {
         self.sender.as_ref().is_some_and(|sender| sender.has_probe())
@@ -78,7 +78,7 @@ impl Fec {
         }
     }
 
-    /// When the end of a message has to be covered, if nothing follows it.
+    /// Time at which the end of a message has to be covered, if nothing follows it.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.sender.as_ref()?.tail_deadline()
     }
@@ -100,7 +100,7 @@ impl Fec {
     }
 }
 
-/// Whether a frame may be part of a source symbol: it means the same when it is read twice, and does not depend on the packet
+/// Returns whether a frame may be part of a source symbol: it means the same when it is read twice, and does not depend on the packet
 /// that it came in.
 pub(crate) fn may_be_in_symbol(frame: &Frame<'_>) -> bool {
     matches!(

@@ -24,12 +24,12 @@ pub enum FecPolicy {
 }
 
 impl FecPolicy {
-    /// Whether this end understands forward error correction.
+    /// Returns whether this end understands forward error correction.
     pub const fn is_on(self) -> bool {
         !matches!(self, Self::Off)
     }
 
-    /// Whether this end may send repair symbols.
+    /// Returns whether this end may send repair symbols.
     pub const fn protects(self) -> bool {
         matches!(self, Self::Fixed(_) | Self::Auto)
     }

@@ -2,13 +2,13 @@
 
 use units::{Duration, Probability};
 
-/// Whether data is worth repair symbols.
+/// Protection of data by repair symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// As the connection's policy has it.
     #[default]
     Policy,
-    /// It is not: what is lost is sent again, or not at all where it is a datagram.
+    /// No protection: what is lost is sent again, or not at all where it is a datagram.
     Never,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Tolerance(u32);
 impl Tolerance {
     /// Nothing may: streams.
     pub(crate) const NONE: Self = Self(0);
-    /// It is not protected.
+    /// No protection: all may be lost.
     pub(crate) const ALL: Self = Self(u32::MAX);
 
     /// The share, 0 to 1; more where everything may stay lost.

@@ -36,7 +36,7 @@ pub(crate) struct Receiver {
     /// Recovered symbols that the sender may not have heard of.
     recovered: RangeSet,
     repeats: u8,
-    /// When symbols were first missed, ascending; for the figures.
+    /// Times at which symbols were first missed, ascending; for the figures.
     missed: VecDeque<(u64, Instant)>,
     recovery_delay: Duration,
     /// Bytes of memory when they were last counted.
@@ -63,7 +63,7 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// Whether the symbol of a packet that has just arrived was rebuilt before: then its frames are known.
+    /// Returns whether the symbol of a packet that has just arrived was rebuilt before: then its frames are known.
     ///
     /// # Errors
     /// When no packet up to this one can have had so many symbols before it.
@@ -128,7 +128,7 @@ impl Receiver {
         Some(Recovered { id, content, delay })
     }
 
-    /// Whether a report goes with the next acknowledgement.
+    /// Returns whether a report goes with the next acknowledgement.
     #[inline]
     pub(crate) fn has_report(&self) -> bool {
         self.repeats > 0

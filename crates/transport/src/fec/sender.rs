@@ -32,7 +32,7 @@ const STRICT_SPAN: u32 = 256;
 pub(crate) struct Content {
     /// What may stay lost of the strictest of it.
     pub(crate) tolerance: Tolerance,
-    /// When the last of it is worthless.
+    /// Time at which the last of it is worthless.
     pub(crate) expires: Instant,
 }
 
@@ -51,7 +51,7 @@ impl Content {
 /// What a packet with a source symbol has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SymbolRoom {
-    /// Its number.
+    /// Number of the symbol.
     pub(crate) id: u64,
     /// PADDING in front of it, so that a packet with a repair symbol of the same length has the same size.
     pub(crate) padding: usize,
@@ -91,7 +91,7 @@ pub(crate) struct Sender {
     strict_symbols: u32,
     /// Repair symbols beyond the schedule: instead of copies after a probe timeout.
     extra: VecDeque<Repair>,
-    /// When the last symbol left, while its end may have to be covered.
+    /// Time at which the last symbol left, while its end may have to be covered.
     last_at: Option<Instant>,
     last_packet_at: Option<Instant>,
     /// Mean time between packets with data while there is something to send.
@@ -140,13 +140,13 @@ impl Sender {
         })
     }
 
-    /// Whether packets carry symbols at the moment.
+    /// Returns whether packets carry symbols at the moment.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on
     }
 
-    /// Whether content of which so much may stay lost is protected at the moment.
+    /// Returns whether content of which so much may stay lost is protected at the moment.
     #[inline]
     pub(crate) fn protects(&self, tolerance: Tolerance) -> bool {
         self.on && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
@@ -162,13 +162,13 @@ impl Sender {
         self.schedule.scheme()
     }
 
-    /// Whether a repair symbol is due.
+    /// Returns whether a repair symbol is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.schedule.is_due() || !self.extra.is_empty()
     }
 
-    /// Whether repair symbols wait that stand in for copies after a probe timeout.
+    /// Returns whether repair symbols wait that stand in for copies after a probe timeout.
     #[inline]
     pub(crate) fn has_probe(&self) -> bool {
         !self.extra.is_empty()
@@ -184,7 +184,7 @@ impl Sender {
         }
     }
 
-    /// How long a copy waits beyond what reordering explains.
+    /// Time for which a copy waits beyond what reordering explains.
     pub(crate) fn patience_time(&self) -> Duration {
         let packets = u32::try_from(self.patience()).unwrap_or(u32::MAX);
         (self.gap * packets).min(self.smoothed_rtt / 4)
@@ -269,7 +269,7 @@ impl Sender {
         made > 0
     }
 
-    /// When what was sent last has to be covered.
+    /// Time at which what was sent last has to be covered.
     pub(crate) fn tail_deadline(&self) -> Option<Instant> {
         let last = self.last_at.filter(|_| self.schedule.uncovered() > 0)?;
         Some(last + (self.gap * 4).max(self.smoothed_rtt / 8).max(TAIL_LEAST))

@@ -1,4 +1,4 @@
-//! Which code is the least that meets a target: computed, not written.
+//! Search for the least code that meets a target: computed, not written.
 //!
 //! Made by `cargo run --release -p tiderace-fec --example choices`, which runs the codes over 200000 packets of a
 //! Gilbert channel for each entry.

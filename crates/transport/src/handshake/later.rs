@@ -17,7 +17,7 @@ const FRAME_TYPE: u64 = 0x06;
 #[derive(Debug)]
 pub(crate) struct LaterBytes {
     left: u64,
-    /// When `left` was last raised.
+    /// Time at which `left` was last raised.
     at: Option<Instant>,
 }
 

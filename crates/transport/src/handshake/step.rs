@@ -22,7 +22,7 @@ pub(crate) struct Unstarted {
     pub(crate) original: u32,
     /// A version that the server would rather speak.
     pub(crate) upgrade: Option<Upgrade>,
-    /// Whoever is woken resumes the session.
+    /// Waker of the driver that resumes the session.
     pub(crate) waker: Option<Waker>,
 }
 

@@ -4,7 +4,7 @@ use wire::bits;
 
 use crate::crypto::{HeaderKey, SAMPLE_LEN};
 
-/// Which bits of the first byte are protected.
+/// Bits of the first byte that are protected.
 // RFC 9001 §5.4.1: the low four bits of a long header, the low five of a short one.
 #[inline]
 fn protected_bits(first: u8) -> u8 {
@@ -18,7 +18,7 @@ fn packet_number_mask(mask: &[u8; 5], pn_len: usize) -> u32 {
     u32::from_be_bytes(rest) & u32::MAX << (32 - 8 * pn_len)
 }
 
-/// Where the sample lies.
+/// Place of the sample.
 // RFC 9001 §5.4.2: it starts four bytes after the start of the packet number, whatever the number's real length is.
 #[inline]
 fn split(packet: &mut [u8], pn_offset: usize) -> Option<(&mut [u8; 4], &[u8; SAMPLE_LEN])> {

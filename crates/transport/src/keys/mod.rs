@@ -35,7 +35,7 @@ pub struct KeyLimits {
 pub struct Opened {
     /// The full packet number.
     pub pn: u64,
-    /// Where in the packet the frames lie.
+    /// Range of the frames in the packet.
     pub payload: Range<usize>,
     /// The packet is the first one from the peer in a new key phase: call [`Keys::retire_previous_at`].
     pub new_phase: bool,
@@ -49,10 +49,10 @@ pub enum OpenError {
     /// There are no keys for it, because it comes too early or too late.
     #[error("no keys for the packet")]
     NoKeys,
-    /// It is too short to have been protected.
+    /// Too short to have been protected.
     #[error("the packet is too short")]
     TooShort,
-    /// It failed authentication.
+    /// Failed authentication.
     #[error("the packet failed authentication")]
     Forged,
     /// Too many packets failed authentication; the connection cannot go on.
@@ -253,7 +253,7 @@ impl Keys {
         }
     }
 
-    /// Whether packets of this level can be sealed.
+    /// Returns whether packets of this level can be sealed.
     pub fn can_seal(&self, level: Level) -> bool {
         match level {
             Level::OneRtt => self.one_rtt.can_seal(),
@@ -266,7 +266,7 @@ impl Keys {
         self.one_rtt.say_last_words();
     }
 
-    /// Whether packets of this level can be opened.
+    /// Returns whether packets of this level can be opened.
     pub fn can_open(&self, level: Level) -> bool {
         match level {
             Level::OneRtt => self.one_rtt.can_open(),
@@ -372,7 +372,7 @@ impl Keys {
         self.seal_short_with(packet, pn_offset, pn, path, &[])
     }
 
-    /// Whether packets may be sealed with a tail that lies elsewhere: it costs less than copying it into them.
+    /// Returns whether packets may be sealed with a tail that lies elsewhere: it costs less than copying it into them.
     #[inline]
     pub fn seals_from_elsewhere(&self) -> bool {
         self.one_rtt.seals_from_elsewhere()
@@ -424,13 +424,13 @@ impl Keys {
         self.one_rtt.update(now, wait, self.labels)
     }
 
-    /// When the keys of the previous phase are to be forgotten: at most three times the PTO after the first packet with
+    /// Time at which the keys of the previous phase are to be forgotten: at most three times the PTO after the first packet with
     /// the new keys (RFC 9001 §6.5).
     pub fn retire_previous_at(&mut self, at: Instant) {
         self.one_rtt.retire_previous_at(at);
     }
 
-    /// When [`on_timeout`](Self::on_timeout) is due.
+    /// Time at which [`on_timeout`](Self::on_timeout) is due.
     pub fn deadline(&self) -> Option<Instant> {
         self.one_rtt.retire_at()
     }
@@ -440,12 +440,12 @@ impl Keys {
         self.one_rtt.on_timeout(now);
     }
 
-    /// How often the keys were updated, by either side.
+    /// Number of times the keys were updated, by either side.
     pub fn updates(&self) -> u64 {
         self.one_rtt.generation
     }
 
-    /// How many packets failed authentication.
+    /// Number of packets that failed authentication.
     pub fn forged(&self) -> u64 {
         self.forged
     }

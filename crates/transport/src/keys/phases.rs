@@ -14,7 +14,7 @@ use crate::PathId;
 use crate::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret};
 use crate::tls::Direction;
 
-/// Which key opened a packet.
+/// The key that opened a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Used {
     Current,
@@ -92,7 +92,7 @@ pub(super) struct Phases {
     pub(super) confirmed: bool,
     /// An acknowledgement of a packet of the current phase was sent in the current phase.
     ack_sent: bool,
-    /// When a packet sealed in the current phase was first acknowledged.
+    /// Time at which a packet sealed in the current phase was first acknowledged.
     acked_at: Option<Instant>,
     retire_at: Option<Instant>,
     /// Path 0 is first and always there; other paths are few.
@@ -281,7 +281,7 @@ impl Phases {
         self.others.iter_mut().for_each(PathNumbers::begin_phase);
     }
 
-    /// Whether the data of packets may lie elsewhere: see [`PacketKey::seals_from_elsewhere`](crate::crypto::PacketKey).
+    /// Returns whether the data of packets may lie elsewhere: see [`PacketKey::seals_from_elsewhere`](crate::crypto::PacketKey).
     #[inline]
     pub(super) fn seals_from_elsewhere(&self) -> bool {
         self.sealing.as_ref().is_some_and(|sealing| sealing.keys.packet.seals_from_elsewhere())

@@ -1,4 +1,4 @@
-//! How much may go to an address that has not been proven to belong to the peer.
+//! Amplification limit of an address that is not validated.
 
 /// Owns the account of bytes of one path.
 ///
@@ -39,7 +39,7 @@ impl AmplificationLimit {
         self.validated
     }
 
-    /// How many bytes may leave.
+    /// Number of bytes that may leave.
     // RFC 9000 §8 MUST-1, RFC 9000 §8.1 MUST NOT-1, RFC 9000 §14.1 MUST-4: at most three times what was received
     // before the address is validated.
     pub(crate) fn budget(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use units::{Duration, Instant};
 
-/// How often a challenge is repeated before the path is given up by its timer; each repeat has fresh data.
+/// Number of times a challenge is repeated before the path is given up by its timer; each repeat has fresh data.
 const OUTSTANDING_LIMIT: usize = 4;
 /// Challenges of the peer on one path that wait for their answers. A peer needs one; beyond this the oldest is forgotten, so
 /// that a flood costs its sender the answers and not us memory.
@@ -28,12 +28,12 @@ pub(crate) struct Challenge {
     /// What was sent, and whether in a datagram of full size.
     outstanding: Vec<([u8; 8], bool)>,
     to_send: Option<[u8; 8]>,
-    /// When the path is given up.
+    /// Time at which the path is given up.
     deadline: Option<Instant>,
-    /// When the challenge is sent again.
+    /// Time at which the challenge is sent again.
     repeat: Option<(Instant, Duration)>,
     responses: VecDeque<[u8; 8]>,
-    /// How often the peer has challenged us.
+    /// Number of times the peer has challenged us.
     pub(crate) asked: u64,
 }
 
@@ -96,7 +96,7 @@ impl Challenge {
         Some(data)
     }
 
-    /// When something has to happen: a repeat or the end.
+    /// Time of the next repeat, or of the end.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match (self.deadline, self.repeat) {
             (Some(deadline), Some((repeat, _))) => Some(deadline.min(repeat)),

@@ -1,4 +1,4 @@
-//! Whether packets of a path are marked as ECN-capable (RFC 9000 §13.4.2).
+//! ECN marking of the packets of a path (RFC 9000 §13.4.2).
 
 /// Timeouts without any sign of life from a marked packet, after which the marks are suspected.
 const PATIENCE: u8 = 2;
@@ -19,7 +19,7 @@ impl EcnMarks {
         if wanted { Self::Testing { timeouts: 0 } } else { Self::Off }
     }
 
-    /// Whether the next packet is marked.
+    /// Returns whether the next packet is marked.
     #[inline]
     pub(crate) fn mark(self) -> bool {
         self != Self::Off

@@ -7,6 +7,7 @@ mod amplification;
 mod challenge;
 mod ecn;
 mod mtu;
+mod paths;
 mod spin;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,19 +18,17 @@ pub(crate) use amplification::AmplificationLimit;
 pub(crate) use challenge::{Challenge, Outcome};
 pub(crate) use ecn::EcnMarks;
 pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
+pub(crate) use paths::{ArrivalPath, Paths};
 pub(crate) use spin::Spin;
 
-use crate::{
-    recovery::{Paths, Recovery},
-    sent::PathIndex,
-};
+use crate::recovery::Recovery;
 
 /// Owns the state of one path.
 pub(crate) struct Path {
     pub(crate) remote: SocketAddr,
     /// The address of ours that the peer sends to, when the socket can tell.
     pub(crate) local: Option<IpAddr>,
-    /// How much may be sent before the address is validated.
+    /// Amplification limit until the address is validated.
     pub(crate) amplification: AmplificationLimit,
     /// Proof that the peer receives at this address.
     pub(crate) challenge: Challenge,
@@ -48,35 +47,6 @@ pub(crate) struct Path {
     pub(crate) spin: Spin,
 }
 
-/// The paths of a connection, as recovery finds them. Their places are the indices that ledgers name.
-pub(crate) struct PathList(pub(crate) Vec<Path>);
-
-impl Paths for PathList {
-    #[inline]
-    fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
-        self.0.get_mut(usize::from(path)).map(|p| &mut p.recovery)
-    }
-
-    fn count(&self) -> PathIndex {
-        PathIndex::try_from(self.0.len()).expect("a connection has few paths")
-    }
-}
-
-impl std::ops::Index<usize> for PathList {
-    type Output = Path;
-    #[inline]
-    fn index(&self, place: usize) -> &Path {
-        &self.0[place]
-    }
-}
-
-impl std::ops::IndexMut<usize> for PathList {
-    #[inline]
-    fn index_mut(&mut self, place: usize) -> &mut Path {
-        &mut self.0[place]
-    }
-}
-
 impl Path {
     pub(crate) fn new(
         remote: SocketAddr,
@@ -92,13 +62,13 @@ impl Path {
         Self { remote, local, amplification, challenge, proven, destined, recovery, mtu, discovery, marks, spin }
     }
 
-    /// Whether a datagram between these addresses is on this path for sure.
+    /// Returns whether a datagram between these addresses is on this path for sure.
     #[inline]
     pub(crate) fn is(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
         self.remote == remote && self.local == local
     }
 
-    /// Whether it may be: where a socket or the application did not name the address of this end, any will do.
+    /// Returns whether it may be: where a socket or the application did not name the address of this end, any will do.
     #[inline]
     pub(crate) fn may_be(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
         self.remote == remote && (self.local == local || self.local.is_none() || local.is_none())

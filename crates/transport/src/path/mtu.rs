@@ -1,4 +1,4 @@
-//! How large the datagrams of a path may be: discovery by probes (RFC 8899, RFC 9000 §14.3).
+//! Discovery of the largest datagram size of a path, by probes (RFC 8899, RFC 9000 §14.3).
 //!
 //! A path begins with a size that is trusted without proof. Once so many full datagrams have left that a larger size pays
 //! off, probes look for the largest that arrives: the upper bound first, because it is most often right, then by halving
@@ -48,7 +48,7 @@ pub(crate) struct MtuDiscovery {
     interval: Duration,
     /// Full datagrams since the present phase began.
     full: u32,
-    /// How often a size that had arrived stopped to.
+    /// Number of times a size that had arrived stopped arriving.
     black_holes: u32,
 }
 

@@ -3,12 +3,11 @@
 use units::{Duration, Instant};
 use wire::Ack;
 
-use super::ecn::EcnFeedback;
 use super::loss::detect_losses;
 use super::{Cause, Fates, Paths, Progress, Recovery, SpaceId};
 use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
 use crate::error::TransportError;
-use crate::sent::{Entry, Found, LatePacket, Ledger, PathIndex, Verdict};
+use crate::sent::{EcnFeedback, Entry, Found, LatePacket, Ledger, PathIndex, Verdict};
 
 /// What an acknowledgement or a timeout brought, over all paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -253,7 +252,7 @@ impl Recovery {
         random
     }
 
-    /// When the controller has just reacted to congestion, one packet may leave at once.
+    /// Lets one packet leave at once when the controller has just reacted to congestion.
     fn note_new_episode(&mut self, now: Instant, batch: &Batch) {
         if self.controller.recovery_started_at() == Some(now) && batch.recovery_started_at != Some(now) {
             self.one_packet_more = true;
@@ -280,7 +279,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     out: &mut impl Fates,
 ) -> Result<AckOutcome, TransportError> {
     let mut outcome = AckOutcome::default();
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         if let Some(recovery) = paths.recovery(path) {
             recovery.begin_batch();
         }
@@ -305,7 +304,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     })?;
 
     let (mut ecn_path, mut marked) = (None, 0);
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.packets > 0) else { continue };
         recovery.sample_rtt(ack, space, now, ack_delay, progress);
         recovery.look_for_congestion(now);
@@ -325,7 +324,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     if outcome.spurious_packets > 0 || paths_acked(paths) {
         detect_losses(ledger, paths, space, now, &mut outcome, out);
     }
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         let Some(recovery) = paths.recovery(path) else { continue };
         if recovery.batch.packets > 0 {
             // RFC 9002 §6.2.1: an acknowledgement ends the backoff, except at a client that cannot know yet whether the
@@ -344,7 +343,7 @@ pub fn on_ack_received<P: Paths + ?Sized>(
     Ok(outcome)
 }
 
-/// Whether any path had a packet newly acknowledged.
+/// Returns whether any path had a packet newly acknowledged.
 fn paths_acked<P: Paths + ?Sized>(paths: &mut P) -> bool {
-    (0..paths.count()).any(|path| paths.recovery(path).is_some_and(|recovery| recovery.batch.packets > 0))
+    PathIndex::all(paths.count()).any(|path| paths.recovery(path).is_some_and(|recovery| recovery.batch.packets > 0))
 }

@@ -23,7 +23,7 @@ pub(super) struct BlackHole {
     packets: u32,
     /// Separate losses: of packets that left after the loss before was noticed.
     episodes: u32,
-    /// When the last of them was noticed.
+    /// Time at which the last of them was noticed.
     noticed_at: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ impl BlackHole {
         }
     }
 
-    /// Whether large packets vanish. Asked once per answer: `true` begins a new account.
+    /// Returns whether large packets vanish. Asked once per answer: `true` begins a new account.
     #[inline]
     pub(super) fn take(&mut self) -> bool {
         if self.episodes < FEW_EPISODES {

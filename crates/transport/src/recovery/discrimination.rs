@@ -76,7 +76,7 @@ const QUEUE_MOST: Duration = Duration::from_millis(15);
 #[derive(Clone, Debug)]
 pub struct Discrimination {
     tolerance: LossTolerance,
-    /// How long packets waited, from the last samples of the RTT.
+    /// Time for which packets waited, from the last samples of the RTT.
     waits: [Duration; SAMPLES],
     next: usize,
     /// Share of packets lost.
@@ -120,7 +120,7 @@ impl Discrimination {
         self.marked_at = Some(now);
     }
 
-    /// How long packets wait at least.
+    /// Time for which packets wait at least.
     pub fn wait(&self) -> Duration {
         self.waits.into_iter().min().unwrap_or_default()
     }

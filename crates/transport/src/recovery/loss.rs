@@ -4,11 +4,10 @@
 use units::Instant;
 
 use super::ack::AckOutcome;
-use super::ecn::EcnFeedback;
 use super::reordering::lost_at;
 use super::{Fates, Paths, Recovery, SpaceId};
 use crate::congestion::LostPacket;
-use crate::sent::{Entry, Ledger, PathIndex, SentFrame, Verdict};
+use crate::sent::{EcnFeedback, Entry, Ledger, PathIndex, SentFrame, Verdict};
 
 /// RFC 9002 §7.6.1 RECOMMENDED-1: losses over so many probe timeouts are persistent congestion.
 const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
@@ -145,7 +144,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
     out: &mut impl Fates,
 ) {
     let mut memory = now;
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         if let Some(recovery) = paths.recovery(path) {
             recovery.spaces[space.index()].loss_time = None;
             memory = memory.min(now.saturating_sub(recovery.pto() * LATE_MEMORY_PTOS));
@@ -257,7 +256,7 @@ pub fn discard_space<P: Paths + ?Sized>(
             recovery.controller.on_discarded(now, bytes, recovery.bytes_in_flight);
         }
     });
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         if let Some(recovery) = paths.recovery(path) {
             // RFC 9002 §6.2.2 MUST-1: discarding keys is progress: timers and backoff start anew.
             let state = &mut recovery.spaces[space.index()];
@@ -271,7 +270,7 @@ pub fn discard_space<P: Paths + ?Sized>(
 }
 
 fn begin<P: Paths + ?Sized>(paths: &mut P) {
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         if let Some(recovery) = paths.recovery(path) {
             recovery.begin_batch();
         }
@@ -279,7 +278,7 @@ fn begin<P: Paths + ?Sized>(paths: &mut P) {
 }
 
 fn end<P: Paths + ?Sized>(ledger: &mut Ledger, paths: &mut P, now: Instant, outcome: &mut AckOutcome) {
-    for path in 0..paths.count() {
+    for path in PathIndex::all(paths.count()) {
         if let Some(recovery) = paths.recovery(path).filter(|recovery| recovery.batch.lost_packets > 0) {
             recovery.end_batch(now, EcnFeedback::None, ledger, outcome);
         }

@@ -11,7 +11,6 @@
 mod ack;
 mod black_hole;
 mod discrimination;
-pub(crate) mod ecn;
 mod loss;
 mod one_way;
 mod reordering;
@@ -24,7 +23,6 @@ use units::{Bitrate, Duration, Instant, Seed};
 
 pub use ack::{AckOutcome, on_ack_received};
 pub use discrimination::{Cause, Discrimination, LossTolerance, ToleranceOutOfRange};
-pub use ecn::EcnFeedback;
 pub use loss::{LossTrigger, abandon_path, discard_space, on_loss_timer, on_recovered};
 pub use one_way::{OneWay, Way};
 pub use reordering::Reordering;
@@ -36,29 +34,8 @@ use crate::congestion::{
     Algorithm, AutoRules, Bbr, Controller, Cubic, NewReno, Parameters, RateEstimator, SentSample, Snapshot,
 };
 use crate::pacing::Pacer;
+pub use crate::sent::{EcnFeedback, SpaceId};
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
-
-/// A packet number space (RFC 9000 §12.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SpaceId {
-    /// Initial packets.
-    Initial,
-    /// Handshake packets.
-    Handshake,
-    /// 0-RTT and 1-RTT packets.
-    Data,
-}
-
-impl SpaceId {
-    /// All of them, in the order in which they come into use.
-    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
-
-    /// Place in an array of all spaces.
-    #[inline]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-}
 
 /// Where the functions find the recovery of the path that a packet names.
 pub trait Paths {
@@ -66,7 +43,7 @@ pub trait Paths {
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery>;
 
     /// One more than the highest index in use, at most 64.
-    fn count(&self) -> PathIndex;
+    fn count(&self) -> usize;
 }
 
 /// Hears what acknowledgements and timeouts decide. A function that takes the fate of each frame is one.
@@ -88,10 +65,10 @@ impl<F: FnMut(Verdict, SentFrame)> Fates for F {
 impl Paths for Recovery {
     #[inline]
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
-        (path == 0).then_some(self)
+        (path == PathIndex::FIRST).then_some(self)
     }
 
-    fn count(&self) -> PathIndex {
+    fn count(&self) -> usize {
         1
     }
 }
@@ -99,11 +76,11 @@ impl Paths for Recovery {
 impl Paths for [Recovery] {
     #[inline]
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery> {
-        self.get_mut(usize::from(path))
+        self.get_mut(path.get())
     }
 
-    fn count(&self) -> PathIndex {
-        PathIndex::try_from(self.len()).expect("a connection has few paths")
+    fn count(&self) -> usize {
+        self.len()
     }
 }
 
@@ -144,9 +121,9 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default)]
 struct PathSpace {
     largest_acked: Option<u64>,
-    /// When the packet acknowledged last (by departure) left.
+    /// Time at which the packet acknowledged last (by departure) left.
     last_acked_sent_at: Option<Instant>,
-    /// When the next packet counts as lost by time.
+    /// Time at which the next packet counts as lost by time.
     loss_time: Option<Instant>,
     last_eliciting_at: Instant,
     eliciting_in_flight: u64,
@@ -179,7 +156,7 @@ pub struct Recovery {
     pto_count: u32,
     /// The peer's, of 1-RTT packets.
     max_ack_delay: Duration,
-    /// When something last happened from which the anti-deadlock timer counts.
+    /// Time at which something last happened from which the anti-deadlock timer counts.
     last_event_at: Instant,
     /// Until this much is delivered, acknowledgements come from a flight in which the window held data back.
     limited_until: u64,
@@ -278,7 +255,7 @@ impl Recovery {
         }
     }
 
-    /// When pacing will let something leave; `None` when it does at `now`, or when the window is full.
+    /// Time at which pacing will let something leave; `None` when it does at `now`, or when the window is full.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
         let room = self.window.saturating_sub(self.bytes_in_flight);
         if room < u64::from(self.mtu) { None } else { self.pacer.next_release(now, u64::MAX) }
@@ -342,7 +319,7 @@ impl Recovery {
         self.update_outputs(now);
     }
 
-    /// Whether packets above the base size have come to be lost (RFC 8899 §4.3). To be asked after losses; it is told once.
+    /// Returns whether packets above the base size have come to be lost (RFC 8899 §4.3). To be asked after losses; it is told once.
     #[inline]
     pub fn take_black_hole(&mut self) -> bool {
         self.black_hole.take()

@@ -77,7 +77,7 @@ impl Reordering {
     }
 }
 
-/// When a packet that left at `sent_at` counts as lost by time.
+/// Time at which a packet that left at `sent_at` counts as lost by time.
 #[inline]
 pub(super) fn lost_at(sent_at: Instant, threshold: Duration) -> Instant {
     sent_at + threshold

@@ -116,7 +116,7 @@ impl Rtt {
         self.first_sample_at.map(|_| Duration::from_nanos(self.min))
     }
 
-    /// When the first sample was taken.
+    /// Time at which the first sample was taken.
     #[inline]
     pub fn first_sample_at(&self) -> Option<Instant> {
         self.first_sample_at

@@ -1,7 +1,10 @@
 //! Recovery as a whole: packets go out, acknowledgements come back, time passes.
 
 mod against_model;
+mod memory;
+mod persistent;
 mod throughput;
+mod window;
 
 use units::{Duration, Instant, Seed};
 use wire::{Ack, EcnCounts, Frame, Frames, Writer};
@@ -35,7 +38,7 @@ impl Path {
         Self {
             recovery: Recovery::new(&config, SIZE, Seed::from_number(1), Instant::ZERO),
             ledger: Ledger::new(),
-            space: SpaceId::Data,
+            space: SpaceId::DATA,
             progress: Progress::CONFIRMED,
             verdicts: Vec::new(),
         }
@@ -133,11 +136,11 @@ fn an_entry_is_one_cache_line() {
 fn acknowledged_packets_leave_the_flight() {
     let mut path = Path::reno();
     path.send_many(0, 3);
-    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::Data)), (3600, 3));
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::DATA)), (3600, 3));
     let outcome = path.ack(40, &[0, 2]);
     assert_eq!((outcome.acked_packets, outcome.acked_bytes, outcome.largest_newly_acked), (2, 2400, Some(2)));
-    assert_eq!(outcome.rtt, Some((0, 40 * MS)));
-    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::Data)), (1200, 1));
+    assert_eq!(outcome.rtt, Some((PathIndex::FIRST, 40 * MS)));
+    assert_eq!((path.recovery.bytes_in_flight(), path.recovery.ack_eliciting_in_flight(SpaceId::DATA)), (1200, 1));
     assert_eq!(path.with(Verdict::Acked), [2, 0]);
     // The same again is no news.
     assert_eq!(path.ack(50, &[0, 2]), AckOutcome::default());
@@ -285,50 +288,6 @@ fn client_keeps_the_server_from_a_deadlock() {
     assert_eq!(path.deadline(), None);
 }
 
-/// The example of RFC 9002 §7.6.3, where a probe timeout is 2 s: packets 1 to 7 are lost over 6.5 s, except those of which
-/// the last acknowledgement speaks.
-fn persistent(acked: &[u64]) -> (Path, AckOutcome) {
-    let mut path = Path::reno();
-    path.recovery.set_max_ack_delay(Duration::from_millis(1400));
-    // A first sample of 200 ms: 200 + 400 + 1400 ms.
-    path.send(1000);
-    path.ack(1200, &[0]);
-    assert_eq!(path.recovery.pto(), 2000 * MS);
-    for millis in [1500, 2000, 3000, 4000, 5000, 6000, 8000, 12_000] {
-        path.send(millis);
-    }
-    let outcome = path.ack(12_200, acked);
-    (path, outcome)
-}
-
-// RFC 9002 §5.2 SHOULD-1; RFC 9002 §7.6.1 RECOMMENDED-1; RFC 9002 §7.6.2 MUST-2
-#[test]
-fn persistent_congestion() {
-    let (path, outcome) = persistent(&[8]);
-    assert_eq!(path.with(Verdict::Lost), [1, 2, 3, 4, 5, 6, 7]);
-    assert!(outcome.persistent_congestion);
-    assert_eq!(path.recovery.window(), 2 * u64::from(SIZE));
-    assert_eq!(path.recovery.rtt().min(), Some(200 * MS));
-}
-
-#[test]
-fn an_acknowledgement_in_between_is_no_persistent_congestion() {
-    let (path, outcome) = persistent(&[4, 8]);
-    assert_eq!(path.with(Verdict::Lost), [1, 2, 3, 5, 6, 7]);
-    assert!(!outcome.persistent_congestion);
-}
-
-// RFC 9002 §7.6.2 SHOULD NOT-1
-#[test]
-fn persistent_congestion_needs_an_rtt_sample_before() {
-    let mut path = Path::reno();
-    for second in 0..8 {
-        path.send(second * 1000);
-    }
-    let outcome = path.ack(8100, &[7]);
-    assert_eq!((outcome.lost_packets, outcome.persistent_congestion), (7, false));
-}
-
 #[test]
 fn spurious_loss_is_noticed_undone_and_learnt_from() {
     for algorithm in LOSS_BASED {
@@ -397,10 +356,10 @@ fn a_lost_mtu_probe_is_no_congestion() {
     path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(0), 1452) });
     path.send_many(0, 3);
     let outcome = path.ack(40, &[1, 2, 3]);
-    assert_eq!((outcome.mtu_probe_lost, outcome.lost_packets), (Some((0, 1452)), 0));
+    assert_eq!((outcome.mtu_probe_lost, outcome.lost_packets), (Some((PathIndex::FIRST, 1452)), 0));
     assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (0, 12_000));
     path.send_packet(SentPacket { mtu_probe: true, ..SentPacket::new(at(50), 1400) });
-    assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some((0, 1400)));
+    assert_eq!(path.ack(90, &[4]).mtu_probe_acked, Some((PathIndex::FIRST, 1400)));
 }
 
 // RFC 9000 §19.3 SHOULD-1; RFC 9002 §7.3.1 MUST-1
@@ -426,9 +385,9 @@ fn recovered_packets_count_as_lost_for_the_controller_only() {
     path.send_many(0, 3);
     let verdicts = &mut path.verdicts;
     let mut out = |verdict: Verdict, frame: SentFrame| verdicts.push((verdict, number(frame)));
-    let outcome = on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(40), &mut out);
+    let outcome = on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::DATA, 1, at(40), &mut out);
     assert_eq!(outcome.map(|outcome| outcome.lost_packets), Some(1));
-    assert_eq!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::Data, 1, at(41), &mut out), None);
+    assert_eq!(on_recovered(&mut path.ledger, &mut path.recovery, SpaceId::DATA, 1, at(41), &mut out), None);
     assert_eq!(path.verdicts, [(Verdict::Recovered, 1)]);
     assert_eq!((path.recovery.bytes_in_flight(), path.recovery.window()), (2400, 6000));
     path.ack(50, &[0, 2]);
@@ -446,71 +405,6 @@ fn payloads_stay_while_they_may_be_needed() {
     assert_eq!((path.ledger.payload(0), path.ledger.payload(1).map(|kept| kept[0])), (None, Some(1)));
 }
 
-// RFC 9002 §7 MUST NOT-1; RFC 9221 §5.4 MUST-1
-#[test]
-fn the_window_is_enforced_and_one_packet_starts_the_repair() {
-    let mut path = Path::reno();
-    assert_eq!(path.recovery.allowance(at(0), u64::MAX), Allowance::Bytes(12_000));
-    path.send_many(0, 10);
-    assert_eq!(path.recovery.allowance(at(0), 1), Allowance::WindowFull);
-    path.ack(40, &[3]);
-    // Halved to 6000 with 8 packets in flight; RFC 9002 §7.3.2 lets one more go.
-    assert_eq!(path.recovery.bytes_in_flight(), 8 * 1200);
-    assert_eq!(path.recovery.allowance(at(40), u64::MAX), Allowance::Bytes(1200));
-    path.send(40);
-    assert_eq!(path.recovery.allowance(at(40), u64::MAX), Allowance::WindowFull);
-}
-
-// RFC 9002 §7.8 SHOULD NOT-1
-#[test]
-fn a_window_that_is_not_used_does_not_grow() {
-    let mut path = Path::reno();
-    let mut millis = 0;
-    for round in 0..5 {
-        path.send_many(millis, 5);
-        millis += 50;
-        let first = round * 5;
-        path.ack(millis, &(first..first + 5).collect::<Vec<_>>());
-    }
-    assert_eq!(path.recovery.window(), 12_000);
-    // A response that fills the window once doubles it, even though the connection was idle before.
-    path.send_many(millis, 10);
-    assert_eq!(path.recovery.allowance(at(millis), u64::MAX), Allowance::WindowFull);
-    for pn in 25..35 {
-        path.ack(millis + 50, &(0..=pn).collect::<Vec<_>>());
-    }
-    assert_eq!(path.recovery.window(), 24_000);
-}
-
-// RFC 9002 §7.7 SHOULD-1; RFC 9002 §7.8 SHOULD NOT-2
-#[test]
-fn pacing_spreads_what_exceeds_a_burst() {
-    let mut path = Path::reno();
-    path.send_many(0, 10);
-    path.ack(50, &(0..10).collect::<Vec<_>>());
-    // Twice 24,000 bytes over 50 ms.
-    assert_eq!(path.recovery.pacing_rate(), Some(Bitrate::from_bps(2 * 24_000 * 8 * 20)));
-    path.send_many(50, 10);
-    let Allowance::PacedUntil(release) = path.recovery.allowance(at(50), u64::MAX) else { panic!("not paced") };
-    assert_eq!(release, at(50) + Duration::from_micros(2500), "two packets at 960 bytes per millisecond");
-    // A window that pacing kept from being used grows all the same.
-    path.ack(100, &(0..20).collect::<Vec<_>>());
-    assert_eq!(path.recovery.window(), 36_000);
-}
-
-#[test]
-fn data_that_runs_out_after_pacing_does_not_open_the_window() {
-    let mut path = Path::reno();
-    path.send_many(0, 10);
-    path.ack(50, &(0..10).collect::<Vec<_>>());
-    path.send_many(50, 10);
-    assert!(matches!(path.recovery.allowance(at(50), u64::MAX), Allowance::PacedUntil(_)));
-    path.send(53);
-    path.recovery.on_app_limited(at(53));
-    path.ack(103, &(0..21).collect::<Vec<_>>());
-    assert_eq!(path.recovery.window(), 24_000);
-}
-
 #[test]
 fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
     let mut path = Path::reno();
@@ -523,30 +417,6 @@ fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
     };
     path.send(7);
     assert_eq!(path.deadline(), Some((at(7 + 999), Reason::AntiDeadlock)));
-}
-
-// RFC 9002 §7.2 SHOULD-2
-#[test]
-fn the_initial_window_follows_the_datagram_size() {
-    for algorithm in Algorithm::ALL {
-        let mut path = Path::new(algorithm);
-        path.recovery.set_mtu(at(0), 1452);
-        assert_eq!(path.recovery.window(), 14_520);
-        path.send_many(0, 12);
-        path.ack(50, &(0..12).collect::<Vec<_>>());
-        let window = path.recovery.window();
-        path.recovery.set_mtu(at(51), 9000);
-        assert_eq!(path.recovery.window(), window);
-    }
-}
-
-#[test]
-fn short_paths_are_not_paced() {
-    let mut path = Path::reno();
-    path.send_many(0, 10);
-    path.try_ack(Instant::from_micros(200), &(0..10).collect::<Vec<_>>(), None).unwrap();
-    assert_eq!(path.recovery.pacing_rate(), None);
-    assert_eq!(path.recovery.allowance(Instant::from_micros(200), u64::MAX), Allowance::Bytes(24_000));
 }
 
 #[test]
@@ -576,21 +446,21 @@ fn paths_are_judged_apart() {
     let mut recoveries =
         [0, 1].map(|path| Recovery::new(&Config::default(), SIZE, Seed::from_number(path), Instant::ZERO));
     let mut ledger = Ledger::new();
-    for pn in 0..8_u8 {
-        let path = pn / 4;
+    for pn in 0..8 {
+        let path = PathIndex::new(pn / 4);
         let packet = SentPacket { path, ..SentPacket::new(at(0), SIZE) };
-        recoveries[usize::from(path)].on_packet_sent(&mut ledger, SpaceId::Data, &packet);
+        recoveries[path.get()].on_packet_sent(&mut ledger, SpaceId::DATA, &packet);
     }
     let mut buffer = [0; 64];
     let mut acknowledge = |ledger: &mut Ledger, recoveries: &mut [Recovery], millis, pns: &[u64]| {
         let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, pns, None)).next() else { panic!() };
         let none = &mut |_: Verdict, _: SentFrame| {};
         let zero = Duration::ZERO;
-        on_ack_received(ledger, recoveries, SpaceId::Data, &ack, at(millis), zero, &Progress::CONFIRMED, none).unwrap()
+        on_ack_received(ledger, recoveries, SpaceId::DATA, &ack, at(millis), zero, &Progress::CONFIRMED, none).unwrap()
     };
     // The second path is faster: its acknowledgement says nothing about the first.
     let outcome = acknowledge(&mut ledger, &mut recoveries, 10, &[7]);
-    assert_eq!((outcome.lost_packets, outcome.rtt), (1, Some((1, 10 * MS))));
+    assert_eq!((outcome.lost_packets, outcome.rtt), (1, Some((PathIndex::new(1), 10 * MS))));
     assert_eq!(recoveries.each_ref().map(Recovery::bytes_in_flight), [4800, 2400]);
     assert_eq!(recoveries.each_ref().map(Recovery::window), [12_000, 8400]);
     assert_eq!(recoveries[0].rtt().min(), None);
@@ -598,73 +468,6 @@ fn paths_are_judged_apart() {
     assert_eq!(recoveries[0].bytes_in_flight(), 0);
     assert_eq!(outcome.lost_packets, 2, "those of the second path, by time");
     assert_eq!(ledger.next_pn(), 8);
-}
-
-/// Work is proportional to what is newly acknowledged, however much an ACK frame repeats.
-#[test]
-fn repeated_ranges_cost_nothing() {
-    let mut path = Path::reno();
-    let mut acked: Vec<u64> = Vec::new();
-    for round in 0..200 {
-        // In each round every other packet arrives; the rest is lost.
-        for pn in round * 6..round * 6 + 6 {
-            path.send(round * 1000);
-            if pn % 2 == 1 {
-                acked.push(pn);
-            }
-        }
-        path.ack(round * 1000 + 10, &acked[acked.len().saturating_sub(64)..]);
-    }
-    // Time enough that the losses are final.
-    let next = path.send(900_000);
-    path.ack(900_010, &[next]);
-    let next = path.send(900_020);
-    acked.push(next);
-    path.ledger.steps = 0;
-    path.ack(900_030, &acked[acked.len() - 64..]);
-    assert!(path.ledger.steps <= 4, "{} steps for one packet", path.ledger.steps);
-    path.ledger.steps = 0;
-    path.ack(900_031, &acked[acked.len() - 64..]);
-    assert!(path.ledger.steps <= 4, "{} steps for nothing", path.ledger.steps);
-}
-
-#[test]
-fn an_idle_connection_holds_little() {
-    let mut path = Path::new(Algorithm::Cubic);
-    let mut acks = crate::acks::AckState::new(crate::acks::AckPolicy::default());
-    for pn in 0..5000 {
-        path.send(pn / 100);
-        acks.on_packet(pn * 2, at(0), true, None);
-    }
-    path.ack(60, &(0..5000).filter(|pn| pn % 50 != 7).collect::<Vec<_>>());
-    path.loss_timer(at(2000));
-    path.ledger.shrink();
-    acks.on_ack_acked(10_000);
-    acks.shrink();
-    let held = path.ledger.memory() + acks.memory() + size_of::<Ledger>() + size_of_val(&acks);
-    assert!(held < 2048, "{held} bytes");
-}
-
-#[test]
-fn acknowledgements_alone_are_not_hoarded() {
-    let mut path = Path::reno();
-    for i in 0..10_000 {
-        path.ledger.record(SentFrame::Ack { largest: i });
-        let packet = SentPacket { ack_eliciting: false, in_flight: false, ..SentPacket::new(at(i), 40) };
-        path.recovery.on_packet_sent(&mut path.ledger, SpaceId::Data, &packet);
-    }
-    assert_eq!((path.recovery.bytes_in_flight(), path.ledger.since_ack_eliciting()), (0, 10_000));
-    assert!(path.ledger.memory() < 12_000, "{}", path.ledger.memory());
-    assert_eq!(path.deadline(), None);
-    // The old ones may still be acknowledged.
-    let mut buffer = [0; 64];
-    let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, &[5, 9999], None)).next() else { panic!() };
-    let mut seen = Vec::new();
-    let out = &mut |verdict: Verdict, frame: SentFrame| seen.push((verdict, frame));
-    let (zero, progress) = (Duration::ZERO, Progress::CONFIRMED);
-    on_ack_received(&mut path.ledger, &mut path.recovery, SpaceId::Data, &ack, at(10_000), zero, &progress, out)
-        .unwrap();
-    assert_eq!(seen[0], (Verdict::Acked, SentFrame::Ack { largest: 9999 }));
 }
 
 // RFC 9002 §6.2.1 MUST-2
@@ -698,7 +501,7 @@ fn the_peers_delay_is_held_to_its_promise_once_the_handshake_is_confirmed() {
         on_ack_received(
             &mut path.ledger,
             &mut path.recovery,
-            SpaceId::Data,
+            SpaceId::DATA,
             &ack,
             now,
             delay,

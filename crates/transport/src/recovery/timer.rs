@@ -7,7 +7,7 @@ use super::{Recovery, SpaceId};
 /// Exponents beyond this make no difference: the idle timeout comes first.
 const MAX_BACKOFF: u32 = 20;
 
-/// How far the handshake is, as far as probe timeouts depend on it.
+/// Progress of the handshake, as far as probe timeouts depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Handshake packets can be sent.
@@ -19,7 +19,7 @@ pub struct Progress {
     pub peer_validated_us: bool,
     /// We are a server that has used up what the address may be sent before it is validated.
     pub at_amplification_limit: bool,
-    /// How long the acknowledgement at hand waited here for its keys.
+    /// Time for which the acknowledgement at hand waited here for its keys.
     pub waited_for_keys: Duration,
 }
 
@@ -74,10 +74,10 @@ impl Recovery {
         for space in SpaceId::ALL {
             let state = &self.spaces[space.index()];
             // RFC 9002 §6.2.1 MUST NOT-1: none for application data until the handshake is confirmed.
-            if state.eliciting_in_flight == 0 || (space == SpaceId::Data && !progress.confirmed) {
+            if state.eliciting_in_flight == 0 || (space == SpaceId::DATA && !progress.confirmed) {
                 continue;
             }
-            let delay = if space == SpaceId::Data { self.max_ack_delay } else { Duration::ZERO };
+            let delay = if space == SpaceId::DATA { self.max_ack_delay } else { Duration::ZERO };
             // RFC 9002 §6.2.1 SHOULD-1: the probe timeout starts anew when something ack-eliciting is sent or
             // acknowledged, or keys go
             let at = state.last_eliciting_at + (period + delay).saturating_mul(backoff);

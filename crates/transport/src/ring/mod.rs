@@ -61,11 +61,11 @@ impl Purpose {
 /// One secret of a ring. Times are seconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RingKey {
-    /// Its number, which goes out with everything that it seals. No two keys of a ring have the same.
+    /// Number of the key, which goes out with everything that it seals. No two keys of a ring have the same.
     pub id: u32,
     /// The secret.
     pub secret: [u8; 32],
-    /// It seals from here on. It opens before, too: the clocks of two machines differ.
+    /// Time from which the key seals. It opens before, too: the clocks of two machines differ.
     pub from: Option<u64>,
     /// From here on it neither seals nor opens.
     pub until: Option<u64>,
@@ -96,7 +96,7 @@ pub enum OpenError {
     /// The ring has no such key, or its time is over.
     #[error("the ring has no key {0}, or its time is over")]
     UnknownKey(u32),
-    /// It was not sealed with this key for this purpose.
+    /// Not sealed with this key for this purpose.
     #[error("it was not sealed with a key of the ring")]
     Forged,
 }
@@ -249,7 +249,7 @@ impl KeyRing {
         Ok(content)
     }
 
-    /// How long what is sealed now can be opened, in seconds; `None` when the key has no end.
+    /// Time for which what is sealed now can be opened, in seconds; `None` when the key has no end.
     pub(crate) fn seals_for(&self, now: u64) -> Option<u64> {
         newest(&self.derived(), now).key.until.map(|until| until.saturating_sub(now))
     }

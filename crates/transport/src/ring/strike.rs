@@ -16,9 +16,9 @@ pub type StrikeId = [u8; 16];
 /// What a register says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strike {
-    /// It was not known, and is from here on.
+    /// First use: known from here on.
     First,
-    /// It was used before.
+    /// Used before.
     Again,
     /// The register has no room: whether it was used before cannot be told.
     Full,
@@ -58,7 +58,7 @@ impl MemoryRegister {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).known.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Returns whether nothing is remembered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

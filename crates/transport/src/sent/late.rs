@@ -23,7 +23,7 @@ pub(crate) struct LatePacket {
     frames: u16,
     pub(crate) size: u16,
     pub(crate) path: PathIndex,
-    /// It has been acknowledged after all.
+    /// Acknowledged after all.
     resolved: bool,
     /// The peer has what it carried, as far as that can be rebuilt.
     recovered: bool,

@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use units::Instant;
 
+use super::ecn::EcnFeedbackState;
 use super::late::{LateLosses, LatePacket};
 use super::{Entry, PathIndex, SentFrame, SentPacket, State};
 use crate::congestion::rate::Snapshot;
 use crate::error::{Code, TransportError};
 use crate::range_set::RangeSet;
-use crate::recovery::ecn::EcnFeedbackState;
 
 /// Acknowledgement-only packets that are kept waiting for an acknowledgement at most. The peer need not acknowledge
 /// them, so without a limit an endpoint that only receives would remember all it ever sent.
@@ -123,7 +123,7 @@ impl Ledger {
         self.non_eliciting
     }
 
-    /// Whether a packet waits for its verdict.
+    /// Returns whether a packet waits for its verdict.
     #[inline]
     pub fn is_outstanding(&self, pn: u64) -> bool {
         self.outstanding.contains(pn)
@@ -252,7 +252,7 @@ impl Ledger {
         self.outstanding.next_from(pn)
     }
 
-    /// Whether all packets in the ring went over one path.
+    /// Returns whether all packets in the ring went over one path.
     #[inline]
     pub(crate) fn is_one_path(&self) -> bool {
         self.one_path_from <= self.base
@@ -265,7 +265,7 @@ impl Ledger {
         below(largest).saturating_sub(below(pn + 1)) as u64
     }
 
-    /// Whether a packet between these two, both excluded, was acknowledged.
+    /// Returns whether a packet between these two, both excluded, was acknowledged.
     pub(crate) fn acked_between(&self, lower: u64, upper: u64) -> bool {
         (lower + 1..upper).any(|pn| self.entry(pn).is_some_and(|entry| entry.state == State::Acked))
     }

@@ -236,7 +236,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether a stream's data is worth repair symbols, where the connection makes some; data that has not been sent obeys at once.
+    /// Returns whether a stream's data is worth repair symbols, where the connection makes some; data that has not been sent obeys at once.
     ///
     /// # Errors
     /// [`WriteError::Unknown`] when the stream has no sending part or is over.

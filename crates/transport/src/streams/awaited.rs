@@ -1,4 +1,4 @@
-//! Which data the peer still owes: what a silence is judged by.
+//! Data that the peer still owes, by which a silence is judged.
 
 use wire::Dir;
 

@@ -59,7 +59,7 @@ impl SendBuffer {
         self.end
     }
 
-    /// Whether every byte written was acknowledged.
+    /// Returns whether every byte written was acknowledged.
     #[inline]
     pub(super) fn is_all_acked(&self) -> bool {
         self.acked == self.end

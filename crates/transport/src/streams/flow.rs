@@ -54,7 +54,7 @@ impl Credit {
         raised
     }
 
-    /// Whether the peer has to be told that this limit blocks us: once per limit.
+    /// Returns whether the peer has to be told that this limit blocks us: once per limit.
     pub(super) fn report_blocked(&mut self) -> bool {
         let fresh = self.available() == 0 && self.blocked_at != Some(self.limit);
         if fresh {
@@ -139,7 +139,7 @@ impl ReceiveWindow {
         (self.consumed + self.window).min(wire::varint::MAX).max(self.announced)
     }
 
-    /// Whether any credit could be given.
+    /// Returns whether any credit could be given.
     pub(super) fn has_unannounced(&self) -> bool {
         self.next_limit() > self.announced
     }

@@ -1,4 +1,4 @@
-//! How many streams there may be (RFC 9000 §4.6): those we open, and those the peer opens.
+//! Limits on the number of streams (RFC 9000 §4.6): those we open, and those the peer opens.
 
 /// Streams of one direction that we open.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl LocalStreams {
         Some(index)
     }
 
-    /// Whether the peer has to be told that this limit blocks us: once per limit.
+    /// Returns whether the peer has to be told that this limit blocks us: once per limit.
     pub(super) fn report_blocked(&mut self) -> bool {
         self.wanted = true;
         let fresh = self.blocked_at != Some(self.max);
@@ -61,7 +61,7 @@ impl LocalStreams {
 /// Streams of one direction that the peer opens.
 #[derive(Debug)]
 pub(super) struct RemoteStreams {
-    /// How many may be open at the same time.
+    /// Number of streams that may be open at the same time.
     concurrent: u64,
     /// The limit the peer was told.
     announced: u64,
@@ -97,7 +97,7 @@ impl RemoteStreams {
         self.closed += 1;
     }
 
-    /// Whether the peer should be told a new limit: when that at least doubles the number of streams it can open.
+    /// Returns whether the peer should be told a new limit: when that at least doubles the number of streams it can open.
     ///
     /// With all streams short that is when half of them were used up. With most of them open for long, it is earlier, so that
     /// the few that remain are never all used up while one is free.
@@ -107,7 +107,7 @@ impl RemoteStreams {
         more > 0 && more >= self.announced - self.opened
     }
 
-    /// Whether the limit could be higher at all.
+    /// Returns whether the limit could be higher at all.
     pub(super) fn has_unannounced(&self) -> bool {
         self.next_limit() > self.announced
     }

@@ -66,7 +66,7 @@ use self::{
 pub(crate) use self::{awaited::Awaited, outgoing::Tail};
 use crate::error::{Code, TransportError};
 
-/// How much the streams of a connection may hold.
+/// Limits on what the streams of a connection may hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamsConfig {
@@ -343,7 +343,7 @@ impl Streams {
         }
     }
 
-    /// Whether data waits behind a limit of the peer.
+    /// Returns whether data waits behind a limit of the peer.
     pub fn is_blocked(&self) -> bool {
         self.schedule.has_new() && self.credit.available() == 0
             || self.slab.slots().any(|slot| self.slab[slot].send.is_blocked())
@@ -409,7 +409,7 @@ impl Streams {
         self.holdings.set_slack(bytes);
     }
 
-    /// Whether there is memory for receive windows that grow.
+    /// Returns whether there is memory for receive windows that grow.
     #[inline]
     pub(crate) fn permit_growth(&mut self, permitted: bool) {
         self.may_grow = permitted;
@@ -475,7 +475,7 @@ impl Streams {
         self.budget.held()
     }
 
-    /// Whether a bidirectional stream is not at its end. Walks over all streams.
+    /// Returns whether a bidirectional stream is not at its end. Walks over all streams.
     pub fn has_bidi(&self) -> bool {
         self.slab.slots().any(|slot| self.slab[slot].id.dir() == Dir::Bi)
     }

@@ -19,13 +19,13 @@ pub(crate) struct Tail {
 }
 
 impl Streams {
-    /// Whether any frame can be sent: control, lost data, or new data within the limits.
+    /// Returns whether any frame can be sent: control, lost data, or new data within the limits.
     #[inline]
     pub fn wants_to_send(&self) -> bool {
         self.pending != 0 || !self.control.is_empty() || self.schedule.has_repair() || self.wants_to_send_new()
     }
 
-    /// Whether stream data waits for nothing but permission to send packets.
+    /// Returns whether stream data waits for nothing but permission to send packets.
     #[inline]
     pub fn wants_to_send_data(&self) -> bool {
         self.schedule.has_repair() || self.wants_to_send_new()
@@ -64,7 +64,7 @@ impl Streams {
         self.slab[tail.slot].send.left_out(tail.offset, tail.len.into())
     }
 
-    /// Whether the data that is sent next must not be protected by forward error correction.
+    /// Returns whether the data that is sent next must not be protected by forward error correction.
     pub(crate) fn next_is_unprotected(&self) -> bool {
         let next = || self.schedule.pick(self.credit.available() > 0);
         self.some_unprotected && next().is_some_and(|(slot, _)| self.slab[slot].unprotected)

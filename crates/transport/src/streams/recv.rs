@@ -85,19 +85,19 @@ impl RecvPart {
         self.phase != Phase::Absent
     }
 
-    /// Whether nothing of this part has to be remembered any more.
+    /// Returns whether nothing of this part has to be remembered any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Absent | Phase::Over)
     }
 
-    /// Whether data that arrives is kept to be read.
+    /// Returns whether data that arrives is kept to be read.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Whether the peer can use more credit of the stream.
+    /// Returns whether the peer can use more credit of the stream.
     #[inline]
     pub(super) fn wants_credit(&self) -> bool {
         self.phase == Phase::Open && self.final_size.is_none()
@@ -113,7 +113,7 @@ impl RecvPart {
         Some(Outstanding { arrived: self.highest, certain, credit: self.highest < self.window.limit() })
     }
 
-    /// How the application reads.
+    /// Order in which the application reads.
     pub(super) fn order(&self) -> Order {
         if self.unordered { Order::Unordered } else { Order::Ordered }
     }
@@ -255,7 +255,7 @@ impl RecvPart {
         }
     }
 
-    /// Whether the application should be told that it can read; at most once until it has read everything.
+    /// Returns whether the application should be told that it can read; at most once until it has read everything.
     #[inline]
     pub(super) fn announce(&mut self) -> bool {
         if !self.armed {

@@ -1,4 +1,4 @@
-//! Which stream sends next (RFC 9218 §10).
+//! Scheduling of streams (RFC 9218 §10).
 //!
 //! By urgency first. Within one urgency, data that has to be sent again goes before new data (RFC 9000 §13.3); new data of
 //! non-incremental streams goes in the order of stream IDs, incremental streams take turns, and the two kinds take turns
@@ -68,13 +68,13 @@ impl Schedule {
         Self { levels: std::array::from_fn(|_| level()), repair: 0, new: 0 }
     }
 
-    /// Whether any stream has something to send that needs no credit of the connection.
+    /// Returns whether any stream has something to send that needs no credit of the connection.
     #[inline]
     pub(super) fn has_repair(&self) -> bool {
         self.repair != 0
     }
 
-    /// Whether any stream has new data that its own limit allows.
+    /// Returns whether any stream has new data that its own limit allows.
     #[inline]
     pub(super) fn has_new(&self) -> bool {
         self.new != 0

@@ -28,7 +28,7 @@ enum Phase {
 enum Fin {
     /// The application may write more.
     No,
-    /// It has to be sent, or sent again.
+    /// Waits to be sent, or to be sent again.
     Due,
     Sent,
     Acked,
@@ -85,12 +85,12 @@ impl SendPart {
         }
     }
 
-    /// Whether the stream has a sending part at all.
+    /// Returns whether the stream has a sending part at all.
     pub(super) fn exists(&self) -> bool {
         self.phase != Phase::Absent
     }
 
-    /// Whether nothing of this part has to be remembered any more.
+    /// Returns whether nothing of this part has to be remembered any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         match self.phase {
@@ -100,19 +100,19 @@ impl SendPart {
         }
     }
 
-    /// Whether the peer has been sent anything of the stream.
+    /// Returns whether the peer has been sent anything of the stream.
     pub(super) fn has_sent(&self) -> bool {
         self.credit.used > 0 || matches!(self.fin, Fin::Sent | Fin::Acked) || self.phase == Phase::Over
     }
 
-    /// Whether data can be written.
+    /// Returns whether data can be written.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         // RFC 9000 §4.5 MUST NOT-1: nothing is sent at or behind the end that was announced
         self.phase == Phase::Open && self.fin == Fin::No
     }
 
-    /// Whether data may still have to be sent.
+    /// Returns whether data may still have to be sent.
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
@@ -135,32 +135,32 @@ impl SendPart {
         if self.phase == Phase::Open { self.buffer.end() - self.credit.used } else { 0 }
     }
 
-    /// Whether there is something to send that needs no credit of the connection: lost data, or the end alone.
+    /// Returns whether there is something to send that needs no credit of the connection: lost data, or the end alone.
     #[inline]
     pub(super) fn has_repair(&self) -> bool {
         self.phase == Phase::Open
             && (!self.lost.is_empty() || self.fin == Fin::Due && self.credit.used == self.buffer.end())
     }
 
-    /// Whether there is data never sent that the stream's own limit allows.
+    /// Returns whether there is data never sent that the stream's own limit allows.
     #[inline]
     pub(super) fn has_new(&self) -> bool {
         self.unsent() > 0 && self.credit.available() > 0
     }
 
-    /// Whether new data can go on being sent, with nothing else to send before it.
+    /// Returns whether new data can go on being sent, with nothing else to send before it.
     #[inline]
     pub(super) fn goes_on(&self) -> bool {
         self.has_new() && self.lost.is_empty()
     }
 
-    /// Whether the peer has to be told that the stream's limit blocks us.
+    /// Returns whether the peer has to be told that the stream's limit blocks us.
     #[inline]
     pub(super) fn report_blocked(&mut self) -> bool {
         self.unsent() > 0 && self.credit.report_blocked()
     }
 
-    /// Whether data waits behind the stream's limit.
+    /// Returns whether data waits behind the stream's limit.
     pub(super) fn is_blocked(&self) -> bool {
         self.unsent() > 0 && self.credit.available() == 0
     }

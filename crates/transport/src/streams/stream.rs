@@ -8,7 +8,7 @@ use super::{
     slab::{LISTS, Link},
 };
 
-/// How a stream's data ranks against that of other streams (RFC 9218 §4).
+/// Priority of a stream's data (RFC 9218 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 goes first, 7 last. Data of a lower urgency is sent only when no other can be.
@@ -39,11 +39,11 @@ pub(super) mod pending {
 /// Whether the application waits for space in the send buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// It does not.
+    /// The application does not wait.
     Free,
     /// A write was refused or cut short; it will be told.
     Waiting,
-    /// It was told and has not written all it wanted yet.
+    /// The application was told and has not written all it wanted yet.
     Woken,
 }
 

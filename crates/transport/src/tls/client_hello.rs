@@ -18,7 +18,7 @@ const EXTENSION_EARLY_DATA: u16 = 42;
 const EXTENSION_QUIC_PARAMETERS: u16 = 57;
 const NAME_TYPE_HOST: u8 = 0;
 
-/// Whether `bytes` begin a message whose end is not among them. What is refused anyway counts as whole.
+/// Returns whether `bytes` begin a message whose end is not among them. What is refused anyway counts as whole.
 pub(crate) fn is_partial(bytes: &[u8]) -> bool {
     match bytes {
         [_, high, middle, low, body @ ..] => {

@@ -24,22 +24,12 @@ use crate::crypto::{CipherSuite, Secret};
 use crate::error::{Code, TransportError};
 
 /// An encryption level: which keys protect a packet (RFC 9001 §2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// Keys that follow from the first packet.
-    Initial,
-    /// Early data of a client that resumes a session. It carries no handshake bytes.
-    ZeroRtt,
-    /// Keys of the handshake.
-    Handshake,
-    /// Keys of the application's data.
-    OneRtt,
-}
+pub use wire::PacketKind as Level;
 
-/// Who seals with a secret, seen from this endpoint.
+/// The end that seals with a secret, seen from this endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// This endpoint seals its packets with it.
+    /// Secret of the packets of this endpoint.
     Local,
     /// The peer seals its packets with it.
     Remote,
@@ -81,7 +71,7 @@ pub enum TlsEvent {
     Secret {
         /// Never [`Level::Initial`], whose secrets do not come from TLS.
         level: Level,
-        /// Who uses it.
+        /// The end that uses it.
         direction: Direction,
         /// The suite it is meant for.
         suite: CipherSuite,
@@ -203,7 +193,7 @@ pub trait Session: Send {
     /// The level at which the peer's next handshake bytes are due.
     fn read_level(&self) -> Level;
 
-    /// Whether the peer's Finished message has been verified.
+    /// Returns whether the peer's Finished message has been verified.
     fn is_complete(&self) -> bool;
 
     /// The application protocol that was agreed.
@@ -218,7 +208,7 @@ pub trait Session: Send {
     /// What became of early data.
     fn early_data(&self) -> EarlyData;
 
-    /// Whether the handshake resumed an earlier session. Meaningful once it is complete; `false` from a backend that cannot
+    /// Returns whether the handshake resumed an earlier session. Meaningful once it is complete; `false` from a backend that cannot
     /// resume.
     fn is_resumed(&self) -> bool {
         false

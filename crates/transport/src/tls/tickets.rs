@@ -1,4 +1,4 @@
-//! Where a client keeps the tickets that servers gave it.
+//! Store of the tickets that servers gave a client.
 //!
 //! A ticket belongs to the TLS backend that received it; the store knows only for which server it is. rustls keeps parts of
 //! a session to itself, so its tickets live as long as the process; those of a backend that can say everything in bytes may

@@ -8,7 +8,7 @@ use super::timestamps::{self, ReceiveTimes, Times};
 use super::{FrameErrorKind, frame_type as t};
 use crate::{Reader, Truncated, Writer, varint};
 
-/// How many packets arrived with which ECN mark, from the start of the packet number space.
+/// Packets by ECN mark, from the start of the packet number space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EcnCounts {
     /// Marked ECT(0).
@@ -36,15 +36,15 @@ impl EcnCounts {
 pub struct Ack<'a> {
     /// The largest packet number acknowledged.
     pub largest: u64,
-    /// How long the sender held the acknowledgement back, before scaling by its `ack_delay_exponent`.
+    /// Time that the sender held the acknowledgement back, before scaling by its `ack_delay_exponent`.
     pub delay: u64,
     /// Counts of ECN marks, in a frame that has them.
     pub ecn: Option<EcnCounts>,
-    /// When packets arrived, in a frame that says so.
+    /// Time at which packets arrived, in a frame that says so.
     receive_times: Option<ReceiveTimes<'a>>,
     /// Packets acknowledged in a row below the largest.
     first_range: u64,
-    /// How many pairs of gap and length `more` holds.
+    /// Number of pairs of gap and length in `more`.
     more_count: u64,
     more: &'a [u8],
 }
@@ -96,7 +96,7 @@ impl<'a> Ack<'a> {
         usize::try_from(self.more_count).unwrap_or(usize::MAX).saturating_add(1)
     }
 
-    /// Whether the frame tells when packets arrived.
+    /// Returns whether the frame tells when packets arrived.
     #[inline]
     pub fn has_receive_times(&self) -> bool {
         self.receive_times.is_some()

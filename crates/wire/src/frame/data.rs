@@ -9,9 +9,9 @@ use crate::{Reader, StreamId, Writer, varint};
 pub struct StreamFrame<'a> {
     /// The stream.
     pub id: StreamId,
-    /// Where in the stream the bytes begin; `offset` plus their number is below 2^62.
+    /// Offset of the first byte; `offset` plus the length is below 2^62.
     pub offset: u64,
-    /// Whether the stream ends after them.
+    /// End of the stream after these bytes.
     pub fin: bool,
     /// The bytes; may be none.
     pub data: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> StreamFrame<'a> {
         }
     }
 
-    /// How many bytes of data fit into a frame with a length, at `offset` of stream `id`, when `space` bytes are left
+    /// Bytes of data that fit into a frame with a length, at `offset` of stream `id`, when `space` bytes are left
     /// in the packet. None when the header alone does not fit.
     #[inline]
     pub fn capacity(id: StreamId, offset: u64, space: usize) -> Option<usize> {

@@ -25,7 +25,7 @@ pub use timestamps::Times;
 pub enum Frame<'a> {
     /// A run of PADDING frames.
     Padding {
-        /// How many, each of one byte.
+        /// Number of frames, each of one byte.
         len: usize,
     },
     /// Asks for an acknowledgement.
@@ -38,7 +38,7 @@ pub enum Frame<'a> {
         id: StreamId,
         /// The application's error code.
         code: u64,
-        /// How many bytes of flow control the stream has used.
+        /// Bytes of flow control that the stream has used.
         final_size: u64,
     },
     /// The receiver wants no more of a stream.
@@ -62,16 +62,16 @@ pub enum Frame<'a> {
     },
     /// Bytes of a stream.
     Stream(StreamFrame<'a>),
-    /// How many bytes may be sent on the connection.
+    /// Number of bytes that may be sent on the connection.
     MaxData(u64),
-    /// How many bytes may be sent on a stream.
+    /// Number of bytes that may be sent on a stream.
     MaxStreamData {
         /// The stream.
         id: StreamId,
         /// In bytes from the start of the stream.
         limit: u64,
     },
-    /// How many streams of a kind may be opened.
+    /// Number of streams of a kind that may be opened.
     MaxStreams {
         /// The kind.
         dir: Dir,
@@ -96,18 +96,18 @@ pub enum Frame<'a> {
     },
     /// A further connection ID under which the sender of this frame can be reached.
     NewConnectionId {
-        /// Its number.
+        /// Number.
         sequence: u64,
         /// All with smaller numbers are to be given up; not above `sequence`.
         retire_prior_to: u64,
         /// 1 to 20 bytes.
         cid: ConnectionId,
-        /// What ends a connection that uses this ID.
+        /// Token of the stateless reset for a connection that uses this ID.
         reset_token: ResetToken,
     },
     /// The sender of this frame will not use a connection ID any more.
     RetireConnectionId {
-        /// Its number.
+        /// Number.
         sequence: u64,
     },
     /// Asks for the same bytes back over the same path.
@@ -150,9 +150,9 @@ pub enum Frame<'a> {
     },
     /// Asks for an acknowledgement at once (draft-ietf-quic-ack-frequency-14 §5).
     ImmediateAck,
-    /// What follows in the packet, up to its end, is a source symbol (docs/fec.md).
+    /// Source symbol: the rest of the packet (docs/fec.md).
     SourceSymbol {
-        /// Its symbol ID.
+        /// Symbol ID.
         id: u64,
     },
     /// A repair symbol (docs/fec.md).
@@ -161,16 +161,16 @@ pub enum Frame<'a> {
     SymbolAck(SymbolAck<'a>),
 }
 
-/// The packets that carry frames, as far as they differ in which frames they may carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The types of packets that carry frames. Each has its encryption level (RFC 9001 §2.1), in whose order they stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PacketKind {
-    /// Long header, Initial.
+    /// Long header, Initial: keys that follow from the first packet.
     Initial,
-    /// Long header, Handshake.
-    Handshake,
-    /// Long header, 0-RTT.
+    /// Long header, 0-RTT: early data of a client that resumes a session. It carries no handshake bytes.
     ZeroRtt,
-    /// Short header.
+    /// Long header, Handshake: keys of the handshake.
+    Handshake,
+    /// Short header: keys of the application's data.
     OneRtt,
 }
 

@@ -5,16 +5,16 @@ use std::iter::FusedIterator;
 use super::{Ack, Frame, RepairFrame, StreamFrame, SymbolAck, frame_type as t};
 use crate::{ConnectionId, Dir, Reader, ResetToken, StreamId, Truncated, varint};
 
-/// What is wrong with the frame, see [`FrameError`].
+/// Kind of fault, see [`FrameError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameErrorKind {
-    /// It goes beyond the end of the packet.
+    /// Goes beyond the end of the packet.
     #[error("goes beyond the end of the packet")]
     Truncated,
-    /// Its type is not known.
+    /// Type is not known.
     #[error("is of a type that is not known")]
     Unknown,
-    /// It is complete but breaks a rule: this one.
+    /// Complete but breaks a rule: this one.
     #[error("breaks a rule: {0}")]
     Malformed(&'static str),
 }
@@ -25,7 +25,7 @@ pub enum FrameErrorKind {
 pub struct FrameError {
     /// The type that was read; 0 when not even that was complete.
     pub frame_type: u64,
-    /// What is wrong.
+    /// Fault.
     pub kind: FrameErrorKind,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Frames<'a> {
         Self { r: Reader::new(payload) }
     }
 
-    /// Where in the payload the next frame begins.
+    /// Position of the next frame in the payload.
     #[inline]
     pub const fn position(&self) -> usize {
         self.r.position()

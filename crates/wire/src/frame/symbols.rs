@@ -12,7 +12,7 @@ use crate::{Reader, Writer, varint};
 pub struct RepairFrame<'a> {
     /// Symbol ID of the first source symbol in it.
     pub first: u64,
-    /// How many source symbols are in it.
+    /// Number of source symbols that are in it.
     pub count: u8,
     /// Distance from one of them to the next.
     pub stride: u8,

@@ -237,7 +237,7 @@ fn any_dir() -> impl Strategy<Value = Dir> {
     prop::bool::ANY.prop_map(|uni| if uni { Dir::Uni } else { Dir::Bi })
 }
 
-/// What frames are made of, since frames themselves only borrow.
+/// Owned parts of frames, since frames themselves only borrow.
 #[derive(Clone, Debug)]
 struct Parts {
     kind: usize,

@@ -6,7 +6,7 @@ use crate::{ConnectionId, Writer, varint, version};
 /// A long header to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongHeader {
-    /// Which packet.
+    /// Packet type.
     pub ty: LongType,
     /// [`version::V1`] or [`version::V2`].
     pub version: u32,
@@ -16,7 +16,7 @@ pub struct LongHeader {
     pub scid: ConnectionId,
 }
 
-/// Where things are in a header that was written; offsets in the writer's buffer.
+/// Positions in a header that was written; offsets in the writer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderPos {
     /// The first byte.
@@ -116,7 +116,7 @@ pub fn encode_retry(w: &mut Writer<'_>, version: u32, dcid: &ConnectionId, scid:
     w.bytes(token);
 }
 
-/// What the integrity tag of a Retry packet is computed over (RFC 9001 §5.8): the connection ID that the client's first
+/// Input of a Retry packet's integrity tag (RFC 9001 §5.8): the connection ID that the client's first
 /// Initial was sent to, with its length, and then the packet up to the tag.
 pub fn retry_pseudo_packet(original_dcid: &ConnectionId, retry_without_tag: &[u8]) -> Vec<u8> {
     let mut pseudo = Vec::with_capacity(1 + original_dcid.len() + retry_without_tag.len());

@@ -53,7 +53,7 @@ pub enum LongType {
     Handshake,
 }
 
-/// What the first packet of a datagram is, as far as it shows without keys. All offsets count from the start of the
+/// First packet of a datagram, as far as it shows without keys. All offsets count from the start of the
 /// bytes that were parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
@@ -61,7 +61,7 @@ pub enum Header {
     ///
     /// It may be too short for a header protection sample; whoever takes the sample notices.
     Long {
-        /// Which.
+        /// Packet type.
         ty: LongType,
         /// [`version::V1`] or [`version::V2`].
         version: u32,
@@ -71,18 +71,18 @@ pub enum Header {
         scid: ConnectionId,
         /// The token; empty unless the packet is an Initial.
         token: Range<usize>,
-        /// Where the packet number begins.
+        /// Offset of the packet number.
         pn_offset: usize,
-        /// Where the packet ends: payload and tag included. Another packet may follow.
+        /// End of the packet: payload and tag included. Another packet may follow.
         packet_len: usize,
     },
     /// A packet with a short header; it fills the datagram.
     Short {
         /// Whom it is for.
         dcid: ConnectionId,
-        /// Where the packet number begins.
+        /// Offset of the packet number.
         pn_offset: usize,
-        /// Where the packet ends, which is where the bytes end.
+        /// End of the packet, which is the end of the bytes.
         packet_len: usize,
     },
     /// A server asks for the same again, with a token.
@@ -95,9 +95,9 @@ pub enum Header {
         scid: ConnectionId,
         /// The token to bring along; never empty.
         token: Range<usize>,
-        /// Where the integrity tag of [`RETRY_TAG_LEN`] bytes begins.
+        /// Offset of the integrity tag of [`RETRY_TAG_LEN`] bytes.
         tag_offset: usize,
-        /// Where the packet ends, which is where the bytes end.
+        /// End of the packet, which is the end of the bytes.
         packet_len: usize,
     },
     /// A server does not speak the version of the client.
@@ -108,7 +108,7 @@ pub enum Header {
         scid: Range<usize>,
         /// The versions, 4 bytes each, at least one; see [`versions`].
         versions: Range<usize>,
-        /// Where the packet ends, which is where the bytes end.
+        /// End of the packet, which is the end of the bytes.
         packet_len: usize,
     },
     /// A long header of a version that is not known here; only the invariants of RFC 8999 apply.
@@ -119,7 +119,7 @@ pub enum Header {
         dcid: Range<usize>,
         /// Whom it is from: up to 255 bytes.
         scid: Range<usize>,
-        /// Where the packet ends: taken to be where the bytes end.
+        /// End of the packet: taken to be the end of the bytes.
         packet_len: usize,
     },
 }
@@ -163,7 +163,7 @@ impl Header {
         Ok(Self::Short { dcid, pn_offset: 1 + short_dcid_len, packet_len: datagram.len() })
     }
 
-    /// Where the packet ends and the next one, if any, begins.
+    /// End of the packet, and start of the next one, if any.
     #[inline]
     pub fn packet_len(&self) -> usize {
         match *self {
@@ -253,13 +253,13 @@ pub fn versions(list: &[u8]) -> impl Iterator<Item = u32> + '_ {
     list.as_chunks::<4>().0.iter().map(|version| u32::from_be_bytes(*version))
 }
 
-/// Whether the first packet has a long header. Of no bytes it is false.
+/// Returns whether the first packet has a long header. Of no bytes it is false.
 #[inline]
 pub fn is_long(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & bits::LONG_FORM != 0)
 }
 
-/// Whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 have a packet of version 1 dropped that
+/// Returns whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 have a packet of version 1 dropped that
 /// lacks it, RFC 9287 lets an endpoint accept it that said so. Of no bytes it is false.
 #[inline]
 pub fn fixed_bit(datagram: &[u8]) -> bool {

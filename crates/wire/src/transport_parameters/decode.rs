@@ -11,7 +11,7 @@ use crate::{ConnectionId, Reader, ResetToken, Side, StreamId, Truncated};
 pub struct TransportParameterError {
     /// The parameter; the largest number there is when not even that could be read.
     pub id: u64,
-    /// What is wrong with it.
+    /// Fault of the parameter.
     pub what: &'static str,
 }
 

@@ -31,9 +31,9 @@ pub mod id {
     pub const INITIAL_MAX_STREAM_DATA_BIDI_REMOTE: u64 = 0x06;
     /// Flow control of unidirectional streams the receiver opens, bytes.
     pub const INITIAL_MAX_STREAM_DATA_UNI: u64 = 0x07;
-    /// How many bidirectional streams the receiver may open.
+    /// Number of bidirectional streams that the receiver may open.
     pub const INITIAL_MAX_STREAMS_BIDI: u64 = 0x08;
-    /// How many unidirectional streams the receiver may open.
+    /// Number of unidirectional streams that the receiver may open.
     pub const INITIAL_MAX_STREAMS_UNI: u64 = 0x09;
     /// Power of two that scales the delay in ACK frames.
     pub const ACK_DELAY_EXPONENT: u64 = 0x0a;
@@ -45,7 +45,7 @@ pub mod id {
     pub const VERSION_INFORMATION: u64 = 0x11;
     /// An address the client should move to. From servers only.
     pub const PREFERRED_ADDRESS: u64 = 0x0d;
-    /// How many connection IDs the sender stores.
+    /// Number of connection IDs that the sender stores.
     pub const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
     /// Source connection ID of the sender's first Initial.
     pub const INITIAL_SOURCE_CONNECTION_ID: u64 = 0x0f;
@@ -65,7 +65,7 @@ pub mod id {
     pub const RECEIVE_TIMESTAMPS_EXPONENT: u64 = 0x4_ac26;
 }
 
-/// Where a server would rather be reached (RFC 9000 §18.2).
+/// Preferred address of a server (RFC 9000 §18.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreferredAddress {
     /// Over IPv4. All zeros on the wire when there is none.
@@ -88,7 +88,7 @@ pub struct VersionInformation {
     pub available: Vec<u32>,
 }
 
-/// What one side tells the other. [`Default`] is what holds when nothing is said.
+/// Transport parameters of one side. [`Default`] has the values of absent parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportParameters {
     /// The destination connection ID of the client's first Initial. From servers only.
@@ -99,17 +99,17 @@ pub struct TransportParameters {
     pub stateless_reset_token: Option<ResetToken>,
     /// Largest UDP payload the sender is willing to receive, in bytes; at least 1200.
     pub max_udp_payload_size: u64,
-    /// How many bytes may be sent on the connection.
+    /// Number of bytes that may be sent on the connection.
     pub initial_max_data: u64,
-    /// How many bytes may be sent on a bidirectional stream that the sender of the parameters opens.
+    /// Number of bytes that may be sent on a bidirectional stream that the sender of the parameters opens.
     pub initial_max_stream_data_bidi_local: u64,
-    /// How many bytes may be sent on a bidirectional stream that their receiver opens.
+    /// Number of bytes that may be sent on a bidirectional stream that their receiver opens.
     pub initial_max_stream_data_bidi_remote: u64,
-    /// How many bytes may be sent on a unidirectional stream.
+    /// Number of bytes that may be sent on a unidirectional stream.
     pub initial_max_stream_data_uni: u64,
-    /// How many bidirectional streams may be opened; at most 2^60.
+    /// Number of bidirectional streams that may be opened; at most 2^60.
     pub initial_max_streams_bidi: u64,
-    /// How many unidirectional streams may be opened; at most 2^60.
+    /// Number of unidirectional streams that may be opened; at most 2^60.
     pub initial_max_streams_uni: u64,
     /// The delay in ACK frames counts 2 to this power microseconds; at most 20.
     pub ack_delay_exponent: u64,
@@ -117,9 +117,9 @@ pub struct TransportParameters {
     pub max_ack_delay_ms: u64,
     /// The sender does not want to see the receiver under another address.
     pub disable_active_migration: bool,
-    /// Where the server would rather be reached. From servers only.
+    /// Preferred address of the server. From servers only.
     pub preferred_address: Option<PreferredAddress>,
-    /// How many connection IDs of the receiver the sender stores; at least 2.
+    /// Number of connection IDs of the receiver that the sender stores; at least 2.
     pub active_connection_id_limit: u64,
     /// The source connection ID of the sender's first Initial.
     pub initial_source_cid: Option<ConnectionId>,
@@ -132,14 +132,14 @@ pub struct TransportParameters {
     /// The shortest time the sender can hold acknowledgements back, in microseconds; its presence says that the sender
     /// understands ACK_FREQUENCY.
     pub min_ack_delay_us: Option<u64>,
-    /// Which versions the sender speaks.
+    /// Versions that the sender speaks.
     pub version_information: Option<VersionInformation>,
-    /// How many receive times the sender wants in an acknowledgement at most; without it, it does not understand them.
+    /// Number of receive times that the sender wants in an acknowledgement at most; without it, it does not understand them.
     pub max_receive_timestamps_per_ack: Option<u64>,
     /// The receive times that the sender gets shall count 2 to this power microseconds; at most 20, and 0 where no receive
     /// times are wanted.
     pub receive_timestamps_exponent: u64,
-    /// How many source symbols the sender remembers to recover others, at least 16; its presence says that the sender
+    /// Number of source symbols that the sender remembers to recover others, at least 16; its presence says that the sender
     /// understands forward error correction.
     pub fec_window: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all. The fuzz targets in `fuzz/`, the replay of their corpora and the random tests
+//! Invariants that hold for any bytes at all. The fuzz targets in `fuzz/`, the replay of their corpora and the random tests
 //! share these checks, so that an input found by one is judged the same by the others.
 
 use wire::{

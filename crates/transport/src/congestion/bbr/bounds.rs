@@ -115,7 +115,7 @@ impl Bounds {
         self.marked_now = true;
     }
 
-    /// Whether the present acknowledgement reported marks; asked once.
+    /// Returns whether the present acknowledgement reported marks; asked once.
     #[inline]
     pub(super) fn take_marked(&mut self) -> bool {
         std::mem::take(&mut self.marked_now)

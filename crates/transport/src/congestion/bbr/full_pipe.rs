@@ -46,7 +46,7 @@ impl FullPipe {
         self.reached = true;
     }
 
-    /// It was none: Startup goes on.
+    /// Takes the finding back: Startup goes on.
     pub(super) fn unreach(&mut self) {
         self.reached = false;
     }

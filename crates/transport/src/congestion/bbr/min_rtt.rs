@@ -46,7 +46,7 @@ impl MinRtt {
         self.expired
     }
 
-    /// It has been looked for: the next time is an interval away.
+    /// Records a probe for the minimum: the next one is an interval away.
     pub(super) fn probed(&mut self, now: Instant) {
         self.probe_stamp = now;
     }

@@ -121,7 +121,7 @@ pub struct Bbr {
     delivered: u64,
 
     state: State,
-    /// How often each state was entered.
+    /// Number of times each state was entered.
     visits: [u32; State::COUNT],
     startup: Startup,
     drain_start_round: u64,

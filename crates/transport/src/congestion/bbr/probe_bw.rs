@@ -31,7 +31,7 @@ enum AckPhase {
 #[derive(Clone, Debug)]
 pub(super) struct Cycle {
     ack_phase: AckPhase,
-    /// When the cycle began, and how long it may last until the next probe.
+    /// Time at which the cycle began, and how long it may last until the next probe.
     stamp: Instant,
     wait: Duration,
     rounds_since_probe: u64,

@@ -16,7 +16,7 @@ const CWND_GAIN: u64 = 50;
 /// Owns the progress of a probe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProbeRtt {
-    /// When the flight has been low for long enough; `None` until it is low.
+    /// Time at which the flight has been low for long enough; `None` until it is low.
     done_at: Option<Instant>,
     round_done: bool,
     /// Packets that left while the path had delivered between these two: what they show of the bandwidth counts as
@@ -25,7 +25,7 @@ pub(super) struct ProbeRtt {
 }
 
 impl ProbeRtt {
-    /// Whether a packet that left when `prior_delivered` bytes had been delivered left too slowly to show the bandwidth.
+    /// Returns whether a packet that left when `prior_delivered` bytes had been delivered left too slowly to show the bandwidth.
     #[inline]
     pub(super) fn hides_bandwidth(&self, prior_delivered: u64) -> bool {
         prior_delivered <= self.quiet.1 && prior_delivered >= self.quiet.0

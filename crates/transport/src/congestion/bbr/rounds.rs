@@ -27,7 +27,7 @@ impl Rounds {
         self.ends_at = delivered;
     }
 
-    /// Whether the present acknowledgement began a round.
+    /// Returns whether the present acknowledgement began a round.
     #[inline]
     pub(super) fn started(&self) -> bool {
         self.started

@@ -48,7 +48,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Recovery {
     started_at: Instant,
-    /// When the last loss that belongs to it was found.
+    /// Time at which the last loss that belongs to it was found.
     lost_at: Instant,
     conservation_ends_at: u64,
     conserving: bool,

@@ -122,7 +122,7 @@ proptest! {
                     }
                     let in_flight = in_flight || eliciting;
                     let packet = SentPacket { ack_eliciting: eliciting, in_flight, ..SentPacket::new(now, size) };
-                    let pn = path.recovery.on_packet_sent(&mut path.ledger, SpaceId::Data, &packet);
+                    let pn = path.recovery.on_packet_sent(&mut path.ledger, SpaceId::DATA, &packet);
                     let fate = Fate::Outstanding;
                     let sent = Packet { sent_at: now, eliciting, in_flight, size, frames, fate };
                     prop_assert!(model.packets.insert(pn, sent).is_none());
@@ -177,7 +177,7 @@ proptest! {
             }
             prop_assert_eq!(path.recovery.rtt(), &model.rtt);
             prop_assert_eq!(path.recovery.bytes_in_flight(), model.in_flight());
-            prop_assert_eq!(path.recovery.ack_eliciting_in_flight(SpaceId::Data), model.eliciting());
+            prop_assert_eq!(path.recovery.ack_eliciting_in_flight(SpaceId::DATA), model.eliciting());
             for (&pn, packet) in &model.packets {
                 prop_assert_eq!(path.ledger.is_outstanding(pn), packet.fate == Fate::Outstanding, "packet {}", pn);
             }

@@ -56,7 +56,7 @@ fn run(algorithm: Algorithm, mut link: Bottleneck, seconds: u64, warm_up: u64) -
                 Allowance::Bytes(bytes) => {
                     for _ in 0..(bytes / u64::from(SIZE)).max(1) {
                         let pn =
-                            path.recovery.on_packet_sent(&mut path.ledger, SpaceId::Data, &SentPacket::new(now, SIZE));
+                            path.recovery.on_packet_sent(&mut path.ledger, SpaceId::DATA, &SentPacket::new(now, SIZE));
                         let size = units::DataSize::from_bytes(u64::from(SIZE) + 28);
                         let waiting = link.rate.in_time(busy_until - now).as_bytes();
                         if waiting + size.as_bytes() > link.queue {
@@ -102,7 +102,7 @@ fn run(algorithm: Algorithm, mut link: Bottleneck, seconds: u64, warm_up: u64) -
             let outcome = on_ack_received(
                 ledger,
                 recovery,
-                SpaceId::Data,
+                SpaceId::DATA,
                 &ack,
                 now,
                 delay,
@@ -122,7 +122,7 @@ fn run(algorithm: Algorithm, mut link: Bottleneck, seconds: u64, warm_up: u64) -
             Some((deadline, _)) if deadline <= now => {
                 path.recovery.on_probe_timeout(now);
                 let probe = SentPacket { pto_probe: true, ..SentPacket::new(now, SIZE) };
-                let pn = path.recovery.on_packet_sent(&mut path.ledger, SpaceId::Data, &probe);
+                let pn = path.recovery.on_packet_sent(&mut path.ledger, SpaceId::DATA, &probe);
                 arrivals.push_back((busy_until.max(now) + ONE_WAY, pn));
             }
             _ => {}

@@ -144,7 +144,7 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Where tickets are kept for resumption; the default is [`MemoryTickets`] of this configuration's own. Tickets of this
+    /// Store of tickets for resumption; the default is [`MemoryTickets`] of this configuration's own. Tickets of this
     /// backend can be written down, and resumed by every configuration that trusts the same servers.
     #[must_use]
     pub fn ticket_store(mut self, store: Arc<dyn TicketStore>) -> Self {
@@ -284,7 +284,7 @@ impl ServerBuilder {
         self
     }
 
-    /// How many tickets a client gets after the handshake; the default is 2, and 0 switches resumption off.
+    /// Number of tickets that a client gets after the handshake; the default is 2, and 0 switches resumption off.
     #[must_use]
     pub fn tickets(mut self, count: usize) -> Self {
         self.tickets = count;

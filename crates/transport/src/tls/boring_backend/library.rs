@@ -47,7 +47,7 @@ pub(super) enum Outcome {
     WantsSignature,
     /// The server refuses early data: the client goes on without it.
     EarlyDataRefused,
-    /// It failed; the library's reasons.
+    /// Failed; the library's reasons.
     Failed(ErrorStack),
 }
 
@@ -111,7 +111,7 @@ pub(super) fn prepare(ssl: &mut Ssl, state: State, parameters: &[u8], early_data
     }
 }
 
-/// Whether a session may take or offer early data from here on.
+/// Returns whether a session may take or offer early data from here on.
 pub(super) fn set_early_data(ssl: &mut Ssl, enabled: bool) {
     // SAFETY: see the top.
     unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), enabled.into()) }

@@ -56,7 +56,7 @@ pub(super) struct State {
     /// Server: the key, if it is elsewhere, and the signature that is awaited.
     pub(super) signer: Option<Arc<dyn Signer>>,
     pub(super) signature: Option<Box<dyn Signature>>,
-    /// Whoever is woken resumes the session.
+    /// Waker of the driver that resumes the session.
     pub(super) waker: Waker,
 }
 

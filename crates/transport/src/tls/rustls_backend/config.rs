@@ -163,7 +163,7 @@ macro_rules! common_settings {
     };
 }
 
-/// Whom a client trusts.
+/// Trust anchors of a client.
 enum Trust {
     Platform,
     Roots(Vec<CertificateDer<'static>>),
@@ -216,7 +216,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Where tickets are kept for resumption; the default is [`MemoryTickets`] of this configuration's own. rustls resumes a
+    /// Store of tickets for resumption; the default is [`MemoryTickets`] of this configuration's own. rustls resumes a
     /// session only with the configuration, or a clone of it, that began it.
     #[must_use]
     pub fn ticket_store(mut self, store: Arc<dyn TicketStore>) -> Self {
@@ -350,7 +350,7 @@ impl ServerBuilder {
         self
     }
 
-    /// How many tickets a client gets after the handshake; the default is 2, and 0 switches resumption off.
+    /// Number of tickets that a client gets after the handshake; the default is 2, and 0 switches resumption off.
     #[must_use]
     pub fn tickets(mut self, count: usize) -> Self {
         self.tickets = count;

@@ -43,7 +43,7 @@ impl Gate {
         self.version = version;
     }
 
-    /// Whoever is woken resumes the session.
+    /// Waker of the driver that resumes the session.
     pub(in crate::tls) fn set_waker(&mut self, waker: &Waker) {
         self.waker.clone_from(waker);
     }

@@ -10,6 +10,7 @@ mod store;
 mod tests;
 pub(in crate::tls) mod ticket_check;
 pub(in crate::tls) mod tickets;
+mod verifier;
 
 use std::{collections::VecDeque, sync::Arc, task::Waker};
 
@@ -22,6 +23,7 @@ use secrets::Secrets;
 use settled::Settled;
 use ticket_check::{TicketCheck, WRONG_EARLY_SIZE};
 pub use tickets::{TicketStats, Tickets};
+pub use verifier::CertificateCheck;
 use wire::Side;
 
 use super::{Direction, EarlyData, Level, Progress, Session, TicketVersions, TlsError, TlsEvent, alert};

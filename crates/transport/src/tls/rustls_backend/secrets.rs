@@ -1,4 +1,4 @@
-//! How traffic secrets get out of rustls.
+//! Export of traffic secrets from rustls.
 //!
 //! rustls hands QUIC finished keys, never the secrets they come from. Its key log interface, though, is told each secret
 //! in the very call that derives it. So every configuration carries a key log of ours, which puts secrets into a slot of

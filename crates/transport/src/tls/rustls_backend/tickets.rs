@@ -27,7 +27,7 @@ use crate::{
     tls::client_hello::OfferedTicket,
 };
 
-/// How long a ticket is good, in seconds, unless its key ends before. RFC 8446 §4.6.1 allows seven days.
+/// Time for which a ticket is good, in seconds, unless its key ends before. RFC 8446 §4.6.1 allows seven days.
 const LIFETIME: u64 = 24 * 60 * 60;
 /// A session that is longer than this gets no ticket; certificates of clients are in it.
 pub(in crate::tls) const MAX_SESSION: usize = 8 * 1024;

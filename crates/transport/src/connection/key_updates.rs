@@ -1,10 +1,10 @@
-//! When the keys are updated without being asked: after so many packets or bytes.
+//! Key updates that this end starts: after so many packets or bytes.
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::Stats;
+use crate::{error::TransportError, stats::Stats};
 
-/// When this end updates the 1-RTT keys by itself (RFC 9001 §6), beside the limits of the cipher, which always hold.
+/// Policy of updates of the 1-RTT keys that this end starts (RFC 9001 §6), beside the limits of the cipher, which always hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeyUpdatePolicy {
@@ -14,22 +14,27 @@ pub struct KeyUpdatePolicy {
     pub bytes: Option<u64>,
 }
 
-/// Owns the counts at which the next update is due.
+/// Owns when the keys are updated, and the error of a packet that they could not seal.
 #[derive(Debug)]
-pub(super) struct Rekey {
+pub(super) struct KeyUpdates {
     policy: KeyUpdatePolicy,
+    /// Counts at which the next update is due.
     packets: u64,
     bytes: u64,
+    /// An update is to be made as soon as that is allowed.
+    pub(super) wanted: bool,
+    /// A packet could not be sealed: the connection ends.
+    pub(super) seal_error: Option<Box<TransportError>>,
 }
 
-impl Rekey {
+impl KeyUpdates {
     pub(super) fn new(policy: KeyUpdatePolicy) -> Self {
-        let mut rekey = Self { policy, packets: 0, bytes: 0 };
-        rekey.restart(&Stats::default());
-        rekey
+        let mut updates = Self { policy, packets: 0, bytes: 0, wanted: false, seal_error: None };
+        updates.restart(&Stats::default());
+        updates
     }
 
-    /// Whether the keys have been used enough. Asked once for each batch.
+    /// Returns whether the keys have been used enough. Asked once for each batch.
     #[inline]
     pub(super) fn is_due(&self, stats: &Stats) -> bool {
         stats.packets_sent >= self.packets || stats.bytes_sent >= self.bytes

@@ -8,22 +8,22 @@ use std::{
 use units::Seed;
 use wire::version;
 
-use super::token_store::{MemoryTokens, TokenStore};
 use crate::{
     cid::{ConnectionIdGenerator, ShardedIds},
-    connection::select_version,
+    crypto::Labels,
     memory::ProcessBudget,
     observe::ObserverFactory,
     profile::Profile,
     ring::{KeyRing, MemoryRegister, StrikeRegister},
     tls::{ClientTls, ServerTls, TlsError},
+    token_store::{MemoryTokens, TokenStore},
 };
 
 /// What every endpoint needs.
 pub struct EndpointConfig {
-    /// Where all randomness of the endpoint comes from. Real endpoints take it from the operating system.
+    /// Source of all randomness of the endpoint. Real endpoints take it from the operating system.
     pub seed: Seed,
-    /// How connection IDs are made.
+    /// Generator of connection IDs.
     pub ids: Box<dyn ConnectionIdGenerator>,
     /// Keys of tokens and stateless resets derive from it; processes that share it accept each other's.
     pub ring: KeyRing,
@@ -49,7 +49,7 @@ impl EndpointConfig {
     }
 }
 
-/// When a server makes a client prove its address before it keeps state for it (RFC 9000 §8.1.2).
+/// Policy by which a server makes a client prove its address before it keeps state for it (RFC 9000 §8.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// Never.
@@ -66,7 +66,7 @@ pub trait ProfileChooser: Send + Sync {
     fn choose(&self, remote: SocketAddr) -> Option<Arc<Profile>>;
 }
 
-/// How connections are accepted.
+/// Configuration of accepted connections.
 #[derive(Clone)]
 pub struct ServerConfig {
     /// The server's side of TLS.
@@ -88,10 +88,10 @@ pub struct ServerConfig {
     /// Clients may move to other networks. When not, they are asked to stay (`disable_active_migration`); a NAT may rebind
     /// all the same.
     pub migration: bool,
-    /// Where clients shall go once the handshake is done (RFC 9000 §9.6). Datagrams that arrive there have to reach the
+    /// Addresses that clients move to once the handshake is done (RFC 9000 §9.6). Datagrams that arrive there have to reach the
     /// same endpoint, with that address as [`Datagram::local`](crate::Datagram::local).
     pub preferred_address: PreferredAddresses,
-    /// Who watches accepted connections from their first packet on.
+    /// Observers of accepted connections, from their first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
@@ -130,7 +130,7 @@ impl PreferredAddresses {
     }
 }
 
-/// How a connection is opened.
+/// Configuration of a connection to open.
 #[derive(Clone)]
 pub struct ClientConfig {
     /// The client's side of TLS.
@@ -150,7 +150,7 @@ pub struct ClientConfig {
     pub reacts: bool,
     /// Go where the server would rather be reached, if the path there works.
     pub follow_preferred_address: bool,
-    /// Who watches the connection from its first packet on.
+    /// Observer of the connection, from its first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
@@ -190,4 +190,9 @@ pub enum ConnectError {
     /// TLS refuses the server name or the configuration.
     #[error("cannot start TLS: {0}")]
     Tls(#[from] TlsError),
+}
+
+/// Version that a client takes of a server's offer; the client speaks `available`, the preferred one first.
+pub(crate) fn select_version(available: &[u32], offered: &[u32]) -> Option<u32> {
+    available.iter().copied().find(|version| Labels::of(*version).is_some() && offered.contains(version))
 }

@@ -47,7 +47,7 @@ impl TlsStep {
 
 /// Owns the account of steps that are out or wait to go out.
 #[derive(Default)]
-pub(super) struct HandOuts {
+pub(super) struct StepQueue {
     /// First steps that may be out at a time. `None`: every step is run in place.
     limit: Option<usize>,
     /// First steps that are out.
@@ -56,7 +56,7 @@ pub(super) struct HandOuts {
     new: VecDeque<Handle>,
 }
 
-impl HandOuts {
+impl StepQueue {
     pub(super) fn are_on(&self) -> bool {
         self.limit.is_some()
     }
@@ -73,27 +73,27 @@ impl Endpoint {
     /// At most `limit` first steps are out at a time. When as many wait, first packets of further clients are dropped
     /// ([`EndpointStats::overloaded`](super::EndpointStats::overloaded)), and these clients try again by themselves.
     pub fn hand_out_tls(&mut self, limit: usize) {
-        self.hand_outs.limit = Some(limit.max(1));
+        self.tls_steps.limit = Some(limit.max(1));
     }
 
     /// The next step to run: those of handshakes that have begun before those of new ones. To be polled before
     /// [`poll_transmit`](Self::poll_transmit) too, if steps are run at once: what they have to send then leaves together with what
     /// the connection has to send anyway.
     pub fn poll_tls_step(&mut self) -> Option<TlsStep> {
-        if self.hand_outs.begun.is_empty() && self.hand_outs.new.is_empty() {
+        if self.tls_steps.begun.is_empty() && self.tls_steps.new.is_empty() {
             for at in 0..self.dirty.len() {
                 self.find_step(self.dirty[at]);
             }
         }
-        while let Some(handle) = self.hand_outs.begun.pop_front() {
+        while let Some(handle) = self.tls_steps.begun.pop_front() {
             if let Some(step) = self.take_step(handle) {
                 return Some(TlsStep { handle, step });
             }
         }
-        while self.hand_outs.limit.is_some_and(|limit| self.hand_outs.out < limit) {
-            let handle = self.hand_outs.new.pop_front()?;
+        while self.tls_steps.limit.is_some_and(|limit| self.tls_steps.out < limit) {
+            let handle = self.tls_steps.new.pop_front()?;
             if let Some(step) = self.take_step(handle) {
-                self.hand_outs.out += 1;
+                self.tls_steps.out += 1;
                 return Some(TlsStep { handle, step });
             }
         }
@@ -110,7 +110,7 @@ impl Endpoint {
     pub fn handle_tls_done(&mut self, now: Instant, done: TlsDone) {
         let TlsDone { handle, begun, done } = done;
         if !begun {
-            self.hand_outs.out -= 1;
+            self.tls_steps.out -= 1;
         }
         if let Some(connection) = self.connection_mut(handle) {
             connection.handle_tls_done(now, done);
@@ -122,8 +122,8 @@ impl Endpoint {
         let slot = &mut self.slots[index as usize];
         let handle = Handle { index, generation: slot.generation };
         match slot.connection.as_mut().and_then(|connection| connection.new_tls_step()) {
-            Some(true) => self.hand_outs.begun.push_back(handle),
-            Some(false) => self.hand_outs.new.push_back(handle),
+            Some(true) => self.tls_steps.begun.push_back(handle),
+            Some(false) => self.tls_steps.new.push_back(handle),
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a path carries ECN marks, and what the peer reports of them (RFC 9000 §13.4.2).
+//! ECN counts that the peer reports, checked against what was sent (RFC 9000 §13.4.2).
 
 use wire::EcnCounts;
 

@@ -4,22 +4,23 @@ use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
-use super::{Datagram, Endpoint};
+use super::Endpoint;
+use crate::udp::Datagram;
 
 /// Datagrams that wait to be handed over.
 const QUEUE_LIMIT: usize = 256;
 
 /// Owns what waits to be handed over.
 #[derive(Default)]
-pub(super) struct Strays {
+pub(super) struct Misrouted {
     own: u8,
     /// Number of shards; 0 where there is only this one.
     count: u8,
     queue: VecDeque<(u8, Datagram)>,
 }
 
-impl Strays {
-    /// Whether a shard of this number is another one of ours.
+impl Misrouted {
+    /// Returns whether a shard of this number is another one of ours.
     pub(super) fn is_other(&self, shard: u8) -> bool {
         shard < self.count && shard != self.own
     }
@@ -29,21 +30,21 @@ impl Endpoint {
     /// This endpoint is number `own` of `count` shards that share an address and a secret. What arrives here and is for
     /// another one comes out of [`poll_stray`](Self::poll_stray).
     pub fn set_shard(&mut self, own: u8, count: u8) {
-        (self.strays.own, self.strays.count) = (own, count);
+        (self.misrouted.own, self.misrouted.count) = (own, count);
     }
 
     /// The next datagram that is for another shard, and for which.
     pub fn poll_stray(&mut self) -> Option<(u8, Datagram)> {
-        self.strays.queue.pop_front()
+        self.misrouted.queue.pop_front()
     }
 
     pub(super) fn forward(&mut self, shard: u8, datagram: Datagram) {
-        if self.strays.queue.len() < QUEUE_LIMIT {
+        if self.misrouted.queue.len() < QUEUE_LIMIT {
             self.stats.forwarded += 1;
             // Two queues of them must not keep buffers in memory that they do not fill.
             let payload = BytesMut::from(&datagram.payload[..]);
             let datagram = Datagram { payload, ..datagram };
-            self.strays.queue.push_back((shard, datagram));
+            self.misrouted.queue.push_back((shard, datagram));
         } else {
             self.stats.dropped += 1;
         }

@@ -1,0 +1,164 @@
+//! CONNECTION_CLOSE: the packets that carry it, and the one that is retained for a client that may miss them.
+
+use std::net::SocketAddr;
+
+use units::{Duration, Instant};
+use wire::{ConnectionId, Frame, Side};
+
+use super::{
+    Connection,
+    lifecycle::CloseFrame,
+    packet::{OpenPacket, Protection},
+    sources::ACK_DELAY_EXPONENT,
+    spaces::SpaceId,
+    transmit::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
+};
+use crate::{crypto::TAG_LEN, udp::Transmit};
+
+/// Bytes of an acknowledgement in front of a close, at most.
+const LAST_ACK: usize = 256;
+
+/// Bytes of a CONNECTION_CLOSE packet that is retained, at most.
+const MAX_PACKET: usize = 300;
+/// Time for which a packet is retained at most, whatever idle timeout the two ends have agreed on.
+const MAX_AGE: Duration = Duration::from_secs(120);
+
+/// A CONNECTION_CLOSE packet that outlives its connection.
+#[derive(Debug)]
+pub(crate) struct RetainedClose {
+    /// The ID that the client addresses.
+    pub(crate) id: ConnectionId,
+    /// The client's address, which is validated.
+    pub(crate) remote: SocketAddr,
+    /// The client has given up by itself by then.
+    pub(crate) until: Instant,
+    /// The sealed packet.
+    pub(crate) packet: Box<[u8]>,
+}
+
+impl Connection {
+    /// The goodbye, in every level that the peer may be able to read.
+    pub(super) fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        // What the address may not be sent yet waits for its next datagram.
+        if self.datagram_room() == 0 {
+            return None;
+        }
+        let frame = self.lifecycle.take_to_send()?.clone();
+        self.keys.say_last_words();
+        let path = self.paths.active();
+        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
+        let out = &mut buffer[..room.min(usize::from(path.mtu))];
+        let mut at = 0;
+        let mut packets: Vec<OpenPacket> = Vec::new();
+        // RFC 9000 §10.2.3 MUST-1: after the handshake is confirmed the goodbye is in a 1-RTT packet
+        // RFC 9000 §10.2.3 SHOULD-1: a server that cannot know which keys the client has closes in Initial and
+        // Handshake packets
+        // RFC 9000 §10.2.3 SHOULD-2: before the handshake is confirmed, one closes in Handshake and in 1-RTT packets
+        // RFC 9000 §10.2.3 SHOULD-3: before the handshake is confirmed, a server closes in an Initial packet as well
+        let levels: &[SpaceId] = if self.handshake.is_confirmed() {
+            &[SpaceId::DATA]
+        } else {
+            &[SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA]
+        };
+        for &id in levels {
+            if !self.keys.can_seal(id.level()) || out.len() < at + MIN_PACKET_ROOM {
+                continue;
+            }
+            if let Some(packet) = self.open_close_packet(now, id, out, at, &frame) {
+                at = packet.end + TAG_LEN;
+                packets.push(packet);
+            }
+        }
+        // RFC 9000 §14.1: a server expands what asks for an acknowledgement, which a goodbye does not. A small one may answer what
+        // is small itself.
+        if self.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
+            let last = packets.last_mut().expect("there is a first");
+            let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
+            self.pad(last, out, target);
+        }
+        let mut len = 0;
+        for packet in &packets {
+            self.book_header(packet);
+            len = self.close_packet(now, packet, out, None);
+        }
+        // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
+        if self.key_updates.seal_error.take().is_some() || len == 0 {
+            self.stats.bytes_unsealed += len as u64;
+            return None;
+        }
+        self.lifecycle.on_sent(len);
+        self.retain_close(now, &packets, out);
+        Some(self.send_datagram_on(now, self.paths.active_index(), len, None))
+    }
+
+    /// Lets the goodbye outlive the connection where the client may not hear of it before the closing period ends: one that
+    /// has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns what became of them. Whoever does that can read
+    /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
+    fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
+        let path = self.paths.active();
+        if self.side == Side::Client || self.control.handshake_done.is_acked() || !path.amplification.is_validated() {
+            return;
+        }
+        let Some(packet) = packets.iter().find(|packet| packet.space != SpaceId::Initial) else { return };
+        let bytes = &out[packet.start..packet.end + TAG_LEN];
+        if bytes.len() > MAX_PACKET {
+            return;
+        }
+        // The client is silent for no longer.
+        let idle = if self.idle.timeout.is_zero() { MAX_AGE } else { self.idle.timeout.max(self.pto() * 3) };
+        let close = RetainedClose {
+            id: self.identity.local_ids.first(),
+            remote: path.remote,
+            until: now + idle.min(MAX_AGE),
+            packet: bytes.into(),
+        };
+        self.lifecycle.retain(close);
+    }
+
+    fn open_close_packet(
+        &mut self,
+        now: Instant,
+        id: SpaceId,
+        out: &mut [u8],
+        start: usize,
+        close: &CloseFrame,
+    ) -> Option<OpenPacket> {
+        let (mut w, packet) = self.begin_packet((id, Protection::Space), self.paths.active_index(), out, start, 32)?;
+        let space = self.spaces.get_mut(id)?;
+        let data = matches!(id, SpaceId::Data(_));
+        let frames_start = w.position();
+        let mut after_ack = frames_start;
+        let error;
+        // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
+        let cut = |reason: &[u8], room: usize| {
+            let most = reason.len().min(room.saturating_sub(24));
+            str::from_utf8(reason).map_or(most, |text| text.floor_char_boundary(most))
+        };
+        match close {
+            CloseFrame::Application { code, reason } if data => {
+                // What arrived before the application closed is acknowledged: the peer learns that it was delivered.
+                if space.acks.has_news()
+                    && w.remaining() > 2 * LAST_ACK
+                    && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
+                {
+                    self.stats.ack_frames_sent += 1;
+                    after_ack = w.position();
+                }
+                let len = cut(reason, w.remaining());
+                Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
+            }
+            _ => {
+                error =
+                    if let (CloseFrame::Transport(e), true) = (close, data) { e.clone() } else { close.in_handshake() };
+                let reason = error.reason.as_bytes();
+                let len = cut(reason, w.remaining());
+                Frame::ConnectionClose { error: error.code.0, frame_type: error.frame_type, reason: &reason[..len] }
+                    .encode(&mut w);
+            }
+        }
+        self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
+        self.stats.control_bytes_sent += (w.position() - after_ack) as u64;
+        self.stats.padding_bytes_sent += packet.pad_to_sample(&mut w, 0);
+        Some(OpenPacket { ack_eliciting: false, in_flight: false, ..packet.finish(&w) })
+    }
+}

@@ -1,0 +1,132 @@
+//! The identity of a connection on the wire: its version, its connection IDs, and the tokens of its addresses.
+
+use std::sync::Arc;
+
+use units::{Instant, RandomStream};
+use wire::ConnectionId;
+
+use super::versions::Versions;
+use crate::{
+    cid::{LocalIds, RemoteIds},
+    config::ClientConfig,
+    handshake::ExpectedIds,
+    token::Tokens,
+    token_store::{TokenOwner, TokenStore},
+};
+
+/// Owns what names a connection and its addresses.
+pub(super) struct Identity {
+    pub(super) version: u32,
+    /// Until the handshake is confirmed.
+    pub(super) versions: Option<Box<Versions>>,
+    pub(super) local_ids: LocalIds,
+    pub(super) remote_ids: RemoteIds,
+    /// Destination ID of the client's very first packet, before a Retry. A client has the server confirm it.
+    pub(super) original_dcid: Option<ConnectionId>,
+    /// Destination of clients before they know the server's ID. It routes here to the end: a copy of the first packet that
+    /// the network delivers late must not start another connection.
+    pub(super) first_dcid: Option<ConnectionId>,
+    /// The IDs that the peer has to confirm in its transport parameters.
+    pub(super) expected: ExpectedIds,
+    /// Seals the tokens of a server.
+    tokens: Arc<Tokens>,
+    /// The token that a client shows in its Initial packets.
+    pub(super) token: Vec<u8>,
+    /// Store of the tokens that a client is given, and the server's name.
+    token_store: Option<Box<(Arc<dyn TokenStore>, String)>>,
+    /// A server that gives its client a token for the next connection.
+    pub(super) gives_token: bool,
+}
+
+impl Identity {
+    pub(super) fn new(version: u32, local_ids: LocalIds, remote_ids: RemoteIds, tokens: Arc<Tokens>) -> Self {
+        Self {
+            version,
+            versions: None,
+            local_ids,
+            remote_ids,
+            original_dcid: None,
+            first_dcid: None,
+            expected: ExpectedIds::default(),
+            tokens,
+            token: Vec::new(),
+            token_store: None,
+            gives_token: false,
+        }
+    }
+
+    /// Takes the token for `server_name` that a client shows, and notes where it keeps those that it is given.
+    pub(super) fn set_tokens(&mut self, config: &ClientConfig, server_name: &str) {
+        // RFC 9000 §8.1.3 SHOULD-2: a client that has a token for the server shows it
+        // RFC 9000 §8.1.3 MUST NOT-3: and to no other server
+        self.token.clone_from(&config.token);
+        if let (true, Some(store)) = (config.token.is_empty(), &config.tokens) {
+            let owner = TokenOwner { server_name, version: config.version };
+            self.token = store.take(owner).unwrap_or_default();
+        }
+        self.token_store = config.tokens.clone().map(|store| Box::new((store, server_name.to_owned())));
+    }
+
+    /// Keeps a token for the next connection of a client.
+    // RFC 9001 §9.2 MUST-2: tickets and tokens are opaque to a client
+    pub(super) fn keep_token(&self, token: &[u8]) {
+        if let Some((store, server_name)) = self.token_store.as_deref() {
+            store.put(TokenOwner { server_name, version: self.version }, token);
+        }
+    }
+
+    /// A NEW_TOKEN token for the client at `remote`, if this server gives one.
+    pub(super) fn new_token(
+        &self,
+        random: &mut RandomStream,
+        now: Instant,
+        remote: std::net::SocketAddr,
+    ) -> Option<Vec<u8>> {
+        self.gives_token.then(|| self.tokens.new_token(random, now, self.version, remote))
+    }
+
+    /// Checks the peer's source ID in a long header. `false` when the packet has to be discarded.
+    // RFC 9000 §7.2 MUST-2, MUST-3, MUST-4, MUST-6: the peer's source ID of its first authentic packet is what it wants to
+    // be called; packets with another are discarded from then on.
+    pub(super) fn accept_source(&mut self, scid: ConnectionId) -> bool {
+        match self.expected.initial_source {
+            None => {
+                self.expected.initial_source = Some(scid);
+                self.remote_ids.replace_first(scid);
+                true
+            }
+            Some(known) => known == scid,
+        }
+    }
+
+    /// A client follows a Retry.
+    pub(super) fn follow_retry(&mut self, scid: ConnectionId, token: Vec<u8>) {
+        // RFC 9369 §4.1 MUST NOT-1: what answers it is of the same version, with the token
+        // RFC 9000 §8.1.3 MUST NOT-1: a token from a Retry is not kept for later connections
+        // RFC 9000 §8.1.3 MUST-3: a token from a Retry is used at once
+        self.token = token;
+        self.expected.retry_source = Some(scid);
+        // RFC 9000 §7.2 MUST-4: the destination ID changes for the first Initial and for a Retry only
+        // RFC 9000 §17.2.5.1 MUST-2: what follows a Retry goes to the ID that it brought
+        self.remote_ids.replace_first(scid);
+        if let Some(versions) = &mut self.versions {
+            versions.initial_dcid = scid;
+        }
+    }
+
+    /// Every ID that datagrams for this connection may be addressed to.
+    pub(super) fn routed_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.local_ids.iter().chain(self.first_dcid)
+    }
+
+    /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
+    pub(super) fn known_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.original_dcid.into_iter().chain(self.local_ids.iter())
+    }
+
+    /// Returns memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        self.local_ids.shrink();
+        self.remote_ids.shrink();
+    }
+}

@@ -1,0 +1,283 @@
+//! The packet builder: header, room for frames, padding; then seal, ledger and the charge to the path.
+//!
+//! [`begin_packet`](Connection::begin_packet) writes the header, a writer of payload its frames,
+//! [`OpenPacket::finish`] leaves the packet open, so that the last one of a datagram can be padded, and
+//! [`close_packet`](Connection::close_packet) seals it. Transmissions, MTU probes, path probes, repair symbols and
+//! CONNECTION_CLOSE are such writers.
+
+use units::Instant;
+use wire::{HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
+
+use super::{Connection, spaces::SpaceId};
+use crate::{
+    acks::Ecn,
+    crypto::TAG_LEN,
+    observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
+    sent::{PathIndex, SentPacket},
+    streams::Tail,
+    tls::Level,
+    udp::Transmit,
+};
+
+/// Protection of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protection {
+    /// The keys of the packet's space.
+    Space,
+    /// 0-RTT keys.
+    Early,
+}
+
+/// A packet whose frames are written and that is not sealed yet.
+#[derive(Clone, Copy)]
+pub(super) struct OpenPacket {
+    pub(super) space: SpaceId,
+    /// The path that it is sent on, and charged to.
+    pub(super) path: PathIndex,
+    pub(super) start: usize,
+    pub(super) pn_offset: usize,
+    pub(super) pn: u64,
+    pub(super) pn_len: usize,
+    /// Long packets carry their length.
+    pub(super) long: Option<HeaderPos>,
+    /// End of the frames; the tag follows.
+    pub(super) end: usize,
+    pub(super) ack_eliciting: bool,
+    pub(super) in_flight: bool,
+    pub(super) probe: bool,
+    /// Tries out a larger datagram size.
+    pub(super) mtu_probe: bool,
+    /// Where its source symbol starts; 0 when it has none.
+    pub(super) symbol: usize,
+    /// What was left out at its end.
+    pub(super) tail: Option<Tail>,
+}
+
+impl OpenPacket {
+    /// Application data in a long packet: 0-RTT.
+    #[inline]
+    fn is_early(&self) -> bool {
+        matches!(self.space, SpaceId::Data(_)) && self.long.is_some()
+    }
+}
+
+impl OpenPacket {
+    /// Ends the frames where `w` stands.
+    #[inline]
+    pub(super) fn finish(mut self, w: &Writer<'_>) -> Self {
+        self.end = self.start + w.position();
+        self
+    }
+
+    /// Pads the packet until it is `least` bytes long and enough bytes follow the packet number for the sample of header
+    /// protection. Returns the bytes of padding.
+    // RFC 9001 §5.4.2 MUST: enough bytes follow the packet number for the sample of header protection.
+    #[inline]
+    pub(super) fn pad_to_sample(&self, w: &mut Writer<'_>, least: usize) -> u64 {
+        let least = least.max(self.pn_offset - self.start + 4);
+        let mut padding = 0;
+        while w.position() < least && w.remaining() > 0 {
+            w.u8(0);
+            padding += 1;
+        }
+        padding
+    }
+}
+
+/// Pads a packet until `end`, counted from its start; not shorter than it is.
+pub(super) fn pad_until(w: &mut Writer<'_>, end: usize) {
+    let padding = end.saturating_sub(w.position());
+    w.reserve(padding).fill(0);
+}
+
+impl Connection {
+    /// Writes the header of the next packet of a space at `start`: ack-eliciting and in flight, unless the caller says
+    /// otherwise. The packet ends, with its tag, at the end of `out` at
+    /// the latest. `None` when a long header leaves no room for `least` bytes of frames.
+    #[inline(always)]
+    pub(super) fn begin_packet<'b>(
+        &mut self,
+        (id, protection): (SpaceId, Protection),
+        path: PathIndex,
+        out: &'b mut [u8],
+        start: usize,
+        least: usize,
+    ) -> Option<(Writer<'b>, OpenPacket)> {
+        let space = self.spaces.get_mut(id)?;
+        let pn = space.ledger.next_pn();
+        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let limit = out.len() - TAG_LEN;
+        // RFC 9000 §12.2 MUST NOT-1: packets in a datagram have the same destination ID
+        let active = path == self.paths.active_index();
+        let dcid = if active { *self.identity.remote_ids.current() } else { *self.identity.remote_ids.on_path(path) };
+        let mut w = Writer::new(&mut out[start..limit]);
+        let (long, pn_offset) = match (id, protection) {
+            (SpaceId::Data(_), Protection::Space) => {
+                (None, wire::encode_short(&mut w, &dcid, pn, pn_len, false, false))
+            }
+            _ => {
+                let (ty, token): (_, &[u8]) = match id {
+                    // RFC 9000 §8.1.2 MUST-1: after a Retry all Initial packets carry its token
+                    // RFC 9000 §8.1.3 MUST-1: a token is in all Initial packets, until a Retry brings another
+                    // RFC 9000 §17.2.2 MUST-1: a server's Initial packets carry no token
+                    SpaceId::Initial => (LongType::Initial, &self.identity.token),
+                    SpaceId::Handshake => (LongType::Handshake, &[]),
+                    SpaceId::Data(_) => (LongType::ZeroRtt, &[]),
+                };
+                // RFC 9000 §17.2.5.2 MUST NOT-1: the client's own ID stays what it was
+                let scid = self.identity.local_ids.first();
+                let header = LongHeader { ty, version: self.identity.version, dcid, scid };
+                if w.remaining() < header.encoded_len(token.len(), pn_len) + least {
+                    return None;
+                }
+                let pos = header.encode(&mut w, token, pn, pn_len);
+                (Some(pos), pos.pn_offset)
+            }
+        };
+        let packet = OpenPacket {
+            space: id,
+            path,
+            start,
+            pn_offset: start + pn_offset,
+            pn,
+            pn_len,
+            long: long.map(|p| HeaderPos {
+                start: p.start + start,
+                length_offset: p.length_offset + start,
+                pn_offset: p.pn_offset + start,
+            }),
+            end: start,
+            ack_eliciting: true,
+            in_flight: true,
+            probe: false,
+            mtu_probe: false,
+            symbol: 0,
+            tail: None,
+        };
+        Some((w, packet))
+    }
+
+    /// Fills a packet up to `target`, where it does not reach that far.
+    pub(super) fn pad(&mut self, packet: &mut OpenPacket, out: &mut [u8], target: usize) {
+        if packet.end < target {
+            self.stats.padding_bytes_sent += (target - packet.end) as u64;
+            out[packet.end..target].fill(0);
+            packet.end = target;
+        }
+    }
+
+    /// Enters what protects and names a packet into the books.
+    #[inline]
+    pub(super) fn book_header(&mut self, packet: &OpenPacket) {
+        self.stats.header_bytes_sent += (packet.pn_offset + packet.pn_len - packet.start + TAG_LEN) as u64;
+    }
+
+    /// Seals a packet, enters it into the ledger and charges its path. Returns where it ends.
+    #[inline(always)]
+    pub(super) fn close_packet(
+        &mut self,
+        now: Instant,
+        packet: &OpenPacket,
+        out: &mut [u8],
+        ecn: Option<Ecn>,
+    ) -> usize {
+        let end = packet.end + TAG_LEN;
+        if let Some(pos) = &packet.long {
+            wire::patch_length(out, pos, end);
+        }
+        let pn_offset = packet.pn_offset - packet.start;
+        if packet.long.is_none() {
+            out[packet.start] = self.short_first_byte(packet.path, out[packet.start]);
+        }
+        if let Some(observer) = &mut self.observation.observer {
+            let frames = packet.pn_offset + packet.pn_len;
+            let event = PacketEvent {
+                space: if packet.is_early() { PacketSpace::ZeroRtt } else { packet.space.level() },
+                pn: packet.pn,
+                size: end - packet.start,
+                header: &out[packet.start..frames],
+                key_phase: self.keys.updates(),
+                payload: &out[frames..packet.end],
+                out_of_turn: packet.probe,
+            };
+            observer.packet_sent(now, &event);
+        }
+        if packet.symbol > 0
+            && let Some(sender) = &mut self.fec.sender
+        {
+            sender.on_sent(now, packet.pn, &out[packet.symbol..packet.end]);
+        }
+        let bytes = &mut out[packet.start..end];
+        let sealed = match packet.space {
+            SpaceId::Data(_) if packet.is_early() => {
+                self.stats.early_packets_sent += 1;
+                self.stats.early_bytes_sent += (end - packet.start) as u64;
+                self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
+            }
+            SpaceId::Data(path) => {
+                let tail = packet.tail.map_or(&[][..], |tail| self.streams.tail(tail));
+                let sealed = self.keys.seal_short_with(bytes, pn_offset, packet.pn, path, tail);
+                // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
+                self.note_key_updates(now, Initiator::Local);
+                sealed
+            }
+            space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
+        };
+        if let Err(error) = sealed {
+            self.key_updates.seal_error = Some(Box::new(error.into()));
+        }
+        let sent = SentPacket {
+            sent_at: now,
+            size: u16::try_from(end - packet.start).unwrap_or(u16::MAX),
+            path: packet.path,
+            ack_eliciting: packet.ack_eliciting,
+            in_flight: packet.in_flight,
+            mtu_probe: packet.mtu_probe,
+            pto_probe: packet.probe,
+            ecn: ecn.is_some(),
+        };
+        if let Some(space) = self.spaces.get_mut(packet.space) {
+            self.paths[packet.path].recovery.on_packet_sent(&mut space.ledger, packet.space, &sent);
+        }
+        self.stats.packets_sent += 1;
+        self.stats.ack_only_packets_sent += u64::from(!packet.ack_eliciting);
+        if packet.ack_eliciting && !self.idle.is_restarted {
+            // RFC 9000 §10.1: the idle timer restarts with the first packet that asks for an answer.
+            self.idle.is_restarted = true;
+            self.restart_idle(now);
+        }
+        // RFC 9001 §4.9.1 MUST-1, MUST NOT-1: a client forgets the Initial keys when it first sends a Handshake packet.
+        if self.side == Side::Client && packet.space == SpaceId::Handshake {
+            self.discard_space(now, SpaceId::Initial);
+        }
+        end
+    }
+
+    /// Seals the only packet of a datagram that probes a path, and sends it.
+    pub(super) fn send_probe(
+        &mut self,
+        now: Instant,
+        packet: &OpenPacket,
+        buffer: &mut [u8],
+        ecn: Option<Ecn>,
+    ) -> Option<Transmit> {
+        let len = self.close_packet(now, packet, buffer, ecn);
+        if let Some(error) = self.key_updates.seal_error.take() {
+            self.fail(now, *error);
+            return None;
+        }
+        self.stats.probe_bytes_sent += len as u64;
+        Some(self.send_datagram_on(now, packet.path, len, ecn))
+    }
+
+    /// Charges a datagram that was built to its path, and counts it.
+    pub(super) fn send_datagram_on(&mut self, now: Instant, path: PathIndex, len: usize, ecn: Option<Ecn>) -> Transmit {
+        let path = &mut self.paths[path];
+        path.amplification.on_sent(len);
+        let (remote, local) = (path.remote, path.local);
+        self.stats.datagrams_sent += 1;
+        self.stats.bytes_sent += len as u64;
+        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
+        Transmit { remote, local, ecn, len, segment_size: len }
+    }
+}
