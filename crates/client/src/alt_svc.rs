@@ -1,4 +1,4 @@
-//! What servers say about HTTP/3 in `alt-svc` (RFC 7838).
+//! Values of `alt-svc` fields about HTTP/3 (RFC 7838).
 //!
 //! ```
 //! use tiderace_client::alt_svc;
@@ -17,7 +17,7 @@ pub struct Alternative {
     pub host: Option<String>,
     /// The UDP port.
     pub port: u16,
-    /// How long it may be remembered.
+    /// Time for which it may be remembered.
     pub max_age: Duration,
     /// The origin wants to be told when a client falls back, and why: parameter `fallback-reports`, which clients that do not know it pass
     /// over (RFC 7838 §3).
@@ -29,7 +29,7 @@ const MAX_AGE: Duration = Duration::from_secs(86_400);
 /// RFC 1035 §2.3.4: no name is longer. What is kept of an offer is bounded by it.
 const LONGEST_HOST: usize = 255;
 
-/// The first offer of HTTP/3 in a field's value. `None` when there is none; what cannot be read is passed over.
+/// The first offer of HTTP/3 in a field's value. `None` when there is none; what cannot be read is ignored.
 pub fn http3(value: &str) -> Option<Alternative> {
     split(value, ',').find_map(|offer| {
         let mut parts = split(offer, ';');

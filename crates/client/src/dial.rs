@@ -18,12 +18,14 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use units::Instant;
 
 use crate::{
-    fetch::FetchError,
-    goodbye::Goodbyes,
-    link::{Failed, Quic, RequestBody, ResponseBody},
-    patience::Waited,
+    body::{RequestBody, ResponseBody},
+    closing::ClosingConnections,
+    error::{Cause, FetchError},
+    link::{Failed, Quic},
+    local::any,
     probe::Prober,
     race::{Action, Input, Leg, Plan, Race, Verdict},
+    timeouts::Waited,
 };
 
 /// An answer that is under way.
@@ -31,7 +33,7 @@ pub(crate) type Answer = oneshot::Receiver<Result<Response<ResponseBody>, Failed
 /// A request that is under way on a connection that was there before.
 pub(crate) type Pending = Waited<Result<Response<ResponseBody>, Failed>>;
 
-/// Where a race goes.
+/// Addresses of a race.
 #[derive(Clone)]
 pub(crate) struct Destination {
     /// The name that certificates have to be for.
@@ -43,13 +45,13 @@ pub(crate) struct Destination {
 }
 
 /// With what it is run.
-pub(crate) struct Means {
+pub(crate) struct DialContext {
     /// The origin of the race's times.
     pub(crate) started: std::time::Instant,
     pub(crate) quic: ClientConfig,
     pub(crate) tcp: Arc<rustls::ClientConfig>,
-    pub(crate) goodbyes: Arc<Goodbyes>,
-    /// What connections over QUIC hold is charged to it.
+    pub(crate) closing: Arc<ClosingConnections>,
+    /// Budget that connections over QUIC are charged to.
     pub(crate) memory: ProcessBudget,
     /// Without this TCP only fails.
     pub(crate) tcp_allowed: bool,
@@ -63,20 +65,20 @@ pub(crate) struct Opened {
     pub(crate) asked: Option<(Quic, Answer)>,
 }
 
-/// What a leg has come to.
-enum Came {
+/// Event of a leg.
+enum LegEvent {
     Quic(Box<Opened>),
     QuicFailed(Refusal),
     /// With how long TCP and TLS have taken.
     Tcp(Box<TlsStream<TcpStream>>, Duration),
     TcpConnected(IpAddr),
-    TcpFailed(io::Error),
-    Heard,
+    TcpFailed(Cause),
+    PacketReceived,
 }
 
 /// Why there is no connection, and whether the server has said so itself.
 struct Refusal {
-    why: String,
+    cause: Cause,
     by_server: bool,
 }
 
@@ -88,43 +90,43 @@ impl From<ConnectError> for Refusal {
             ConnectError::Closed(CloseReason::VersionMismatch { .. } | CloseReason::PeerApplication { .. }) => true,
             _ => false,
         };
-        Self { why: error.to_string(), by_server }
+        Self { cause: (&error).into(), by_server }
     }
 }
 
 impl From<Failed> for Refusal {
     fn from(failed: Failed) -> Self {
-        Self { why: failed.why, by_server: false }
+        Self { cause: failed.cause, by_server: false }
     }
 }
 
 /// A race at work.
 pub(crate) struct Dial {
     race: Race,
-    means: Means,
+    means: DialContext,
     to: Destination,
-    legs: JoinSet<Came>,
-    /// Where TCP was answered.
+    legs: JoinSet<LegEvent>,
+    /// Address at which TCP was answered.
     tcp_at: Option<IpAddr>,
     prober: Option<Arc<Prober>>,
     pub(crate) quic: Option<Opened>,
     pub(crate) tcp: Option<Box<TlsStream<TcpStream>>>,
-    /// What was wrong with QUIC and TCP.
-    wrong: [String; 2],
+    /// Errors of QUIC and TCP.
+    wrong: [Cause; 2],
     /// Leaves with the first packets of QUIC where a session is resumed.
     early: Option<Request<RequestBody>>,
     /// QUIC was there before, and is silent.
     live: Option<(Quic, Pending)>,
-    events: (mpsc::UnboundedSender<Came>, mpsc::UnboundedReceiver<Came>),
+    events: (mpsc::UnboundedSender<LegEvent>, mpsc::UnboundedReceiver<LegEvent>),
     begun: Instant,
-    /// How long QUIC has taken.
+    /// Duration of the QUIC handshake.
     pub(crate) handshake: Option<Duration>,
-    /// How long TCP and TLS have taken.
+    /// Duration of the TCP and TLS handshakes.
     pub(crate) tcp_handshake: Option<Duration>,
 }
 
 impl Dial {
-    pub(crate) fn new(means: Means, to: Destination, plan: Plan, early: Option<Request<RequestBody>>) -> Self {
+    pub(crate) fn new(means: DialContext, to: Destination, plan: Plan, early: Option<Request<RequestBody>>) -> Self {
         let now = Instant::ZERO + means.started.elapsed();
         Self {
             race: Race::new(now, plan),
@@ -135,7 +137,7 @@ impl Dial {
             prober: None,
             quic: None,
             tcp: None,
-            wrong: ["it was not tried".to_owned(), "it was not tried".to_owned()],
+            wrong: [Cause::not_tried("it was not tried"), Cause::not_tried("it was not tried")],
             early,
             live: None,
             events: mpsc::unbounded_channel(),
@@ -146,7 +148,7 @@ impl Dial {
     }
 
     /// As [`new`](Self::new), where a QUIC connection is there from which nothing is heard since a request was sent.
-    pub(crate) fn beside(means: Means, to: Destination, plan: Plan, live: (Quic, Pending)) -> Self {
+    pub(crate) fn beside(means: DialContext, to: Destination, plan: Plan, live: (Quic, Pending)) -> Self {
         Self { live: Some(live), ..Self::new(means, to, plan, None) }
     }
 
@@ -195,23 +197,22 @@ impl Dial {
                 let attempts = Attempts {
                     config: self.means.quic.clone(),
                     host: self.to.host.clone(),
-                    goodbyes: self.means.goodbyes.clone(),
+                    closing: self.means.closing.clone(),
                     memory: self.means.memory.clone(),
                     events: self.events.0.clone(),
                 };
                 self.legs.spawn(attempts.run(self.to.quic.clone(), self.early.take()));
             }
             Action::Start(Leg::Tcp) if !self.means.tcp_allowed => {
-                let why = io::Error::other("it is not wanted");
-                let _ = self.events.0.send(Came::TcpFailed(why));
+                let _ = self.events.0.send(LegEvent::TcpFailed(Cause::not_tried("it is not wanted")));
             }
             Action::Start(Leg::Tcp) => {
                 let (to, tls, events) = (self.to.clone(), self.means.tcp.clone(), self.events.0.clone());
                 self.legs.spawn(async move {
                     let begun = std::time::Instant::now();
                     match connect_tls(to.tcp, tls, to.host, events).await {
-                        Ok(stream) => Came::Tcp(Box::new(stream), begun.elapsed()),
-                        Err(error) => Came::TcpFailed(error),
+                        Ok(stream) => LegEvent::Tcp(Box::new(stream), begun.elapsed()),
+                        Err(error) => LegEvent::TcpFailed((&error).into()),
                     }
                 });
             }
@@ -224,7 +225,7 @@ impl Dial {
                     self.prober = Some(prober.clone());
                     self.legs.spawn(async move {
                         prober.answered().await;
-                        Came::Heard
+                        LegEvent::PacketReceived
                     });
                 }
                 if let Some(prober) = &self.prober {
@@ -235,7 +236,7 @@ impl Dial {
         }
     }
 
-    /// Where questions go: to the host that has answered over TCP, or else to the best.
+    /// Target of probes: the host that has answered over TCP, or else the best.
     fn asks_at(&self) -> Option<SocketAddr> {
         let same = self.to.quic.iter().find(|address| Some(address.ip()) == self.tcp_at);
         same.or(self.to.quic.first()).copied()
@@ -259,36 +260,36 @@ impl Dial {
         let now = self.now();
         match came {
             None => self.race.handle_timeout(now),
-            Some(Came::Heard) => self.race.handle(now, Input::Heard),
-            Some(Came::TcpConnected(ip)) => {
+            Some(LegEvent::PacketReceived) => self.race.handle(now, Input::PacketReceived),
+            Some(LegEvent::TcpConnected(ip)) => {
                 self.tcp_at = Some(ip);
                 self.race.handle(now, Input::TcpConnected);
             }
-            Some(Came::Tcp(stream, took)) => {
+            Some(LegEvent::Tcp(stream, took)) => {
                 self.tcp = Some(stream);
                 self.tcp_handshake = Some(took);
                 self.race.handle(now, Input::TcpReady);
             }
-            Some(Came::TcpFailed(error)) => {
-                self.wrong[1] = format!("TCP: {error}");
+            Some(LegEvent::TcpFailed(cause)) => {
+                self.wrong[1] = cause;
                 self.race.handle(now, Input::TcpFailed);
             }
-            Some(Came::Quic(opened)) => {
+            Some(LegEvent::Quic(opened)) => {
                 self.quic = Some(*opened);
                 self.handshake = Some(now.saturating_since(self.begun));
                 self.race.handle(now, Input::QuicReady);
             }
-            Some(Came::QuicFailed(refusal)) => {
+            Some(LegEvent::QuicFailed(refusal)) => {
                 // Only what the server itself has said is a refusal.
                 let input = if refusal.by_server { Input::QuicRefused } else { Input::QuicFailed };
-                self.wrong[0] = format!("QUIC: {}", refusal.why);
+                self.wrong[0] = refusal.cause;
                 self.race.handle(now, input);
             }
         }
     }
 }
 
-/// How often it is looked whether anything was heard: it matters to the verdict, and not to the millisecond.
+/// Interval between checks for received packets: they matter to the verdict, and not to the millisecond.
 const LOOK: Duration = Duration::from_millis(25);
 
 /// The next address is tried when one takes longer (RFC 8305 §8 has no less than this). It is shorter than the head start of QUIC,
@@ -302,32 +303,32 @@ const ADDRESSES: usize = 4;
 struct Attempts {
     config: ClientConfig,
     host: String,
-    goodbyes: Arc<Goodbyes>,
+    closing: Arc<ClosingConnections>,
     memory: ProcessBudget,
-    events: mpsc::UnboundedSender<Came>,
+    events: mpsc::UnboundedSender<LegEvent>,
 }
 
 impl Attempts {
     /// Tries the addresses one after the other, the next when one takes long or fails. `early` leaves with the first.
-    async fn run(self, addresses: Vec<SocketAddr>, mut early: Option<Request<RequestBody>>) -> Came {
+    async fn run(self, addresses: Vec<SocketAddr>, mut early: Option<Request<RequestBody>>) -> LegEvent {
         let mut tries = JoinSet::new();
         let mut rest = addresses.into_iter().take(ADDRESSES);
-        let mut last = Refusal { why: "it has no address".to_owned(), by_server: false };
+        let mut last = Refusal { cause: Cause::not_tried("it has no address"), by_server: false };
         loop {
             match rest.next() {
                 Some(remote) => {
                     tries.spawn(connect_quic(self.clone(), remote, early.take()));
                 }
-                None if tries.is_empty() => return Came::QuicFailed(last),
+                None if tries.is_empty() => return LegEvent::QuicFailed(last),
                 None => {}
             }
             tokio::select! {
                 Some(came) = tries.join_next() => match came {
-                    Ok(Ok(opened)) => return Came::Quic(Box::new(opened)),
+                    Ok(Ok(opened)) => return LegEvent::Quic(Box::new(opened)),
                     // What one says who serves the name holds for the others, too.
-                    Ok(Err(refusal)) if refusal.by_server => return Came::QuicFailed(refusal),
+                    Ok(Err(refusal)) if refusal.by_server => return LegEvent::QuicFailed(refusal),
                     Ok(Err(refusal)) => last = refusal,
-                    Err(error) => last = Refusal { why: error.to_string(), by_server: false },
+                    Err(error) => last = Refusal { cause: Cause::other(error.to_string()), by_server: false },
                 },
                 () = tokio::time::sleep(NEXT_ADDRESS), if rest.len() > 0 => {}
             }
@@ -340,14 +341,16 @@ async fn connect_quic(
     remote: SocketAddr,
     early: Option<Request<RequestBody>>,
 ) -> Result<Opened, Refusal> {
-    let Attempts { config, host, goodbyes, memory, events } = with;
+    let Attempts { config, host, closing, memory, events } = with;
     let options = EndpointOptions { memory: Some(memory), ..EndpointOptions::default() };
-    let endpoint = Endpoint::open(any(remote), options)
-        .map_err(|error| Refusal { why: format!("no socket: {error}"), by_server: false })?;
+    let endpoint = Endpoint::open(any(remote), options).map_err(|error| Refusal {
+        cause: Cause::Io { kind: error.kind(), reason: format!("no socket: {error}") },
+        by_server: false,
+    })?;
     let endpoint = Arc::new(endpoint);
     // RFC 9114 §3.1 MUST-1, MUST NOT-1, RFC 9114 §3.2 MUST-1, MUST-2: the host of the URI is asked for, and has to be the certificate's
     let connecting = endpoint.connect(&config, remote, &host)?;
-    goodbyes.await_of(endpoint.clone());
+    closing.await_of(endpoint.clone());
     let connected = async {
         let Some(request) = early else { return Ok((connecting.await?, None)) };
         match connecting.into_early() {
@@ -381,7 +384,7 @@ async fn connect_quic(
             _ = look.tick(), if !heard => {
                 heard = endpoint.socket_stats().receive_calls > 0;
                 if heard {
-                    let _ = events.send(Came::Heard);
+                    let _ = events.send(LegEvent::PacketReceived);
                 }
             }
         }
@@ -410,7 +413,7 @@ pub(crate) async fn silence(link: &Quic, length: Duration) {
 }
 
 /// A connection that is silent: whether anything comes of it.
-async fn wait_for_life(link: Quic, pending: Pending, events: mpsc::UnboundedSender<Came>) -> Came {
+async fn wait_for_life(link: Quic, pending: Pending, events: mpsc::UnboundedSender<LegEvent>) -> LegEvent {
     let before = received(&link);
     let mut pending = pending;
     let mut look = tokio::time::interval(LOOK);
@@ -418,21 +421,21 @@ async fn wait_for_life(link: Quic, pending: Pending, events: mpsc::UnboundedSend
     loop {
         tokio::select! {
             answered = &mut pending => {
-                let answered = answered.unwrap_or_else(|error| Err(Failed { why: error.to_string(), unprocessed: false }));
+                let answered = answered.unwrap_or_else(|error| Err(Failed { cause: Cause::other(error.to_string()), unprocessed: false }));
                 return match answered {
                     Ok(response) => {
                         let (tell, answer) = oneshot::channel();
                         let _ = tell.send(Ok(response));
                         let (endpoint, connection) = (link.endpoint.clone(), link.connection().clone());
-                        Came::Quic(Box::new(Opened { endpoint, connection, asked: Some((link, answer)) }))
+                        LegEvent::Quic(Box::new(Opened { endpoint, connection, asked: Some((link, answer)) }))
                     }
-                    Err(failed) => Came::QuicFailed(failed.into()),
+                    Err(failed) => LegEvent::QuicFailed(failed.into()),
                 };
             }
             _ = look.tick(), if !heard => {
                 heard = received(&link) > before;
                 if heard {
-                    let _ = events.send(Came::Heard);
+                    let _ = events.send(LegEvent::PacketReceived);
                 }
             }
         }
@@ -471,24 +474,12 @@ async fn connect_tls(
     addresses: Vec<SocketAddr>,
     tls: Arc<rustls::ClientConfig>,
     host: String,
-    events: mpsc::UnboundedSender<Came>,
+    events: mpsc::UnboundedSender<LegEvent>,
 ) -> io::Result<TlsStream<TcpStream>> {
     let stream = connect_tcp(addresses).await?;
-    let _ = events.send(Came::TcpConnected(stream.peer_addr()?.ip()));
+    let _ = events.send(LegEvent::TcpConnected(stream.peer_addr()?.ip()));
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
     TlsConnector::from(tls).connect(name, stream).await
-}
-
-/// Any port, of the family of `remote`.
-fn any(remote: SocketAddr) -> SocketAddr {
-    if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
-}
-
-/// The address that this host has on the way to `remote`. Nothing is sent.
-pub(crate) fn local_address(remote: SocketAddr) -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind(any(remote)).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@
 //! # }
 //! ```
 
+mod setup;
+
 use std::{
-    io,
     net::SocketAddr,
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -31,129 +31,37 @@ use tiderace::{ClientConfig, EarlyData, Profile, transport::memory::ProcessBudge
 use tokio::sync::OwnedMutexGuard;
 use units::Instant;
 
+use self::setup::Target;
+pub(crate) use self::setup::routed;
 use crate::{
     alt_svc,
-    dial::{self, Destination, Dial, Means},
-    goodbye::Goodbyes,
+    closing::ClosingConnections,
+    dial::{self, Dial, DialContext},
+    error::Cause,
     keep_alive::Mapping,
     link::{Failed, Job, Link, Quic},
-    memory::{Memory, Network},
-    patience::{self, Patience, Progress, Waited},
+    memory::Memory,
     pool::{Key, Pool, Slot},
-    race::{Avoided, Leg, Plan, Verdict},
+    race::{Leg, Verdict},
     report::Reports,
-    resolve::{Offer, RECORD_DELAY, Resolver, may_lead},
+    resolve::{Offer, Resolver},
+    timeouts::{self, Progress, Timeouts, Waited},
     tls,
-    upkeep::{LocalAddress, Upkeep},
+    upkeep::Upkeep,
 };
 pub use crate::{
-    link::{BodyError, ResponseBody},
+    body::{BodyError, ResponseBody},
+    error::FetchError,
+    settings::Settings,
     tls::Trust,
 };
 
-/// A request could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FetchError {
-    /// The URL is none that can be asked for.
-    #[error("{0}")]
-    Url(String),
-    /// The roots cannot be used.
-    #[error("{0}")]
-    Trust(String),
-    /// Tickets cannot be kept there.
-    #[error("{0}")]
-    Tickets(String),
-    /// The name has no address.
-    #[error("cannot find the host `{host}`: {why}")]
-    Resolve {
-        /// The host.
-        host: String,
-        /// What the system says.
-        why: io::Error,
-    },
-    /// Neither way leads there.
-    #[error("neither QUIC nor TCP leads to the server: {quic}; {tcp}")]
-    Unreachable {
-        /// Why QUIC failed.
-        quic: String,
-        /// Why TCP failed.
-        tcp: String,
-    },
-    /// The server took longer than [`Patience`] allows.
-    #[error("{what} did not come within {} s", .limit.as_secs_f64())]
-    TimedOut {
-        /// What was waited for.
-        what: &'static str,
-        /// How long.
-        limit: Duration,
-    },
-    /// The exchange failed.
-    #[error("the exchange failed: {0}")]
-    Exchange(String),
-}
-
-impl From<Failed> for FetchError {
-    fn from(failed: Failed) -> Self {
-        Self::Exchange(failed.why)
-    }
-}
-
-/// How a client is set up.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Whom it trusts.
-    pub trust: Trust,
-    /// The name server that is asked for everything, in place of the system's.
-    pub dns: Option<SocketAddr>,
-    /// How much longer the HTTPS record is waited for when there are addresses.
-    pub record_delay: Duration,
-    /// Requests with a safe method and without content leave as early data when a session is resumed (RFC 8470).
-    pub early_data: bool,
-    /// Keep the tickets of QUIC in this file, for the next process. Needs a build with the feature `boringssl`; without a file
-    /// tickets are kept in memory.
-    pub tickets: Option<PathBuf>,
-    /// Keep open connections from being forgotten by translators of addresses (NAT), by questions whose distance follows from
-    /// what is measured. The first silence is this long, and each is at most half of the idle timeout. `None`: a connection that
-    /// nobody uses ends.
-    pub keep_alive: Option<Duration>,
-    /// Connections end when nothing is heard for this long; servers may want it shorter.
-    pub idle_timeout: Duration,
-    /// How long TCP waits for QUIC where the path is not known, and how long an answer is waited for on a silent path before TCP takes
-    /// part. It is about what a fall-back costs.
-    pub head_start: Duration,
-    /// How long servers are waited for.
-    pub patience: Patience,
-    /// The memory that connections over QUIC may hold together, those of other clients that share the budget included.
-    pub memory: ProcessBudget,
-    /// Where this host is: when that changes, open connections move.
-    pub local_address: LocalAddress,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            trust: Trust::Platform,
-            dns: None,
-            record_delay: RECORD_DELAY,
-            early_data: true,
-            tickets: None,
-            keep_alive: None,
-            idle_timeout: Duration::from_secs(30),
-            head_start: Plan::default().head_start,
-            patience: Patience::default(),
-            memory: ProcessBudget::default(),
-            local_address: LocalAddress::default(),
-        }
-    }
-}
-
-/// Which way a request goes.
+/// Route of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Only this way is tried.
     pub only: Option<Leg>,
-    /// Where QUIC is spoken, when that is not where the origin is.
+    /// Address for QUIC, where it differs from the origin's.
     pub udp: Option<SocketAddr>,
     /// On a connection of its own, which is not kept for others.
     pub fresh: bool,
@@ -167,12 +75,12 @@ pub struct Fetched {
     pub protocol: &'static str,
     /// From the beginning to the response's fields.
     pub first_byte: Duration,
-    /// Where HTTP/3 is to be had, if the response says so.
+    /// Alternative service for HTTP/3 (RFC 7838), if the response announces one.
     pub alternative: Option<alt_svc::Alternative>,
-    /// How long the handshake of the connection has taken: over QUIC from the first packet, over TCP with that of TLS. `None` where the
+    /// Duration of the connection's handshake: over QUIC from the first packet, over TCP with that of TLS. `None` where the
     /// connection was there before, or an answer was there before the end of the handshake.
     pub handshake: Option<Duration>,
-    /// What became of early data: `None` where no session was resumed, or the connection was there before.
+    /// Outcome of early data: `None` where no session was resumed, or the connection was there before.
     pub early_data: EarlyData,
     /// The server answered 425 (Too Early), and the answer is the one after the handshake.
     pub too_early: bool,
@@ -201,47 +109,11 @@ struct Inner {
     budget: ProcessBudget,
     reports: Reports,
     head_start: Duration,
-    patience: Patience,
+    timeouts: Timeouts,
     pool: Pool,
-    goodbyes: Arc<Goodbyes>,
+    closing: Arc<ClosingConnections>,
     upkeep: Upkeep,
     started: std::time::Instant,
-}
-
-/// What a request is for.
-struct Target {
-    host: String,
-    port: u16,
-    secure: bool,
-}
-
-impl Target {
-    fn of(uri: &Uri) -> Result<Self, FetchError> {
-        let secure = match uri.scheme() {
-            Some(scheme) if *scheme == Scheme::HTTPS => true,
-            Some(scheme) if *scheme == Scheme::HTTP => false,
-            _ => return Err(FetchError::Url(format!("`{uri}` is no http or https URL"))),
-        };
-        let host = uri.host().ok_or_else(|| FetchError::Url(format!("`{uri}` has no host")))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        Ok(Self { host, port, secure })
-    }
-
-    fn origin(&self) -> String {
-        let scheme = if self.secure { "https" } else { "http" };
-        format!("{scheme}://{}:{}", self.host, self.port)
-    }
-}
-
-/// Where a race goes, and what is known.
-struct Course {
-    to: Destination,
-    plan: Plan,
-    network: Network,
-    offer: Option<Offer>,
-    /// QUIC goes where `alt-svc` has said.
-    by_alternative: bool,
 }
 
 /// Times that a request is tried on connections that were there before.
@@ -263,7 +135,7 @@ impl Client {
     pub fn with(settings: &Settings) -> Result<Self, FetchError> {
         let Settings { trust, dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
         let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
-        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data)?;
+        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data, settings.key_log)?;
         let resolver = match dns {
             None => Resolver::system(),
             Some(server) => {
@@ -273,15 +145,15 @@ impl Client {
         };
         let inner = Inner {
             quic: ClientConfig::new(quic, Arc::new(profile)),
-            tcp: tls::tcp(trust, &[b"h2", b"http/1.1"])?,
-            resolver: resolver.with_delay(*record_delay),
+            tcp: tls::tcp(trust, settings.tcp_versions.protocols(), settings.key_log)?,
+            resolver: resolver.with_delay(*record_delay).with_addresses(settings.addresses.clone()),
             memory: Mutex::new(Memory::new(settings.head_start)),
             budget: settings.memory.clone(),
             reports: Reports::default(),
             head_start: settings.head_start,
-            patience: settings.patience,
+            timeouts: settings.timeouts,
             pool: Pool::default(),
-            goodbyes: Arc::default(),
+            closing: Arc::default(),
             upkeep: Upkeep::new(settings),
             started: std::time::Instant::now(),
         };
@@ -325,14 +197,14 @@ impl Client {
         let (head, body) = request.into_parts();
         let progress = Progress::default();
         let mut job = Job::new(head, body.map_err(Into::into).boxed_unsync(), progress.clone());
-        let Patience { connect, response: limit, .. } = self.inner.patience;
+        let Timeouts { connect, response: limit, .. } = self.inner.timeouts;
         let key = Key { origin: target.origin(), only: route.only, udp: route.udp };
         let slot = (!route.fresh).then(|| self.inner.pool.slot(&key));
         let mut open = None;
         let mut live = None;
         if let Some(slot) = &slot {
             // Who holds it opens a connection.
-            let mut guard = patience::connected(connect, async { Ok(slot.clone().lock_owned().await) }).await?;
+            let mut guard = timeouts::connected(connect, async { Ok(slot.clone().lock_owned().await) }).await?;
             for _ in 0..REUSES {
                 let Some(mut link) = guard.take() else { break };
                 drop(guard);
@@ -356,7 +228,7 @@ impl Client {
                         return Ok(Fetched { reused: true, ..self.fetched(response, protocol, begun, none) });
                     }
                     Err(failed) if job.survives(&failed) => {
-                        tracing::debug!("an open connection did not serve: {}", failed.why);
+                        tracing::debug!("an open connection did not serve: {}", failed.cause);
                         guard = slot.clone().lock_owned().await;
                     }
                     Err(failed) => return Err(failed.into()),
@@ -386,23 +258,23 @@ impl Client {
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         let was_there = live.is_some();
         // Over a connection that was there the response is waited for, and TCP beside it.
-        let limit = if was_there { inner.patience.response } else { inner.patience.connect };
+        let limit = if was_there { inner.timeouts.response } else { inner.timeouts.connect };
         let connecting = async {
-            let course = self.course(target, route, was_there).await?;
-            let remote = course.to.tcp.first().copied();
-            let means = Means {
+            let setup = self.setup(target, route, was_there).await?;
+            let remote = setup.to.tcp.first().copied();
+            let means = DialContext {
                 started: inner.started,
                 quic: inner.quic.clone(),
                 tcp: inner.tcp.clone(),
-                goodbyes: inner.goodbyes.clone(),
+                closing: inner.closing.clone(),
                 memory: inner.budget.clone(),
                 tcp_allowed: route.only != Some(Leg::Quic),
             };
             let mut dial = match live {
-                Some(live) => Dial::beside(means, course.to, course.plan, live),
+                Some(live) => Dial::beside(means, setup.to, setup.plan, live),
                 None => {
                     let early = job.is_repeatable().then(|| job.request());
-                    Dial::new(means, course.to, course.plan, early)
+                    Dial::new(means, setup.to, setup.plan, early)
                 }
             };
             let (link, answer) = match dial.until_used().await? {
@@ -415,13 +287,13 @@ impl Client {
                 }
                 Leg::Tcp => {
                     let stream = dial.tcp.take().ok_or_else(gone)?;
-                    (Link::over_tls(*stream, &inner.goodbyes).await?, None)
+                    (Link::over_tls(*stream, &inner.closing).await?, None)
                 }
             };
-            Ok((dial, link, answer, (remote, course.network, course.offer, course.by_alternative)))
+            Ok((dial, link, answer, (remote, setup.network, setup.offer, setup.by_alternative)))
         };
-        let (mut dial, mut link, answer, course) = patience::connected(limit, connecting).await?;
-        let (remote, network, offer, by_alternative) = course;
+        let (mut dial, mut link, answer, setup) = timeouts::connected(limit, connecting).await?;
+        let (remote, network, offer, by_alternative) = setup;
         if let Link::Quic(quic) = &mut link {
             quic.keep(&inner.upkeep);
         }
@@ -435,11 +307,11 @@ impl Client {
             Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
             _ => None,
         };
-        let (progress, limit) = (job.progress(), inner.patience.response);
+        let (progress, limit) = (job.progress(), inner.timeouts.response);
         let sent = async {
             let mut sent = match early {
                 Some((quic, answer)) => {
-                    let lost = || Failed { why: "the connection is gone".to_owned(), unprocessed: false };
+                    let lost = || Failed { cause: Cause::other("the connection is gone"), unprocessed: false };
                     let pending = Waited::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
                     watched(&quic, pending, patience).await
                 }
@@ -470,7 +342,7 @@ impl Client {
         let too_early = was_early && response.status() == StatusCode::TOO_EARLY;
         if too_early {
             if let Link::Quic(quic) = &link {
-                let over = |reason: tiderace::CloseReason| FetchError::Exchange(reason.to_string());
+                let over = |reason: tiderace::CloseReason| FetchError::Exchange((&reason).into());
                 quic.connection().established().await.map_err(over)?;
             }
             response = progress.wait(limit, link.send(job.request())).await??;
@@ -525,15 +397,15 @@ impl Client {
         // Several at a time are usual with HTTP/1.1: nobody waits for this one.
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         drop(open);
-        let Patience { connect, response: limit, .. } = self.inner.patience;
+        let Timeouts { connect, response: limit, .. } = self.inner.timeouts;
         let connecting = async {
             let addresses = self.inner.resolver.addresses(&target.host, target.port).await;
             let addresses = addresses.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
             let stream = dial::connect_tcp(addresses).await;
-            let stream = stream.map_err(|error| FetchError::Exchange(format!("TCP: {error}")))?;
-            Ok(Link::plain(stream, &self.inner.goodbyes).await?)
+            let stream = stream.map_err(|error| FetchError::Exchange((&error).into()))?;
+            Ok(Link::plain(stream, &self.inner.closing).await?)
         };
-        let mut link = patience::connected(connect, connecting).await?;
+        let mut link = timeouts::connected(connect, connecting).await?;
         let progress = job.progress();
         let response = progress.wait(limit, link.send(job.request())).await??;
         let protocol = link.protocol();
@@ -541,51 +413,6 @@ impl Client {
             slot.lock().await.keep(link);
         }
         Ok(self.fetched(response, protocol, begun, tokio::spawn(std::future::ready(None))))
-    }
-
-    /// Where to go, and how.
-    async fn course(&self, target: &Target, route: &Route, live: bool) -> Result<Course, FetchError> {
-        let found = self.inner.resolver.resolve(&target.host, target.port).await;
-        let found = found.map_err(|why| FetchError::Resolve { host: target.host.clone(), why })?;
-        let origin = target.origin();
-        let first = *found.tcp.first().or(found.quic.first()).ok_or_else(gone)?;
-        let network = Network(dial::local_address(first).unwrap_or(first.ip()));
-        let mut quic = route.udp.map_or_else(|| routed(&found.quic), |udp| vec![udp]);
-        let offers_http3 = found.offer.as_ref().is_some_and(Offer::has_http3);
-        let alternative = match (route.udp, offers_http3) {
-            (None, false) => self.memory().alternative(self.now(), network, &origin),
-            // RFC 9460 §9.3: the record speaks of the origin itself, and is newer than what a response once said.
-            _ => None,
-        };
-        let mut by_alternative = false;
-        if let Some((host, port)) = alternative {
-            let host = host.as_deref().unwrap_or(&target.host);
-            let mut addresses = self.inner.resolver.addresses(host, port).await.unwrap_or_default();
-            addresses.retain(|address| may_lead(&found.tcp, *address));
-            if !addresses.is_empty() {
-                (quic, by_alternative) = (routed(&addresses), true);
-            }
-        }
-        let mut plan = match route.only {
-            None => self.memory().plan(self.now(), network, &origin),
-            Some(Leg::Quic) => {
-                let long = Duration::from_secs(3_600);
-                if quic.is_empty() {
-                    quic = routed(&found.tcp);
-                }
-                Plan { head_start: long, judge_after: long, ..Plan::default() }
-            }
-            Some(Leg::Tcp) => Plan { quic: Err(Avoided::Unwanted), ..Plan::default() },
-        };
-        if quic.is_empty() {
-            plan.quic = plan.quic.and(Err(Avoided::NotOffered));
-        }
-        if live {
-            // TCP has waited already.
-            plan = Plan { quic: Ok(()), head_start: Duration::ZERO, ..plan };
-        }
-        let to = Destination { host: target.host.clone(), tcp: found.tcp, quic };
-        Ok(Course { to, plan, network, offer: found.offer, by_alternative })
     }
 
     fn fetched(
@@ -597,9 +424,9 @@ impl Client {
     ) -> Fetched {
         let alternative =
             response.headers().get(header::ALT_SVC).and_then(|value| alt_svc::http3(value.to_str().ok()?));
-        let least = self.inner.patience.content;
+        let least = self.inner.timeouts.content;
         Fetched {
-            response: response.map(|body| patience::paced(body, least)),
+            response: response.map(|body| timeouts::paced(body, least)),
             protocol,
             first_byte: begun.elapsed(),
             alternative,
@@ -612,7 +439,7 @@ impl Client {
         }
     }
 
-    /// Whether the host has an HTTPS record for its default port: then `http` means `https` (RFC 9460 §9.5).
+    /// Returns whether the host has an HTTPS record for its default port: then `http` means `https` (RFC 9460 §9.5).
     pub async fn has_https_record(&self, host: &str) -> bool {
         self.inner.resolver.resolve(host, 443).await.is_ok_and(|found| found.offer.is_some())
     }
@@ -622,20 +449,20 @@ impl Client {
     /// fraction of a second.
     pub async fn close(&self) {
         self.inner.pool.clear();
-        self.inner.goodbyes.say().await;
+        self.inner.closing.say().await;
     }
 
-    /// What is measured of translators of addresses, of all networks. Nothing without [`Settings::keep_alive`].
+    /// Measured NAT timeouts of all networks. Nothing without [`Settings::keep_alive`].
     pub fn measured_mappings(&self) -> Vec<Mapping> {
         self.inner.upkeep.measured()
     }
 
-    /// What finds origins.
+    /// Resolver of origins.
     pub fn resolver(&self) -> &Resolver {
         &self.inner.resolver
     }
 
-    /// What the origin is to be told on this connection about a fall-back.
+    /// Takes the report about a fall-back that is due to the origin on this connection.
     fn due(&self, link: &Link, origin: &str) -> Option<&'static str> {
         if link.leg() == Leg::Tcp { self.inner.reports.take(origin) } else { None }
     }
@@ -649,7 +476,7 @@ impl Client {
     }
 }
 
-/// What came of a request on a connection.
+/// Outcome of a request on a connection.
 enum Sent {
     Answered(Result<Response<ResponseBody>, Failed>),
     /// Nothing at all is heard over QUIC: the request is under way, and can be sent elsewhere as well.
@@ -670,7 +497,7 @@ async fn first(link: &mut Link, job: &mut Job, patience: Duration) -> Sent {
 async fn watched(quic: &Quic, mut pending: dial::Pending, patience: Duration) -> Sent {
     tokio::select! {
         answered = &mut pending => {
-            let lost = |error: tokio::task::JoinError| Err(Failed { why: error.to_string(), unprocessed: false });
+            let lost = |error: tokio::task::JoinError| Err(Failed { cause: Cause::other(error.to_string()), unprocessed: false });
             Sent::Answered(answered.unwrap_or_else(lost))
         }
         () = dial::silence(quic, patience) => Sent::Silent((quic.clone(), pending)),
@@ -678,41 +505,5 @@ async fn watched(quic: &Quic, mut pending: dial::Pending, patience: Duration) ->
 }
 
 fn gone() -> FetchError {
-    FetchError::Exchange("the connection is gone".to_owned())
-}
-
-/// The addresses to which this host has a route, or else the first. The families take turns (RFC 8305 §4).
-pub(crate) fn routed(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-    let mut routed: Vec<SocketAddr> =
-        addresses.iter().filter(|address| dial::local_address(**address).is_some()).copied().collect();
-    if routed.is_empty() {
-        routed.extend(addresses.first());
-    }
-    let first = routed.first().map(SocketAddr::is_ipv4);
-    let (one, other): (Vec<_>, Vec<_>) = routed.into_iter().partition(|address| Some(address.is_ipv4()) == first);
-    let mut other = other.into_iter();
-    let mut turns: Vec<_> = one.into_iter().flat_map(|address| [Some(address), other.next()]).flatten().collect();
-    turns.extend(other);
-    turns
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn families_take_turns() {
-        let list = |text: &str| text.split(' ').map(|one| one.parse().unwrap()).collect::<Vec<SocketAddr>>();
-        for (given, turns) in [
-            ("127.0.0.1:1 127.0.0.2:1 [::1]:1", "127.0.0.1:1 [::1]:1 127.0.0.2:1"),
-            ("[::1]:1 127.0.0.1:1 127.0.0.2:1", "[::1]:1 127.0.0.1:1 127.0.0.2:1"),
-            ("127.0.0.1:1", "127.0.0.1:1"),
-        ] {
-            // A machine without IPv6 has no route there.
-            let has_ipv6 = dial::local_address("[::1]:1".parse().unwrap()).is_some();
-            let turns: Vec<_> = list(turns).into_iter().filter(|address| address.is_ipv4() || has_ipv6).collect();
-            assert_eq!(routed(&list(given)), turns);
-        }
-        assert!(routed(&[]).is_empty());
-    }
+    FetchError::Exchange(Cause::other("the connection is gone"))
 }

@@ -1,4 +1,4 @@
-//! How long a connection may be silent: measured, because translators of addresses (NAT) forget a silent one after a time that
+//! NAT keep-alive: the silence that a connection survives is measured, because a NAT drops a silent binding after a time that
 //! nobody tells. No clock and no socket here.
 //!
 //! After a silence a client asks (PING). Where the mapping is gone, the packet leaves from another address, and the server challenges
@@ -34,7 +34,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Networks that are remembered.
 const NETWORKS: usize = 64;
 
-/// What came of a silence.
+/// Outcome of a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The mapping was there still.
@@ -43,7 +43,7 @@ pub enum Outcome {
     Forgotten,
 }
 
-/// What is known of a network.
+/// Knowledge of a network's NAT timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The longest silence that it has survived, or may survive.
@@ -67,7 +67,7 @@ impl Mapping {
         next.clamp(SHORTEST, longest.max(SHORTEST))
     }
 
-    /// Whether the time is known well enough.
+    /// Returns whether the timeout is known well enough.
     pub fn is_known(&self) -> bool {
         !self.guessed && self.forgotten.is_some_and(|gone| gone.saturating_sub(self.kept) <= gone / 8)
     }
@@ -94,7 +94,7 @@ impl Mapping {
     }
 }
 
-/// What is known of networks. Shared by the connections of a client.
+/// NAT timeouts by network. Shared by the connections of a client.
 #[derive(Debug)]
 pub struct Mappings {
     first: Duration,
@@ -114,12 +114,12 @@ impl Mappings {
         Self { first, known: HashMap::new(), uses: 0 }
     }
 
-    /// What is known of all networks.
+    /// Mappings of all networks.
     pub fn all(&self) -> Vec<Mapping> {
         self.known.values().map(|(_, mapping)| *mapping).collect()
     }
 
-    /// What is known of a network.
+    /// Mapping of a network.
     pub fn of(&mut self, network: Network) -> &mut Mapping {
         self.uses += 1;
         if !self.known.contains_key(&network)

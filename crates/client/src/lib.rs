@@ -1,13 +1,20 @@
 //! HTTP over QUIC raced against TCP, with memory and evidence for every fall-back.
 //!
-//! In the order in which a request meets them: `service` is the client as `tower` has it; [`fetch`] takes the request, and a
-//! connection from the `pool` if one is open; [`resolve`] finds addresses, and what the HTTPS record says; [`memory`] says what is
-//! known of the network and the origin; [`race`] decides what is tried when, and what is to be concluded, without input or output;
-//! `dial` does it over real sockets; [`probe`] asks whether a UDP port answers at all; `link` sends the request over what came
-//! of it, no longer than [`Patience`] says; [`alt_svc`] reads what servers say about HTTP/3, and `report` tells those that ask why this client fell back; `upkeep` keeps
-//! an open connection from being forgotten on the way ([`keep_alive`] measures how soon that is), and moves it when this host's
-//! address changes; `goodbye` tells servers when it is over. [`proxy`] does it for programs that cannot be changed, [`private`] for
-//! protocols that are not HTTP.
+//! Modules, in the order in which a request meets them:
+//!
+//! - `service`: the client as a `tower` service;
+//! - [`fetch`]: takes the request, and a connection from the `pool` if one is open;
+//! - [`resolve`]: finds addresses, and reads the HTTPS record;
+//! - [`memory`]: knows networks and origins;
+//! - [`race`]: decides what is tried when, and the verdict, without input or output;
+//! - `dial`: runs the race over real sockets;
+//! - [`probe`]: tests whether a UDP port answers at all;
+//! - `link`: sends the request over the connection, within [`Timeouts`];
+//! - [`alt_svc`]: reads the field that announces HTTP/3, and `report` answers origins that ask why this client fell back;
+//! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures how often), and migrates when this host's address changes;
+//! - `closing`: closes connections at the end of the program.
+//!
+//! [`proxy`] serves programs that cannot be changed, [`private`] protocols other than HTTP. `error` has the causes of failures.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,13 +29,15 @@
 //! ```
 
 pub mod alt_svc;
+mod body;
+mod closing;
 mod dial;
+mod error;
 pub mod fetch;
-mod goodbye;
 pub mod keep_alive;
 mod link;
+mod local;
 pub mod memory;
-mod patience;
 mod pool;
 pub mod private;
 pub mod probe;
@@ -37,12 +46,18 @@ pub mod race;
 mod report;
 pub mod resolve;
 mod service;
+mod settings;
 mod tasks;
+mod timeouts;
 mod tls;
 mod upkeep;
 
-pub use fetch::{Client, FetchError, Fetched, Route, Settings, Trust};
-pub use patience::{Pace, Patience, TooSlow};
+pub use error::{Cause, FetchError};
+pub use fetch::{Client, Fetched, Route};
+pub use local::LocalAddress;
 pub use race::{Leg, Verdict};
+pub use resolve::KnownAddresses;
 pub use service::Evidence;
-pub use upkeep::LocalAddress;
+pub use settings::{Settings, TcpVersions};
+pub use timeouts::{Pace, Timeouts, TooSlow};
+pub use tls::Trust;

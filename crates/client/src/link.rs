@@ -2,9 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri, Version, header, request::Parts};
-use http_body_util::{BodyExt, Empty, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tiderace::Endpoint;
@@ -12,15 +11,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::{
-    goodbye::Goodbyes,
-    patience::Progress,
+    body::{BodyError, RequestBody, ResponseBody},
+    closing::ClosingConnections,
+    error::{Cause, FetchError},
     race::Leg,
     report,
     tasks::{Tasks, User},
+    timeouts::Progress,
     upkeep::{Kept, Upkeep},
 };
 
-/// What a server may make a connection over TCP hold. Over HTTP/1.1: fields of a head, trailers apart, and bytes of what was read …
+/// Limits for what a server may make a connection over TCP hold. Over HTTP/1.1: fields of a head, trailers apart, and bytes of what was
+/// read …
 const H1_FIELDS: usize = 128;
 const H1_BUFFER: usize = 256 * 1024;
 /// … over HTTP/2: bytes of a field section, and of content that nobody has read yet, for a stream and in all.
@@ -31,22 +33,21 @@ const H2_CONNECTION: u32 = 5 << 20;
 /// for that.
 const H2_SILENCE: Duration = Duration::from_secs(20);
 
-/// An error of a body.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// The body of a request.
-pub(crate) type RequestBody = UnsyncBoxBody<Bytes, BodyError>;
-/// The body of a response.
-pub type ResponseBody = UnsyncBoxBody<Bytes, BodyError>;
-
 /// An exchange that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
-    pub(crate) why: String,
+    pub(crate) cause: Cause,
     /// The server has not begun with it, so that it may be sent again whatever it asks for.
     pub(crate) unprocessed: bool,
 }
 
-/// What is asked for; it can be asked for again when it has no content.
+impl From<Failed> for FetchError {
+    fn from(failed: Failed) -> Self {
+        Self::Exchange(failed.cause)
+    }
+}
+
+/// Request to be sent; it can be sent again when it has no content.
 pub(crate) struct Job {
     head: Parts,
     /// `None` when there is nothing to send, or it was taken.
@@ -61,7 +62,7 @@ impl Job {
         Self { head, body: (!empty).then(|| progress.count(body)), empty, progress }
     }
 
-    /// What has been taken of the content.
+    /// Progress of the content.
     pub(crate) fn progress(&self) -> Progress {
         self.progress.clone()
     }
@@ -72,12 +73,12 @@ impl Job {
         self.head.headers.extend(word.map(|word| (report::FIELD, http::HeaderValue::from_static(word))));
     }
 
-    /// Whether it may happen twice (RFC 9110 §9.2.1), and can.
+    /// Returns whether the request is safe to repeat (RFC 9110 §9.2.1), and can be repeated.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.empty && self.head.method.is_safe()
     }
 
-    /// Whether it can be sent again after this failure.
+    /// Returns whether it can be sent again after this failure.
     // RFC 9114 §4.1.1 SHOULD NOT-2
     pub(crate) fn survives(&self, failed: &Failed) -> bool {
         self.empty && (failed.unprocessed || self.head.method.is_idempotent())
@@ -111,7 +112,7 @@ impl Quic {
     /// Begins HTTP/3 on a connection, whose handshake may be under way.
     pub(crate) async fn begin(endpoint: Arc<Endpoint>, connection: tiderace::Connection) -> Result<Self, Failed> {
         let sender = h3_quic::client::begin(connection).await;
-        let sender = sender.map_err(|error| Failed { why: error.to_string(), unprocessed: true })?;
+        let sender = sender.map_err(|error| Failed { cause: (&error).into(), unprocessed: true })?;
         Ok(Self { endpoint, sender, kept: None })
     }
 
@@ -132,7 +133,7 @@ impl Quic {
         let response = sender
             .send(request)
             .await
-            .map_err(|error| Failed { unprocessed: error.is_unprocessed(), why: error.to_string() })?;
+            .map_err(|error| Failed { unprocessed: error.is_unprocessed(), cause: (&error).into() })?;
         // The body keeps the connection: it goes with it.
         Ok(response.map(|body| {
             let mut keep = Some(self.clone());
@@ -147,9 +148,9 @@ impl Quic {
 }
 
 impl Link {
-    /// HTTP over TLS on TCP, as was agreed on. The connection is driven by a task that `goodbyes` waits for.
-    pub(crate) async fn over_tls(stream: TlsStream<TcpStream>, goodbyes: &Goodbyes) -> Result<Self, Failed> {
-        let failed = |error: hyper::Error| Failed { why: error.to_string(), unprocessed: true };
+    /// HTTP over TLS on TCP, as was agreed on. The connection is driven by a task that `closing` waits for.
+    pub(crate) async fn over_tls(stream: TlsStream<TcpStream>, closing: &ClosingConnections) -> Result<Self, Failed> {
+        let failed = |error: hyper::Error| Failed { cause: (&error).into(), unprocessed: true };
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let io = TokioIo::new(stream);
         if is_h2 {
@@ -160,19 +161,19 @@ impl Link {
             builder.timer(TokioTimer::new()).keep_alive_interval(H2_SILENCE).keep_alive_timeout(H2_SILENCE);
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             let (user, drives) = tasks.drive(connection);
-            goodbyes.await_driver(drives);
+            closing.await_driver(drives);
             return Ok(Self::H2(sender, user));
         }
         let (sender, connection) = h1().handshake(io).await.map_err(failed)?;
-        goodbyes.await_driver(connection);
+        closing.await_driver(connection);
         Ok(Self::H1(sender))
     }
 
     /// HTTP/1.1 without TLS.
-    pub(crate) async fn plain(stream: TcpStream, goodbyes: &Goodbyes) -> Result<Self, Failed> {
-        let failed = |error: hyper::Error| Failed { why: error.to_string(), unprocessed: true };
+    pub(crate) async fn plain(stream: TcpStream, closing: &ClosingConnections) -> Result<Self, Failed> {
+        let failed = |error: hyper::Error| Failed { cause: (&error).into(), unprocessed: true };
         let (sender, connection) = h1().handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        goodbyes.await_driver(connection);
+        closing.await_driver(connection);
         Ok(Self::H1(sender))
     }
 
@@ -188,7 +189,7 @@ impl Link {
         if matches!(self, Self::Quic(_)) { Leg::Quic } else { Leg::Tcp }
     }
 
-    /// Whether a request can be sent at this moment.
+    /// Returns whether a request can be sent at this moment.
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::Quic(quic) => quic.connection().close_reason().is_none(),
@@ -197,7 +198,7 @@ impl Link {
         }
     }
 
-    /// Whether it is over.
+    /// Returns whether the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Quic(quic) => quic.connection().close_reason().is_some(),
@@ -218,7 +219,7 @@ impl Link {
     /// Sends a request, and gives the answer as soon as its fields are there.
     pub(crate) async fn send(&mut self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failed> {
         let failed = |error: &hyper::Error| Failed {
-            why: chain(error),
+            cause: error.into(),
             // Nothing of it was sent: the connection had ended.
             unprocessed: error.is_canceled() || error.is_closed(),
         };
@@ -243,7 +244,10 @@ impl Link {
                 strip(request.headers_mut());
                 let (mut head, body) = request.into_parts();
                 head.version = Version::HTTP_11;
-                let wrong = |error: &dyn std::fmt::Display| Failed { why: error.to_string(), unprocessed: true };
+                let wrong = |error: &dyn std::fmt::Display| Failed {
+                    cause: Cause::not_tried(error.to_string()),
+                    unprocessed: true,
+                };
                 let authority = head.uri.authority().map_or("", |authority| authority.as_str());
                 // RFC 9110 §4.2.4: who asks does not say who it is in the host's name.
                 let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -259,8 +263,8 @@ impl Link {
                 }
                 // RFC 9110 §15.2.2: nobody has asked for another protocol.
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    let why = "the server switches to a protocol that it was not asked for".to_owned();
-                    return Err(Failed { why, unprocessed: false });
+                    let reason = "the server switches to a protocol that it was not asked for".to_owned();
+                    return Err(Failed { cause: Cause::Protocol { code: None, reason }, unprocessed: false });
                 }
                 Ok(response.map(|body| body.map_err(BodyError::from).boxed_unsync()))
             }
@@ -268,7 +272,7 @@ impl Link {
     }
 }
 
-/// How HTTP/1.1 is spoken.
+/// HTTP/1.1 settings.
 fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_headers(H1_FIELDS).max_buf_size(H1_BUFFER);
@@ -281,17 +285,6 @@ fn without_user(uri: &Uri) -> Option<Uri> {
     let mut parts = uri.clone().into_parts();
     parts.authority = Some(host.parse().ok()?);
     Uri::from_parts(parts).ok()
-}
-
-/// An error and what led to it: hyper's own words say little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text = format!("{text}: {error}");
-        next = error.source();
-    }
-    text
 }
 
 /// RFC 9110 §7.6.1: fields that are for one connection do not go on to the next. `te` may say that trailers are welcome.
@@ -353,7 +346,7 @@ mod tests {
             let head = Request::builder().method(method).body(()).unwrap().into_parts().0;
             Job::new(head, body(content), Progress::default())
         };
-        let seen = Failed { why: String::new(), unprocessed: false };
+        let seen = Failed { cause: Cause::other(""), unprocessed: false };
         let unseen = Failed { unprocessed: true, ..seen.clone() };
         for (method, content, repeatable, survives) in [
             ("GET", "", true, [true, true]),

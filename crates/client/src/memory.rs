@@ -1,4 +1,4 @@
-//! What is known of networks and origins, and how the next race is run because of it.
+//! Memory of networks and origins, and the plan of the next race that follows from it.
 //!
 //! ```
 //! use tiderace_client::memory::{Memory, Network};
@@ -17,7 +17,7 @@ use units::{Duration, Instant};
 
 use crate::{
     alt_svc,
-    race::{Avoided, Plan, Verdict},
+    race::{Plan, SkipReason, Verdict},
 };
 
 /// Origins, and networks, that are remembered at most; the oldest go first.
@@ -26,7 +26,7 @@ const REMEMBERED: usize = 1_000;
 const REST: Duration = Duration::from_secs(60);
 /// … up to this.
 const REST_MAX: Duration = Duration::from_secs(3_600);
-/// What a server says about HTTP/3 is believed for this long at most.
+/// Longest time for which an alternative service is believed.
 const ALTERNATIVE_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// A head start is this much longer than QUIC took before, in which half of its handshakes would be late otherwise.
 const MARGIN: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ pub struct Network(pub IpAddr);
 struct Rest {
     until: Instant,
     times: u32,
-    why: Avoided,
+    why: SkipReason,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ struct Known {
 /// Remembers verdicts by network and origin.
 #[derive(Debug)]
 pub struct Memory {
-    /// Where nothing is known.
+    /// Head start where nothing is known.
     head_start: Duration,
     known: HashMap<(Network, String), Known>,
     /// Host, port and end of what `alt-svc` has said. RFC 7838 §2.2: not to be used in another network.
@@ -72,7 +72,7 @@ impl Memory {
         Self { head_start, known: HashMap::new(), alternatives: HashMap::new() }
     }
 
-    /// How to run the next race.
+    /// Plans the next race.
     pub fn plan(&self, now: Instant, network: Network, origin: &str) -> Plan {
         let mut plan = Plan { head_start: self.head_start, ..Plan::default() };
         if let Some(known) = self.known.get(&(network, origin.to_owned())) {
@@ -87,16 +87,16 @@ impl Memory {
         }
         // A network in which several servers were out of reach over UDP is one that blocks it.
         let blocked =
-            |known: &Known| known.rest.is_some_and(|rest| rest.why == Avoided::BlockedBefore && rest.until > now);
+            |known: &Known| known.rest.is_some_and(|rest| rest.why == SkipReason::BlockedBefore && rest.until > now);
         let elsewhere = self.known.iter().filter(|((of, _), known)| *of == network && blocked(known)).count();
         let works = self.known.iter().any(|((of, _), known)| *of == network && known.rest.is_none());
         if elsewhere >= 2 && !works {
-            plan.quic = plan.quic.and(Err(Avoided::BlockedBefore));
+            plan.quic = plan.quic.and(Err(SkipReason::BlockedBefore));
         }
         plan
     }
 
-    /// Where an origin has HTTP/3, by what it has said: the host, if it is another one, and the port.
+    /// Alternative service of an origin, as it announced it: the host, if it is another one, and the port.
     pub fn alternative(&self, now: Instant, network: Network, origin: &str) -> Option<(Option<String>, u16)> {
         let (host, port, end) = self.alternatives.get(&(network, origin.to_owned()))?;
         (*end > now).then(|| (host.clone(), *port))
@@ -151,8 +151,8 @@ impl Memory {
             Verdict::Works => *known = Known { handshake, ..fresh },
             Verdict::Slower { .. } => *known = Known { handshake, slower: true, ..fresh },
             Verdict::BadPath => known.slower = true,
-            Verdict::Blocked { .. } => known.rest = rest(known, Avoided::BlockedBefore),
-            Verdict::Refused => known.rest = rest(known, Avoided::RefusedBefore),
+            Verdict::Blocked { .. } => known.rest = rest(known, SkipReason::BlockedBefore),
+            Verdict::Refused => known.rest = rest(known, SkipReason::RefusedBefore),
             Verdict::NotTried(_) | Verdict::Unreachable => {}
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     fn quic_rests_longer_each_time_and_only_where_it_failed() {
         let mut memory = Memory::default();
         memory.learn(at(0), network(1), "a", BLOCKED, None);
-        assert_eq!(memory.plan(at(59), network(1), "a").quic, Err(Avoided::BlockedBefore));
+        assert_eq!(memory.plan(at(59), network(1), "a").quic, Err(SkipReason::BlockedBefore));
         assert_eq!(memory.plan(at(61), network(1), "a").quic, Ok(()));
         assert_eq!(memory.plan(at(59), network(2), "a").quic, Ok(()));
         assert_eq!(memory.plan(at(59), network(1), "b").quic, Ok(()));
@@ -213,7 +213,7 @@ mod tests {
         let mut memory = Memory::default();
         memory.learn(at(0), network(1), "a", BLOCKED, None);
         memory.learn(at(1), network(1), "b", BLOCKED, None);
-        assert_eq!(memory.plan(at(2), network(1), "c").quic, Err(Avoided::BlockedBefore));
+        assert_eq!(memory.plan(at(2), network(1), "c").quic, Err(SkipReason::BlockedBefore));
         assert_eq!(memory.plan(at(2), network(2), "c").quic, Ok(()));
         memory.learn(at(3), network(1), "d", Verdict::Works, None);
         assert_eq!(memory.plan(at(4), network(1), "c").quic, Ok(()));

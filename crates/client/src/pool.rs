@@ -13,7 +13,7 @@ const ORIGINS: usize = 256;
 /// Connections of HTTP/1.1 that are kept for an origin.
 const IDLE: usize = 6;
 
-/// What requests have to have in common to share a connection.
+/// Key of a connection: requests with equal keys may share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) origin: String,

@@ -31,13 +31,16 @@ use tiderace::{ClientConfig, CloseReason, Endpoint, Profile, transport::memory::
 use units::Instant;
 
 use crate::{
-    dial::{self, Destination, Dial, Means},
-    fetch::{self, FetchError, Route, Settings},
-    goodbye::Goodbyes,
+    closing::ClosingConnections,
+    dial::{Destination, Dial, DialContext},
+    error::{Cause, FetchError},
+    fetch::{self, Route},
+    local,
     memory::{Memory, Network},
-    patience::{self, Patience},
-    race::{Avoided, Leg, Plan, Verdict},
+    race::{Leg, Plan, SkipReason, Verdict},
     resolve::Resolver,
+    settings::Settings,
+    timeouts::{self, Timeouts},
     tls,
     upkeep::{Kept, Upkeep},
 };
@@ -50,9 +53,9 @@ pub struct PrivateClient {
     over_tcp: qmux::Config,
     resolver: Resolver,
     memory: Arc<Mutex<Memory>>,
-    goodbyes: Arc<Goodbyes>,
+    closing: Arc<ClosingConnections>,
     upkeep: Upkeep,
-    patience: Patience,
+    timeouts: Timeouts,
     budget: ProcessBudget,
     started: std::time::Instant,
 }
@@ -163,17 +166,17 @@ impl PrivateClient {
             }
         };
         // What a protocol may say twice, only its application knows: no early data.
-        let tls = tls::quic(trust, quic, tickets.as_deref(), false)?;
+        let tls = tls::quic(trust, quic, tickets.as_deref(), false, settings.key_log)?;
         Ok(Self {
             quic: ClientConfig::new(tls, Arc::new(profile)),
             over_tcp: qmux::Config { idle_timeout: *idle_timeout, keep_alive: *keep_alive, ..qmux::Config::default() },
-            tcp: tls::tcp(trust, &[qmux])?,
+            tcp: tls::tcp(trust, &[qmux], settings.key_log)?,
             qmux: qmux.to_vec(),
             resolver,
             memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),
-            goodbyes: Arc::default(),
+            closing: Arc::default(),
             upkeep: Upkeep::new(settings),
-            patience: settings.patience,
+            timeouts: settings.timeouts,
             budget: settings.memory.clone(),
             started: std::time::Instant::now(),
         })
@@ -182,9 +185,9 @@ impl PrivateClient {
     /// Connects to `host`. Of the route `fresh` has no meaning.
     ///
     /// # Errors
-    /// When neither way leads there, or not within [`Patience::connect`].
+    /// When neither way leads there, or not within [`Timeouts::connect`].
     pub async fn connect(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
-        patience::connected(self.patience.connect, self.race(host, port, route)).await
+        timeouts::connected(self.timeouts.connect, self.race(host, port, route)).await
     }
 
     async fn race(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
@@ -193,27 +196,27 @@ impl PrivateClient {
         let addresses = self.resolver.addresses(host, port).await.map_err(resolve)?;
         let first: SocketAddr = addresses[0];
         let origin = format!("{host}:{port}");
-        let network = Network(dial::local_address(first).unwrap_or(first.ip()));
+        let network = Network(local::local_address(first).unwrap_or(first.ip()));
         let now = || Instant::ZERO + self.started.elapsed();
         let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let long = Duration::from_secs(3_600);
         let plan = match route.only {
             None => memory().plan(now(), network, &origin),
             Some(Leg::Quic) => Plan { head_start: long, judge_after: long, ..Plan::default() },
-            Some(Leg::Tcp) => Plan { quic: Err(Avoided::Unwanted), ..Plan::default() },
+            Some(Leg::Tcp) => Plan { quic: Err(SkipReason::Unwanted), ..Plan::default() },
         };
-        let means = Means {
+        let means = DialContext {
             started: self.started,
             quic: self.quic.clone(),
             tcp: self.tcp.clone(),
-            goodbyes: self.goodbyes.clone(),
+            closing: self.closing.clone(),
             memory: self.budget.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
         let quic = route.udp.map_or_else(|| fetch::routed(&addresses), |udp| vec![udp]);
         let to = Destination { host: host.to_owned(), tcp: addresses, quic };
         let mut dial = Dial::new(means, to, plan, None);
-        let gone = || FetchError::Exchange("the connection is gone".to_owned());
+        let gone = || FetchError::Exchange(Cause::other("the connection is gone"));
         let channel = match dial.until_used().await? {
             Leg::Quic => {
                 let opened = dial.quic.take().ok_or_else(gone)?;
@@ -224,10 +227,16 @@ impl PrivateClient {
                 let stream = *dial.tcp.take().ok_or_else(gone)?;
                 // draft-ietf-quic-qmux §8.1 MUST: without an agreement on the protocol there is no connection.
                 if stream.get_ref().1.alpn_protocol() != Some(&self.qmux[..]) {
-                    return Err(FetchError::Exchange("the server does not speak the protocol over TCP".to_owned()));
+                    return Err(FetchError::Exchange(Cause::Refused {
+                        code: None,
+                        reason: "the server does not speak the protocol over TCP".to_owned(),
+                    }));
                 }
                 let connection = qmux::Connection::start(stream, qmux::Side::Client, self.over_tcp.clone());
-                connection.connected().await.map_err(|closed| FetchError::Exchange(closed.to_string()))?;
+                connection
+                    .connected()
+                    .await
+                    .map_err(|closed| FetchError::Exchange(Cause::other(closed.to_string())))?;
                 Channel::Qmux(connection)
             }
         };
@@ -245,7 +254,7 @@ impl PrivateClient {
     /// Closes the connections over QUIC that are open, and tells their servers; those over TCP are closed by
     /// [`Channel::close`].
     pub async fn close(&self) {
-        self.goodbyes.say().await;
+        self.closing.say().await;
     }
 }
 

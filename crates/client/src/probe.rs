@@ -35,7 +35,7 @@ pub fn question(id: [u8; 8]) -> Vec<u8> {
     packet
 }
 
-/// Whether a datagram answers the question with this `id`.
+/// Returns whether a datagram answers the probe with this `id`.
 pub fn is_answer(datagram: &[u8], id: [u8; 8]) -> bool {
     // RFC 8999 §6: version 0, and the identifiers of the question the other way round.
     datagram.len() >= 23

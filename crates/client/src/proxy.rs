@@ -44,13 +44,13 @@ use crate::{
 const CONNECTIONS: u32 = 1_024;
 /// A request's fields have to be there by then.
 const FIELDS: Duration = Duration::from_secs(30);
-/// How long requests may go on when the proxy ends.
+/// Time for which requests may go on when the proxy ends.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// When `http` is asked for as `https`.
+/// Rule for asking `http` as `https`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Secure {
-    /// Where the host has an HTTPS record (RFC 9460 §9.5).
+    /// Host has an HTTPS record (RFC 9460 §9.5).
     #[default]
     Record,
     /// Always: a port of 80 becomes 443, another one stays.
@@ -59,10 +59,10 @@ pub enum Secure {
     Never,
 }
 
-/// What came of a request.
+/// Outcome of a proxied request.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Its method.
+    /// Method of the request.
     pub method: Method,
     /// For what; of a tunnel the host and port.
     pub uri: Uri,
@@ -72,7 +72,7 @@ pub struct Served {
     pub protocol: Option<&'static str>,
 }
 
-/// How the proxy works.
+/// Settings of the proxy.
 pub struct Proxy {
     client: Client,
     secure: Secure,

@@ -31,12 +31,12 @@ pub enum Leg {
     Tcp,
 }
 
-/// How a race is run.
+/// Plan of a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Whether QUIC takes part; otherwise the reason why not, for the verdict.
-    pub quic: Result<(), Avoided>,
-    /// How long TCP waits for QUIC. It is also the most by which a fall-back can be slower than TCP alone.
+    /// Admission of QUIC to the race; otherwise the reason against it, for the verdict.
+    pub quic: Result<(), SkipReason>,
+    /// Head start of QUIC over TCP. It is also the most by which a fall-back can be slower than TCP alone.
     pub head_start: Duration,
     /// Questions to the UDP port, until it is taken to be blocked.
     pub questions: u32,
@@ -63,7 +63,7 @@ impl Default for Plan {
 
 /// Why QUIC was not tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Avoided {
+pub enum SkipReason {
     /// UDP was blocked in this network a short time ago.
     BlockedBefore,
     /// The server refused a short time ago.
@@ -74,11 +74,11 @@ pub enum Avoided {
     NotOffered,
 }
 
-/// What happened.
+/// Event for the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Anything came over UDP from the server: a packet of the connection, or an answer to a question.
-    Heard,
+    PacketReceived,
     /// The QUIC connection is there.
     QuicReady,
     /// The server has said that it does not want to.
@@ -93,7 +93,7 @@ pub enum Input {
     TcpFailed,
 }
 
-/// What the caller has to do.
+/// Action for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Begin to connect.
@@ -108,7 +108,7 @@ pub enum Action {
     Done,
 }
 
-/// What the outcome says.
+/// Verdict on QUIC over this path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// QUIC is there, and was first.
@@ -130,7 +130,7 @@ pub enum Verdict {
     /// The server does not want to.
     Refused,
     /// QUIC was not tried.
-    NotTried(Avoided),
+    NotTried(SkipReason),
     /// Neither way leads to the server.
     Unreachable,
 }
@@ -224,7 +224,7 @@ impl Race {
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
-            Input::Heard => self.heard = true,
+            Input::PacketReceived => self.heard = true,
             Input::QuicReady => {
                 self.heard = true;
                 self.quic = State::Ready(now);
@@ -348,12 +348,12 @@ impl Race {
         now.saturating_since(last)
     }
 
-    /// What to do; `None` when there is nothing.
+    /// Returns the next action; `None` when there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout), and why.
+    /// Returns the time to call [`handle_timeout`](Self::handle_timeout), and the reason.
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         if self.verdict.is_some() {
             return None;
@@ -372,7 +372,7 @@ impl Race {
         [head_start, question, silent, end].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// What the outcome says, once it is known.
+    /// Returns the verdict, once it is known.
     pub fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
@@ -397,14 +397,16 @@ impl std::fmt::Display for Verdict {
                 f.write_str("the path is bad: UDP gets through, and a QUIC handshake did not come to an end in time")
             }
             Self::Refused => f.write_str("the server refuses QUIC"),
-            Self::NotTried(Avoided::BlockedBefore) => {
+            Self::NotTried(SkipReason::BlockedBefore) => {
                 f.write_str("QUIC was not tried: UDP was blocked in this network before")
             }
-            Self::NotTried(Avoided::RefusedBefore) => f.write_str("QUIC was not tried: the server has refused before"),
-            Self::NotTried(Avoided::NotOffered) => {
+            Self::NotTried(SkipReason::RefusedBefore) => {
+                f.write_str("QUIC was not tried: the server has refused before")
+            }
+            Self::NotTried(SkipReason::NotOffered) => {
                 f.write_str("QUIC was not tried: the HTTPS record of the site does not offer it")
             }
-            Self::NotTried(Avoided::Unwanted) => f.write_str("QUIC was not tried: it is not wanted"),
+            Self::NotTried(SkipReason::Unwanted) => f.write_str("QUIC was not tried: it is not wanted"),
             Self::Unreachable => f.write_str("neither QUIC nor TCP leads to the server"),
         }
     }
@@ -417,13 +419,13 @@ mod tests {
     /// A certificate that nobody signed fails over both, at about the same time.
     #[test]
     fn two_legs_that_fail_end_the_race_in_any_order() {
-        use Input::{Heard, QuicFailed, TcpConnected, TcpFailed};
+        use Input::{PacketReceived, QuicFailed, TcpConnected, TcpFailed};
         for order in [
-            [Heard, QuicFailed, TcpConnected, TcpFailed],
-            [Heard, TcpConnected, QuicFailed, TcpFailed],
-            [TcpConnected, Heard, TcpFailed, QuicFailed],
-            [TcpConnected, TcpFailed, Heard, QuicFailed],
-            [TcpConnected, TcpFailed, QuicFailed, Heard],
+            [PacketReceived, QuicFailed, TcpConnected, TcpFailed],
+            [PacketReceived, TcpConnected, QuicFailed, TcpFailed],
+            [TcpConnected, PacketReceived, TcpFailed, QuicFailed],
+            [TcpConnected, TcpFailed, PacketReceived, QuicFailed],
+            [TcpConnected, TcpFailed, QuicFailed, PacketReceived],
         ] {
             for head_start in [Duration::ZERO, Duration::from_millis(10)] {
                 let now = Instant::ZERO;

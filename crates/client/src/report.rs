@@ -12,14 +12,14 @@ use std::{
 
 use http::HeaderName;
 
-use crate::{alt_svc, dial, memory::Network, race::Verdict};
+use crate::{alt_svc, local, memory::Network, race::Verdict};
 
 /// The field.
 pub(crate) const FIELD: HeaderName = HeaderName::from_static("quic-fallback");
 /// Origins that are remembered at most.
 const REMEMBERED: usize = 1_000;
 
-/// What an origin has asked for, and has yet to be told.
+/// Report that an origin has asked for, and has yet to receive.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     asked: bool,
@@ -65,9 +65,9 @@ impl Reports {
         }
     }
 
-    /// What the origin is to be told with a request over TCP that is about to leave; once.
+    /// Takes the report for a request over TCP that is about to leave; once.
     pub(crate) fn take(&self, origin: &str) -> Option<&'static str> {
-        self.take_in(origin, |remote| dial::local_address(remote).map(Network))
+        self.take_in(origin, |remote| local::local_address(remote).map(Network))
     }
 
     fn take_in(&self, origin: &str, network_to: impl Fn(SocketAddr) -> Option<Network>) -> Option<&'static str> {

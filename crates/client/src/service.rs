@@ -14,11 +14,12 @@ use tiderace::EarlyData;
 use tower_service::Service;
 
 use crate::{
+    body::BodyError,
     fetch::{Client, FetchError, Fetched, ResponseBody, Route},
-    link::BodyError,
 };
 
-/// How a response of the [service](Service) was come by: an extension of the response. A [`Route`] among the extensions of the
+/// Evidence of the route that a response of the [service](Service) took: an extension of the response. A [`Route`] among the extensions
+/// of the
 /// request chooses the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
@@ -26,7 +27,7 @@ pub struct Evidence {
     pub protocol: &'static str,
     /// From the call to the response's fields.
     pub first_byte: Duration,
-    /// What became of early data.
+    /// Outcome of early data.
     pub early_data: EarlyData,
     /// The connection was there before.
     pub reused: bool,

@@ -11,10 +11,10 @@ use std::{
 use hyper::rt::Executor;
 use tokio::{sync::oneshot, task::JoinSet};
 
-/// How long a connection that nobody uses may take for its goodbye.
+/// Time for which an unused connection may take to close.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the tasks of one connection run.
+/// Task set of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 

@@ -3,17 +3,22 @@
 use std::{path::Path, sync::Arc};
 
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use tiderace::{RustlsClient, transport::tls::ClientTls};
+use tiderace::{
+    RustlsClient,
+    transport::tls::{ClientTls, rustls_backend::CertificateCheck},
+};
 
-use crate::fetch::FetchError;
+use crate::error::FetchError;
 
 /// Whom a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// What the platform trusts.
+    /// Roots of the platform.
     Platform,
     /// The root certificates in this PEM text, and no others.
     Pem(Vec<u8>),
+    /// Any certificate, as long as the server has its key. Whoever is on the path can pose as the server.
+    Anyone,
 }
 
 fn refused(error: impl std::fmt::Display) -> FetchError {
@@ -26,14 +31,19 @@ pub(crate) fn quic(
     protocol: &[u8],
     tickets: Option<&Path>,
     early_data: bool,
+    key_log: bool,
 ) -> Result<Arc<dyn ClientTls>, FetchError> {
     if let Some(path) = tickets {
         return in_file(trust, protocol, path, early_data);
     }
-    let tls = RustlsClient::builder().alpn(protocol).early_data(early_data);
+    let mut tls = RustlsClient::builder().alpn(protocol).early_data(early_data);
+    if key_log {
+        tls = tls.key_log(Arc::new(rustls::KeyLogFile::new()));
+    }
     let tls = match trust {
         Trust::Platform => tls.platform_roots(),
         Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
+        Trust::Anyone => tls.verifier(Arc::new(CertificateCheck::new(|_| Ok(())))),
     };
     Ok(Arc::new(tls.build().map_err(refused)?))
 }
@@ -46,6 +56,9 @@ fn in_file(trust: &Trust, protocol: &[u8], path: &Path, early_data: bool) -> Res
     let tls = match trust {
         Trust::Platform => tls,
         Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
+        Trust::Anyone => {
+            return Err(FetchError::Tickets("tickets in a file need a server whose certificate is checked".to_owned()));
+        }
     };
     Ok(Arc::new(tls.build().map_err(refused)?))
 }
@@ -60,7 +73,7 @@ fn in_file(_: &Trust, _: &[u8], _: &Path, _: bool) -> Result<Arc<dyn ClientTls>,
 }
 
 /// TLS for TCP.
-pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]]) -> Result<Arc<rustls::ClientConfig>, FetchError> {
+pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]], key_log: bool) -> Result<Arc<rustls::ClientConfig>, FetchError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -77,7 +90,14 @@ pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]]) -> Result<Arc<rustls::Clie
             }
             tls.with_root_certificates(roots).with_no_client_auth()
         }
+        Trust::Anyone => {
+            let verifier = Arc::new(CertificateCheck::new(|_| Ok(())));
+            tls.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        }
     };
+    if key_log {
+        tls.key_log = Arc::new(rustls::KeyLogFile::new());
+    }
     tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(tls))
 }

@@ -1,8 +1,8 @@
-//! What an open QUIC connection needs while nobody asks for anything: it is kept from being forgotten on the way, and moves when the
+//! Maintenance of an open, idle QUIC connection: it sends NAT keep-alives, and migrates when the
 //! address of this host changes.
 
 use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, UdpSocket},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -11,34 +11,18 @@ use tiderace::{Connection, Endpoint};
 use tokio::task::AbortHandle;
 
 use crate::{
-    dial,
-    fetch::Settings,
     keep_alive::{Mapping, Mappings, Outcome},
+    local::LocalAddress,
     memory::Network,
+    settings::Settings,
 };
 
-/// How often the address of this host is looked at. It costs a system call or two, and no packet.
+/// Interval between checks of this host's address. A check costs a system call or two, and no packet.
 const LOOK: Duration = Duration::from_millis(500);
 /// A question is given up after this time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Says which address this host has on the way to another; the default asks the system.
-#[derive(Clone)]
-pub struct LocalAddress(pub Arc<dyn Fn(SocketAddr) -> Option<IpAddr> + Send + Sync>);
-
-impl std::fmt::Debug for LocalAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalAddress").finish_non_exhaustive()
-    }
-}
-
-impl Default for LocalAddress {
-    fn default() -> Self {
-        Self(Arc::new(dial::local_address))
-    }
-}
-
-/// How connections are kept.
+/// Maintenance settings of connections.
 #[derive(Clone, Default)]
 pub(crate) struct Upkeep {
     pub(crate) address: LocalAddress,
@@ -66,7 +50,7 @@ impl Upkeep {
         }
     }
 
-    /// What is known of networks.
+    /// Measured NAT timeouts.
     pub(crate) fn measured(&self) -> Vec<Mapping> {
         let Some(mappings) = &self.mappings else { return Vec::new() };
         mappings.lock().unwrap_or_else(PoisonError::into_inner).all()
@@ -167,7 +151,7 @@ fn packets(connection: &Connection) -> u64 {
     connection.stats().map_or(0, |stats| stats.packets_received)
 }
 
-/// What changes when anything is sent or received.
+/// Counters that change when anything is sent or received.
 fn activity(connection: &Connection) -> (u64, u64) {
     connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
 }

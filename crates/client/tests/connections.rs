@@ -25,9 +25,9 @@ use tokio::{
 };
 use tower_service::Service;
 
-/// How long tickets are waited for, which come after the handshake.
+/// Time limit for tickets, which come after the handshake.
 const TICKETS: Duration = Duration::from_secs(1);
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,13 +61,13 @@ async fn a_service_of_tower_shares_connections() {
 
 /// Towards the server, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    There,
-    Back,
+enum Direction {
+    ToServer,
+    ToClient,
 }
 
 /// Hands those datagrams of one client on to `server`, and back, that may `pass`.
-async fn relay(server: SocketAddr, pass: impl Fn(Way, &[u8]) -> bool + Send + 'static) -> SocketAddr {
+async fn relay(server: SocketAddr, pass: impl Fn(Direction, &[u8]) -> bool + Send + 'static) -> SocketAddr {
     let outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     inside.connect(server).await.unwrap();
@@ -79,12 +79,12 @@ async fn relay(server: SocketAddr, pass: impl Fn(Way, &[u8]) -> bool + Send + 's
             tokio::select! {
                 Ok((length, from)) = outside.recv_from(&mut out) => {
                     client = Some(from);
-                    if pass(Way::There, &out[..length]) {
+                    if pass(Direction::ToServer, &out[..length]) {
                         let _ = inside.send(&out[..length]).await;
                     }
                 }
                 Ok(length) = inside.recv(&mut back) => {
-                    if let Some(to) = client.filter(|_| pass(Way::Back, &back[..length])) {
+                    if let Some(to) = client.filter(|_| pass(Direction::ToClient, &back[..length])) {
                         let _ = outside.send_to(&back[..length], to).await;
                     }
                 }
@@ -231,9 +231,9 @@ async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
     // Only the connection that falls silent goes this way.
     let udp = relay(server, move |way, datagram| match way {
         // The first flight, until it is answered; 0-RTT packets of it may come here later (RFC 9000 §17.2: form and type).
-        Way::There => !answered.load(Ordering::SeqCst) || datagram[0] & 0xb0 == 0x90,
+        Direction::ToServer => !answered.load(Ordering::SeqCst) || datagram[0] & 0xb0 == 0x90,
         // The answer begins with a long header. Answers to questions have version 0.
-        Way::Back => {
+        Direction::ToClient => {
             let passes = datagram[0] & 0x80 != 0 && datagram[1..5] != [0; 4];
             // Whoever only acknowledges waits for the rest of the ClientHello: a ServerHello is padded (RFC 9000 §14.1).
             answered.fetch_or(passes && datagram.len() >= 1_200, Ordering::SeqCst);

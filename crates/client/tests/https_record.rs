@@ -9,11 +9,11 @@ use dns::{Server, alpn, hint, port};
 use site::{Site, content};
 use tiderace_client::{
     Client, FetchError, Leg, Route, Settings, Verdict,
-    race::Avoided,
+    race::SkipReason,
     resolve::{Found, Resolver},
 };
 
-/// What a machine with much else to do may need for an answer.
+/// Time limit for an answer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 async fn found(server: &Server, host: &str, port: u16) -> Found {
@@ -128,7 +128,7 @@ async fn a_request_follows_the_record() {
     let fetched = client.get("https://www.example.net/", None, None).await.unwrap();
     // What was fetched says where HTTP/3 is after all: RFC 7838.
     assert_eq!((fetched.protocol, fetched.alternative.as_ref().map(|found| found.port)), ("h2", Some(site.port())));
-    assert_eq!(content(fetched).await.1, Verdict::NotTried(Avoided::NotOffered));
+    assert_eq!(content(fetched).await.1, Verdict::NotTried(SkipReason::NotOffered));
     let route = Route { fresh: true, ..Route::default() };
     let fetched = client.get_by("https://www.example.net/", &route).await.unwrap();
     assert_eq!(fetched.protocol, "h3", "the alternative is remembered");

@@ -14,7 +14,7 @@ use tokio::{
     net::{TcpListener, UdpSocket},
 };
 
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Site {
@@ -137,7 +137,7 @@ async fn a_protocol_that_the_server_does_not_speak_over_tcp_is_refused() {
     assert!(client.connect("127.0.0.1", port, &route).await.is_err());
 }
 
-/// What a client says in bytes of its own making; gives what the gateway says before it hangs up.
+/// Sends bytes as a client; returns the gateway's bytes until it hangs up.
 async fn raw(site: &Site, bytes: &[u8]) -> Vec<u8> {
     let Trust::Pem(pem) = &site.settings.trust else { unreachable!() };
     let mut roots = rustls::RootCertStore::empty();

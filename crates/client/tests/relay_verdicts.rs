@@ -44,7 +44,7 @@ fn head_start() -> Duration {
     if std::env::var_os("CLIENT_RELAY_RUNS").is_some() { own } else { own * 10 }
 }
 
-/// How long TCP takes longer for its losses: each is repeated after a timeout, which doubles.
+/// Delay of TCP by its losses: each is repeated after a timeout, which doubles.
 fn late(random: &mut ChaCha8Rng, loss: f64, packets: usize, first_timeout: Duration) -> Duration {
     let mut slowest = Duration::ZERO;
     for _ in 0..packets {

@@ -8,7 +8,7 @@ use site::{PATIENT, Site, client, content};
 use tiderace_client::{
     Client, FetchError, Leg, Route, Trust, Verdict,
     proxy::{self, Proxy, Secure},
-    race::Avoided,
+    race::SkipReason,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -25,7 +25,7 @@ async fn quic_is_used_where_it_works() {
     let fetched = client.get(&site.url, Some(Leg::Tcp), None).await.unwrap();
     assert_eq!(fetched.protocol, "h2");
     assert_eq!(fetched.alternative.as_ref().unwrap().port, site.port());
-    assert_eq!(content(fetched).await.1, Verdict::NotTried(Avoided::Unwanted));
+    assert_eq!(content(fetched).await.1, Verdict::NotTried(SkipReason::Unwanted));
 }
 
 /// RFC 9114 §3.1 SHOULD-1
@@ -38,7 +38,7 @@ async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     assert_eq!(fetched.protocol, "h2");
     assert_eq!(content(fetched).await.1, Verdict::Refused);
     let again = client.get(&shedding.url, None, None).await.unwrap();
-    assert_eq!(content(again).await.1, Verdict::NotTried(Avoided::RefusedBefore));
+    assert_eq!(content(again).await.1, Verdict::NotTried(SkipReason::RefusedBefore));
 
     let site = Site::new("blocked", "");
     let client = Client::new(&site.trust).unwrap();
@@ -51,7 +51,7 @@ async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     let verdict = content(fetched).await.1;
     assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");
     let again = client.get(&site.url, None, udp).await.unwrap();
-    assert_eq!(content(again).await.1, Verdict::NotTried(Avoided::BlockedBefore));
+    assert_eq!(content(again).await.1, Verdict::NotTried(SkipReason::BlockedBefore));
     let error = client.get("https://127.0.0.1:1/", Some(Leg::Tcp), None).await.err().unwrap();
     assert!(!matches!(error, FetchError::Url(_)), "{error}");
 }

@@ -17,7 +17,7 @@ use tiderace::{Endpoint, Identity, Profile, RustlsServer, ServerConfig};
 use tiderace_client::{Client, LocalAddress, Route, Settings, Trust};
 use tokio::net::UdpSocket;
 
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server that says from where it was asked, without an idle timeout of its own.

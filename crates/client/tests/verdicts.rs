@@ -65,7 +65,7 @@ struct World {
     /// By time and number.
     coming: BTreeMap<(Instant, u64), Arrival>,
     number: u64,
-    /// When the link is free again, towards the server and back.
+    /// Times at which the link is free again, towards the server and back.
     free: [Instant; 2],
 }
 
@@ -122,7 +122,7 @@ impl World {
         (self.network.rtt * 2).max(Duration::from_millis(200))
     }
 
-    /// When TCP is connected, and when TLS is done, begun at `start`.
+    /// Times at which TCP is connected and TLS is done, begun at `start`.
     fn tcp(&mut self, start: Instant) -> (Instant, Instant) {
         let connected = self.exchange(start, 2, Duration::from_secs(1));
         let timeout = self.timeout();
@@ -246,12 +246,12 @@ fn race(tls: &Tls, network: Network, seed: u64) -> Outcome {
             match entry.remove() {
                 Arrival::AtServer(from, payload) => server.handle_datagram(now, datagram(from, payload)),
                 Arrival::AtClient(payload) => {
-                    race.handle(now, Input::Heard);
+                    race.handle(now, Input::PacketReceived);
                     client.handle_datagram(now, datagram(address(SERVER), payload));
                 }
                 Arrival::AtProber(payload) => {
                     assert!(probe::is_answer(&payload, id));
-                    race.handle(now, Input::Heard);
+                    race.handle(now, Input::PacketReceived);
                 }
                 Arrival::Tcp(input) => race.handle(now, input),
             }

@@ -1,4 +1,4 @@
-//! What the peer sends after its fields, as it comes.
+//! Content of a message, as it comes.
 
 use std::{
     pin::Pin,
@@ -27,7 +27,7 @@ struct Incoming {
     at: At,
     /// Bytes that the fields have promised and that have not come.
     promised: Option<u64>,
-    /// What the peer is told when the body is dropped before its end.
+    /// Error code for the peer when the body is dropped before its end.
     unread: Code,
 }
 
@@ -125,7 +125,7 @@ macro_rules! body {
     };
 }
 
-/// What a client sends with its request. Dropped before its end, the client is told that no more is needed.
+/// Content of a request at the server. Dropped before its end, the client is told that no more is needed.
 pub struct RequestBody {
     incoming: Incoming,
 }
@@ -138,7 +138,7 @@ impl RequestBody {
     }
 }
 
-/// What a server sends with its response. Dropped before its end, the exchange is cancelled.
+/// Content of a response at the client. Dropped before its end, the exchange is cancelled.
 pub struct ResponseBody {
     incoming: Incoming,
     /// The connection lives as long as somebody reads from it.

@@ -22,9 +22,9 @@ pub const DATAGRAM: u64 = 0x0;
 /// A capsule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capsule {
-    /// Its type.
+    /// Capsule type.
     pub ty: u64,
-    /// What it says.
+    /// Capsule value.
     pub value: Bytes,
 }
 
@@ -83,7 +83,7 @@ impl Capsules {
         self.held.capacity()
     }
 
-    /// Whether the stream may end here (RFC 9297 §3.3 MUST-5: in the middle of a capsule it is malformed).
+    /// Returns whether the stream may end here (RFC 9297 §3.3 MUST-5: in the middle of a capsule it is malformed).
     pub fn is_between(&self) -> bool {
         self.held.is_empty()
     }

@@ -206,7 +206,7 @@ impl SendRequest {
         Ok(response)
     }
 
-    /// What has become of a request that could not even be begun.
+    /// Classifies the failure of a request that could not even be begun.
     fn not_sent(&self, error: Error) -> Error {
         let shared = &self.handle.shared;
         if shared.lock().goaway.is_some() { Error::GoingAway } else { shared.end(error) }

@@ -1,4 +1,4 @@
-//! What compression does to fields, counted.
+//! Counters of field compression.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -37,13 +37,13 @@ struct Flow {
     /// Bytes that they hold.
     held: u64,
     reader: Option<Waker>,
-    /// This end has ended what it sends on the stream.
+    /// Sending direction of the stream is over.
     has_said_all: bool,
     /// The peer has, or is not heard any more.
     has_heard_all: bool,
 }
 
-/// What a datagram holds that waits.
+/// Charge of a waiting datagram.
 fn cost(datagram: &Bytes) -> u64 {
     datagram.len() as u64 + ITEM_OVERHEAD
 }
@@ -137,7 +137,7 @@ impl Flows {
         self.relax();
     }
 
-    /// This end has ended what it sends on a stream.
+    /// Notes that the sending direction of a stream is over.
     pub(crate) fn end_sending(&mut self, stream: u64) {
         if let Some(flow) = self.open.get_mut(&stream) {
             flow.has_said_all = true;

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tiderace::RecvStream;
 
 use crate::{
+    critical_stream::CriticalStream,
     error::{Code, Error, Violation},
     frame::{self, Frames, Kind, Piece, Varint},
-    outlet::Outlet,
     priority,
     settings::Settings,
     shared::{CONTROL, DECODER, ENCODER, PUSH, Shared, Side},
@@ -20,9 +20,9 @@ use crate::{
 /// The most that is read from a stream in one go, in bytes.
 const READ: usize = 16 * 1024;
 
-/// What a unidirectional stream of the peer is for.
+/// Role of a unidirectional stream of the peer.
 enum Role {
-    /// Its type has not come as a whole.
+    /// Type not complete yet.
     Unknown(Varint),
     Control(Frames),
     Encoder,
@@ -38,7 +38,7 @@ struct Incoming {
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The control stream of this end. It says its settings and two numbers at most, so that it needs no bound of its own.
-    control: Outlet,
+    control: CriticalStream,
     // RFC 9114 §6.2.1 MUST NOT-2, RFC 9204 §4.2 MUST NOT-2: one that is dropped would ask the peer to stop
     incoming: Vec<Incoming>,
     /// The largest number of a push that the client allows.
@@ -49,7 +49,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let mut control = Outlet::new(CONTROL as u8);
+        let mut control = CriticalStream::new(CONTROL as u8);
         // RFC 9114 §3.2 MUST-3, RFC 9114 §6.2.1 MUST-1, RFC 9114 §7.2.4 MUST-1, MUST NOT-1, MUST NOT-2: the settings come first, and once
         shared.settings.write(control.waiting());
         Self { shared, control, incoming: Vec::new(), max_push: None, seen: [false; 3] }
@@ -145,7 +145,7 @@ impl Driver {
                     }
                 };
             };
-            // RFC 9114 §6.2 SHOULD NOT-1: nothing is passed over before the type has come
+            // RFC 9114 §6.2 SHOULD NOT-1: nothing is ignored before the type has come
             if let Role::Unknown(number) = role {
                 let mut ty = None;
                 while !data.is_empty() && ty.is_none() {
@@ -168,7 +168,7 @@ impl Driver {
         }
     }
 
-    /// What a stream of a type is for; `None` when the type is not known.
+    /// Role for a stream type; `None` when the type is not known.
     fn role(&mut self, ty: u64) -> Result<Option<Role>, Violation> {
         let (place, role) = match (ty, self.shared.side) {
             // RFC 9204 §4.2 MUST-4, MUST NOT-2: those of QPACK are taken, and read, also from who has nothing to say on them

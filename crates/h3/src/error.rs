@@ -1,4 +1,4 @@
-//! What can go wrong with an exchange, and whether the request may be sent again.
+//! Errors of exchanges, and whether the request may be sent again.
 
 use tiderace::{CloseReason, ReadError, WriteError};
 
@@ -41,9 +41,9 @@ impl Code {
     pub const MESSAGE_ERROR: Self = Self(0x10e);
     /// A field section cannot be decompressed (RFC 9204 §6).
     pub const DECOMPRESSION_FAILED: Self = Self(0x200);
-    /// What the encoder's stream says makes no sense (RFC 9204 §6).
+    /// Invalid instruction on the encoder stream (RFC 9204 §6).
     pub const ENCODER_STREAM_ERROR: Self = Self(0x201);
-    /// What the decoder's stream says makes no sense (RFC 9204 §6).
+    /// Invalid instruction on the decoder stream (RFC 9204 §6).
     pub const DECODER_STREAM_ERROR: Self = Self(0x202);
 }
 
@@ -64,9 +64,9 @@ pub enum Error {
     /// The message or the connection breaks a rule; this end has said so with this code.
     #[error("{reason} (code {:#x})", code.0)]
     Protocol {
-        /// What the peer was told.
+        /// Error code sent to the peer.
         code: Code,
-        /// What is wrong.
+        /// Violated rule.
         reason: String,
     },
     /// The fields of the message are larger than the peer, or this end, takes.
@@ -91,14 +91,20 @@ pub enum Error {
     Request(&'static str),
     /// The connection is over.
     #[error("the connection is over: {0}")]
-    Closed(String),
+    Closed(CloseReason),
+    /// The stream was finished, reset or stopped at this end before.
+    #[error("the stream is over")]
+    StreamClosed,
+    /// The peer took longer than it may for this.
+    #[error("{0} did not come in time")]
+    TimedOut(&'static str),
     /// The body that was to be sent failed.
     #[error("the body could not be produced: {0}")]
     Body(String),
 }
 
 impl Error {
-    /// Whether the peer has certainly not acted on the request, so that it may be sent again whatever it asks.
+    /// Returns whether the peer has certainly not acted on the request, so that it may be sent again whatever it asks.
     // RFC 9114 §5.4 MUST-1: a connection that ended without GOAWAY says nothing about it
     pub fn is_unprocessed(&self) -> bool {
         matches!(self, Self::GoingAway | Self::Reset(Code::REQUEST_REJECTED))
@@ -113,7 +119,7 @@ impl From<Violation> for Error {
 
 impl From<CloseReason> for Error {
     fn from(reason: CloseReason) -> Self {
-        Self::Closed(reason.to_string())
+        Self::Closed(reason)
     }
 }
 
@@ -122,7 +128,7 @@ impl From<WriteError> for Error {
         match error {
             WriteError::Stopped(code) => Self::Reset(Code(code)),
             WriteError::ConnectionClosed(reason) => reason.into(),
-            other => Self::Closed(other.to_string()),
+            _ => Self::StreamClosed,
         }
     }
 }
@@ -132,7 +138,7 @@ impl From<ReadError> for Error {
         match error {
             ReadError::Reset(code) => Self::Reset(Code(code)),
             ReadError::ConnectionClosed(reason) => reason.into(),
-            other => Self::Closed(other.to_string()),
+            _ => Self::StreamClosed,
         }
     }
 }

@@ -10,7 +10,7 @@ use qpack::Field;
 
 use crate::error::{Code, Error, Violation};
 
-/// What an extended CONNECT wants the stream to become (RFC 9220): the value of `:protocol`, in the extensions of a request
+/// Protocol of an extended CONNECT (RFC 9220): the value of `:protocol`, in the extensions of a request
 /// whose method is CONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocol(HeaderValue);
@@ -262,14 +262,14 @@ fn pseudo<'a>(name: &'a [u8], value: &'a [u8]) -> Field<'a> {
     Field { name, value, sensitive: false }
 }
 
-/// What a request is for.
+/// Target of a request.
 pub(crate) struct Target<'a> {
     authority: &'a str,
     /// Nothing for a plain CONNECT.
     path: Option<Cow<'a, str>>,
 }
 
-/// What a request is for, as its URI or its `host` says it.
+/// Target of a request, as its URI or its `host` states it.
 ///
 /// # Errors
 /// When it names no host, or, for a plain CONNECT, no port.

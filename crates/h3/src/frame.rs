@@ -60,14 +60,14 @@ pub(crate) enum Kind {
     Control,
 }
 
-/// What is done with a frame of a type.
+/// Treatment of a frame by its type.
 #[derive(Clone, Copy)]
 enum Treatment {
-    /// Its payload is handed on as it comes.
+    /// Payload is passed on as it comes.
     Pass,
-    /// It is handed on when it is whole.
+    /// Payload is passed on when it is whole.
     Collect,
-    /// It is read and forgotten.
+    /// Payload is read and discarded.
     Skip,
 }
 
@@ -116,16 +116,16 @@ impl Kind {
     }
 }
 
-/// What is read from a stream of frames.
+/// Item of a stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// The next part of a DATA frame's payload; empty for a frame without any.
     Data(Bytes),
     /// Another frame that means something here.
     Frame {
-        /// Its type.
+        /// Frame type.
         ty: u64,
-        /// Its payload.
+        /// Payload of the frame.
         payload: Bytes,
     },
 }
@@ -144,7 +144,7 @@ pub(crate) struct Frames {
     /// Nothing has come on a control stream.
     is_new_control: bool,
     number: Varint,
-    /// What has come and was not looked at.
+    /// Received bytes that are not parsed yet.
     chunk: Bytes,
     /// The beginning of a frame that comes in parts.
     collected: Vec<u8>,
@@ -168,12 +168,12 @@ impl Frames {
         self.chunk = chunk;
     }
 
-    /// What the stream is.
+    /// Kind of the stream.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether the stream may end here: between two frames, with nothing left to be looked at.
+    /// Returns whether the stream may end here: between two frames, with no bytes left to parse.
     pub(crate) fn is_between(&self) -> bool {
         matches!(self.at, At::Type) && !self.number.begun && self.chunk.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a fuzzer runs, and the tests on its corpus: bytes of a peer as far as they are looked at without a connection.
+//! Fuzz programs, and the tests on their corpus: bytes of a peer as far as they are parsed without a connection.
 //!
 //! The first byte says what the rest is, the second one in parts of which size it comes. What always holds: no panic; nothing is kept
 //! beyond its bound; it does not matter in which parts something comes; and a message that was taken can be sent on, and is taken
@@ -26,7 +26,7 @@ const TABLE: usize = 400;
 /// Instructions that fill it, so that there is something to refer to: `:path` and `cookie` from the static table, and a name.
 const ENTRIES: &[u8] = b"\x3f\xf1\x02\xc1\x02/a\xc5\x03b=c\x41x\x01y";
 
-/// How far a program has come.
+/// Reach of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
     /// Frames and capsules that were whole.
@@ -50,7 +50,7 @@ pub fn run(program: &[u8]) -> Reached {
     }
 }
 
-/// What was read of a stream: frames with their payloads, parts of DATA put together; and how it ended.
+/// Frames read of a stream, with their payloads, parts of DATA put together; and how the stream ended.
 type Found = (Vec<(u64, Vec<u8>)>, Result<bool, Code>);
 
 fn read(kind: Kind, stream: &[u8], size: usize) -> Found {
@@ -111,7 +111,7 @@ fn lines<'a>(fields: impl Iterator<Item = Field<'a>>) -> Vec<Line> {
     fields.map(|field| (field.name.to_vec(), field.value.to_vec(), field.sensitive)).collect()
 }
 
-/// Whether a section was taken, as a head or as trailers.
+/// Returns whether a section was accepted, as a head or as trailers.
 fn message(kind: Kind, section: &[Line]) -> bool {
     let trailers = collect(section).trailers();
     if let Ok(trailers) = &trailers {
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// What the fuzzer once found stays found.
+    /// Found once by a fuzzer, found for ever.
     #[test]
     fn the_corpus() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/h3");

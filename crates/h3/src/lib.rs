@@ -27,6 +27,7 @@ mod body;
 pub mod capsule;
 pub mod client;
 mod compression;
+mod critical_stream;
 mod datagram;
 mod driver;
 mod error;
@@ -37,7 +38,6 @@ mod frame;
 pub mod fuzzing;
 #[cfg(test)]
 mod garbage;
-mod outlet;
 pub mod priority;
 pub mod server;
 mod settings;

@@ -17,15 +17,15 @@ pub use tiderace::Priority;
 pub struct Update {
     /// The number of the request's stream.
     pub stream: u64,
-    /// What it asks for.
+    /// Priority asked for.
     pub priority: Priority,
 }
 
-/// What holds for a request that says nothing.
+/// Default priority of a request.
 // RFC 9218 §4 SHOULD-1
 const DEFAULT: Priority = Priority { urgency: 3, incremental: false };
 
-/// What the `priority` fields of a request ask for.
+/// Priority from the `priority` fields of a request.
 pub fn of(fields: &HeaderMap) -> Priority {
     let mut priority = DEFAULT;
     for value in fields.get_all("priority") {
@@ -69,7 +69,7 @@ impl Updates {
         self.0.capacity() * size_of::<(u64, Priority)>()
     }
 
-    /// What was kept for the request on a stream.
+    /// Takes the stored update for the request on a stream.
     // RFC 9218 §7 SHOULD-1
     pub(crate) fn take(&mut self, stream: u64) -> Option<Priority> {
         let at = self.0.iter().position(|(other, _)| *other == stream)?;

@@ -58,9 +58,9 @@ pub struct Options {
     pub max_requests: usize,
     /// Requests that a client may give up within ten seconds. One that gives up more loses its connection (H3_EXCESSIVE_LOAD).
     pub max_cancelled: u32,
-    /// How long requests that were under way at the beginning of a drain may take.
+    /// Time limit of a drain for requests under way at its beginning.
     pub drain: Duration,
-    /// Where it is counted what compression does to fields.
+    /// Counters of field compression.
     pub compression: Arc<Compression>,
     /// Is told of requests that never reach the service.
     pub refused: Option<Arc<dyn Fn(RefusedRequest) + Send + Sync>>,
@@ -82,7 +82,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// How an exchange ended, in the extensions of its request: `Ok` when all of the response was handed to the stream. Known by the time
+/// Outcome of an exchange, in the extensions of its request: `Ok` when all of the response was handed to the stream. Known by the time
 /// that the service, or the body of its response, is dropped, unless that happens with the runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome(Arc<OnceLock<Result<(), Error>>>);
@@ -122,7 +122,7 @@ impl Default for Options {
     }
 }
 
-/// How long a client that was told to go has for reading the last answers and closing the connection.
+/// Time for a client after GOAWAY to read the last responses and close the connection.
 const CLIENT_CLOSES: Duration = Duration::from_secs(1);
 
 /// The stream of a request, in its extensions, for logs.
@@ -278,12 +278,13 @@ where
     Ok(())
 }
 
-/// What a server with these options tells its clients.
+/// Settings of a server with these options.
 fn settings(options: &Options) -> Settings {
     Settings { table_capacity: TABLE as u64, max_fields: options.max_fields, connect_protocol: true, datagrams: true }
 }
 
-/// What has to be unchanged since a client's last connection for its early data to be accepted: the settings, which it may go by before
+/// State that has to be unchanged since a client's last connection for its early data to be accepted: the settings, which it may go by
+/// before
 /// they come again. For [`tiderace::RustlsServer`]'s `early_data_state`.
 ///
 /// A server that offers other protocols beside HTTP/3 gives the same to all of them.
@@ -295,7 +296,7 @@ pub fn early_data_state(options: &Options) -> Vec<u8> {
     state
 }
 
-/// Where a connection is in its life.
+/// Stage of a connection's life.
 enum Stage {
     Open,
     Announced(Pin<Box<tokio::time::Sleep>>),
@@ -303,7 +304,7 @@ enum Stage {
 }
 
 impl Stage {
-    /// When its time is over.
+    /// Waits for the end of the drain.
     async fn over(&mut self) {
         match self {
             Self::Open => std::future::pending().await,
@@ -329,7 +330,12 @@ async fn deliver(quic: &tiderace::Connection) {
 
 fn end_of(error: Error) -> Result<(), Error> {
     match error {
-        Error::Protocol { code: Code::NO_ERROR, .. } | Error::Closed(_) | Error::GoingAway | Error::Reset(_) => Ok(()),
+        Error::Protocol { code: Code::NO_ERROR, .. }
+        | Error::Closed(_)
+        | Error::StreamClosed
+        | Error::TimedOut(_)
+        | Error::GoingAway
+        | Error::Reset(_) => Ok(()),
         other => Err(other),
     }
 }
@@ -361,7 +367,7 @@ where
     let mut recv = Receiver::new(recv, shared.clone());
     // Dropping both halves gives the stream up.
     let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
-        return Err(Error::Closed("the fields did not come in time".to_owned()));
+        return Err(Error::TimedOut("the header section"));
     };
     let checked = match head {
         Ok(head) => {

@@ -1,4 +1,4 @@
-//! What the ends of a connection tell each other at its beginning (RFC 9114 §7.2.4).
+//! SETTINGS: parameters that the ends of a connection exchange at its beginning (RFC 9114 §7.2.4).
 
 use crate::{
     error::{Code, Violation},
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What holds for a peer that says nothing.
+    /// Values for a peer that sends none.
     pub(crate) const DEFAULT: Self =
         Self { table_capacity: 0, max_fields: u64::MAX, connect_protocol: false, datagrams: false };
 

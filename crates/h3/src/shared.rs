@@ -1,4 +1,4 @@
-//! What the streams of a connection have in common: compression, what the peer has said on its control stream, the end.
+//! State shared by the streams of a connection: compression, the peer's control stream, the end.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 
 use crate::{
     compression::Compression,
+    critical_stream::CriticalStream,
     datagram::Flows,
     error::{Code, Error, Violation},
     fields::{self, Collector},
     frame,
-    outlet::Outlet,
     priority::Updates,
     settings::Settings,
 };
@@ -34,7 +34,7 @@ pub(crate) const DECODER: u64 = 0x3;
 /// Bytes that a connection may hold when its transport is gone before it was asked.
 const ORPHAN: u64 = 1 << 20;
 
-/// Which end of a connection this is.
+/// Role of this endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
@@ -45,10 +45,10 @@ pub(crate) enum Side {
 pub(crate) struct Shared {
     pub(crate) quic: tiderace::Connection,
     pub(crate) side: Side,
-    /// What this end has told the peer.
+    /// Settings sent to the peer.
     pub(crate) settings: Settings,
     compression: Arc<Compression>,
-    /// What the peer can make this end hold, in all layers.
+    /// Budget for what the peer makes this end hold, in all layers.
     pub(crate) memory: ConnectionBudget,
     /// A peer that takes nothing of a message for this long gets no more of it.
     pub(crate) write_timeout: Option<Duration>,
@@ -60,8 +60,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     encoder: Encoder,
     decoder: Decoder,
-    pub(crate) encoder_stream: Outlet,
-    pub(crate) decoder_stream: Outlet,
+    pub(crate) encoder_stream: CriticalStream,
+    pub(crate) decoder_stream: CriticalStream,
     /// The peer's settings, when they have come.
     pub(crate) peer: Option<Settings>,
     /// The number in the peer's last GOAWAY.
@@ -71,9 +71,9 @@ pub(crate) struct State {
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
     pub(crate) flows: Flows,
-    /// What waits on the streams that belong to no request.
+    /// Charge of the queues of streams that belong to no request.
     queues: Charge,
-    /// Who drives the connection, for what only it can do.
+    /// Waker of the driver, for what only it can do.
     pub(crate) driver: Option<Waker>,
 }
 
@@ -105,8 +105,8 @@ impl Shared {
         let state = State {
             encoder: Encoder::new(TABLE),
             decoder: Decoder::new(TABLE),
-            encoder_stream: Outlet::new(ENCODER as u8),
-            decoder_stream: Outlet::new(DECODER as u8),
+            encoder_stream: CriticalStream::new(ENCODER as u8),
+            decoder_stream: CriticalStream::new(DECODER as u8),
             peer: None,
             goaway: None,
             failure: None,
@@ -313,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What the peer has said about the priority of a request outside of the request: it outweighs what its fields say.
+    /// Takes the priority update for the request on a stream: it outweighs the request's own fields.
     pub(crate) fn take_update(&self, stream: StreamId) -> Option<Priority> {
         self.lock().updates.take(stream.0)
     }

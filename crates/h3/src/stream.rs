@@ -36,7 +36,7 @@ const COPY: usize = 4 * 1024;
 /// Bytes that are gathered before they are sent.
 const GATHER: usize = 16 * 1024;
 
-/// Where a message is.
+/// Phase of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Head,
@@ -45,7 +45,7 @@ enum Phase {
     Done,
 }
 
-/// Whether the two ends have agreed on a CONNECT.
+/// Agreement of both ends on a CONNECT.
 #[derive(Clone, Default)]
 pub(crate) struct Agreement(Arc<AtomicBool>);
 
@@ -63,11 +63,11 @@ pub(crate) struct Receiver {
     frames: Frames,
     phase: Phase,
     trailers: Option<Bytes>,
-    /// What is held of a frame that has not come as a whole, and of the trailers.
+    /// Charge of an incomplete frame, and of the trailers.
     charge: Charge,
     /// The stream was read to its end, or given up.
     ended: bool,
-    /// Who hears when it is given up.
+    /// Receiver of the peer's cancellation.
     hearer: Option<oneshot::Sender<Code>>,
     /// Of a CONNECT.
     agreement: Option<Agreement>,
@@ -226,7 +226,7 @@ impl Receiver {
         self.phase = Phase::Content;
     }
 
-    /// Whether nothing more comes, as far as is known without waiting.
+    /// Returns whether nothing more comes, as far as is known without waiting.
     pub(crate) fn is_at_end(&self) -> bool {
         self.frames.is_between() && (self.ended || self.stream.is_at_end())
     }
@@ -273,7 +273,7 @@ impl Receiver {
         }
     }
 
-    /// What has come is malformed: the stream is over in both directions.
+    /// Resets a malformed message's stream in both directions.
     pub(crate) fn malformed(&mut self, violation: Violation) -> Error {
         // RFC 9114 §4.1.2 MUST-1
         self.tell(violation.code);
@@ -309,11 +309,11 @@ impl Drop for Receiver {
 pub(crate) struct Sender {
     stream: SendStream,
     shared: Arc<Shared>,
-    /// What leaves with what comes next.
+    /// Bytes that leave with the next write.
     gathered: Vec<u8>,
     /// Until when the peer has to take something, made with the first wait.
     stall: Option<Pin<Box<Sleep>>>,
-    /// It carries content and nothing else.
+    /// Tunnel: carries content and nothing else.
     is_tunnel: bool,
     /// Datagrams belong to the stream.
     has_datagrams: bool,
@@ -377,7 +377,7 @@ impl Sender {
         self.write(data).await
     }
 
-    /// Whether something waits for [`flush`](Self::flush).
+    /// Returns whether bytes wait for [`flush`](Self::flush).
     pub(crate) fn has_gathered(&self) -> bool {
         !self.gathered.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What HTTP/3 has beyond requests: compression that remembers, extended CONNECT, datagrams.
+//! Extensions of HTTP/3: dynamic table, extended CONNECT, datagrams.
 
 mod pair;
 

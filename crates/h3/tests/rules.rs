@@ -1,4 +1,4 @@
-//! Who breaks the rules of HTTP/3 is told with the code that RFC 9114, RFC 9204, RFC 9218 and RFC 9297 name.
+//! Protocol violations are answered with the codes of RFC 9114, RFC 9204, RFC 9218 and RFC 9297.
 
 mod pair;
 
@@ -244,7 +244,7 @@ async fn a_server_begins_no_requests() {
     assert_eq!(closed(&quic).await, Code::STREAM_CREATION_ERROR);
 }
 
-/// What a server answers that writes what it likes.
+/// Sends the bytes as a server's answer; returns the client's result.
 async fn answered(bytes: &[u8]) -> (Result<Bytes, Error>, Connection) {
     let (mut request, quic, _endpoints) = client().await;
     let bytes = bytes.to_vec();
@@ -394,7 +394,7 @@ async fn opened(quic: &Connection, count: usize) -> Vec<(Vec<u8>, tiderace::Recv
     streams
 }
 
-/// Whether nothing comes of something for a while.
+/// Returns whether nothing comes of a future for a while.
 async fn nothing<T>(what: impl Future<Output = T>) -> bool {
     tokio::time::timeout(Duration::from_millis(400), what).await.is_err()
 }

@@ -24,10 +24,10 @@ use crate::mux::{Closed, Config, Event, Mux, Refused};
 const CHUNK: usize = 64 * 1024;
 /// Bytes that are handed to the stream below at a time: little, so that what is urgent does not wait long (§11 of the draft).
 const BURST: usize = 32 * 1024;
-/// How long an end waits for the other's goodbye (§7.2 SHOULD).
+/// Time limit for the peer's closing record (§7.2 SHOULD).
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What tasks wait for.
+/// Condition that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wait {
     Connected,
@@ -80,7 +80,7 @@ impl State {
 
 struct Shared {
     state: Mutex<State>,
-    /// There is something to do for the driver.
+    /// Work for the driver.
     work: Notify,
     /// The driver has ended.
     gone: watch::Sender<bool>,
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// What all handles share; with the last of them the connection is closed.
+/// Shared handle count; with the last of them the connection is closed.
 struct Held(Arc<Shared>);
 
 impl Drop for Held {

@@ -154,7 +154,7 @@ mod tests {
         gone.await.unwrap_err();
     }
 
-    /// How long a connection stays that `client` is the other end of.
+    /// Time for which a connection to `client` stays.
     async fn stays(far: tokio::io::DuplexStream) -> Duration {
         let begun = Instant::now();
         let (place, gone) = oneshot::channel::<()>();

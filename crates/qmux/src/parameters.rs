@@ -15,12 +15,12 @@ const STREAMS_BIDI: u64 = 0x08;
 const STREAMS_UNI: u64 = 0x09;
 const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
 const MAX_RECORD_SIZE: u64 = 0x0571_c594_29cd_0845;
-/// Those of RFC 9000 §18.2 that make no sense here.
+/// Prohibited transport parameters of RFC 9000 §18.2.
 const PROHIBITED: [u64; 10] = [0x00, 0x02, 0x03, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10];
 /// Parameters that are read at most: what is beyond comes from nobody who means well.
 const MOST: usize = 64;
 
-/// What an endpoint declares. The default is what holds for what is not said.
+/// Transport parameters of an endpoint. Defaults are the values of absent parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// The connection ends after this silence; zero: never.
@@ -136,7 +136,7 @@ impl Parameters {
         Ok(this)
     }
 
-    /// Where a parameter is kept; `None` for one that is not known, which is passed over.
+    /// Field of a parameter; `None` for an unknown one, which is ignored.
     fn field(&mut self, id: u64) -> Option<&mut u64> {
         Some(match id {
             INITIAL_MAX_DATA => &mut self.initial_max_data,
@@ -180,7 +180,7 @@ mod tests {
         for parameters in [declared, Parameters::default()] {
             let mut bytes = Vec::new();
             parameters.encode(&mut bytes);
-            // RFC 9000 §18.1: reserved ones are passed over.
+            // RFC 9000 §18.1: reserved ones are ignored.
             bytes.extend(raw(27 + 31 * 9, b"grease"));
             assert_eq!(Parameters::decode(&bytes), Ok(parameters));
         }

@@ -20,7 +20,7 @@ pub(crate) struct Send {
     queued: usize,
     /// Bytes that have left.
     pub(crate) sent: u64,
-    /// What the peer takes.
+    /// Flow control limit of the peer.
     pub(crate) limit: u64,
     /// No more will be written.
     finished: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Send {
     pub(crate) stopped: Option<u64>,
     /// Whoever writes has heard of that.
     pub(crate) told: bool,
-    /// It waits in line to send.
+    /// Queued for sending.
     pub(crate) in_line: bool,
 }
 
@@ -41,7 +41,7 @@ impl Send {
         Self { limit, ..Self::default() }
     }
 
-    /// How much may be written at the moment.
+    /// Bytes that may be written at the moment.
     pub(crate) fn room(&self) -> usize {
         QUEUE.saturating_sub(self.queued)
     }
@@ -73,18 +73,18 @@ impl Send {
         }
     }
 
-    /// Whether something could leave, with so much credit of the connection.
+    /// Returns whether something could leave, with so much credit of the connection.
     pub(crate) fn has_something(&self, credit: u64) -> bool {
         let open = self.queued > 0 && self.sent < self.limit && credit > 0;
         !self.over && (self.reset.is_some() || open || self.finished && self.queued == 0)
     }
 
-    /// Whether the stream's own limit keeps it from sending.
+    /// Returns whether the stream's own limit keeps it from sending.
     pub(crate) fn is_blocked(&self) -> bool {
         self.queued > 0 && self.sent >= self.limit && !self.over
     }
 
-    /// How many bytes leave next, of at most `most`, and whether the stream ends after them.
+    /// Bytes that leave next, of at most `most`, and whether the stream ends after them.
     pub(crate) fn next(&self, most: usize) -> (usize, bool) {
         let open = usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         let len = self.queued.min(open).min(most);
@@ -110,7 +110,7 @@ impl Send {
     }
 }
 
-/// What a reader finds.
+/// Result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     Data(Bytes),
@@ -137,7 +137,7 @@ pub(crate) struct Recv {
     pub(crate) received: u64,
     /// Bytes that were read, or thrown away.
     read: u64,
-    /// What the peer may send, as it was told.
+    /// Flow control limit announced to the peer.
     pub(crate) limit: u64,
     window: u64,
     /// All of it has arrived.
@@ -283,7 +283,7 @@ impl Recv {
         (due && !self.ended && self.reset.is_none() && self.stop.is_none()).then_some(next)
     }
 
-    /// Whether there is something for a reader.
+    /// Returns whether there is something for a reader.
     pub(crate) fn is_readable(&self) -> bool {
         !self.queue.is_empty() || !self.open.is_empty() || self.ended || self.reset.is_some()
     }

@@ -196,7 +196,7 @@ fn stream(id: u64, offset: u64, len: usize, fin: bool) -> Vec<u8> {
     frame(Frame::Stream(StreamFrame { id: StreamId(id), offset, fin, data: &data }))
 }
 
-/// What a server makes of bytes: its fault, and that the peer is told.
+/// Feeds bytes to a server; returns the code that it reports to the peer.
 fn fault(bytes: &[u8]) -> Option<Code> {
     let mut server = Mux::new(Side::Server, at(0), small());
     server.handle_bytes(at(0), bytes);

@@ -1,4 +1,4 @@
-//! What the dynamic table saves: the requests of a page, as a browser makes them, and what a section costs to encode and to decode.
+//! Savings of the dynamic table: the requests of a page, as a browser makes them, and what a section costs to encode and to decode.
 //!
 //! `cargo run --release -p tiderace-qpack --example page`
 

@@ -21,7 +21,7 @@ const PIECE: usize = 512;
 /// Beside the table there is memory for one instruction that has not come whole: less than four times the capacity.
 #[derive(Debug)]
 pub struct Decoder {
-    /// What SETTINGS promise.
+    /// Capacity promised in SETTINGS.
     max_capacity: usize,
     table: Table,
     /// The beginning of an instruction.
@@ -40,7 +40,7 @@ enum Instruction<'a> {
     Duplicate { relative: u64 },
 }
 
-/// What the prefix of a section says (RFC 9204 §4.5.1).
+/// Prefix of a section (RFC 9204 §4.5.1).
 #[derive(Clone, Copy, Debug)]
 struct Prefix {
     /// Required Insert Count.

@@ -36,7 +36,7 @@ const SCRATCH: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Encoder {
     max_capacity: usize,
-    /// What the peer allows in bytes; `None` before its SETTINGS have come.
+    /// Capacity that the peer allows in bytes; `None` before its SETTINGS have come.
     peer_capacity: Option<u64>,
     /// The peer has been told the capacity.
     is_announced: bool,
@@ -53,10 +53,10 @@ pub struct Encoder {
     kept: Vec<u8>,
 }
 
-/// What a section that is being encoded refers to.
+/// References of a section that is being encoded.
 #[derive(Debug)]
 struct Section {
-    /// It may refer to the dynamic table.
+    /// Permission to refer to the dynamic table.
     is_dynamic: bool,
     /// Relative indices count down from here.
     base: u64,
@@ -93,9 +93,10 @@ impl Encoder {
         }
     }
 
-    /// What the peer's SETTINGS allow in bytes (SETTINGS_QPACK_MAX_TABLE_CAPACITY, RFC 9204 §5). Before it, and with 0, only the
+    /// Sets the capacity that the peer's SETTINGS allow in bytes (SETTINGS_QPACK_MAX_TABLE_CAPACITY, RFC 9204 §5). Before it, and with
+    /// 0, only the
     /// static table is used, and nothing is written to the encoder stream (RFC 9204 §3.2.3). To be called once at most; what is said
-    /// a second time is passed over.
+    /// a second time is ignored.
     pub fn set_peer_capacity(&mut self, max_table_capacity: u64) {
         debug_assert!(self.peer_capacity.is_none(), "SETTINGS come once");
         if self.peer_capacity.is_some() {
@@ -222,7 +223,7 @@ impl Encoder {
         self.index.depth(&self.table, at) > capacity - capacity / 4
     }
 
-    /// Whether a field that is not in the table is worth an entry.
+    /// Returns whether a field that is not in the table is worth an entry.
     fn is_wanted(&mut self, name: Option<Name>, field: &Field<'_>, hash: u64) -> bool {
         let size = table::size(field.name, field.value);
         if size > self.table.capacity() / 4 {

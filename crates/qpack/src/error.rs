@@ -1,4 +1,4 @@
-//! What a peer can get wrong.
+//! Errors of a peer.
 
 /// The peer broke the rules of its encoder stream or its decoder stream; the connection ends.
 ///

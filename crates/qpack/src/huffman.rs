@@ -262,7 +262,7 @@ mod tests {
             prop_assert_eq!(decoded(&code[1..]), Ok(bytes));
         }
 
-        /// There is one encoding of a string: what is read is what would have been written.
+        /// One encoding of a string exists: decoding and encoding give the same bytes.
         #[test]
         fn what_is_decoded_has_that_code(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(text) = decoded(&bytes) {

@@ -1,4 +1,4 @@
-//! Where in its dynamic table an encoder finds a name or a field.
+//! Index of an encoder's dynamic table: finds a name or a field.
 //!
 //! Buckets hold the newest entry of a hash, each entry names the one before it in its bucket. Entries leave in the order in which they
 //! came: a chain ends at the first that has left, and nothing is ever unlinked.

@@ -27,7 +27,7 @@ pub(crate) fn push(out: &mut Vec<u8>, prefix: u32, flags: u8, value: u64) {
     out.push(rest as u8);
 }
 
-/// Takes an integer with a `prefix` of so many bits off `bytes`; the other bits of the first byte are passed over.
+/// Takes an integer with a `prefix` of so many bits off `bytes`; the other bits of the first byte are ignored.
 ///
 /// # Errors
 /// When the bytes end, and when the value is above [`MAX`] or longer than any such value needs to be. Nothing is taken then.

@@ -37,7 +37,7 @@ impl Outstanding {
         self.sections.len()
     }
 
-    /// Whether a section of `stream` can be remembered.
+    /// Returns whether a section of `stream` can be remembered.
     pub(crate) fn takes(&self, stream: u64) -> bool {
         self.sections.len() < MOST && !self.cancelled.contains(&stream)
     }

@@ -105,7 +105,7 @@ pub(crate) static ENTRIES: [(&[u8], &[u8]); 99] = [
     (b"x-frame-options", b"sameorigin"),
 ];
 
-/// Whether the values of a name are worth an entry of the dynamic table.
+/// Worth of a name's values as entries of the dynamic table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
     /// A connection has one value, or few: worth an entry at first sight, if nothing has to go for it.
@@ -244,7 +244,7 @@ impl Index {
     }
 }
 
-/// What is known of `name`, whose hash is `hash`.
+/// Known facts of `name`, whose hash is `hash`.
 #[inline]
 pub(crate) fn name(name: &[u8], hash: u64) -> Option<Name> {
     let mut slot = hash as usize & MASK;

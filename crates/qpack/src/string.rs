@@ -10,7 +10,7 @@ pub(crate) struct Literal<'a> {
 }
 
 impl<'a> Literal<'a> {
-    /// What it means; codes are decoded into `scratch`, which is emptied before.
+    /// Decodes the string; codes are decoded into `scratch`, which is emptied before.
     ///
     /// # Errors
     /// When the codes are wrong.

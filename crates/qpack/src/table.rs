@@ -104,7 +104,7 @@ impl Table {
         true
     }
 
-    /// How many would leave for an entry of `size` bytes; `None` when it does not fit even then.
+    /// Number of entries that an entry of `size` bytes evicts; `None` when it does not fit even then.
     pub(crate) fn leave_for(&self, size: usize) -> Option<u64> {
         let rest = self.capacity.checked_sub(size)?;
         let mut left = self.size;

@@ -1,4 +1,4 @@
-//! What the encoder puts into the table, and what it refers to.
+//! Encoder decisions: entries of the table, and references.
 
 use tiderace_qpack::{Decoder, Encoder, Field};
 
@@ -54,7 +54,7 @@ impl Pair {
         sent
     }
 
-    /// How often a field is sent before it is in the table; `None` when it is not after four times.
+    /// Number of times that a field is sent before it is in the table; `None` when it is not after four times.
     fn sights(&mut self, name: &str, value: &str) -> Option<usize> {
         (1..=4).find(|_| !self.exchange(&[(name, value)]).instructions.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What another implementation's encoder makes is decoded: the files of `vectors/`, which `interop/qpack_vectors.py write` makes with
+//! Vectors of another implementation's encoder: the files of `vectors/`, which `interop/qpack_vectors.py write` makes with
 //! ls-qpack. It describes their form.
 
 use std::{fs, path::Path};

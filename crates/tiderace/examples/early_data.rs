@@ -44,17 +44,17 @@ async fn main() -> Result<()> {
     let client = Endpoint::client_for(address)?;
     // One configuration for all connections: it holds the tickets.
     let config = ClientConfig::new(Arc::new(client_tls), profile);
-    for visit in ["first", "second"] {
+    for round in ["first", "second"] {
         let started = Instant::now();
         let connection = ready(client.connect(&config, address, "localhost")?).await?;
         let (mut send, mut recv) = connection.open_bi_early().await?;
         send.write_all(b"what time is it?").await?;
         send.finish()?;
         let answer = recv.read_to_end(1024).await?;
-        println!("{visit} visit: {:?} after {:?}", String::from_utf8_lossy(&answer), started.elapsed());
+        println!("{round} round: {:?} after {:?}", String::from_utf8_lossy(&answer), started.elapsed());
         connection.established().await?;
         println!("    early data: {:?}", connection.early_data());
-        assert!(visit == "first" || connection.early_data() == EarlyData::Accepted);
+        assert!(round == "first" || connection.early_data() == EarlyData::Accepted);
         // The tickets come after the handshake.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         connection.close(0, b"");

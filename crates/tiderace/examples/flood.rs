@@ -1,4 +1,4 @@
-//! What a flood of handshakes does to the latency of an established connection.
+//! Effect of a flood of handshakes on the latency of an established connection.
 //!
 //! ```sh
 //! cargo run --release -p tiderace --example flood              # 5,000 handshakes per second for 10 s, 3 rounds
@@ -42,7 +42,7 @@ const INTERVAL: Duration = Duration::from_millis(4);
 const REQUEST: [u8; 100] = [1; 100];
 const ANSWER: [u8; 200] = [2; 200];
 
-/// What is asked for.
+/// Options of the program.
 struct Options {
     /// Handshakes per second.
     rate: u64,
@@ -152,7 +152,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// This program in another role. It ends when its standard input does.
+/// Child process of this program. It ends when its standard input does.
 struct Program {
     child: Child,
     stdin: Option<ChildStdin>,

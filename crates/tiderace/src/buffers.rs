@@ -22,7 +22,7 @@ const LOOKED_AT: usize = 4;
 pub(crate) struct ReceiveBuffers {
     /// Ready to be read into: `RECEIVE_BUFFER` bytes each.
     ready: Vec<BytesMut>,
-    /// What is left of buffers whose front was handed up, oldest first. No byte of it is used; it keeps a claim on the
+    /// Rest of buffers whose front was handed up, oldest first. No byte of it is used; it keeps a claim on the
     /// memory.
     out: VecDeque<BytesMut>,
 }

@@ -73,7 +73,7 @@ pub struct Connection {
     pub(crate) held: Arc<Held>,
 }
 
-/// What all handles of a connection and of its streams share: gone with the last of them. Counting them here, and not under
+/// Shared handle of a connection and of its streams: gone with the last of them. Counting them here, and not under
 /// the lock of the endpoint, keeps a stream's two halves from taking it four times.
 pub(crate) struct Held {
     pub(crate) shared: Arc<Shared>,
@@ -131,7 +131,7 @@ impl Connection {
         Ok(SendStream::new(self.clone(), id))
     }
 
-    /// What became of early data.
+    /// Outcome of early data.
     pub fn early_data(&self) -> EarlyData {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or(EarlyData::None, transport::Connection::early_data)
@@ -341,7 +341,7 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// What the peer can make this end hold for the connection. Layers above charge what they keep of it. `None` when the connection
+    /// Budget for what the peer makes this end hold. Layers above charge what they keep of it. `None` when the connection
     /// is gone.
     pub fn memory_budget(&self) -> Option<ConnectionBudget> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.memory_budget().clone())
@@ -413,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// How often the peer has challenged the path in use; 0 once the connection is forgotten. A client that is challenged after a
+    /// Number of challenges by the peer on the path in use; 0 once the connection is forgotten. A client that is challenged after a
     /// silence knows that its address has changed on the way: a translator has forgotten it.
     pub fn challenges_received(&self) -> u64 {
         let state = self.held.shared.lock();
@@ -440,7 +440,7 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.congestion())
     }
 
-    /// What was agreed on about forward error correction; `Off` once the connection is forgotten.
+    /// Negotiated policy of forward error correction; `Off` once the connection is forgotten.
     pub fn fec(&self) -> transport::fec::FecPolicy {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or(Default::default(), transport::Connection::fec)
@@ -458,7 +458,7 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.validated_remote())
     }
 
-    /// Whether the peer has shown that it receives at [`remote_address`](Self::remote_address). Always so for a client, and for
+    /// Returns whether the peer has shown that it receives at [`remote_address`](Self::remote_address). Always so for a client, and for
     /// a server at the latest when the handshake is complete; `None` once the connection is forgotten.
     pub fn has_validated_address(&self) -> Option<bool> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.has_validated_remote())
@@ -498,7 +498,7 @@ impl Connection {
         }
     }
 
-    /// Which of the connection's streams go first when not all can go: as [`SendStream::set_priority`], for whoever does not
+    /// Sets a stream's priority: as [`SendStream::set_priority`], for callers that do not
     /// hold the stream. Without effect on a stream that is over.
     pub fn set_priority(&self, id: StreamId, priority: Priority) {
         let _ = self.with(|_, connection| connection.set_priority(id, priority));
@@ -519,7 +519,7 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())
     }
 
-    /// Whether the handshake is complete. Until then everything that a client says may be a copy that somebody else sends.
+    /// Returns whether the handshake is complete. Until then everything that a client says may be a copy that somebody else sends.
     pub fn is_established(&self) -> bool {
         self.held.shared.lock().connections.get(&self.held.handle).is_some_and(|waiters| waiters.connected)
     }
@@ -557,7 +557,7 @@ impl Connection {
         self.act(&mut self.held.shared.lock(), act)
     }
 
-    /// What had arrived of a stream when the connection ended.
+    /// Unread data of a stream at the end of the connection.
     pub(crate) fn unread(&self, state: &mut State, id: StreamId) -> Option<Unread> {
         state.connections.get_mut(&self.held.handle)?.take_unread(id)
     }

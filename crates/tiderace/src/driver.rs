@@ -40,18 +40,18 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     socket: Socket,
     send_buffer: Vec<u8>,
-    /// What the socket would not take; it waits in `send_buffer`.
+    /// Datagrams that the socket did not take; they wait in `send_buffer`.
     unsent: Option<Transmit>,
     sleep: Pin<Box<Sleep>>,
     sleeps_until: Option<Instant>,
-    /// Where TLS runs, unless here.
+    /// Worker of TLS, unless it runs here.
     tls: Option<TlsLink>,
     /// Handshakes that wait for an answer from outside.
     pending: Pending,
     /// The shards beside this one.
     shards: Option<ShardLink>,
     wake: Vec<Waker>,
-    /// What wants to leave waits for the tasks that were woken.
+    /// Sending is deferred until the woken tasks have run.
     deferred: bool,
     tap: MaybeTap,
 }

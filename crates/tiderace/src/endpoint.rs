@@ -29,7 +29,7 @@ use crate::{
     tls_pool::{TlsLink, TlsPool},
 };
 
-/// Where the TLS work of accepted connections runs.
+/// Place of the TLS work of accepted connections.
 #[derive(Clone, Default)]
 pub enum Handshakes {
     /// On a pool of the endpoint's own with its default size. This is the default. A step that is alone runs on the task that
@@ -42,7 +42,7 @@ pub enum Handshakes {
     InPlace,
 }
 
-/// How an endpoint is opened.
+/// Options of an endpoint.
 #[derive(Default)]
 pub struct EndpointOptions {
     /// Accept connections.
@@ -53,7 +53,7 @@ pub struct EndpointOptions {
     pub ring: Option<KeyRing>,
     /// The memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
     pub memory: Option<ProcessBudget>,
-    /// Where TLS runs.
+    /// Place of TLS work.
     pub handshakes: Handshakes,
     /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
     pub shards: Shards,
@@ -63,7 +63,7 @@ pub struct EndpointOptions {
     /// Sees every payload that passes the sockets.
     pub tap: Option<Arc<dyn Tap>>,
     /// Is told what becomes of those who come to a server, by the tasks that drive the shards.
-    pub visits: Option<Arc<dyn VisitLog>>,
+    pub attempts: Option<Arc<dyn VisitLog>>,
 }
 
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -124,7 +124,7 @@ impl Endpoint {
     }
 
     fn assemble(sockets: Vec<UdpSocket>, config: EndpointConfig, options: EndpointOptions) -> io::Result<Self> {
-        let EndpointOptions { server, handshakes, runtimes, tap, visits, .. } = options;
+        let EndpointOptions { server, handshakes, runtimes, tap, attempts, .. } = options;
         let tap = MaybeTap(tap);
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
@@ -142,7 +142,7 @@ impl Endpoint {
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());
             endpoint.set_shard(shard, count);
-            endpoint.set_visit_log(visits.clone());
+            endpoint.set_visit_log(attempts.clone());
             let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
             let shared = Shared::new(shard, clock, endpoint);
             this.shards.push(shared.clone());
@@ -315,21 +315,21 @@ impl Endpoint {
         self.shards.len()
     }
 
-    /// What no connection reports, of all shards together.
+    /// Counters that no connection reports, of all shards together.
     pub fn stats(&self) -> EndpointStats {
         let mut sum = EndpointStats::default();
         (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).0);
         sum
     }
 
-    /// What the sockets of all shards have done.
+    /// Counters of the sockets of all shards.
     pub fn socket_stats(&self) -> SocketStats {
         let mut sum = SocketStats::default();
         (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).1);
         sum
     }
 
-    /// What one shard and its socket have done.
+    /// Counters of one shard and its socket.
     ///
     /// # Panics
     /// When there is no shard of this number.

@@ -77,7 +77,7 @@ impl QlogDir {
         self
     }
 
-    /// Where the files are.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

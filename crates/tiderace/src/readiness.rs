@@ -1,4 +1,4 @@
-//! When a UDP socket has something to read, and when it takes something again.
+//! Readiness of a UDP socket, for reading and for writing.
 //!
 //! On Unix the socket is watched for reading alone. Watched for both, every datagram that its receiver takes wakes the
 //! sender, because the kernel then has room again: half of all wake-ups of a connection on loopback, for nothing. That a

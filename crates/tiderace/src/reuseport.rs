@@ -74,7 +74,7 @@ fn set_option<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::R
 mod tests {
     use super::*;
 
-    /// What the kernel would do.
+    /// Runs the program as the kernel would.
     fn run(program: &[(u16, u8, u8, u32)], payload: &[u8]) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {

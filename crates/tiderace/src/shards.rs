@@ -27,7 +27,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// This many.
+    /// Shards of this number.
     pub fn new(count: NonZeroU8) -> Self {
         Self { count, steered: true }
     }

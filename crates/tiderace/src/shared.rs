@@ -1,4 +1,4 @@
-//! What the driver and the handles share: the state machine, and who waits for what.
+//! State shared by the driver and the handles: the state machine, and the waiting tasks.
 
 use std::{
     collections::VecDeque,
@@ -41,7 +41,7 @@ pub(crate) struct State {
     /// The driver, while it sleeps.
     pub(crate) driver: Option<Waker>,
     pub(crate) idle_waiters: Vec<Waker>,
-    /// What the socket had done when the driver last ran.
+    /// Counters of the socket when the driver last ran.
     pub(crate) socket: SocketStats,
     /// The socket that takes the place of the driver's, and its address where it is bound to one.
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
@@ -51,19 +51,19 @@ pub(crate) struct State {
     pub(crate) orphaned: bool,
 }
 
-/// What became of a finished stream.
+/// Outcome of a finished stream.
 pub(crate) enum End {
     Pending(Option<Waker>),
     Delivered,
     Stopped(u64),
 }
 
-/// Who waits for what on one connection.
+/// Waiting tasks of one connection.
 #[derive(Default)]
 pub(crate) struct Waiters {
     pub(crate) connected: bool,
     pub(crate) closed: Option<CloseReason>,
-    /// There are handles of the connection or of its streams.
+    /// Handles of the connection or of its streams exist.
     pub(crate) held: bool,
     /// Few wait for anything but a stream, so one list does.
     others: Vec<(Wait, Waker)>,
@@ -72,19 +72,19 @@ pub(crate) struct Waiters {
     writers: FxHashMap<StreamId, Waker>,
     /// Finished streams whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
-    /// What had arrived when the peer closed the connection, for those who come to read it.
+    /// Unread data when the peer closed the connection, for readers that come later.
     // Boxed: few connections ever have any.
     unread: Option<Box<Kept>>,
 }
 
-/// What had arrived at the end of a connection.
+/// Unread data at the end of a connection.
 struct Kept {
     streams: FxHashMap<StreamId, Unread>,
     /// Paid to the connection's budget, although the connection is over.
     charge: Charge,
 }
 
-/// What unread data is charged, in bytes.
+/// Charge of unread data, in bytes.
 fn cost(unread: &Unread) -> u64 {
     unread.parts.iter().map(|part| part.data.len() as u64 + ITEM_OVERHEAD).sum()
 }
@@ -103,7 +103,7 @@ impl Kept {
     }
 }
 
-/// What a task waits for, unless it is a stream's.
+/// Condition that a task waits for, unless it is a stream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The end of the handshake, or of the connection.
@@ -171,7 +171,7 @@ impl Waiters {
         take(&mut self.ends, id);
     }
 
-    /// What had arrived of a stream at the end of the connection, if that was not taken before.
+    /// Takes the unread data of a stream at the end of the connection, if that was not taken before.
     pub(crate) fn take_unread(&mut self, id: StreamId) -> Option<Unread> {
         self.unread.as_mut()?.take(id)
     }

@@ -15,10 +15,10 @@ use crate::{buffers::ReceiveBuffers, clock::Clock, readiness::Watched};
 const BATCH: usize = 4;
 /// The largest payload that UDP carries, so the largest GSO batch.
 pub(crate) const SEND_BUFFER: usize = 65_507;
-/// What the kernel is asked to keep for us while we do not run.
+/// Socket buffer asked of the kernel, in bytes.
 const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
 
-/// What a socket did.
+/// Counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
     /// System calls that sent something.
@@ -63,7 +63,7 @@ impl Socket {
         Ok(Self { watched, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
     }
 
-    /// How many payloads one send may carry.
+    /// Number of payloads that one send may carry.
     pub(crate) fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }

@@ -146,7 +146,7 @@ impl SendStream {
         result.map_err(from_write)
     }
 
-    /// Which streams go first when not all can go.
+    /// Sets the priority of the stream.
     ///
     /// # Errors
     /// When the stream or the connection is over.
@@ -155,7 +155,7 @@ impl SendStream {
         self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
     }
 
-    /// Whether what is written is worth repair symbols, where the connection makes some (`fec` of its profile).
+    /// Sets whether the data is worth repair symbols, where the connection makes some (`fec` of its profile).
     ///
     /// # Errors
     /// When the stream or the connection is over.
@@ -221,14 +221,14 @@ pub struct RecvStream {
     id: StreamId,
     /// Fetched and not handed out yet, about `FETCH` bytes, or as many as are read at a time. To flow control they count as read.
     fetched: VecDeque<Chunk>,
-    /// What is fetched is copied into one part.
+    /// Fetched data is copied into one part.
     joined: bool,
-    /// What comes after the fetched parts, when that is known.
+    /// End behind the fetched parts, when that is known.
     end: Option<RecvEnd>,
     ended: bool,
 }
 
-/// How a stream ends.
+/// End of a stream.
 #[derive(Clone, Copy)]
 enum RecvEnd {
     Complete,
@@ -260,7 +260,7 @@ impl RecvStream {
         self.joined = true;
     }
 
-    /// Whether everything was read and the end has come with it, as far as is known without looking for more: `false` says nothing.
+    /// Returns whether everything was read and the end has come with it, as far as is known without looking for more: `false` says nothing.
     pub fn is_at_end(&self) -> bool {
         self.fetched.is_empty() && (self.ended || matches!(self.end, Some(RecvEnd::Complete)))
     }

@@ -1,4 +1,4 @@
-//! What passes a socket, as it is on the wire.
+//! Tap: the payloads that pass a socket, as they are on the wire.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,9 +11,9 @@ use units::Instant;
 /// UDP payloads that one system call has carried.
 #[derive(Clone, Copy, Debug)]
 pub struct Tapped<'a> {
-    /// When, on the clock of the endpoint, whose instants count from the Unix epoch.
+    /// Time, on the clock of the endpoint, whose instants count from the Unix epoch.
     pub at: Instant,
-    /// They left; otherwise they came.
+    /// Direction: `true` for sent payloads, `false` for received ones.
     pub sent: bool,
     /// The address of this end, when the system tells.
     pub local: Option<IpAddr>,
@@ -37,7 +37,7 @@ impl<'a> Tapped<'a> {
 /// Sees what passes the sockets of an endpoint. It is called by the task that drives the endpoint: it must be quick, and must
 /// not block.
 pub trait Tap: Send + Sync {
-    /// Whether it wants to see anything at the moment. Asked for every system call.
+    /// Returns whether it wants to see anything at the moment. Asked for every system call.
     fn is_open(&self) -> bool;
 
     /// Payloads have come, before anything has looked at them, or have left.

@@ -1,10 +1,10 @@
-//! How the system's scheduler treats a thread, and what a thread has done, on Linux.
+//! Scheduling of threads, and their effort, on Linux.
 
 use std::{io, mem::MaybeUninit, sync::OnceLock};
 
 use units::Duration;
 
-/// How much less than others a thread takes that cannot stand back altogether: about a tenth beside one of them.
+/// Nice value of a thread without the idle policy: it takes about a tenth beside one of the others.
 const NICE: libc::c_int = 10;
 
 /// A thread, for the scheduler.
@@ -29,7 +29,7 @@ impl Thread {
         self.set(libc::SCHED_OTHER)
     }
 
-    /// Whether the system lets a thread step forward that has stood back. What a thread may do is tried by one that ends.
+    /// Returns whether the system lets a thread step forward that has stood back. What a thread may do is tried by one that ends.
     pub(crate) fn may_come_back() -> bool {
         static MAY: OnceLock<bool> = OnceLock::new();
         *MAY.get_or_init(|| {
@@ -65,12 +65,12 @@ impl Thread {
     }
 }
 
-/// What the calling thread has done so far.
+/// Effort of the calling thread so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// Time on a processor: what others take of it meanwhile does not count.
     pub(crate) cpu: Duration,
-    /// How often it went to sleep, to wait for something.
+    /// Number of times that it went to sleep, to wait for something.
     pub(crate) waits: i64,
 }
 

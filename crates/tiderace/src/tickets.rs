@@ -24,7 +24,8 @@ const LONGEST: usize = 16 << 10;
 /// A file larger than this, in bytes, is not one of ours: [`ALL`] tickets of [`LONGEST`] bytes, and their names, take less.
 const LARGEST: u64 = 16 << 20;
 
-/// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; a ticket is given to one of
+/// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; a ticket is
+/// given to one of
 /// them, once.
 ///
 /// Only tickets that can be written down go into the file, those of BoringSSL (`transport::tls::boring_backend`); others, of
@@ -146,7 +147,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// What a file says; nothing when there is none. Lines that cannot be read are left out.
+/// Reads a file of tickets; no entries when there is none. Lines that cannot be read are left out.
 fn read(path: &Path) -> io::Result<Vec<Entry>> {
     let text = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

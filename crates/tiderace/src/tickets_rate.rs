@@ -1,4 +1,4 @@
-//! How often a server can make a client write its file of tickets.
+//! Rate limit of the ticket file: how often a server can make a client write it.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ struct Allowed {
 }
 
 impl Writes {
-    /// Whether a ticket of the server may be written.
+    /// Returns whether a ticket of the server may be written.
     pub(crate) fn allow(&mut self, server_name: &str, now: Instant) -> bool {
         if !self.servers.contains_key(server_name) && self.servers.len() >= SERVERS {
             let oldest = self.servers.iter().min_by_key(|(_, allowed)| allowed.since).map(|(name, _)| name.clone());

@@ -34,7 +34,7 @@ const OUTCOMES_PER_PASS: usize = 4;
 const QUICK: Duration = Duration::from_millis(1);
 /// So many quick steps in a row, and the driver runs one that is alone. A key that is far away never gets there.
 const PROOF: u32 = 32;
-/// When no outcome has come for so long, each thread gets a step even where the processors are busy with other things. A step
+/// Time at which no outcome has come for so long, each thread gets a step even where the processors are busy with other things. A step
 /// takes a fraction of a millisecond: so a processor that is never idle still completes some hundred handshakes per second, and
 /// they take a tenth of it at most.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -76,7 +76,7 @@ struct Job {
     to: mpsc::UnboundedSender<Outcome>,
 }
 
-/// What a step came to, and whether it was quick.
+/// Outcome of a step, and whether it was quick.
 struct Outcome {
     done: TlsDone,
     quick: bool,
@@ -167,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// What a thread does until the pool is gone.
+    /// Runs steps until the pool is gone.
     fn work(&self) {
         self.begin();
         while let Some(Job { step, to }) = self.next() {
@@ -244,7 +244,7 @@ pub(crate) struct TlsLink {
     out: usize,
     /// Quick steps since one that was not.
     quick: u32,
-    /// When an outcome came, or the first step went out after a time without any.
+    /// Time at which an outcome came, or the first step went out after a time without any.
     moved: Instant,
 }
 
@@ -279,7 +279,7 @@ impl TlsLink {
         endpoint.handle_tls_done(now, done);
     }
 
-    /// When [`receive`](Self::receive) is to be called even if nothing comes.
+    /// Time at which [`receive`](Self::receive) is to be called even if nothing comes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.out > 0).then(|| self.moved + PATIENCE)
     }

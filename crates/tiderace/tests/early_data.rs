@@ -51,7 +51,7 @@ impl Pair {
     }
 
     /// A connection without early data; an exchange on it, after which the tickets are there.
-    async fn visit(&self) {
+    async fn exchange(&self) {
         let (accepted, connected) = tokio::join!(self.server.accept(), self.connect());
         let (accepted, connected) = (accepted.unwrap(), connected.unwrap());
         ask(&connected, &accepted).await;
@@ -80,7 +80,7 @@ async fn answer(server: &Connection) {
 async fn a_returning_client_asks_before_the_handshake_is_complete() {
     let pair = Pair::new(true);
     assert!(pair.connect().into_early().is_err(), "there is nothing to resume");
-    pair.visit().await;
+    pair.exchange().await;
     let client = pair.connect().into_early().unwrap();
     assert_eq!(client.early_data(), EarlyData::Offered);
     let (mut send, mut recv) = client.open_bi_early().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_returning_client_asks_before_the_handshake_is_complete() {
 #[tokio::test]
 async fn a_server_that_only_accepts_complete_handshakes_gets_the_request_as_well() {
     let pair = Pair::new(true);
-    pair.visit().await;
+    pair.exchange().await;
     let client = pair.connect().into_early().unwrap();
     let asking = async {
         let (mut send, mut recv) = client.open_bi_early().await.unwrap();
@@ -162,7 +162,7 @@ async fn a_register_that_is_elsewhere_delays_one_handshake_and_no_other() {
         let (asked, mut asks) = mpsc::unbounded_channel();
         let register = Arc::new(Remote { asked, open: Mutex::default() });
         let pair = Pair::with_register(true, register.clone(), handshakes);
-        pair.visit().await;
+        pair.exchange().await;
         for (says, expected) in [(Strike::First, EarlyData::Accepted), (Strike::Again, EarlyData::Rejected)] {
             let client = pair.connect().into_early().unwrap();
             assert_eq!(client.early_data(), EarlyData::Offered);

@@ -1,4 +1,4 @@
-//! Where TLS runs: a private key that does not answer stalls handshakes, and nothing else.
+//! Placement of TLS: a private key that does not answer stalls handshakes, and nothing else.
 
 use std::sync::{
     Arc,
@@ -30,7 +30,7 @@ struct Gate {
     /// Signatures that are given for nothing.
     free: usize,
     permits: std::sync::Mutex<mpsc::Receiver<()>>,
-    /// Where each signature was made.
+    /// Threads of the signatures.
     threads: std::sync::Mutex<Vec<std::thread::ThreadId>>,
 }
 

@@ -26,7 +26,7 @@ const SCHEME: u16 = 0x0403;
 /// Handshakes that wait at the same time.
 const WAITING: usize = 8;
 
-/// What the test has of a signature that somebody waits for.
+/// Signature that a task waits for.
 #[derive(Clone, Default)]
 struct Order {
     done: Arc<AtomicBool>,

@@ -8,7 +8,7 @@ use tiderace::{
     BoringClient, BoringServer, ClientConfig, EarlyData, Endpoint, FileTickets, Identity, Profile, ServerConfig,
 };
 
-/// What the test tells the process that it starts.
+/// Variable that tells the child process its server.
 const SERVER: &str = "TICKETS_SERVER";
 const FOLDER: &str = "TICKETS_FOLDER";
 

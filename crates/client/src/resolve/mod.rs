@@ -31,9 +31,9 @@ use hickory_resolver::{
 use tiderace::transport::reach::may_refer;
 
 pub use self::record::Offer;
-use self::record::Said;
+use self::record::RecordContent;
 
-/// How much longer a client waits for the HTTPS record when it has addresses (RFC 8305 §3 waits as long for better addresses).
+/// Further wait for the HTTPS record once there are addresses (RFC 8305 §3 waits as long for better addresses).
 pub const RECORD_DELAY: Duration = Duration::from_millis(50);
 /// … and when it has none.
 const RECORD_PATIENCE: Duration = Duration::from_secs(5);
@@ -42,12 +42,12 @@ const ALIASES: usize = 4;
 /// Addresses of one origin that are used.
 const ADDRESSES: usize = 16;
 
-/// What was found of an origin.
+/// Result of resolving an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Where TCP is to be tried, best first.
+    /// Addresses for TCP, best first.
     pub tcp: Vec<SocketAddr>,
-    /// Where QUIC is to be tried, best first. Empty when the HTTPS record does not offer HTTP/3.
+    /// Addresses for QUIC, best first. Empty when the HTTPS record does not offer HTTP/3.
     pub quic: Vec<SocketAddr>,
     /// The HTTPS record by which this was chosen.
     pub offer: Option<Offer>,
@@ -60,6 +60,18 @@ pub struct Resolver {
     /// Addresses come from the same servers, not from the system.
     own: bool,
     delay: Duration,
+    known: Vec<KnownAddresses>,
+}
+
+/// Addresses of a host and port that need no look-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownAddresses {
+    /// The host's name, in lower case.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Addresses, best first.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Resolver {
@@ -69,7 +81,7 @@ impl Resolver {
         if let Err(error) = &records {
             tracing::debug!("no HTTPS records are asked for: {error}");
         }
-        Self { records: records.ok(), own: false, delay: RECORD_DELAY }
+        Self { records: records.ok(), own: false, delay: RECORD_DELAY, known: Vec::new() }
     }
 
     /// Everything from this name server.
@@ -84,7 +96,8 @@ impl Resolver {
         let server = NameServerConfig::new(server.ip(), true, connections.into());
         let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
         let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).build();
-        Ok(Self { records: Some(resolver.map_err(io::Error::other)?), own: true, delay: RECORD_DELAY })
+        let records = Some(resolver.map_err(io::Error::other)?);
+        Ok(Self { records, own: true, delay: RECORD_DELAY, known: Vec::new() })
     }
 
     /// Waits so much longer for the HTTPS record when there are addresses, in place of [`RECORD_DELAY`].
@@ -93,7 +106,19 @@ impl Resolver {
         Self { delay, ..self }
     }
 
-    /// Where the https origin `host` with `port` is to be had.
+    /// Uses these addresses in place of a look-up.
+    #[must_use]
+    pub fn with_addresses(self, known: Vec<KnownAddresses>) -> Self {
+        Self { known, ..self }
+    }
+
+    /// The addresses that need no look-up, of this host and port.
+    fn known(&self, host: &str, port: u16) -> Option<Vec<SocketAddr>> {
+        let known = self.known.iter().find(|known| known.host == host && known.port == port)?;
+        Some(known.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
+    }
+
+    /// Resolves the https origin `host` with `port`.
     ///
     /// # Errors
     /// When nothing has an address.
@@ -101,6 +126,9 @@ impl Resolver {
         if let Ok(ip) = host.parse::<IpAddr>() {
             let address = SocketAddr::new(ip, port);
             return Ok(Found { tcp: vec![address], quic: vec![address], offer: None });
+        }
+        if let Some(addresses) = self.known(host, port) {
+            return Ok(Found { tcp: addresses.clone(), quic: addresses, offer: None });
         }
         let mut offers = std::pin::pin!(self.offers(host, port));
         let mut addresses = std::pin::pin!(self.addresses(host, port));
@@ -141,7 +169,7 @@ impl Resolver {
         }
     }
 
-    /// Where an offer is. `bare` are the addresses of the name that was asked for.
+    /// Resolves an offer. `bare` are the addresses of the name that was asked for.
     async fn of_offer(&self, offer: &Offer, bare: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
         let port = offer.port.unwrap_or(port);
         let own = || bare.iter().map(|address| SocketAddr::new(address.ip(), port)).collect::<Vec<_>>();
@@ -159,11 +187,14 @@ impl Resolver {
         addresses
     }
 
-    /// Where a host has this port, by its addresses alone.
+    /// Resolves a host with this port by its addresses alone.
     ///
     /// # Errors
     /// When it has none.
     pub async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Some(addresses) = self.known(host, port) {
+            return Ok(addresses);
+        }
         let mut found: Vec<SocketAddr> = match &self.records {
             Some(resolver) if self.own => {
                 let looked = resolver.lookup_ip(absolute(host)).await.map_err(io::Error::other)?;
@@ -189,7 +220,7 @@ impl Resolver {
                     break;
                 }
             };
-            let said: Vec<Said> = looked
+            let said: Vec<RecordContent> = looked
                 .answers()
                 .iter()
                 .filter_map(|answer| match &answer.data {
@@ -198,11 +229,12 @@ impl Resolver {
                 })
                 .collect();
             // RFC 9460 §2.4.1: beside an alias nothing else counts.
-            let next = said.iter().find_map(|said| if let Said::Alias(to) = said { Some(to.clone()) } else { None });
+            let next =
+                said.iter().find_map(|said| if let RecordContent::Alias(to) = said { Some(to.clone()) } else { None });
             let Some(next) = next else {
                 let mut offers: Vec<Offer> = said
                     .into_iter()
-                    .filter_map(|said| if let Said::Offer(offer) = said { Some(offer) } else { None })
+                    .filter_map(|said| if let RecordContent::Offer(offer) = said { Some(offer) } else { None })
                     .collect();
                 offers.sort_by_key(|offer| offer.priority);
                 for offer in &mut offers {
@@ -223,7 +255,8 @@ impl Resolver {
     }
 }
 
-/// Whether an origin at `own` may have its clients go to `to`: an origin on the Internet does not send them to hosts of their own networks.
+/// Returns whether an origin at `own` may send its clients to `to`: an origin on the Internet does not send them to hosts of their own
+/// networks.
 /// One without addresses may name any host.
 pub(crate) fn may_lead(own: &[SocketAddr], to: SocketAddr) -> bool {
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,4 +1,4 @@
-//! What HTTPS records say (RFC 9460), and which of them a client uses. Nothing is asked here.
+//! HTTPS records (RFC 9460), and the choice among them. Sends no query.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,14 +19,14 @@ pub struct Offer {
     pub hints: Vec<IpAddr>,
 }
 
-/// What one record says.
+/// Content of one HTTPS record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum RecordContent {
     /// Look there.
     Alias(String),
     /// A service.
     Offer(Offer),
-    /// It needs something that this client does not know.
+    /// Mandatory parameter that this client does not know.
     Foreign,
 }
 
@@ -44,12 +44,12 @@ fn is_known(key: &SvcParamKey) -> bool {
 }
 
 /// Reads one record.
-pub(super) fn read(record: &SVCB) -> Said {
+pub(super) fn read(record: &SVCB) -> RecordContent {
     let target = record.target_name.to_ascii();
     let target = target.trim_end_matches('.').to_ascii_lowercase();
     if record.svc_priority == 0 {
         // RFC 9460 §2.5.1: an alias to the root says that there is no service.
-        return if target.is_empty() { Said::Foreign } else { Said::Alias(target) };
+        return if target.is_empty() { RecordContent::Foreign } else { RecordContent::Alias(target) };
     }
     let mut offer = Offer {
         priority: record.svc_priority,
@@ -62,7 +62,7 @@ pub(super) fn read(record: &SVCB) -> Said {
     for (key, value) in &record.svc_params {
         match value {
             // RFC 9460 §8: a record with a mandatory parameter that is not known is not used.
-            SvcParamValue::Mandatory(keys) if !keys.0.iter().all(is_known) => return Said::Foreign,
+            SvcParamValue::Mandatory(keys) if !keys.0.iter().all(is_known) => return RecordContent::Foreign,
             SvcParamValue::Alpn(alpn) => offer.alpn.extend(alpn.0.iter().cloned()),
             SvcParamValue::Port(port) => offer.port = Some(*port),
             SvcParamValue::Ipv4Hint(hints) => offer.hints.extend(hints.0.iter().map(|hint| IpAddr::V4(hint.0))),
@@ -74,21 +74,21 @@ pub(super) fn read(record: &SVCB) -> Said {
     if default {
         offer.alpn.push("http/1.1".to_owned());
     }
-    Said::Offer(offer)
+    RecordContent::Offer(offer)
 }
 
 impl Offer {
-    /// Whether HTTP/3 is to be had there.
+    /// Returns whether the record offers HTTP/3.
     pub fn has_http3(&self) -> bool {
         self.alpn.iter().any(|name| name == "h3")
     }
 
-    /// Whether HTTP over TCP is to be had there.
+    /// Returns whether the record offers HTTP over TCP.
     pub fn has_tcp(&self) -> bool {
         self.alpn.iter().any(|name| name == "h2" || name == "http/1.1")
     }
 
-    /// Where it is, by its hints.
+    /// Addresses of the offer, by its hints.
     pub(super) fn hinted(&self, port: u16) -> Vec<SocketAddr> {
         let port = self.port.unwrap_or(port);
         self.hints.iter().map(|ip| SocketAddr::new(*ip, port)).collect()
@@ -114,22 +114,22 @@ mod tests {
 
     #[test]
     fn records_are_read() {
-        assert_eq!(read(&record(0, "Svc.Example.", vec![])), Said::Alias("svc.example".to_owned()));
-        assert_eq!(read(&record(0, ".", vec![])), Said::Foreign);
+        assert_eq!(read(&record(0, "Svc.Example.", vec![])), RecordContent::Alias("svc.example".to_owned()));
+        assert_eq!(read(&record(0, ".", vec![])), RecordContent::Foreign);
         let hint = SvcParamValue::Ipv4Hint(IpHint(vec!["192.0.2.1".parse().unwrap()]));
         let said = read(&record(
             1,
             ".",
             vec![alpn(&["h3", "h2"]), (SvcParamKey::Port, SvcParamValue::Port(8_443)), (SvcParamKey::Ipv4Hint, hint)],
         ));
-        let Said::Offer(offer) = said else { panic!("{said:?}") };
+        let RecordContent::Offer(offer) = said else { panic!("{said:?}") };
         assert_eq!(
             (offer.target.clone(), offer.port, offer.has_http3(), offer.has_tcp()),
             (None, Some(8_443), true, true)
         );
         assert_eq!(offer.hinted(443), ["192.0.2.1:8443".parse().unwrap()]);
         let said = read(&record(2, "b.example.", vec![]));
-        let Said::Offer(offer) = said else { panic!("{said:?}") };
+        let RecordContent::Offer(offer) = said else { panic!("{said:?}") };
         assert_eq!((offer.target.as_deref(), offer.alpn.as_slice()), (Some("b.example"), &["http/1.1".to_owned()][..]));
     }
 
@@ -137,9 +137,9 @@ mod tests {
     fn what_is_mandatory_has_to_be_known() {
         let mandatory = |keys: Vec<SvcParamKey>| (SvcParamKey::Mandatory, SvcParamValue::Mandatory(Mandatory(keys)));
         let said = read(&record(1, ".", vec![mandatory(vec![SvcParamKey::Alpn, SvcParamKey::Port]), alpn(&["h3"])]));
-        assert!(matches!(said, Said::Offer(_)), "{said:?}");
+        assert!(matches!(said, RecordContent::Offer(_)), "{said:?}");
         for key in [SvcParamKey::EchConfigList, SvcParamKey::Key(700)] {
-            assert_eq!(read(&record(1, ".", vec![mandatory(vec![key]), alpn(&["h3"])])), Said::Foreign);
+            assert_eq!(read(&record(1, ".", vec![mandatory(vec![key]), alpn(&["h3"])])), RecordContent::Foreign);
         }
     }
 
@@ -149,7 +149,7 @@ mod tests {
             SvcParamKey::NoDefaultAlpn,
             SvcParamValue::Unknown(hickory_resolver::proto::rr::rdata::svcb::Unknown(vec![])),
         );
-        let Said::Offer(offer) = read(&record(1, ".", vec![alpn(&["h3"]), none])) else { panic!() };
+        let RecordContent::Offer(offer) = read(&record(1, ".", vec![alpn(&["h3"]), none])) else { panic!() };
         assert!(offer.has_http3() && !offer.has_tcp());
     }
 }

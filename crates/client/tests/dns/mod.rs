@@ -25,7 +25,7 @@ type Records = BTreeMap<(String, RecordType), Vec<RData>>;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     records: Arc<Mutex<Records>>,
-    /// What was asked, in lower case, with the type.
+    /// Queried names, in lower case, with the type.
     asked: Arc<Mutex<Vec<String>>>,
 }
 

@@ -1,6 +1,6 @@
-//! What a server says over HTTP/2: floods of the frames that cost nothing to send.
+//! Hostile servers over HTTP/2: floods of the frames that cost nothing to send.
 
-use tiderace_client::{Leg, Patience};
+use tiderace_client::{Leg, Timeouts};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -77,8 +77,8 @@ async fn flooded(once: Vec<u8>, again: Vec<u8>) -> Result<usize, String> {
         }
     })
     .await;
-    let patience = Patience { response: SHORT, ..PATIENT };
-    let client = client(&trust, patience);
+    let timeouts = Timeouts { response: SHORT, ..PATIENT };
+    let client = client(&trust, timeouts);
     let came = match ask(&client, address, Leg::Tcp).await {
         Ok(fetched) => read(fetched).await,
         Err(error) => Err(error.to_string()),
@@ -88,7 +88,7 @@ async fn flooded(once: Vec<u8>, again: Vec<u8>) -> Result<usize, String> {
     came
 }
 
-/// Each of them ends: with an error of the client's HTTP/2, or with its patience; none with memory.
+/// Each of them ends: with an error of the client's HTTP/2, or with its timeouts; none with memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_end() {
     let ping = frame(PING, 0, 0, &[0; 8]).repeat(100);

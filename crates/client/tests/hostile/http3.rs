@@ -1,4 +1,4 @@
-//! What a server says over HTTP/3: heads and trailers without end, lengths that lie, streams and frames that have no place.
+//! Hostile servers over HTTP/3: heads and trailers without end, lengths that lie, streams and frames that have no place.
 
 use std::sync::{
     Arc,
@@ -120,7 +120,7 @@ async fn lengths_that_lie_are_told() {
     }
 }
 
-/// What a server may not do ends the connection, with the code that the standard has for it.
+/// A protocol violation by a server ends the connection with the code of the standard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_place_ends_the_connection() {
     #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! A hostile server against the client: it lies, is slow, and sends without end what is cheap to send. Each test says what the client holds
 //! at most, or how the request ends.
 
+mod causes;
 #[path = "../dns/mod.rs"]
 mod dns;
 mod http2;

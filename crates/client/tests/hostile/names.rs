@@ -1,4 +1,4 @@
-//! What names lead to: HTTPS records and `alt-svc` of an origin that wants its clients elsewhere.
+//! Hostile names: HTTPS records and `alt-svc` of an origin that wants its clients elsewhere.
 
 use std::{net::SocketAddr, time::Duration};
 

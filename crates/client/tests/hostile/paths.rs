@@ -1,4 +1,4 @@
-//! What comes before there is a connection, and beside it: Version Negotiation and Retry without end, addresses of others.
+//! Hostile paths: Version Negotiation and Retry without end, addresses of others.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,7 @@ use std::{
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use tiderace::{PreferredAddresses, Profile};
-use tiderace_client::{Leg, Pace, Patience};
+use tiderace_client::{Leg, Pace, Timeouts};
 use tokio::net::UdpSocket;
 
 use crate::servers::{PATIENT, SHORT, ask, certificate, client, control, frame, headers, quic, read};
@@ -79,8 +79,8 @@ async fn version_negotiation_without_end_ends() {
         })
         .await;
         let (.., trust) = certificate();
-        let patience = Patience { connect: Duration::from_secs(2), ..PATIENT };
-        assert!(ask(&client(&trust, patience), address, Leg::Quic).await.is_err());
+        let timeouts = Timeouts { connect: Duration::from_secs(2), ..PATIENT };
+        assert!(ask(&client(&trust, timeouts), address, Leg::Quic).await.is_err());
         let attempts = seen.lock().unwrap().clone();
         assert!(attempts.len() <= 2, "one attempt, and one that follows from Version Negotiation: {attempts:?}");
     }
@@ -116,8 +116,8 @@ async fn retry_without_end_and_with_enormous_tokens_ends() {
             })
             .await;
             let (.., trust) = certificate();
-            let patience = Patience { connect: Duration::from_secs(2), ..PATIENT };
-            assert!(ask(&client(&trust, patience), address, Leg::Quic).await.is_err());
+            let timeouts = Timeouts { connect: Duration::from_secs(2), ..PATIENT };
+            assert!(ask(&client(&trust, timeouts), address, Leg::Quic).await.is_err());
             let attempts = seen.lock().unwrap().clone();
             assert!(attempts.len() <= 2, "{length}: one Initial packet, and one after the first Retry: {attempts:?}");
             attempts.len()
@@ -157,7 +157,7 @@ async fn a_preferred_address_of_somebody_else_gets_a_validation_and_no_more() {
         },
     );
     let pace = Pace::default();
-    let fetched = ask(&client(&trust, Patience { content: pace, ..PATIENT }), address, Leg::Quic).await.unwrap();
+    let fetched = ask(&client(&trust, Timeouts { content: pace, ..PATIENT }), address, Leg::Quic).await.unwrap();
     assert_eq!(read(fetched).await, Ok(1_000_000));
     let (mut datagrams, mut bytes, mut buffer) = (0, 0, [0; 65_536]);
     while let Ok(length) = victim.try_recv(&mut buffer) {

@@ -38,7 +38,7 @@ async fn streams_that_nobody_accepts_are_bounded_and_charged() {
         },
     );
     let memory = ProcessBudget::new(123_456_789);
-    let settings = Settings { trust, patience: PATIENT, memory: memory.clone(), ..Settings::default() };
+    let settings = Settings { trust, timeouts: PATIENT, memory: memory.clone(), ..Settings::default() };
     let client = PrivateClient::new(&settings, h3_quic::ALPN, b"private-qx").unwrap();
     let route = Route { only: Some(Leg::Quic), ..Route::default() };
     let connected = tokio::time::timeout(LIMIT, client.connect("127.0.0.1", address.port(), &route)).await.unwrap();

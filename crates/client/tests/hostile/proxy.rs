@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tiderace_client::{
-    Patience,
+    Timeouts,
     proxy::{Proxy, Secure, listen},
 };
 use tokio::{
@@ -19,10 +19,10 @@ struct Running {
     _end: oneshot::Sender<()>,
 }
 
-async fn proxy(trust: &tiderace_client::Trust, patience: Patience, secure: Secure) -> Running {
+async fn proxy(trust: &tiderace_client::Trust, timeouts: Timeouts, secure: Secure) -> Running {
     let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let (end, ended) = oneshot::channel::<()>();
-    let served = Proxy::new(client(trust, patience), secure, |_| {});
+    let served = Proxy::new(client(trust, timeouts), secure, |_| {});
     tokio::spawn(served.serve(listener, async move { drop(ended.await) }));
     Running { address, _end: end }
 }

@@ -4,16 +4,16 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tiderace::{Connection, Endpoint, Identity, Profile, RecvStream, RustlsServer, SendStream, ServerConfig};
-use tiderace_client::{Client, FetchError, Fetched, Leg, Pace, Patience, Route, Settings, Trust};
+use tiderace_client::{Client, FetchError, Fetched, Leg, Pace, Route, Settings, Timeouts, Trust};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// No limit of the client is met by chance.
-pub(crate) const PATIENT: Patience =
-    Patience { connect: LIMIT, response: LIMIT, content: Pace { bytes: 1, within: LIMIT } };
-/// What never comes is waited for so long.
+pub(crate) const PATIENT: Timeouts =
+    Timeouts { connect: LIMIT, response: LIMIT, content: Pace { bytes: 1, within: LIMIT } };
+/// Short timeout, for what never comes.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
 /// A certificate for 127.0.0.1, its key, and a client's trust in it.
@@ -22,9 +22,9 @@ pub(crate) fn certificate() -> (Vec<u8>, Vec<u8>, Trust) {
     (made.cert.der().to_vec(), made.signing_key.serialize_der(), Trust::Pem(made.cert.pem().into_bytes()))
 }
 
-/// A client that trusts, and has so much patience.
-pub(crate) fn client(trust: &Trust, patience: Patience) -> Client {
-    Client::with(&Settings { trust: trust.clone(), patience, ..Settings::default() }).unwrap()
+/// A client that trusts, and has so much timeouts.
+pub(crate) fn client(trust: &Trust, timeouts: Timeouts) -> Client {
+    Client::with(&Settings { trust: trust.clone(), timeouts, ..Settings::default() }).unwrap()
 }
 
 /// Asks over one way; fails the test when nothing comes of it.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tiderace::{Profile, SendStream};
-use tiderace_client::{FetchError, Leg, Pace, Patience, Settings, Trust, private::PrivateClient};
+use tiderace_client::{FetchError, Leg, Pace, Settings, Timeouts, Trust, private::PrivateClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -47,7 +47,7 @@ async fn connections_that_never_come_are_given_up() {
         }
     });
     let (.., trust) = certificate();
-    let client = client(&trust, Patience { connect: SHORT, ..PATIENT });
+    let client = client(&trust, Timeouts { connect: SHORT, ..PATIENT });
     timed_out(ask(&client, address, Leg::Tcp).await, "a connection");
     assert!(tokio::time::timeout(LIMIT, ends.recv()).await.unwrap().is_some(), "the socket is closed");
     timed_out(ask(&client, address, Leg::Quic).await, "a connection");
@@ -55,7 +55,7 @@ async fn connections_that_never_come_are_given_up() {
     timed_out(raced, "a connection");
     let plain = format!("http://{address}/");
     let request = http::Request::get(&plain).body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
-    let short = crate::servers::client(&trust, Patience { response: SHORT, ..PATIENT });
+    let short = crate::servers::client(&trust, Timeouts { response: SHORT, ..PATIENT });
     let answered = tokio::time::timeout(LIMIT, short.send(request, &tiderace_client::Route::default())).await.unwrap();
     timed_out(answered, "a response");
 }
@@ -63,7 +63,7 @@ async fn connections_that_never_come_are_given_up() {
 /// A request whose stream the server acknowledges and never answers is reset; one that gets no stream is not sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_that_never_come_are_given_up() {
-    let patience = Patience { response: SHORT, ..PATIENT };
+    let timeouts = Timeouts { response: SHORT, ..PATIENT };
     let (stopped, mut stops) = mpsc::unbounded_channel();
     let (address, trust) = http3(move |mut send: SendStream, recv| {
         let stopped = stopped.clone();
@@ -72,7 +72,7 @@ async fn responses_that_never_come_are_given_up() {
             drop(recv);
         }
     });
-    timed_out(ask(&client(&trust, patience), address, Leg::Quic).await, "a response");
+    timed_out(ask(&client(&trust, timeouts), address, Leg::Quic).await, "a response");
     let why = tokio::time::timeout(LIMIT, stops.recv()).await.unwrap().unwrap();
     let is_over = why.contains("268") || why.contains("10c") || why.contains("application (code 256)");
     assert!(is_over, "the stream is cancelled, or the connection closed: {why}");
@@ -87,7 +87,7 @@ async fn responses_that_never_come_are_given_up() {
             connection.closed().await;
         },
     );
-    timed_out(ask(&client(&trust, patience), address, Leg::Quic).await, "a response");
+    timed_out(ask(&client(&trust, timeouts), address, Leg::Quic).await, "a response");
 
     for protocol in [&b"h2"[..], b"http/1.1"] {
         let (address, trust) = tls(protocol, |mut stream| async move {
@@ -95,14 +95,14 @@ async fn responses_that_never_come_are_given_up() {
             let _ = stream.read_to_end(&mut sink).await;
         })
         .await;
-        timed_out(ask(&client(&trust, patience), address, Leg::Tcp).await, "a response");
+        timed_out(ask(&client(&trust, timeouts), address, Leg::Tcp).await, "a response");
     }
 }
 
 /// A byte now and then is no progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_that_drips_is_given_up() {
-    let patience = Patience { content: PACE, ..PATIENT };
+    let timeouts = Timeouts { content: PACE, ..PATIENT };
     let (stopped, mut stops) = mpsc::unbounded_channel();
     let (address, trust) = http3(move |mut send: SendStream, _recv| {
         let stopped = stopped.clone();
@@ -114,7 +114,7 @@ async fn content_that_drips_is_given_up() {
             let _ = stopped.send(());
         }
     });
-    let error = read(ask(&client(&trust, patience), address, Leg::Quic).await.unwrap()).await.unwrap_err();
+    let error = read(ask(&client(&trust, timeouts), address, Leg::Quic).await.unwrap()).await.unwrap_err();
     assert!(error.contains("too slowly"), "{error}");
     tokio::time::timeout(LIMIT, stops.recv()).await.unwrap().expect("the server is told to stop");
 
@@ -133,7 +133,7 @@ async fn content_that_drips_is_given_up() {
         }
     })
     .await;
-    let error = read(ask(&client(&trust, patience), address, Leg::Tcp).await.unwrap()).await.unwrap_err();
+    let error = read(ask(&client(&trust, timeouts), address, Leg::Tcp).await.unwrap()).await.unwrap_err();
     assert!(error.contains("too slowly"), "{error}");
     tokio::time::timeout(LIMIT, stops.recv()).await.unwrap().expect("the connection is closed");
 }
@@ -147,8 +147,8 @@ async fn private_connections_that_never_come_are_given_up() {
     })
     .await;
     let private = |trust: Trust| {
-        let patience = Patience { connect: SHORT * 3, ..PATIENT };
-        PrivateClient::new(&Settings { trust, patience, ..Settings::default() }, b"quiet", b"quiet-qx").unwrap()
+        let timeouts = Timeouts { connect: SHORT * 3, ..PATIENT };
+        PrivateClient::new(&Settings { trust, timeouts, ..Settings::default() }, b"quiet", b"quiet-qx").unwrap()
     };
     let private = Arc::new(private(trust));
     let route = tiderace_client::Route { only: Some(Leg::Tcp), ..tiderace_client::Route::default() };

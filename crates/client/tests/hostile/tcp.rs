@@ -1,7 +1,7 @@
-//! What a server says over HTTP/1.1: heads without end, lengths that lie, ends that are none.
+//! Hostile servers over HTTP/1.1: heads without end, lengths that lie, ends that are none.
 
 use bytes::Bytes;
-use tiderace_client::{Leg, Patience};
+use tiderace_client::{Leg, Timeouts};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::servers::{LIMIT, PATIENT, SHORT, ask, client, read, tls};
 
-/// How the server ends the connection.
+/// End of the connection by the server.
 #[derive(Clone, Copy)]
 enum End {
     /// With the goodbye of TLS.
@@ -96,7 +96,7 @@ async fn lengths_that_lie_and_ends_that_are_none_are_told() {
     assert!(answered(enormous, End::Clean).await.is_err());
 }
 
-/// Interim responses and lines of nothing hold no memory over HTTP/1.1, and end with the client's patience.
+/// Interim responses and lines of nothing hold no memory over HTTP/1.1, and end with the client's timeouts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interim_responses_without_end_are_given_up() {
     let (told, mut tells) = mpsc::unbounded_channel();
@@ -111,8 +111,8 @@ async fn interim_responses_without_end_are_given_up() {
         }
     })
     .await;
-    let patience = Patience { response: SHORT, ..PATIENT };
-    let error = ask(&client(&trust, patience), address, Leg::Tcp).await.err().unwrap().to_string();
+    let timeouts = Timeouts { response: SHORT, ..PATIENT };
+    let error = ask(&client(&trust, timeouts), address, Leg::Tcp).await.err().unwrap().to_string();
     assert!(error.contains("a response did not come"), "{error}");
     tokio::time::timeout(LIMIT, tells.recv()).await.unwrap().expect("the connection is closed");
 }

@@ -1,4 +1,4 @@
-//! What the application asks for.
+//! Commands of the application.
 
 use bytes::Bytes;
 use wire::{Dir, StreamId, frame::datagram_header_len};
@@ -119,7 +119,7 @@ impl Mux {
         }
     }
 
-    /// Whether a stream has something for a reader.
+    /// Returns whether a stream has something for a reader.
     pub fn is_readable(&self, id: StreamId) -> bool {
         self.streams.get(&id).and_then(|stream| stream.recv.as_ref()).is_none_or(Recv::is_readable)
     }

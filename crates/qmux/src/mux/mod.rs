@@ -42,7 +42,7 @@ const STREAM: u64 = 1024;
 /// A charge follows what is held down when it is so much more.
 const SLACK: u64 = 8 * 1024;
 
-/// How an end behaves.
+/// Settings of an end.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes that the peer may send beyond what was read, on all streams together.
@@ -56,7 +56,7 @@ pub struct Config {
     /// Bytes that the datagrams hold that wait to be read, and those that wait to leave; the oldest is dropped. 0 takes and
     /// sends none.
     pub datagram_queue: usize,
-    /// What the peer can make this end hold; the connection ends when it is more. Within the windows it is at most twice the bytes
+    /// Budget for what the peer makes this end hold; the connection ends when it is more. Within the windows it is at most twice the bytes
     /// of streams, beside the queue of datagrams and 1 KiB for each stream. `None`: enough for that.
     pub memory: Option<ConnectionBudget>,
     /// The connection ends after this silence; the smaller of both ends' values holds. Zero: never.
@@ -83,7 +83,7 @@ impl Default for Config {
 /// Why a connection is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
-    /// This end has closed it.
+    /// Closed by this end.
     #[error("closed by this end (code {0})")]
     Local(u64),
     /// The application of the peer has.
@@ -97,7 +97,7 @@ pub enum Closed {
     /// The peer found a fault.
     #[error("the peer found a fault: {code}{}", in_words(.reason))]
     Peer {
-        /// What fault.
+        /// Error code.
         code: Code,
         /// For people.
         reason: String,
@@ -138,7 +138,7 @@ pub enum Refused {
     Closed(#[from] Closed),
 }
 
-/// What has happened.
+/// Event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -165,12 +165,12 @@ struct Stream {
     recv: Option<Recv>,
 }
 
-/// What a datagram holds that waits.
+/// Charge of a waiting datagram.
 fn cost(datagram: &Bytes) -> usize {
     datagram.len() + ITEM_OVERHEAD as usize
 }
 
-/// What one direction of streams has: an index for each kind.
+/// Index of a stream direction.
 fn kind(dir: Dir) -> usize {
     match dir {
         Dir::Bi => 0,
@@ -197,7 +197,7 @@ pub struct Mux {
     /// Flow control of the connection: what has left and may leave, …
     sent: u64,
     may_send: u64,
-    /// … what came, what was read, what the peer was told.
+    /// … received, read, announced to the peer.
     received: u64,
     read: u64,
     told_data: u64,
@@ -227,7 +227,7 @@ pub struct Mux {
     budget_at: Instant,
     heard_or_sent: Instant,
     closed: Option<Closed>,
-    /// What the peer is to be told when it ends: code, whether it is the application's, reason.
+    /// Close to be sent: code, whether it is the application's, reason.
     farewell: Option<(u64, bool, String)>,
     events: VecDeque<Event>,
     scratch: Vec<u8>,
@@ -394,7 +394,7 @@ impl Mux {
         [self.config.idle_timeout, peer].into_iter().filter(|timeout| !timeout.is_zero()).min()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout).
+    /// Time to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.closed.is_some() {
             return None;

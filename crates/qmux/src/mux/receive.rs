@@ -1,4 +1,4 @@
-//! What the peer sends.
+//! Received records.
 
 use bytes::Bytes;
 use transport::{Code, TransportError};
@@ -316,7 +316,7 @@ impl From<TooLarge> for End {
     }
 }
 
-/// What a reason says, as far as it is kept.
+/// Reason phrase, as far as it is kept.
 fn words(reason: &[u8]) -> String {
     String::from_utf8_lossy(&reason[..reason.len().min(REASON)]).into_owned()
 }

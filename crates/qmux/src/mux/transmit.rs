@@ -1,4 +1,4 @@
-//! What leaves.
+//! Outgoing records.
 
 use units::Instant;
 use wire::{
@@ -11,7 +11,7 @@ use super::{Closed, Config, Event, Mux, PARAMETERS, PING, PONG, REASON, cost, ki
 use crate::{parameters::Parameters, record};
 
 impl Mux {
-    /// What has happened; `None` when nothing more.
+    /// Next event; `None` when there is none.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match &event {
@@ -172,7 +172,7 @@ impl Mux {
         }
     }
 
-    /// Whether all has been said: the sending side of the stream below is to be shut down.
+    /// Returns whether all has been sent: the sending side of the stream below is to be shut down.
     pub fn is_finished(&self) -> bool {
         self.closed.is_some() && self.farewell.is_none()
     }

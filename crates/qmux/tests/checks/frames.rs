@@ -1,4 +1,4 @@
-//! What the peer says: frames that the rules allow, and others when rules are broken.
+//! Frames of the peer: some that the rules allow, others that break them.
 
 use wire::{Dir, Frame, StreamFrame, StreamId, varint};
 
@@ -83,7 +83,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Whether a frame that may change nothing is allowed still.
+    /// Returns whether a frame that may change nothing is allowed still.
     fn may_idle(&mut self) -> bool {
         self.idle += 1;
         self.wild || self.idle < IDLE_FRAMES

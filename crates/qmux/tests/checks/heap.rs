@@ -14,7 +14,7 @@ pub(crate) fn live() -> usize {
     LIVE.load(Relaxed)
 }
 
-/// What an allocation takes, with the allocator's own record.
+/// Size of an allocation, with the allocator's own record.
 fn size(bytes: usize) -> usize {
     transport::memory::allocation(bytes)
 }

@@ -1,4 +1,4 @@
-//! What the end says to the peer: it keeps to the rules and to what the peer allows, and what it allows counts.
+//! Checks of what the end sends: it keeps to the rules and to the peer's limits, and its own limits count.
 
 use tiderace_qmux::{
     parameters::Parameters,
@@ -101,7 +101,7 @@ impl Peer<'_> {
     }
 }
 
-/// What a peer on this side has declared for a stream on which the other end sends.
+/// Initial limit that a peer on this side has declared for a stream on which the other end sends.
 pub(super) fn initial(declared: &Parameters, side: Side, id: StreamId) -> u64 {
     match id.dir() {
         Dir::Uni => declared.stream_data_uni,

@@ -41,7 +41,7 @@ fn content(id: StreamId, offset: usize) -> u8 {
 /// One end, and what it has done.
 struct End {
     mux: Mux,
-    /// What has left it, and has not arrived.
+    /// Bytes sent and not arrived.
     out: Vec<u8>,
     streams: Vec<StreamId>,
     written: HashMap<StreamId, usize>,
@@ -78,7 +78,7 @@ impl End {
     }
 }
 
-/// How far a program has come.
+/// Reach of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     /// Bytes of streams that were read.

@@ -35,7 +35,7 @@ const FRAMES: usize = 20_000;
 const BYTES: usize = 4 << 20;
 /// Frames that change nothing and are fine: the end takes 10,000 at once.
 const IDLE_FRAMES: usize = 9_000;
-/// What the program, the records that it has made and the tables of this file hold, and buffers of constant size of the end.
+/// Memory of the program, of its records and of the tables of this file, and buffers of constant size of the end.
 const SLACK: usize = 96 << 10;
 /// An entry in a table of this file.
 const TABLE_ENTRY: usize = 128;
@@ -44,7 +44,7 @@ const UNDER_WAY: usize = 64 << 10;
 /// Bytes that a driver reads at a time.
 const CHUNK: usize = 64 << 10;
 
-/// How far a program has come.
+/// Reach of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     /// Frames that the end was given.
@@ -94,7 +94,7 @@ struct Peer<'a> {
     now: Instant,
     program: std::slice::Iter<'a, u8>,
     heap: &'a dyn Fn() -> usize,
-    /// What was live before.
+    /// Live bytes before.
     before: usize,
     side: Side,
     config: Config,
@@ -118,12 +118,12 @@ struct Peer<'a> {
     ours: BTreeMap<StreamId, Ours>,
     read: BTreeMap<StreamId, u64>,
     readable: BTreeSet<StreamId>,
-    /// What the end allows the peer.
+    /// Limit that the end allows the peer.
     may_send: u64,
     sent: u64,
     may_send_on: BTreeMap<StreamId, u64>,
     may_open: [u64; 2],
-    /// What the peer allows the end.
+    /// Limit that the peer allows the end.
     allows: u64,
     allows_on: BTreeMap<StreamId, u64>,
     allows_streams: [u64; 2],
@@ -153,7 +153,7 @@ fn config(first: u8) -> Config {
     if first & 8 == 0 { small } else { Config { keep_alive: None, ..Config::default() } }
 }
 
-/// What the peer declares: little, much, nothing, or all that can be said.
+/// Parameters of the peer: little, much, nothing, or all that can be said.
 fn declared(first: u8) -> Parameters {
     let [data, stream, streams, datagram] = match first >> 4 & 3 {
         0 => [3_000, 1_000, 3, 500],

@@ -61,7 +61,7 @@ struct Section {
     fields: Vec<(Vec<u8>, Vec<u8>, bool)>,
 }
 
-/// How far a program has come.
+/// Reach of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     /// Sections that were decoded.

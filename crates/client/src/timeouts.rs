@@ -1,4 +1,4 @@
-//! How long a server is waited for: for a connection, for the fields of a response, and for its content.
+//! Timeouts: for a connection, for the fields of a response, and for its content.
 //!
 //! Each limit is about progress, so that a large upload or download may take as long as it takes. What a server holds by being slow is
 //! given back when the limit is reached: the stream is reset, or the connection over TCP closed.
@@ -22,13 +22,13 @@ use tokio::{
 };
 
 use crate::{
-    fetch::FetchError,
-    link::{BodyError, RequestBody, ResponseBody},
+    body::{BodyError, RequestBody, ResponseBody},
+    error::FetchError,
 };
 
-/// How long a server is waited for. [`Duration::MAX`] is no limit.
+/// Timeouts of requests. [`Duration::MAX`] is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For addresses, and a connection over QUIC or TCP with its handshakes.
     pub connect: Duration,
     /// For the fields of a response, from the last part of the request's content on. It includes the wait for permission to send.
@@ -37,7 +37,7 @@ pub struct Patience {
     pub content: Pace,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self { connect: Duration::from_secs(30), response: Duration::from_secs(120), content: Pace::default() }
     }
@@ -144,9 +144,9 @@ impl<T> Drop for Waited<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content came too slowly: {got} bytes within {} s of waiting, and {} are the least", .least.within.as_secs_f64(), .least.bytes)]
 pub struct TooSlow {
-    /// What came in that time.
+    /// Bytes received in that time.
     pub got: u64,
-    /// What was asked for.
+    /// Pace that was asked for.
     pub least: Pace,
 }
 

@@ -13,8 +13,8 @@ const MAX_WAITING: usize = 64 * 1024;
 
 /// A stream that is opened when there is something to say, before the handshake is complete if need be, and never ends. The control
 /// stream has something to say at once; without a table QPACK's streams never have.
-pub(crate) struct Outlet {
-    /// What the stream begins with.
+pub(crate) struct CriticalStream {
+    /// Stream type, sent first.
     ty: u8,
     // RFC 9114 §6.2.1 MUST NOT-1, RFC 9204 §4.2 MUST-1, MUST NOT-1: one stream, which never ends
     stream: Option<SendStream>,
@@ -22,9 +22,9 @@ pub(crate) struct Outlet {
 }
 
 /// The peer does not take what it has to take.
-pub(crate) struct Stuck;
+pub(crate) struct Blocked;
 
-impl Outlet {
+impl CriticalStream {
     pub(crate) fn new(ty: u8) -> Self {
         Self { ty, stream: None, waiting: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl Outlet {
     }
 
     /// Writes what waits. Whether some is left, for which somebody has to [`poll`](Self::poll).
-    pub(crate) fn flush(&mut self) -> Result<bool, Stuck> {
+    pub(crate) fn flush(&mut self) -> Result<bool, Blocked> {
         if self.waiting.is_empty() {
             return Ok(false);
         }
@@ -50,7 +50,7 @@ impl Outlet {
         }
         if self.waiting.len() > MAX_WAITING {
             // RFC 9114 §10.5 SHOULD-2
-            return Err(Stuck);
+            return Err(Blocked);
         }
         Ok(!self.waiting.is_empty())
     }

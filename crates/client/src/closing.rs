@@ -10,24 +10,24 @@ use h3_quic::Code;
 use tiderace::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
 
-/// How long an endpoint stays to repeat a goodbye that was lost. RFC 9000 §10.2 has three probe timeouts for that, and lets go
+/// Time for which an endpoint stays to repeat a lost CONNECTION_CLOSE. RFC 9000 §10.2 has three probe timeouts for that, and lets go
 /// earlier whoever closes the socket. A connection over TCP has as long to send GOAWAY (RFC 9113 §6.8) and the end of TLS.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The connections that are not over yet.
 #[derive(Debug)]
-pub(crate) struct Goodbyes {
+pub(crate) struct ClosingConnections {
     open: Mutex<JoinSet<()>>,
     end: watch::Sender<bool>,
 }
 
-impl Default for Goodbyes {
+impl Default for ClosingConnections {
     fn default() -> Self {
         Self { open: Mutex::default(), end: watch::Sender::new(false) }
     }
 }
 
-impl Goodbyes {
+impl ClosingConnections {
     /// Keeps an endpoint, which has a connection by now, until it has none.
     pub(crate) fn await_of(&self, endpoint: Arc<Endpoint>) {
         let mut end = self.end.subscribe();

@@ -1,0 +1,94 @@
+//! Settings of a client.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use tiderace::transport::memory::ProcessBudget;
+
+use crate::{
+    local::LocalAddress,
+    race::Plan,
+    resolve::{KnownAddresses, RECORD_DELAY},
+    timeouts::Timeouts,
+    tls::Trust,
+};
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whom it trusts.
+    pub trust: Trust,
+    /// The name server that is asked for everything, in place of the system's.
+    pub dns: Option<SocketAddr>,
+    /// Further wait for the HTTPS record when there are addresses.
+    pub record_delay: Duration,
+    /// Requests with a safe method and without content leave as early data when a session is resumed (RFC 8470).
+    pub early_data: bool,
+    /// Keep the tickets of QUIC in this file, for the next process. Needs a build with the feature `boringssl`; without a file
+    /// tickets are kept in memory.
+    pub tickets: Option<PathBuf>,
+    /// Keep open connections from being forgotten by translators of addresses (NAT), by questions whose distance follows from
+    /// what is measured. The first silence is this long, and each is at most half of the idle timeout. `None`: a connection that
+    /// nobody uses ends.
+    pub keep_alive: Option<Duration>,
+    /// Connections end when nothing is heard for this long; servers may want it shorter.
+    pub idle_timeout: Duration,
+    /// Head start of QUIC over TCP where the path is not known, and the wait for an answer on a silent path before TCP takes
+    /// part. It is about what a fall-back costs.
+    pub head_start: Duration,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// The memory that connections over QUIC may hold together, those of other clients that share the budget included.
+    pub memory: ProcessBudget,
+    /// Source of this host's address: when it changes, open connections migrate.
+    pub local_address: LocalAddress,
+    /// Versions of HTTP that are offered over TCP.
+    pub tcp_versions: TcpVersions,
+    /// Addresses of hosts and ports that are not looked up. There is no HTTPS record for them.
+    pub addresses: Vec<KnownAddresses>,
+    /// Write the secrets of connections into the file that `SSLKEYLOGFILE` names, where that is set. Whoever reads the file can decrypt
+    /// captured packets.
+    pub key_log: bool,
+}
+
+/// Versions of HTTP that a client offers over TCP (RFC 7301).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpVersions {
+    /// HTTP/2, and HTTP/1.1 where the server has no other.
+    #[default]
+    Both,
+    /// HTTP/2 only.
+    Http2,
+    /// HTTP/1.1 only.
+    Http11,
+}
+
+impl TcpVersions {
+    pub(crate) const fn protocols(self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Both => &[b"h2", b"http/1.1"],
+            Self::Http2 => &[b"h2"],
+            Self::Http11 => &[b"http/1.1"],
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            trust: Trust::Platform,
+            dns: None,
+            record_delay: RECORD_DELAY,
+            early_data: true,
+            tickets: None,
+            keep_alive: None,
+            idle_timeout: Duration::from_secs(30),
+            head_start: Plan::default().head_start,
+            timeouts: Timeouts::default(),
+            memory: ProcessBudget::default(),
+            local_address: LocalAddress::default(),
+            tcp_versions: TcpVersions::default(),
+            addresses: Vec::new(),
+            key_log: false,
+        }
+    }
+}
