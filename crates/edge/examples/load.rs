@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// What there is to do, and what was done.
+/// Requests to make, and counts of the made ones.
 struct Work {
     left: AtomicU64,
     done: AtomicU64,
@@ -75,7 +75,11 @@ fn main() -> Result<(), Error> {
         let mut tasks = tokio::task::JoinSet::new();
         let mut ready = Vec::new();
         for _ in 0..connections {
-            ready.push(if is_h3 { Way::h3(address, &root).await? } else { Way::h2(address, &root).await? });
+            ready.push(if is_h3 {
+                HttpClient::h3(address, &root).await?
+            } else {
+                HttpClient::h2(address, &root).await?
+            });
         }
         let begun = Instant::now();
         for way in ready {
@@ -101,7 +105,7 @@ fn main() -> Result<(), Error> {
 
 /// A connection.
 #[derive(Clone)]
-enum Way {
+enum HttpClient {
     /// The endpoint lives as long as its connection.
     H3 {
         sender: h3_quic::client::SendRequest,
@@ -110,7 +114,7 @@ enum Way {
     H2(hyper::client::conn::http2::SendRequest<Empty<Bytes>>),
 }
 
-impl Way {
+impl HttpClient {
     async fn h3(address: SocketAddr, root: &[u8]) -> Result<Self, Error> {
         let tls = RustlsClient::builder().roots_pem(root)?.alpn("h3").build()?;
         let config = ClientConfig::new(Arc::new(tls), Arc::new(Profile::default()));

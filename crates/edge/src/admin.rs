@@ -1,4 +1,4 @@
-//! How an operator talks to a gateway that runs: a Unix socket that takes a word on a line and answers with a line of JSON.
+//! Operator interface of a running gateway: a Unix socket that takes a word on a line and answers with a line of JSON.
 //!
 //! Only the user that the gateway runs as, and root, are heard: the socket's mode says so, and the kernel is asked who is there.
 

@@ -1,4 +1,4 @@
-//! How many connections there may be, in total and of one address.
+//! Connection limits: in total, and per address.
 
 use std::{
     collections::HashMap,
@@ -8,6 +8,9 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+/// H3_EXCESSIVE_LOAD (RFC 9114 §8.1): the code for connections that exceed a limit.
+pub(crate) const EXCESSIVE_LOAD: u64 = 0x107;
 
 /// Counts connections. It outlives reloads; the limits come with each question.
 #[derive(Debug, Default)]

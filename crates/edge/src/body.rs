@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    observe::{Blamed, Cause, Ending},
+    observe::{Cause, Ending, ErrorWithEnding},
     upstream::fields,
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn full(data: impl Into<Bytes>) -> AnyBody {
     Full::new(data.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// How fast a client, or a back end, has to send content.
+/// Least rate at which a client, or a back end, has to send content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// In each interval of this length that is spent waiting for content …
@@ -150,11 +150,11 @@ const LITTLE: usize = 2 * 1024;
 /// Bytes of content that may be on their way to a back end.
 const WINDOW: usize = 48 * 1024;
 
-/// What is on its way to a back end, and who waits for room.
+/// Bytes on the way to a back end, and the task that waits for room.
 #[derive(Debug, Default)]
-struct OnItsWay(Mutex<(usize, Option<Waker>)>);
+struct InFlight(Mutex<(usize, Option<Waker>)>);
 
-impl OnItsWay {
+impl InFlight {
     fn lock(&self) -> MutexGuard<'_, (usize, Option<Waker>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,7 +164,7 @@ impl OnItsWay {
 struct Part {
     data: Bytes,
     _charge: Charge,
-    on_its_way: Arc<OnItsWay>,
+    on_its_way: Arc<InFlight>,
 }
 
 impl AsRef<[u8]> for Part {
@@ -192,7 +192,7 @@ struct Wait {
     answered: Answered,
     /// Made with the first wait: most bodies are there at once.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// When the wait that goes on began.
+    /// Start of the current wait.
     since: Option<Instant>,
     /// Time waited, and bytes that came, in this interval.
     spent: Duration,
@@ -228,8 +228,8 @@ struct Incoming<B> {
     body: B,
     wait: Option<Wait>,
     memory: ConnectionBudget,
-    on_its_way: Arc<OnItsWay>,
-    /// What came behind the data that was gathered: trailers, or an error.
+    on_its_way: Arc<InFlight>,
+    /// Frame behind the gathered data: trailers, or an error.
     next: Option<Result<Frame<Bytes>, BodyError>>,
     ended: bool,
     /// The body knows whether its end has come.
@@ -249,7 +249,7 @@ impl<B> Incoming<B> {
         }
     }
 
-    /// How much may be gathered. Something always may while nothing is on its way, so that every request goes on.
+    /// Returns the bytes that may be gathered. Something always may while nothing is on its way, so that every request goes on.
     fn room(&self, cx: &Context<'_>) -> Option<usize> {
         let is_tight =
             self.memory.held() + 2 * GATHER as u64 > self.memory.limit() || self.memory.process().is_exhausted();
@@ -301,7 +301,8 @@ where
                 },
                 Poll::Ready(Some(Err(error))) => this.next = Some(Err(error.into())),
                 Poll::Ready(None) if this.says_end && !this.body.is_end_stream() => {
-                    this.next = Some(Err(Blamed::error(Ending::GaveUp, "the client has given its content up")));
+                    this.next =
+                        Some(Err(ErrorWithEnding::error(Ending::Cancelled, "the client has given its content up")));
                 }
                 Poll::Ready(None) => this.ended = true,
                 Poll::Pending => break,
@@ -324,7 +325,7 @@ where
         if let Some(wait) = &mut this.wait {
             ready!(wait.poll(cx));
             let what = "the client sends its content too slowly";
-            return Poll::Ready(Some(Err(Blamed::error(Ending::SlowContent, what))));
+            return Poll::Ready(Some(Err(ErrorWithEnding::error(Ending::SlowContent, what))));
         }
         Poll::Pending
     }
@@ -366,7 +367,7 @@ impl Body for Paced {
             return Poll::Ready(frame);
         }
         ready!(self.wait.poll(cx));
-        Poll::Ready(Some(Err(Blamed::error(Ending::Timeout, "the back end sends its content too slowly"))))
+        Poll::Ready(Some(Err(ErrorWithEnding::error(Ending::Timeout, "the back end sends its content too slowly"))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -13,13 +13,13 @@ use tiderace::ConnectionBudget;
 use crate::{
     body::{self, AnyBody, Pace, settle, trailing},
     files::plain,
-    generation::{Answers, Generation, Shared, Target},
+    generation::{Generation, RouteHandler, Shared, Target},
     observe::{Cause, Ending, Entry},
     path,
-    policy::Course,
+    policy::PolicyProgress,
     upstream::{
         fields,
-        switch::{self, Asked, How},
+        switch::{self, SwitchForm, SwitchRequest},
         tunnel,
     },
 };
@@ -27,7 +27,7 @@ use crate::{
 /// Why a client has fallen back, in a word. Between the client and the gateway: back ends do not see it.
 const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
 
-/// Who asks, over what.
+/// Client of a request: address, protocol, connection.
 #[derive(Clone)]
 pub(crate) struct Peer {
     /// The last address at which the client has shown that it receives. For a request in early data it may be the one that the
@@ -41,8 +41,8 @@ pub(crate) struct Peer {
     /// The request came in early data: the handshake is not complete.
     pub(crate) early: bool,
     /// The way of a QUIC connection through the policies.
-    pub(crate) course: Option<Arc<Course>>,
-    /// What the client can make this end hold on its connection.
+    pub(crate) progress: Option<Arc<PolicyProgress>>,
+    /// Budget for what the client makes this end hold on its connection.
     pub(crate) memory: ConnectionBudget,
     /// Why this end closes the connection, once it does; QUIC knows by itself.
     pub(crate) cause: Cause,
@@ -88,7 +88,7 @@ pub(crate) fn answer(
         let held = peer.memory.charge(size(&request));
         let answered = match find(&generation, &mut request, asked.as_ref(), &mut entry, &peer) {
             Ok(_) if held.is_none() => {
-                entry.story.error = Some("the connection holds too much for another request".to_owned());
+                entry.record.error = Some("the connection holds too much for another request".to_owned());
                 entry.end(Ending::Memory);
                 busy().into()
             }
@@ -100,8 +100,8 @@ pub(crate) fn answer(
         };
         drop(held);
         let mut response = match answered {
-            Answered::Whole(response) => entry.around(response),
-            Answered::Tunnel(response, tunnel) => {
+            GatewayResponse::Whole(response) => entry.around(response),
+            GatewayResponse::Tunnel(response, tunnel) => {
                 entry.begin_tunnel(response.status());
                 tokio::spawn(tunnel.carry(entry));
                 response
@@ -114,32 +114,32 @@ pub(crate) fn answer(
     }
 }
 
-/// What a client gets.
-enum Answered {
+/// Response to a client.
+enum GatewayResponse {
     /// An answer with its content.
     Whole(Response<AnyBody>),
     /// The head of an answer, behind which the connection or stream is a tunnel.
     Tunnel(Response<AnyBody>, tunnel::Upgraded),
 }
 
-impl From<Response<AnyBody>> for Answered {
+impl From<Response<AnyBody>> for GatewayResponse {
     fn from(response: Response<AnyBody>) -> Self {
         Self::Whole(response)
     }
 }
 
-/// Who answers; or why nobody does. From here on the request has the path by which this was decided.
+/// Finds the handler of a request, or the reason for a refusal. From here on the request has the path by which this was decided.
 fn find(
     generation: &Generation,
     request: &mut Request<AnyBody>,
-    asked: Option<&Asked>,
+    asked: Option<&SwitchRequest>,
     entry: &mut Entry,
     peer: &Peer,
 ) -> Result<Arc<Target>, (StatusCode, Ending)> {
     let malformed = || (StatusCode::BAD_REQUEST, Ending::Malformed);
     let refused = |status| (status, Ending::Refused);
     let host = host(request).ok_or_else(malformed)?;
-    entry.story.host.clone_from(&host);
+    entry.record.host.clone_from(&host);
     // RFC 9114 §4.4 SHOULD-3: a gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8)
     if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
         return Err(refused(StatusCode::METHOD_NOT_ALLOWED));
@@ -153,19 +153,19 @@ fn find(
         let uri = path::with_path(request.uri(), &path.path).ok_or_else(malformed)?;
         *request.uri_mut() = uri;
     }
-    entry.story.route.clone_from(&target.name);
+    entry.record.route.clone_from(&target.name);
     // RFC 9220 §3
-    if asked.is_some_and(|asked| asked.how == How::Connect && !is_carried(&target, asked)) {
+    if asked.is_some_and(|asked| asked.form == SwitchForm::Connect && !is_carried(&target, asked)) {
         return Err(refused(StatusCode::NOT_IMPLEMENTED));
     }
-    if let Some(course) = &peer.course {
-        course.on_route(&target.name);
+    if let Some(progress) = &peer.progress {
+        progress.on_route(&target.name);
     }
     Ok(target)
 }
 
-/// Whether requests of a route may become this.
-fn is_carried(target: &Target, asked: &Asked) -> bool {
+/// Returns whether requests of a route may become this.
+fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
     target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
 
@@ -190,7 +190,7 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
     is_host(host).then(|| host.to_owned())
 }
 
-/// Whether this is a name or an address, with a port or without. An IPv6 address stands in brackets and has no zone: a zone means
+/// Returns whether this is a name or an address, with a port or without. An IPv6 address stands in brackets and has no zone: a zone means
 /// something on one machine only (RFC 6874 §1).
 fn is_host(text: &str) -> bool {
     let (name, port) = match text.strip_prefix('[') {
@@ -211,24 +211,24 @@ fn is_host(text: &str) -> bool {
 async fn respond(
     target: &Target,
     mut request: Request<AnyBody>,
-    asked: Option<Asked>,
+    asked: Option<SwitchRequest>,
     peer: Peer,
     entry: &mut Entry,
-) -> Answered {
+) -> GatewayResponse {
     if let Some(connection) = peer.quic.as_ref().filter(|_| peer.early) {
         // RFC 9114 §10.9 MUST-1 (RFC 8470 §3): what may not happen twice waits until the handshake has shown who asks.
-        let by_policy = peer.course.as_ref().is_none_or(|course| course.takes_early_data());
+        let by_policy = peer.progress.as_ref().is_none_or(|progress| progress.takes_early_data());
         let may_happen_twice = request.method().is_safe() && target.route.early_data && by_policy;
         if !may_happen_twice {
-            entry.story.early = false;
+            entry.record.early = false;
             if connection.established().await.is_err() {
                 return plain(StatusCode::TOO_EARLY).into();
             }
         }
     }
-    let upstream = match &target.answers {
-        Answers::Files(files) => return files.answer(&request).into(),
-        Answers::Upstream(upstream) => upstream,
+    let upstream = match &target.handler {
+        RouteHandler::Files(files) => return files.answer(&request).into(),
+        RouteHandler::Upstream(upstream) => upstream,
     };
     entry.set_fault(Ending::Broken);
     let asked = asked.filter(|asked| is_carried(target, asked));
@@ -242,7 +242,7 @@ async fn respond(
         request = Request::from_parts(head, settle(body).await);
     }
     let capsules = asked.as_ref().is_some_and(|asked| asked.has_capsules(request.headers()));
-    if capsules && Asked::is_malformed(request.headers()) {
+    if capsules && SwitchRequest::is_malformed(request.headers()) {
         entry.end(Ending::Malformed);
         return plain(StatusCode::BAD_REQUEST).into();
     }
@@ -250,7 +250,7 @@ async fn respond(
     let answered = request.extensions_mut().remove::<body::Answered>();
     let headers = request.headers_mut();
     fields::strip(headers);
-    fields::introduce(headers, peer.remote.ip(), &entry.story.host, entry.story.early);
+    fields::introduce(headers, peer.remote.ip(), &entry.record.host, entry.record.early);
     if let Some((asked, ..)) = &tunnel {
         asked.ask(&mut request);
     }
@@ -262,8 +262,8 @@ async fn respond(
         Err(failure) => {
             tracing::debug!("{}", failure.reason);
             entry.end(failure.ending);
-            entry.story.error = Some(failure.reason);
-            (entry.story.back_end, entry.story.tries) = (Some(failure.back_end), failure.tries);
+            entry.record.error = Some(failure.reason);
+            (entry.record.back_end, entry.record.tries) = (Some(failure.back_end), failure.tries);
             let status = failure.ending.status();
             return if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into();
         }
@@ -271,12 +271,12 @@ async fn respond(
     if let Some(answered) = answered {
         answered.set();
     }
-    entry.story.back_end = Some(answer.back_end);
-    entry.story.tries = answer.tries;
+    entry.record.back_end = Some(answer.back_end);
+    entry.record.tries = answer.tries;
     let mut response = answer.response;
     let bad_gateway = |entry: &mut Entry, why: &str| {
         entry.end(Ending::Broken);
-        entry.story.error = Some(why.to_owned());
+        entry.record.error = Some(why.to_owned());
         plain(StatusCode::BAD_GATEWAY).into()
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -293,7 +293,7 @@ async fn respond(
         return match client {
             tunnel::Client::Upgraded(client) => {
                 let tunnel = tunnel::Upgraded { client, back_end, place: answer.place };
-                Answered::Tunnel(response.map(|_| body::full("")), tunnel)
+                GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
             }
             tunnel::Client::Stream(client) => {
                 let body = tunnel::carry_stream(*client, back_end, &peer.memory, answer.place);
@@ -304,7 +304,7 @@ async fn respond(
     if tunnel.is_some() && !response.status().is_success() {
         switch::strip_refusal(response.headers_mut());
     }
-    if tunnel.is_some_and(|(asked, ..)| asked.how == How::Connect) && response.status().is_success() {
+    if tunnel.is_some_and(|(asked, ..)| asked.form == SwitchForm::Connect) && response.status().is_success() {
         // The client would take it for the beginning of its tunnel (RFC 8441 §4, RFC 9220 §3).
         return bad_gateway(entry, "the back end answered a request for another protocol as one for itself");
     }

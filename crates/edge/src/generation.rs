@@ -1,29 +1,35 @@
 //! Everything that one reading of the configuration decides.
 
 use std::{
+    hash::RandomState,
     path::Path,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use tiderace::transport::ring::{RingKey, StrikeRegister};
+use tiderace::{
+    KeyRing,
+    transport::ring::{RingKey, StrikeRegister},
+};
 use tokio::sync::Semaphore;
 
 use crate::{
+    acme::Challenges,
     admission::Admission,
     capture::Captures,
     config::{Config, Route},
     fallback::Fallbacks,
-    files::Files,
-    keys, listen,
+    files::{Files, Store},
+    keys::{self, Strikes},
     memory::Memory,
     metrics::Metrics,
-    observe::{AccessLog, Cause},
+    observe::{AccessLog, Cause, Logs},
     offers::Offers,
     path,
     policy::{Policies, arms::Arms},
+    profile::profile,
     route::Routes,
     stream,
-    tls::{Keeping, Tls},
+    tls::{self, Tls},
     upstream::{BackEnd, Upstream},
     worker::Workers,
 };
@@ -45,34 +51,66 @@ pub(crate) struct Generation {
     register: Option<Arc<dyn StrikeRegister>>,
 }
 
-/// Who answers for a route.
+/// Handler of a route.
 pub(crate) struct Target {
     pub(crate) route: Route,
-    /// Its name in logs and figures.
+    /// Name in logs and metrics.
     pub(crate) name: String,
-    pub(crate) answers: Answers,
+    pub(crate) handler: RouteHandler,
 }
 
 /// A back end, or a directory.
-pub(crate) enum Answers {
+pub(crate) enum RouteHandler {
     Upstream(Upstream),
     Files(Files),
 }
 
-/// What goes on across generations.
+/// State that all generations share.
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) keeping: Keeping,
+    pub(crate) persistent: PersistentState,
     pub(crate) memory: Arc<Memory>,
     pub(crate) arms: Arms,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
     /// Why requests end that nothing else ends: the stop of the process.
     pub(crate) cause: Cause,
-    /// What compression does to the fields of HTTP/3.
+    /// Compression of HTTP/3 field sections, counted.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
+}
+
+/// State that outlives a reload: returning clients resume their sessions whatever was reloaded since.
+#[derive(Clone)]
+pub(crate) struct PersistentState {
+    pub(crate) ring: KeyRing,
+    pub(crate) strikes: Arc<Strikes>,
+    /// Draws which connections get a policy that only a share gets.
+    pub(crate) lots: RandomState,
+    pub(crate) captures: Arc<Captures>,
+    pub(crate) challenges: Arc<Challenges>,
+    pub(crate) files: Arc<Store>,
+    pub(crate) logs: Logs,
+}
+
+impl PersistentState {
+    pub(crate) fn new() -> Result<Self, String> {
+        let ring = keys::own_ring()?;
+        Ok(Self {
+            ring,
+            strikes: Arc::new(Strikes::new()),
+            lots: RandomState::new(),
+            captures: Arc::default(),
+            challenges: Arc::default(),
+            files: Arc::default(),
+            logs: Logs::default(),
+        })
+    }
+
+    fn tls(&self) -> tls::Shared<'_> {
+        tls::Shared { ring: &self.ring, strikes: &self.strikes, captures: &self.captures, challenges: &self.challenges }
+    }
 }
 
 impl Generation {
@@ -81,18 +119,18 @@ impl Generation {
         config: Config,
         number: u64,
         before: Option<&Self>,
-        keeping: &Keeping,
+        persistent: &PersistentState,
         workers: &Workers,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, String> {
-        let tls = Tls::load(&config, keeping).map_err(|error| error.to_string())?;
+        let tls = Tls::load(&config, &persistent.tls()).map_err(|error| error.to_string())?;
         let file = Path::new(&config.keys.file);
         let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
             Some(before) if before.config.log == config.log => before.log.clone(),
-            _ => AccessLog::open(&config.log.access, &keeping.logs)
+            _ => AccessLog::open(&config.log.access, &persistent.logs)
                 .map_err(|error| format!("cannot open the access log {}: {error}", config.log.access))?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
@@ -105,23 +143,25 @@ impl Generation {
                 // What is compared with the paths of requests has their form.
                 let path = path::normal(&route.path).map_or(route.path.clone(), |normal| normal.path.into_owned());
                 let route = &Route { path, ..route.clone() };
-                let answers = if route.files.is_empty() {
-                    Answers::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
+                let handler = if route.files.is_empty() {
+                    RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {
-                    Answers::Files(Files::new(route, keeping.files.clone()))
+                    RouteHandler::Files(Files::new(route, persistent.files.clone()))
                 };
-                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, answers })))
+                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler })))
             })
             .collect::<Result<_, String>>()?;
         let in_use = |back_end: &Arc<BackEnd>| {
-            targets.iter().any(|(_, target)| match &target.answers {
-                Answers::Upstream(upstream) => upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end)),
-                Answers::Files(_) => false,
+            targets.iter().any(|(_, target)| match &target.handler {
+                RouteHandler::Upstream(upstream) => {
+                    upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end))
+                }
+                RouteHandler::Files(_) => false,
             })
         };
         let back_ends = known.into_iter().filter(in_use).collect();
         let streams = config.streams.iter().map(|stream| Arc::new(stream::Target::new(stream, &places))).collect();
-        let policies = Policies::new(&config.policies, &listen::profile(&config), &keeping.lots);
+        let policies = Policies::new(&config.policies, &profile(&config), &persistent.lots);
         Ok(Self {
             number,
             tls,
@@ -130,7 +170,7 @@ impl Generation {
             back_ends,
             log,
             policies,
-            captures: keeping.captures.clone(),
+            captures: persistent.captures.clone(),
             keys,
             register,
             config,
@@ -140,29 +180,29 @@ impl Generation {
 
 impl Generation {
     /// Gives what outlives it to who keeps it, from then on in use.
-    fn hand_over(&self, keeping: &Keeping) {
+    fn hand_over(&self, persistent: &PersistentState) {
         if let Some(keys) = &self.keys {
             // They made a ring when they were read.
-            if let Err(error) = keeping.ring.replace(keys.clone()) {
+            if let Err(error) = persistent.ring.replace(keys.clone()) {
                 tracing::error!("the ring of keys stays what it was: {error}");
             }
         }
         if let Some(register) = &self.register {
-            keeping.strikes.replace(register.clone());
+            persistent.strikes.replace(register.clone());
         }
-        keeping.files.set_capacity(self.config.files.memory.0);
+        persistent.files.set_capacity(self.config.files.memory.0);
     }
 }
 
 impl Shared {
-    pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, keeping: Keeping) -> Self {
+    pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, persistent: PersistentState) -> Self {
         metrics.generation.set(first.number.cast_signed());
-        first.hand_over(&keeping);
+        first.hand_over(&persistent);
         Self {
             metrics,
             admission: Arc::default(),
             memory: Memory::new(first.config.limits.memory.0),
-            keeping,
+            persistent,
             arms: Arms::default(),
             offers: Offers::default(),
             fallbacks: Arc::default(),
@@ -179,7 +219,7 @@ impl Shared {
 
     /// From here on, everything new is under `next`.
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
-        next.hand_over(&self.keeping);
+        next.hand_over(&self.persistent);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();

@@ -1,4 +1,4 @@
-//! What gateways share so that a client may come back to any of them: the ring of keys from a file, and the register of early
+//! State that several gateways share so that a client may return to any of them: the ring of keys from a file, and the register of early
 //! data that was used.
 //!
 //! The file is read at the start, with each reload, and when it changes. [`rotate`] adds a key to it: the new one seals a little
@@ -23,7 +23,7 @@ use tiderace::{
     transport::ring::{MAX_KEYS, MemoryRegister, Purpose, RingKey, Strike, StrikeId, StrikeRegister},
 };
 
-/// How long a session over TCP may be resumed, in seconds; as long as one over QUIC.
+/// Lifetime of TLS session tickets over TCP, in seconds; as long as those over QUIC.
 const TICKET_LIFETIME: u32 = 24 * 60 * 60;
 
 /// The seconds since 1970-01-01T00:00:00Z.
@@ -56,12 +56,12 @@ pub fn read(path: &Path) -> Result<Vec<RingKey>, String> {
     Ok(KeyRing::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?.keys())
 }
 
-/// What a rotation has done.
+/// Result of a key rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
     /// The number of the new key.
     pub id: u32,
-    /// It seals from then on, in Unix seconds.
+    /// Start of sealing with this key, in Unix seconds.
     pub from: u64,
     /// The others open until then; `None` when there are none.
     pub others_until: Option<u64>,
@@ -136,7 +136,7 @@ impl ProducesTickets for TcpTickets {
     }
 }
 
-/// What the register has answered.
+/// Counts of the register's answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) first: AtomicU64,

@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 use crate::{generation::Shared, metrics::ReasonLabel};
 
-/// How often it is looked at what is held.
+/// Interval between checks of the memory in use.
 const LOOK: Duration = Duration::from_millis(250);
-/// What a connection over TCP holds before it has said anything: TLS and the buffers of HTTP.
+/// Charge of a connection over TCP before it has sent anything: TLS and the buffers of HTTP.
 const BASE: u64 = 32 * 1024;
 /// The allocator is asked to give memory back when so much less is held than at the last peak, …
 const MUCH_LESS: u64 = 8 << 20;
@@ -27,7 +27,7 @@ const LESS: u64 = 1 << 20;
 const A_WHILE: Duration = Duration::from_secs(4);
 /// … but not more often than this: it locks the allocator.
 const AT_MOST: Duration = Duration::from_secs(1);
-/// Where neither the machine nor a cgroup says how much there is.
+/// Assumed memory where neither the machine nor a cgroup states a size.
 const UNKNOWN: u64 = 4 << 30;
 
 /// The budget of the process, and its connections over TCP.
@@ -51,7 +51,7 @@ struct Entry {
 pub(crate) struct Listed {
     memory: Arc<Memory>,
     number: u64,
-    /// What the client can make this end hold.
+    /// Budget for what the client makes this end hold.
     pub(crate) budget: ConnectionBudget,
     /// Tells that the connection is to be closed.
     pub(crate) close: Arc<Notify>,
@@ -117,7 +117,7 @@ impl Drop for Listed {
     }
 }
 
-/// When the allocator is asked to give memory back.
+/// Schedule for asking the allocator to give memory back.
 struct Trimming {
     peak: u64,
     last: Instant,

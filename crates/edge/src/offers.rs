@@ -15,42 +15,42 @@ use crate::{
 /// Clients in each generation of the memory.
 const GENERATION: usize = 32 * 1024;
 
-/// What is known of a client, which is an IPv4 address, or a /64 of IPv6.
+/// Known state of a client, which is an IPv4 address, or a /64 of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Client {
-    /// It was told then.
-    Told(Instant),
-    /// It has come over QUIC.
-    Came,
-    /// It had time to come, and is still on TCP.
-    Stayed,
+enum ClientState {
+    /// HTTP/3 was advertised then.
+    Advertised(Instant),
+    /// Came over QUIC.
+    Used,
+    /// Had time to come, and is still on TCP.
+    Unused,
 }
 
-/// What is to be counted.
+/// Change that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum OfferEvent {
     /// A client was told for the first time.
-    Told,
-    /// It has come over QUIC, for the first time since.
-    Came,
-    /// It has opened another connection over TCP, when it had time to come.
-    Stayed,
+    Advertised,
+    /// Came over QUIC, for the first time since the advertisement.
+    Used,
+    /// Opened another connection over TCP, when it had time to come.
+    Unused,
 }
 
-impl News {
-    /// Its name in the figures.
+impl OfferEvent {
+    /// Name in the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Told => "told",
-            Self::Came => "came",
-            Self::Stayed => "stayed",
+            Self::Advertised => "advertised",
+            Self::Used => "used",
+            Self::Unused => "unused",
         }
     }
 }
 
 /// The clients. Outlives reloads.
 #[derive(Debug)]
-pub(crate) struct Offers(Mutex<Generations<Client>>);
+pub(crate) struct Offers(Mutex<Generations<ClientState>>);
 
 impl Default for Offers {
     fn default() -> Self {
@@ -60,24 +60,30 @@ impl Default for Offers {
 
 impl Offers {
     /// A connection over TCP on which the client is told.
-    pub(crate) fn tell(&self, client: IpAddr, now: Instant) -> Option<News> {
+    pub(crate) fn tell(&self, client: IpAddr, now: Instant) -> Option<OfferEvent> {
         self.change(client, |known| match known {
-            None => Some((Client::Told(now), News::Told)),
-            Some(Client::Told(at)) if now.duration_since(at) >= TIME_TO_COME => Some((Client::Stayed, News::Stayed)),
+            None => Some((ClientState::Advertised(now), OfferEvent::Advertised)),
+            Some(ClientState::Advertised(at)) if now.duration_since(at) >= TIME_TO_COME => {
+                Some((ClientState::Unused, OfferEvent::Unused))
+            }
             Some(_) => None,
         })
     }
 
     /// A connection over QUIC.
-    pub(crate) fn come(&self, client: IpAddr) -> Option<News> {
+    pub(crate) fn come(&self, client: IpAddr) -> Option<OfferEvent> {
         self.change(client, |known| match known {
             // Who was never told knows it from elsewhere.
-            None | Some(Client::Came) => None,
-            Some(Client::Told(_) | Client::Stayed) => Some((Client::Came, News::Came)),
+            None | Some(ClientState::Used) => None,
+            Some(ClientState::Advertised(_) | ClientState::Unused) => Some((ClientState::Used, OfferEvent::Used)),
         })
     }
 
-    fn change(&self, client: IpAddr, step: impl FnOnce(Option<Client>) -> Option<(Client, News)>) -> Option<News> {
+    fn change(
+        &self,
+        client: IpAddr,
+        step: impl FnOnce(Option<ClientState>) -> Option<(ClientState, OfferEvent)>,
+    ) -> Option<OfferEvent> {
         let key = key(client);
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (next, news) = step(clients.get(key))?;
@@ -98,14 +104,14 @@ mod tests {
         let (one, two, three) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), [192, 0, 2, 3].into());
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);
-        assert_eq!(offers.tell(one, at(0)), Some(News::Told));
+        assert_eq!(offers.tell(one, at(0)), Some(OfferEvent::Advertised));
         assert_eq!(offers.tell(one, at(59)), None);
-        assert_eq!(offers.come(one), Some(News::Came));
+        assert_eq!(offers.come(one), Some(OfferEvent::Used));
         assert_eq!((offers.come(one), offers.tell(one, at(1_000))), (None, None));
-        assert_eq!(offers.tell(two, at(0)), Some(News::Told));
-        assert_eq!(offers.tell(two, at(60)), Some(News::Stayed));
+        assert_eq!(offers.tell(two, at(0)), Some(OfferEvent::Advertised));
+        assert_eq!(offers.tell(two, at(60)), Some(OfferEvent::Unused));
         assert_eq!(offers.tell(two, at(120)), None);
-        assert_eq!(offers.come(two), Some(News::Came), "late is not never");
+        assert_eq!(offers.come(two), Some(OfferEvent::Used), "late is not never");
         assert_eq!(offers.come(three), None, "it was never told");
     }
 

@@ -60,7 +60,7 @@ pub(crate) fn normal(path: &str) -> Result<Normal<'_>, Refused> {
     Ok(Normal { path: Cow::Owned(path), loose })
 }
 
-/// Whether a path is certain to be in its normal form, and to have one reading.
+/// Returns whether a path is certain to be in its normal form, and to have one reading.
 fn is_plain(path: &str) -> bool {
     let mut before = 0;
     path.bytes().all(|byte| {

@@ -19,18 +19,18 @@ use tokio::net::TcpListener;
 
 use crate::{
     acme, admin,
-    capture::{Order, Who},
+    capture::{CaptureRequest, CaptureTarget},
     config::{self, Config, ConfigError, address},
-    generation::{Generation, Shared},
+    generation::{Generation, PersistentState, Shared},
     listen::Listener,
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
     observe::{Ending, Logs},
-    tls::{self, Keeping},
+    tls,
     worker::Workers,
 };
 
-/// How often certificates and the ring of keys are looked at for changes.
+/// Interval between checks of certificates and the ring of keys for changes.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The gateway cannot start, or cannot take a configuration.
@@ -45,7 +45,7 @@ pub enum ProcessError {
     Listen {
         /// The address.
         address: String,
-        /// What the system says.
+        /// Error of the system.
         why: io::Error,
     },
     /// Something else that the configuration asks for does not work.
@@ -54,7 +54,7 @@ pub enum ProcessError {
 }
 
 impl ProcessError {
-    /// What to do.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.hint.clone(),
@@ -109,13 +109,13 @@ impl Process {
         let setup = |error: io::Error| ProcessError::Setup(error.to_string());
         let workers = Workers::start(config.workers).map_err(setup)?;
         let metrics = Arc::new(Metrics::default());
-        let keeping = Keeping::new().map_err(|error| ProcessError::Setup(error.to_string()))?;
-        let first = Generation::build(config, 1, None, &keeping, &workers, &metrics).map_err(ProcessError::Setup)?;
+        let persistent = PersistentState::new().map_err(ProcessError::Setup)?;
+        let first = Generation::build(config, 1, None, &persistent, &workers, &metrics).map_err(ProcessError::Setup)?;
         let config = first.config.clone();
-        let shared = Arc::new(Shared::new(first, metrics, keeping));
+        let shared = Arc::new(Shared::new(first, metrics, persistent));
         tokio::spawn(memory::watch(Arc::downgrade(&shared)));
         let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
-        let logs = shared.keeping.logs.clone();
+        let logs = shared.persistent.logs.clone();
         let this = Arc::new(Self {
             file: file.to_owned(),
             shared,
@@ -170,10 +170,16 @@ impl Process {
 
     fn apply(&self, config: Config) -> Result<u64, ProcessError> {
         let before = self.shared.current();
-        let keeping = &self.shared.keeping;
-        let next =
-            Generation::build(config, before.number + 1, Some(&before), keeping, &self.workers, &self.shared.metrics)
-                .map_err(ProcessError::Setup)?;
+        let persistent = &self.shared.persistent;
+        let next = Generation::build(
+            config,
+            before.number + 1,
+            Some(&before),
+            persistent,
+            &self.workers,
+            &self.shared.metrics,
+        )
+        .map_err(ProcessError::Setup)?;
         // What can fail comes first: addresses are opened before anything is changed.
         let mut listeners = self.listeners();
         let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)?;
@@ -207,7 +213,7 @@ impl Process {
         https_records(&generation.config, &ports)
     }
 
-    /// What goes on, as JSON.
+    /// Status of the gateway, as JSON.
     pub fn status(&self) -> Value {
         let generation = self.shared.current();
         let back_ends: Vec<Value> = generation
@@ -231,7 +237,7 @@ impl Process {
             "connections": self.shared.admission.total(),
             "back_ends": back_ends,
             // Numbers and times, and no secret.
-            "keys": self.shared.keeping.ring.keys().iter()
+            "keys": self.shared.persistent.ring.keys().iter()
                 .map(|key| json!({"id": key.id, "from": key.from, "until": key.until}))
                 .collect::<Vec<_>>(),
         })
@@ -239,7 +245,7 @@ impl Process {
 
     /// The QUIC connections that there are, as JSON.
     pub fn connections(&self) -> Value {
-        self.shared.keeping.captures.list()
+        self.shared.persistent.captures.list()
     }
 
     /// Captures what the connections of a client (`client`), or the one with an ID (`cid`), do for so many `seconds`, or until
@@ -247,8 +253,8 @@ impl Process {
     pub(crate) async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
         let text = |name: &str| order[name].as_str();
         let who = match (text("client"), text("cid")) {
-            (Some(client), None) => Who::client(client),
-            (None, Some(id)) => Who::id(id),
+            (Some(client), None) => CaptureTarget::client(client),
+            (None, Some(id)) => CaptureTarget::id(id),
             _ => Err("expected either a client or a connection ID".to_owned()),
         };
         let seconds = order["seconds"].as_f64().filter(|seconds| *seconds > 0.0);
@@ -256,12 +262,12 @@ impl Process {
         let config = self.shared.current().config.capture.clone();
         let done = match who {
             Err(wrong) => Err((wrong, "")),
-            Ok(who) => self.shared.keeping.captures.run(&config, Order { who, time }, stop).await,
+            Ok(who) => self.shared.persistent.captures.run(&config, CaptureRequest { who, time }, stop).await,
         };
         done.unwrap_or_else(|(error, hint)| json!({"error": error, "hint": (!hint.is_empty()).then_some(hint)}))
     }
 
-    /// What connections have shown, by policy and by whether they got it, for a comparison of the two.
+    /// Samples of connections, by policy and by whether they got it, for a comparison of the two.
     pub fn arms(&self) -> Value {
         json!({"arms": self.shared.arms.to_json()})
     }
@@ -297,7 +303,7 @@ impl Process {
         for (reason, count) in counts {
             metrics.quic_endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
-        let answers = &self.shared.keeping.strikes.answers;
+        let answers = &self.shared.persistent.strikes.answers;
         for (reason, count) in [("first", &answers.first), ("again", &answers.again), ("none", &answers.none)] {
             let count = count.load(std::sync::atomic::Ordering::Relaxed);
             metrics.early_data_register.get_or_create(&ReasonLabel { reason }).set(count as f64);
@@ -308,7 +314,7 @@ impl Process {
                 metrics.field_bytes.get_or_create(&FormLabels { direction, form }).set(bytes as f64);
             }
         }
-        let files = &self.shared.keeping.files;
+        let files = &self.shared.persistent.files;
         for (source, bytes) in [("memory", &files.sources.memory), ("system", &files.sources.system)] {
             let bytes = bytes.load(std::sync::atomic::Ordering::Relaxed);
             metrics.file_bytes.get_or_create(&SourceLabel { source }).set(bytes as f64);
@@ -318,12 +324,13 @@ impl Process {
         for (reason, bytes) in [("held", memory.held()), ("limit", memory.limit())] {
             metrics.memory.get_or_create(&ReasonLabel { reason }).set(bytes as f64);
         }
-        let newest = self.shared.keeping.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
+        let newest = self.shared.persistent.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());
         metrics.render()
     }
 
-    /// Looks after certificates and the ring of keys until `stop` is ready; then lets what is under way end, for as long as the configuration says.
+    /// Looks after certificates and the ring of keys until `stop` is ready; then lets what is under way end, for as long as the
+    /// configuration says.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let watching = async {
             let mut seen = tls::changed(&self.shared.current().config);
@@ -370,7 +377,7 @@ impl Process {
             self.shared.cause.note(Ending::Drained);
             tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
         }
-        self.shared.keeping.logs.sync();
+        self.shared.persistent.logs.sync();
         if !generation.config.admin.socket.is_empty() {
             let _ = std::fs::remove_file(&generation.config.admin.socket);
         }

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::{
     config,
-    listen::{Entrance, Tcp},
+    listen::{ListenerContext, Tcp},
     observe::{Cause, Ending},
-    stream::{self, Datagrams, Gone, Incoming, Introduction, Outgoing, Target},
+    stream::{self, ClientIdentity, Datagrams, Incoming, Outgoing, StreamClosed, Target},
 };
 
 /// Bytes that a client may send beyond what was read, on all streams: with what they cost they fit into its memory.
@@ -23,16 +23,16 @@ const DATAGRAMS: usize = 128 * 1024;
 /// Code with which a connection is closed when its time is over.
 const DRAINED: u64 = 0;
 
-fn gone(refused: &Refused) -> Gone {
+fn closed(refused: &Refused) -> StreamClosed {
     match refused {
-        Refused::Stopped(_) | Refused::StreamClosed => Gone::Enough,
-        _ => Gone::Broken,
+        Refused::Stopped(_) | Refused::StreamClosed => StreamClosed::Unwanted,
+        _ => StreamClosed::Failed,
     }
 }
 
 impl Outgoing for SendStream {
-    async fn write_chunk(&mut self, data: Bytes) -> Result<(), Gone> {
-        Self::write_chunk(self, data).await.map_err(|refused| gone(&refused))
+    async fn write_chunk(&mut self, data: Bytes) -> Result<(), StreamClosed> {
+        Self::write_chunk(self, data).await.map_err(|refused| closed(&refused))
     }
 
     fn finish(&mut self) {
@@ -46,8 +46,8 @@ impl Outgoing for SendStream {
 }
 
 impl Incoming for RecvStream {
-    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Gone> {
-        Self::read_chunk(self, most).await.map_err(|refused| gone(&refused))
+    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, StreamClosed> {
+        Self::read_chunk(self, most).await.map_err(|refused| closed(&refused))
     }
 
     fn stop(&mut self, code: u64) {
@@ -82,10 +82,10 @@ fn settings(config: &config::Config, takes_datagrams: bool, memory: &ConnectionB
 }
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, memory: &ConnectionBudget) {
-    let generation = entrance.shared.current();
+pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, context: &ListenerContext, memory: &ConnectionBudget) {
+    let generation = context.shared.current();
     let session = tls.get_ref().1;
-    let who = Introduction {
+    let who = ClientIdentity {
         remote,
         alpn: session.alpn_protocol().unwrap_or_default().to_vec(),
         name: session.server_name().map(str::to_owned),
@@ -99,13 +99,13 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, mem
     );
     let Some(target) = target else {
         connection.close(stream::NOBODY, "nobody answers for this name");
-        connection.gone().await;
+        connection.closed().await;
         return;
     };
     if target.takes_datagrams() {
         stream::carry_datagrams(connection.clone(), &target);
     }
-    let mut drain = std::pin::pin!(entrance.drain());
+    let mut drain = std::pin::pin!(context.drain());
     let (cause, mut streams) = (Cause::default(), JoinSet::new());
     loop {
         let halves = tokio::select! {
@@ -118,14 +118,14 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, entrance: &Entrance, mem
             while streams.join_next().await.is_some() {}
             return;
         };
-        streams.spawn(stream::carry(send, recv, who.clone(), "qmux", target.clone(), entrance.clone(), &cause));
+        streams.spawn(stream::carry(send, recv, who.clone(), "qmux", target.clone(), context.clone(), &cause));
     }
-    let patience = entrance.shared.current().config.drain.0;
+    let patience = context.shared.current().config.drain.0;
     let rest = async { while streams.join_next().await.is_some() {} };
     if tokio::time::timeout(patience, rest).await.is_err() {
         cause.note(Ending::Drained);
     }
     drop(streams);
     connection.close(DRAINED, "");
-    connection.gone().await;
+    connection.closed().await;
 }

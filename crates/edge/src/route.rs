@@ -1,4 +1,4 @@
-//! Which route a request takes: the best host, then the longest path.
+//! Route selection: the best host, then the longest path.
 
 use crate::{
     config,
@@ -64,7 +64,7 @@ impl<T: Clone> Routes<T> {
         Self { all }
     }
 
-    /// What answers for `path` at `host`, which is in lower case and has no port.
+    /// Finds the handler of `path` at `host`, which is in lower case and has no port.
     ///
     /// A better host wins over a longer path: whoever gave a site a name of its own means all of it.
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&T> {
@@ -86,7 +86,7 @@ impl<T: Clone> Routes<T> {
     }
 }
 
-/// Whether `path` is `prefix` or below it, by whole segments. `prefix` has no slash at its end.
+/// Returns whether `path` is `prefix` or below it, by whole segments. `prefix` has no slash at its end.
 fn is_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || prefix.is_empty())
 }

@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     config::{self, host_port},
     generation::Shared,
-    listen::Entrance,
+    listen::ListenerContext,
     metrics::{ProtocolLabel, ResultLabels},
     observe::{Cause, Ending},
 };
@@ -41,22 +41,22 @@ const CHUNK: usize = 16 * 1024;
 /// … as long as little comes.
 const CHUNK_MIN: usize = 1024;
 
-/// Who answers for a protocol.
+/// Handler of a private protocol.
 pub(crate) struct Target {
     stream: config::Stream,
     /// Places with all back ends together.
     places: Arc<Semaphore>,
 }
 
-/// Who a client is, for back ends that want to know.
+/// Identity of a client, for back ends that ask for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Introduction {
+pub(crate) struct ClientIdentity {
     pub(crate) remote: SocketAddr,
     pub(crate) alpn: Vec<u8>,
     pub(crate) name: Option<String>,
 }
 
-impl Introduction {
+impl ClientIdentity {
     fn of(connection: &Connection, local: SocketAddr) -> Self {
         Self {
             remote: connection.remote_address().unwrap_or(local),
@@ -67,31 +67,31 @@ impl Introduction {
 }
 
 /// Why nothing more can be read from a client, or written to it.
-pub(crate) enum Gone {
-    /// This direction is over for it; the other may go on.
-    Enough,
+pub(crate) enum StreamClosed {
+    /// No more data is wanted in this direction; the other may go on.
+    Unwanted,
     /// By a reset, or with the connection.
-    Broken,
+    Failed,
 }
 
 /// The half of a client's stream that goes to it, over QUIC or QMux.
 pub(crate) trait Outgoing: Send {
-    fn write_chunk(&mut self, data: Bytes) -> impl Future<Output = Result<(), Gone>> + Send;
+    fn write_chunk(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamClosed>> + Send;
     fn finish(&mut self);
     fn reset(&mut self, code: u64);
 }
 
 /// The half that comes from it; `None` is the end.
 pub(crate) trait Incoming: Send {
-    fn read_chunk(&mut self, most: usize) -> impl Future<Output = Result<Option<Bytes>, Gone>> + Send;
+    fn read_chunk(&mut self, most: usize) -> impl Future<Output = Result<Option<Bytes>, StreamClosed>> + Send;
     fn stop(&mut self, code: u64);
 }
 
 impl Outgoing for SendStream {
-    async fn write_chunk(&mut self, data: Bytes) -> Result<(), Gone> {
+    async fn write_chunk(&mut self, data: Bytes) -> Result<(), StreamClosed> {
         Self::write_chunk(self, data).await.map_err(|error| match error {
-            WriteError::Stopped(_) | WriteError::StreamClosed => Gone::Enough,
-            _ => Gone::Broken,
+            WriteError::Stopped(_) | WriteError::StreamClosed => StreamClosed::Unwanted,
+            _ => StreamClosed::Failed,
         })
     }
 
@@ -107,10 +107,10 @@ impl Outgoing for SendStream {
 }
 
 impl Incoming for RecvStream {
-    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Gone> {
+    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, StreamClosed> {
         Self::read_chunk(self, most).await.map_err(|error| match error {
-            ReadError::StreamClosed => Gone::Enough,
-            _ => Gone::Broken,
+            ReadError::StreamClosed => StreamClosed::Unwanted,
+            _ => StreamClosed::Failed,
         })
     }
 
@@ -137,8 +137,8 @@ impl Datagrams for Connection {
     }
 }
 
-/// How the copying of a stream ended before its time.
-enum Broken {
+/// Early end of copying a stream.
+enum CopyError {
     /// By the client's reset, or with its connection.
     Client,
     /// By the back end.
@@ -150,22 +150,22 @@ impl Target {
         Self { stream: stream.clone(), places: places.clone() }
     }
 
-    /// Whether somebody takes datagrams.
+    /// Returns whether a back end takes datagrams.
     pub(crate) fn takes_datagrams(&self) -> bool {
         !self.stream.datagrams_to.is_empty()
     }
 
-    /// Whether it answers for this protocol at this name.
+    /// Returns whether the target serves this protocol at this name.
     pub(crate) fn fits(&self, alpn: &[u8], name: Option<&str>) -> bool {
         self.fits_one_of(&self.stream.alpn, alpn, name)
     }
 
-    /// Whether it answers for this protocol over QMux at this name.
+    /// Returns whether the target serves this protocol over QMux at this name.
     pub(crate) fn fits_qmux(&self, alpn: &[u8], name: Option<&str>) -> bool {
         self.fits_one_of(&self.stream.qmux, alpn, name)
     }
 
-    /// Whether streams that may be copies of what was sent before are served.
+    /// Returns whether streams in early data, which may be replays, are served.
     // RFC 9001 §9.2: what a protocol does twice with a copy of its first bytes, only its operator knows.
     pub(crate) fn takes_early_data(&self) -> bool {
         self.stream.early_data
@@ -188,12 +188,17 @@ impl Target {
 
 /// Serves a connection until it is over, from its early data on or from the end of its handshake. A drain lets its streams end, and
 /// takes no more.
-pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entrance: &Entrance, takes_early_data: bool) {
+pub(crate) async fn serve(
+    connection: &Connection,
+    target: &Arc<Target>,
+    context: &ListenerContext,
+    takes_early_data: bool,
+) {
     if !takes_early_data && connection.established().await.is_err() {
         return;
     }
     carry_datagrams(connection.clone(), target);
-    let mut drain = std::pin::pin!(entrance.drain());
+    let mut drain = std::pin::pin!(context.drain());
     let (cause, mut streams) = (Cause::default(), tokio::task::JoinSet::new());
     loop {
         let halves = tokio::select! {
@@ -203,10 +208,10 @@ pub(crate) async fn serve(connection: &Connection, target: &Arc<Target>, entranc
         };
         // The connection is over, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
-        let who = Introduction::of(connection, entrance.local);
-        streams.spawn(carry(send, recv, who, "stream", target.clone(), entrance.clone(), &cause));
+        let who = ClientIdentity::of(connection, context.local);
+        streams.spawn(carry(send, recv, who, "stream", target.clone(), context.clone(), &cause));
     }
-    let patience = entrance.shared.current().config.drain.0;
+    let patience = context.shared.current().config.drain.0;
     let rest = async {
         while streams.join_next().await.is_some() {}
         while connection.close_reason().is_none() && connection.unacknowledged() > 0 {
@@ -270,15 +275,15 @@ impl Drop for Entry {
 pub(crate) fn carry<S: Outgoing, R: Incoming>(
     send: S,
     recv: R,
-    who: Introduction,
+    who: ClientIdentity,
     protocol: &'static str,
     target: Arc<Target>,
-    entrance: Entrance,
+    context: ListenerContext,
     cause: &Cause,
 ) -> impl Future<Output = ()> + Send + use<S, R> {
-    let entry = Entry::begin(&entrance.shared, protocol, cause);
+    let entry = Entry::begin(&context.shared, protocol, cause);
     async move {
-        let result = stream(send, recv, who, &target, &entrance).await;
+        let result = stream(send, recv, who, &target, &context).await;
         entry.end(result);
     }
 }
@@ -287,9 +292,9 @@ pub(crate) fn carry<S: Outgoing, R: Incoming>(
 async fn stream<S: Outgoing, R: Incoming>(
     mut send: S,
     mut recv: R,
-    who: Introduction,
+    who: ClientIdentity,
     target: &Target,
-    entrance: &Entrance,
+    context: &ListenerContext,
 ) -> &'static str {
     let to = &target.stream.to;
     let give_up = |send: &mut S, recv: &mut R, code| {
@@ -306,7 +311,7 @@ async fn stream<S: Outgoing, R: Incoming>(
         return "queued";
     };
     let introduction =
-        target.stream.proxy_protocol.then(|| proxy_header(who.remote, entrance.local, &who.alpn, who.name.as_deref()));
+        target.stream.proxy_protocol.then(|| proxy_header(who.remote, context.local, &who.alpn, who.name.as_deref()));
     let copied = if let Some(path) = to.strip_prefix("unix:") {
         match tokio::time::timeout(patience, UnixStream::connect(path)).await {
             Ok(Ok(mut back_end)) => {
@@ -322,7 +327,7 @@ async fn stream<S: Outgoing, R: Incoming>(
                 let _ = back_end.set_nodelay(true);
                 let (from, to) = back_end.split();
                 let copied = copy(&mut send, &mut recv, from, to, introduction).await;
-                if matches!(copied, Err(Broken::Client)) {
+                if matches!(copied, Err(CopyError::Client)) {
                     // What the client gave up must not look complete: the connection is reset.
                     let _ = socket2::SockRef::from(&back_end).set_linger(Some(Duration::ZERO));
                 }
@@ -337,11 +342,11 @@ async fn stream<S: Outgoing, R: Incoming>(
             "unreachable"
         }
         Some(Ok(())) => "completed",
-        Some(Err(Broken::Client)) => {
+        Some(Err(CopyError::Client)) => {
             give_up(&mut send, &mut recv, BROKEN);
             "reset"
         }
-        Some(Err(Broken::BackEnd(error))) => {
+        Some(Err(CopyError::BackEnd(error))) => {
             tracing::debug!("{to}: {error}");
             give_up(&mut send, &mut recv, BROKEN);
             "broken"
@@ -356,7 +361,7 @@ async fn copy(
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
     introduction: Option<Vec<u8>>,
-) -> Result<(), Broken> {
+) -> Result<(), CopyError> {
     tokio::try_join!(up(recv, to, introduction), down(send, from)).map(drop)
 }
 
@@ -364,21 +369,21 @@ async fn up(
     recv: &mut impl Incoming,
     mut to: impl AsyncWrite + Unpin,
     introduction: Option<Vec<u8>>,
-) -> Result<(), Broken> {
+) -> Result<(), CopyError> {
     if let Some(introduction) = introduction {
-        to.write_all(&introduction).await.map_err(Broken::BackEnd)?;
+        to.write_all(&introduction).await.map_err(CopyError::BackEnd)?;
     }
     loop {
         match recv.read_chunk(CHUNK).await {
-            Ok(Some(data)) => to.write_all(&data).await.map_err(Broken::BackEnd)?,
-            Ok(None) => return to.shutdown().await.map_err(Broken::BackEnd),
-            Err(Gone::Enough) => return Ok(()),
-            Err(Gone::Broken) => return Err(Broken::Client),
+            Ok(Some(data)) => to.write_all(&data).await.map_err(CopyError::BackEnd)?,
+            Ok(None) => return to.shutdown().await.map_err(CopyError::BackEnd),
+            Err(StreamClosed::Unwanted) => return Ok(()),
+            Err(StreamClosed::Failed) => return Err(CopyError::Client),
         }
     }
 }
 
-async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Result<(), Broken> {
+async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Result<(), CopyError> {
     let mut buffer = BytesMut::new();
     let mut room = CHUNK_MIN;
     loop {
@@ -394,11 +399,11 @@ async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Res
                 match send.write_chunk(buffer.split().freeze()).await {
                     Ok(()) => {}
                     // The client wants no more of this direction; the other may go on.
-                    Err(Gone::Enough) => return Ok(()),
-                    Err(Gone::Broken) => return Err(Broken::Client),
+                    Err(StreamClosed::Unwanted) => return Ok(()),
+                    Err(StreamClosed::Failed) => return Err(CopyError::Client),
                 }
             }
-            Err(error) => return Err(Broken::BackEnd(error)),
+            Err(error) => return Err(CopyError::BackEnd(error)),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    hash::RandomState,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::SystemTime,
@@ -19,11 +18,9 @@ use tiderace::{KeyRing, RustlsServer};
 
 use crate::{
     acme::{self, Challenges},
-    capture::{Captures, KeySpy},
+    capture::{CaptureKeyLog, Captures},
     config::Config,
-    files::Store,
     keys::{self, Strikes},
-    observe::Logs,
 };
 
 /// Certificates cannot be used.
@@ -79,7 +76,7 @@ pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
         .map_err(|why| TlsError::Mismatch { path: key.to_owned(), why: why.to_string() })
 }
 
-/// Which certificate for which name.
+/// Certificates by server name.
 #[derive(Debug, Default)]
 struct Names {
     exact: HashMap<String, Arc<CertifiedKey>>,
@@ -109,32 +106,12 @@ impl ResolvesServerCert for Names {
     }
 }
 
-/// What outlives a reload: clients that come back resume their sessions whatever was reloaded since.
-#[derive(Clone)]
-pub(crate) struct Keeping {
-    pub(crate) ring: KeyRing,
-    pub(crate) strikes: Arc<Strikes>,
-    /// Draws which connections get a policy that only a share gets.
-    pub(crate) lots: RandomState,
-    pub(crate) captures: Arc<Captures>,
-    pub(crate) challenges: Arc<Challenges>,
-    pub(crate) files: Arc<Store>,
-    pub(crate) logs: Logs,
-}
-
-impl Keeping {
-    pub(crate) fn new() -> Result<Self, TlsError> {
-        let ring = keys::own_ring().map_err(TlsError::Refused)?;
-        Ok(Self {
-            ring,
-            strikes: Arc::new(Strikes::new()),
-            lots: RandomState::new(),
-            captures: Arc::default(),
-            challenges: Arc::default(),
-            files: Arc::default(),
-            logs: Logs::default(),
-        })
-    }
+/// State behind both configurations, which outlives them.
+pub(crate) struct Shared<'a> {
+    pub(crate) ring: &'a KeyRing,
+    pub(crate) strikes: &'a Arc<Strikes>,
+    pub(crate) captures: &'a Arc<Captures>,
+    pub(crate) challenges: &'a Arc<Challenges>,
 }
 
 /// Both configurations of a generation.
@@ -145,9 +122,9 @@ pub(crate) struct Tls {
 
 /// No session is kept: tickets have it all.
 #[derive(Debug)]
-struct Nothing;
+struct NoSessionStorage;
 
-impl StoresServerSessions for Nothing {
+impl StoresServerSessions for NoSessionStorage {
     fn put(&self, _: Vec<u8>, _: Vec<u8>) -> bool {
         false
     }
@@ -164,8 +141,8 @@ impl StoresServerSessions for Nothing {
 
 impl Tls {
     /// Reads all certificates of a configuration.
-    pub(crate) fn load(config: &Config, keeping: &Keeping) -> Result<Self, TlsError> {
-        let mut names = Names { challenges: keeping.challenges.clone(), ..Names::default() };
+    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, TlsError> {
+        let mut names = Names { challenges: shared.challenges.clone(), ..Names::default() };
         if !config.certificate.is_empty() {
             names.otherwise = Some(Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?));
         }
@@ -178,7 +155,7 @@ impl Tls {
                 };
             }
         }
-        if let Some(key) = keeping.challenges.certificate(&config.acme) {
+        if let Some(key) = shared.challenges.certificate(&config.acme) {
             for name in &config.acme.names.0 {
                 // Somebody who names a file for it means that.
                 names.exact.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
@@ -198,17 +175,17 @@ impl Tls {
         if !config.acme.names.0.is_empty() {
             tcp.alpn_protocols.push(acme::ALPN.to_vec());
         }
-        tcp.ticketer = Arc::new(keys::TcpTickets(keeping.ring.clone()));
-        tcp.session_storage = Arc::new(Nothing);
+        tcp.ticketer = Arc::new(keys::TcpTickets(shared.ring.clone()));
+        tcp.session_storage = Arc::new(NoSessionStorage);
         let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, ..Default::default() };
         let mut quic = RustlsServer::builder()
             .certificates(names)
-            .ring(keeping.ring.clone())
-            .strike_register(keeping.strikes.clone())
+            .ring(shared.ring.clone())
+            .strike_register(shared.strikes.clone())
             .early_data(config.transport.early_data)
             .early_data_state(h3_quic::server::early_data_state(&settings));
         if config.capture.enabled {
-            quic = quic.key_log(Arc::new(KeySpy(keeping.captures.clone())));
+            quic = quic.key_log(Arc::new(CaptureKeyLog(shared.captures.clone())));
         }
         // TLS of QUIC needs a protocol, even where every connection is turned away before.
         if config.http3.enabled && !config.routes.is_empty() || config.streams.is_empty() {
@@ -222,7 +199,7 @@ impl Tls {
     }
 }
 
-/// When the files of a configuration last changed, the ring of keys included, to notice that they have changed again.
+/// Modification times of a configuration's files, the ring of keys included, to notice later changes.
 pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
     let own = [config.certificate.as_str(), config.key.as_str(), config.keys.file.as_str()];
     let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);

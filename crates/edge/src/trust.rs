@@ -3,21 +3,20 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    ClientConfig, Error, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
 };
 use rustls_platform_verifier::Verifier;
+use tiderace::transport::tls::rustls_backend::CertificateCheck;
 
 use crate::tls::provider;
 
 /// Whose certificates are good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// What the system trusts.
+    /// Roots of the system.
     System,
-    /// What these roots (PEM) have signed, and nothing else.
+    /// Roots in PEM, and nothing else.
     Roots(Vec<u8>),
     /// Everybody's: whoever is in between can read and change everything.
     Anybody,
@@ -46,7 +45,7 @@ impl Trust {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
             Self::Anybody => {
-                let verifier = Arc::new(BelievesAnybody(provider().clone()));
+                let verifier = Arc::new(CertificateCheck::new(|_| Ok(())));
                 builder.dangerous().with_custom_certificate_verifier(verifier)
             }
         };
@@ -61,43 +60,4 @@ fn store(pem: &[u8]) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() { Err("expected certificates in PEM, found none".to_owned()) } else { Ok(roots) }
-}
-
-/// Takes every certificate, as long as its owner is at the other end.
-#[derive(Debug)]
-struct BelievesAnybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for BelievesAnybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -12,7 +12,7 @@ type Field = (&'static str, &'static str);
 
 const GET: [Field; 4] = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")];
 
-/// What is wrong, and the fields.
+/// Faulty field lists, each with its name.
 fn abuses() -> Vec<(&'static str, Vec<Field>)> {
     let with = |more: &[Field]| [&GET[..], more].concat();
     let post = |more: &[Field]| [&[(":method", "POST")], &GET[1..], more].concat();

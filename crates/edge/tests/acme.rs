@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 /// Seconds that Pebble's certificates are good: they are replaced when a third of it is left.
 const LIFE: u64 = 45;
-/// What a machine with much else to do may need for an order, which takes seconds.
+/// Time limit for an order on a busy machine; an order takes seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
 struct Pebble(Child);

@@ -1,4 +1,4 @@
-//! What one connection of a client of ill will makes the gateway hold, measured by the allocator, and that it is given back.
+//! Memory that one connection of a hostile client makes the gateway hold, measured by the allocator, and its release.
 //!
 //! The attacker is another process, this one started again, so that the heap of this one is the gateway's alone; the back ends here
 //! are bare sockets. For each attack a line is printed: `attack: NAME | budget BYTES | heap BYTES`.
@@ -26,13 +26,13 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What a connection may hold at first, and over TCP.
+/// Bytes that a connection may hold at first, and over TCP.
 const FIRST: usize = 1 << 20;
 /// Requests that may be with back ends at a time, and what each of them adds.
 const WITH_BACK_END: usize = FIRST + 100 * (16 << 10);
 /// HTTP/2 decodes the fields of requests that have come before anybody sees the first of them, about 160 KiB for a thousand fields.
 const H2_HEADS: usize = 4 << 20;
-/// What one of QUIC may hold when its windows have grown, as they do when the gateway reads what comes.
+/// Bytes that a QUIC connection may hold when its windows have grown, as they do when the gateway reads what comes.
 const GROWN: usize = 4 << 20;
 const GROWN_WITH_BACK_END: usize = GROWN + 100 * (16 << 10);
 /// Bytes that may stay: tables and pools that have grown.

@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// What a client has seen of one of its requests.
+/// Outcome of a request as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Saw {
     /// An answer with this status, whole.
@@ -57,7 +57,7 @@ enum Saw {
     Unknown,
 }
 
-/// What is done with a request.
+/// Treatment of a request by its client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     /// Goes through, as far as the client is concerned.
@@ -240,7 +240,7 @@ async fn the_books_balance_to_the_last_request() {
     }
     // Requests over HTTP/2 whose connection went before the gateway was given them have a line without a path.
     let nameless = lines.remove("-").unwrap_or_default();
-    let is_nameless = |line: &Value| line["protocol"] == "h2" && line["reason"] == "gave-up" && line["method"] == "-";
+    let is_nameless = |line: &Value| line["protocol"] == "h2" && line["reason"] == "cancelled" && line["method"] == "-";
     assert!(nameless.iter().all(is_nameless), "{nameless:#?}");
     let mut unseen = 0;
     let mut differences = Vec::new();

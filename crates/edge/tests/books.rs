@@ -100,12 +100,12 @@ async fn each_end_has_one_line_that_says_whose_doing_it_was() {
             () = actor.seen.wait(&path) => {}
         }
         drop(client);
-        ends(&site, &mut count, version, &path, (499, "client", "gave-up", false)).await;
+        ends(&site, &mut count, version, &path, (499, "client", "cancelled", false)).await;
         let mut client = Client::new(&site, version).await;
         let mut answer = client.get("/stall").await.unwrap().into_body();
         answer.frame().await.unwrap().unwrap();
         drop((answer, client));
-        ends(&site, &mut count, version, "/stall", (200, "client", "gave-up", false)).await;
+        ends(&site, &mut count, version, "/stall", (200, "client", "cancelled", false)).await;
         for (kind, length) in [("chunked", None), ("sized", Some("1000"))] {
             let path = format!("/upload/{kind}-{number}");
             let (mut sender, body) = Channel::<Bytes, Error>::new(1);
@@ -120,7 +120,7 @@ async fn each_end_has_one_line_that_says_whose_doing_it_was() {
                 () = actor.seen.wait(&path) => {}
             }
             drop(client);
-            ends(&site, &mut count, version, &path, (499, "client", "gave-up", false)).await;
+            ends(&site, &mut count, version, &path, (499, "client", "cancelled", false)).await;
             drop(sender);
             assert!(!actor.seen.has(&format!("{path}#whole")), "what was cut off does not look whole");
         }
@@ -145,7 +145,7 @@ async fn each_end_has_one_line_that_says_whose_doing_it_was() {
             ends(&site, &mut count, version, "/hang/full/other", (503, "limit", "queued", true)).await;
         }
         drop(first);
-        ends(&site, &mut count, version, &holder, (499, "client", "gave-up", false)).await;
+        ends(&site, &mut count, version, &holder, (499, "client", "cancelled", false)).await;
     }
     let result = |result: &str| {
         let line = format!("tiderace_edge_back_end_requests_total{{back_end=\"{}\",result=\"{result}\"}}", actor.url);
@@ -269,7 +269,7 @@ async fn tunnels_have_one_line_in_their_end() {
                 let said = lines(&site, count).await;
                 assert_eq!((said.len(), said.last().unwrap()["path"].as_str()), (count, Some(path.as_str())));
             } else {
-                let expected = if gives_up { (status, "client", "gave-up", false) } else { whole };
+                let expected = if gives_up { (status, "client", "cancelled", false) } else { whole };
                 ends(&site, &mut count, version, &path, expected).await;
             }
         }

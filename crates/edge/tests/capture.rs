@@ -202,7 +202,7 @@ async fn without_permission_there_is_no_capture() {
     assert!(!site.directory.0.join("captures").exists());
 }
 
-/// What a process of another user is told; `None` when it is not let in.
+/// Answer to a process of another user; `None` when it is not let in.
 fn ask_as_nobody(socket: &Path) -> Option<String> {
     use std::os::unix::process::CommandExt;
     const ASK: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\

@@ -184,11 +184,11 @@ async fn each_reason_shows() {
     };
     tokio::join!(silent, nothing, left, failed, lost, both);
     let expected = [
-        ("silent", "tried"),
-        ("nothing", "spoke"),
-        ("left", "spoke"),
-        ("handshake-failed", "tried"),
-        ("lost", "spoke"),
+        ("silent", "attempted"),
+        ("no-packets", "used"),
+        ("closed", "used"),
+        ("handshake-failed", "attempted"),
+        ("timed-out", "used"),
     ];
     until(&site, &expected).await;
     assert_eq!(total(&site), expected.len() as f64, "who uses both has not fallen back\n{}", site.process.figures());
@@ -203,7 +203,7 @@ async fn who_is_shed_was_refused() {
     );
     assert!(quic(&site, host(8), site.address, b"h3").await.is_err());
     tcp(&site, host(8)).await.unwrap();
-    until(&site, &[("refused", "tried")]).await;
+    until(&site, &[("refused", "attempted")]).await;
     // Once in a while is enough, and who has tried nothing is not counted at all.
     tcp(&site, host(8)).await.unwrap();
     tcp(&site, host(9)).await.unwrap();

@@ -20,7 +20,7 @@ use tokio::{
     sync::Notify,
 };
 
-/// What a back end has seen of its connections.
+/// Connections as a back end saw them.
 #[derive(Default)]
 struct Seen {
     opened: AtomicUsize,

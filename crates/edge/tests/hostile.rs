@@ -21,7 +21,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What a back end says on a connection, once it has been asked something.
+/// Bytes of a back end on a connection, once it has been asked something.
 #[derive(Clone, Default)]
 struct Script {
     once: Vec<u8>,
@@ -115,7 +115,7 @@ impl Hostile {
     }
 }
 
-/// What a client may see.
+/// Outcome that a client may see.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sees {
     Status(u16),
@@ -197,7 +197,7 @@ async fn a_hostile_back_end_is_a_bad_gateway_and_others_are_served() {
     }
 }
 
-/// What comes behind an answer on a connection that is kept is the answer to no other request.
+/// Bytes behind an answer on a kept connection are the answer to no other request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_hides_behind_another() {
     let evil = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";

@@ -1,4 +1,4 @@
-//! What a request leaves behind: nothing.
+//! Memory of requests: nothing is left behind.
 
 mod site;
 

@@ -107,8 +107,8 @@ async fn what_the_path_shows_changes_the_policy() {
     assert_eq!(last.as_deref(), Some("near"));
 }
 
-/// A visit of a client that comes back: whether its request left as early data, what became of that, and the answer.
-async fn visit(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
+/// A Request of a client that comes back: whether its request left as early data, what became of that, and the answer.
+async fn request_again(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
     let config = ClientConfig::new(tls.clone(), Arc::new(Profile::default()));
     let endpoint = Endpoint::client_for(site.address).unwrap();
     let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
@@ -124,9 +124,9 @@ async fn visit(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String
     (early, connection.early_data(), String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// What the back end was told about a request of a client that comes back: whether it came as early data.
+/// Sends a request of a returning client; returns the field that tells the back end whether it came as early data.
 async fn comes_back(site: &Site, tls: &Arc<RustlsClient>) -> (bool, String) {
-    let (early, _, answer) = visit(site, tls).await;
+    let (early, _, answer) = request_again(site, tls).await;
     (early, answer)
 }
 
@@ -172,13 +172,13 @@ async fn who_was_told_of_http3_and_came() {
     let back_end = BackEnd::start(|_| async { Response::new(full("ok")) }).await;
     let site = Site::start("told", &format!("[[route]]\nto = \"{}\"\n", back_end.url()));
     assert_eq!(site.h2().await.send_request(get("https://localhost/")).await.unwrap().status(), 200);
-    let told = "tiderace_edge_alt_svc_clients_total{protocol=\"h2\",result=\"told\"}";
+    let told = "tiderace_edge_alt_svc_clients_total{protocol=\"h2\",result=\"advertised\"}";
     assert_eq!(site.figure(told), 1.0);
     let (_endpoint, mut h3) = site.h3().await;
     for _ in 0..3 {
         assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 200);
     }
-    assert_eq!(site.figure("tiderace_edge_alt_svc_clients_total{protocol=\"h3\",result=\"came\"}"), 1.0);
+    assert_eq!(site.figure("tiderace_edge_alt_svc_clients_total{protocol=\"h3\",result=\"used\"}"), 1.0);
     assert_eq!(site.figure("tiderace_edge_quic_versions_total{version=\"1\"}"), 1.0);
     let bytes = |direction, form| {
         site.figure(&format!("tiderace_edge_field_bytes{{direction=\"{direction}\",form=\"{form}\"}}"))
@@ -203,10 +203,10 @@ async fn early_data_by_other_settings_is_refused() {
     let tls = Arc::new(tls.build().unwrap());
     // On a busy machine a ticket may come late: then there is nothing to offer, and another round.
     for fields in (10..50).rev() {
-        while visit(&site, &tls).await.1 != EarlyData::Accepted {}
+        while request_again(&site, &tls).await.1 != EarlyData::Accepted {}
         site.configure(&config(fields));
         site.process.reload().await.unwrap();
-        match visit(&site, &tls).await.1 {
+        match request_again(&site, &tls).await.1 {
             EarlyData::Rejected => return,
             EarlyData::Accepted => panic!("a client may have gone by the limit of before"),
             _ => {}

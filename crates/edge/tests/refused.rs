@@ -15,7 +15,7 @@ async fn site(name: &str) -> (Site, BackEnd) {
     (site, back_end)
 }
 
-/// What is said of so many requests: protocol, status, whose doing, and why, in the order of the alphabet.
+/// Log entries of so many requests: protocol, status, whose doing, and why, in alphabetical order.
 async fn ends(site: &Site, count: usize) -> Vec<(String, u64, String, String)> {
     let path = site.directory.0.join("access.log");
     site::until(|| site::read(&path).lines().count() >= count, true).await;

@@ -1,4 +1,4 @@
-//! What the gateway believes of a client, and where it sends what it is asked.
+//! Client identity and routing: what the gateway believes of a client, and where its requests go.
 
 mod site;
 
@@ -194,7 +194,7 @@ async fn named(name: &'static str) -> BackEnd {
     .await
 }
 
-/// What a back end said that was asked, in an answer as it came.
+/// Parses the echo of a back end.
 fn said(answer: &str) -> Option<(String, String)> {
     let (name, uri) = answer.rsplit_once('<')?.1.split_once('>')?.0.split_once(' ')?;
     Some((name.to_owned(), uri.to_owned()))

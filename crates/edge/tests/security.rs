@@ -112,7 +112,7 @@ async fn slow_clients_are_let_go() {
     assert!(reset.is_err());
 }
 
-/// What is read of a file for a client that reads nothing of the content.
+/// Buffered bytes of a file stay few for a client that reads nothing of the content.
 ///
 /// With L as what the client has announced, S as what was sent and A as what was acknowledged of it, the gateway accepts
 /// a write as long as what it holds is less than its buffer or twice what is in flight: W - A <= max(B, 2 (S - A)). As

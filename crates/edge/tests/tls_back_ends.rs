@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 /// A back end over TLS whose certificate is for `name`.
 struct Secure {
     address: SocketAddr,
-    /// Its certificate, in PEM.
+    /// Certificate in PEM.
     certificate: String,
     task: JoinHandle<()>,
 }
@@ -107,7 +107,7 @@ async fn ask(name: &str, back_end: &Secure, tls: &str) -> (Site, u16, Option<Str
     (site, status, asked_for, said)
 }
 
-/// What the access log says of the request, when its line is there.
+/// Waits for the request's line in the access log.
 async fn logged(site: &Site) -> Value {
     let path = site.directory.0.join("access.log");
     site::until(|| read(&path).contains('\n'), true).await;

@@ -70,7 +70,7 @@ async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite 
     assert!(rest.is_empty());
 }
 
-/// What comes back on a stream that has become something else, as it comes.
+/// Reads content of a tunnel as it comes.
 async fn read(body: &mut h3_quic::ResponseBody, length: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < length {
@@ -116,7 +116,7 @@ async fn what_a_route_does_not_allow_is_not_carried() {
     assert_eq!(h3.send(connect).await.unwrap().status(), 405);
 }
 
-/// In HTTP/1.1 a wish may be passed over (RFC 9110 §7.8): the back end does not hear of it.
+/// In HTTP/1.1 a wish may be ignored (RFC 9110 §7.8): the back end does not hear of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_that_a_route_does_not_allow_is_left_out() {
     let back_end = BackEnd::start(|request: Request<hyper::body::Incoming>| async move {

@@ -23,7 +23,7 @@ use crate::{config::Acme, generation::Shared, metrics::ReasonLabel};
 /// The protocol that an authority asks for when it looks (RFC 8737 §6.2).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
 
-/// How often it is looked whether a certificate is due.
+/// Interval between checks whether a certificate is due.
 const LOOK: Duration = Duration::from_secs(2);
 /// The first wait after a failure; each further one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ impl Drop for Shown {
 }
 
 impl Challenges {
-    /// Whether somebody looks whether a name leads here, and nothing else.
+    /// Returns whether this is a TLS-ALPN-01 validation, and nothing else.
     pub(crate) fn is_look(hello: &ClientHello<'_>) -> bool {
         hello.alpn().is_some_and(|mut names| names.next() == Some(ALPN) && names.next().is_none())
     }
@@ -90,7 +90,7 @@ fn due(config: &Acme, now: SystemTime) -> Option<&'static str> {
     (now >= renewal(&validity, config.renew_before.0)).then_some("it ends soon")
 }
 
-/// When a certificate is to be replaced: so long before its end as is configured, but at the earliest when a third of its life is left.
+/// Time of renewal: as long before the certificate's end as is configured, but at the earliest when a third of its life is left.
 fn renewal(validity: &Validity, before: Duration) -> SystemTime {
     let life = validity.until.duration_since(validity.from).unwrap_or_default();
     validity.until - before.min(life / 3)
@@ -121,7 +121,7 @@ pub(crate) async fn keep(shared: &Shared) {
             continue;
         };
         tracing::info!("a certificate for {} is asked for: {why}", config.names.0.join(", "));
-        let ordered = tokio::time::timeout(PATIENCE, order::order(&config, &shared.keeping.challenges)).await;
+        let ordered = tokio::time::timeout(PATIENCE, order::order(&config, &shared.persistent.challenges)).await;
         let outcome = ordered.unwrap_or_else(|_| Err(format!("nothing came within {} s", PATIENCE.as_secs())));
         let reason = if outcome.is_ok() { "completed" } else { "failed" };
         shared.metrics.certificate_orders.get_or_create(&ReasonLabel { reason }).inc();

@@ -26,7 +26,7 @@ use crate::{config::Acme, tls, trust::Trust};
 
 /// The account, as it is kept.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredAccount {
     directory: String,
     credentials: AccountCredentials,
 }
@@ -113,7 +113,7 @@ fn account_file(config: &Acme) -> PathBuf {
 /// The account that is kept for this authority, or a new one.
 async fn account(config: &Acme) -> Result<Account, String> {
     let file = account_file(config);
-    let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+    let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice::<StoredAccount>(&text).ok());
     if let Some(kept) = kept.filter(|kept| kept.directory == config.directory) {
         return builder(config)?.from_credentials(kept.credentials).await.map_err(says("the account"));
     }
@@ -123,7 +123,7 @@ async fn account(config: &Acme) -> Result<Account, String> {
         NewAccount { contact: &contact, terms_of_service_agreed: config.terms_agreed, only_return_existing: false };
     let created = builder(config)?.create(&wanted, config.directory.clone(), None).await;
     let (account, credentials) = created.map_err(says("the account"))?;
-    let text = serde_json::to_vec(&Kept { directory: config.directory.clone(), credentials });
+    let text = serde_json::to_vec(&StoredAccount { directory: config.directory.clone(), credentials });
     let text = text.map_err(|error| format!("the account cannot be kept: {error}"))?;
     store::write(&file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     Ok(account)

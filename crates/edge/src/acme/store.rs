@@ -1,4 +1,4 @@
-//! Where certificates from an authority are kept: chain and key in one file, so that they change together, beside the account.
+//! Storage of certificates from an authority: chain and key in one file, so that they change together, beside the account.
 
 use std::{
     fs::{self, OpenOptions},
@@ -39,7 +39,7 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// Whether it is for all of these.
+    /// Returns whether the certificate is for all of these names.
     pub(super) fn is_for(&self, names: &[String]) -> bool {
         names.iter().all(|name| self.names.iter().any(|own| own.eq_ignore_ascii_case(name)))
     }

@@ -36,7 +36,7 @@ impl Item {
     }
 }
 
-/// What was written.
+/// Totals of a bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Written {
     pub(super) packets: u64,

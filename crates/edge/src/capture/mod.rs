@@ -1,4 +1,4 @@
-//! What single connections do, on demand, for whoever may use the admin socket: qlog, packets, and the keys that open them, in
+//! Captures of single connections, on demand, for whoever may use the admin socket: qlog, packets, and the keys that open them, in
 //! one folder.
 //!
 //! `watch` is how a connection, the sockets and TLS are listened to while a capture is under way; `bundle` writes what they say
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tiderace::Connection;
 
 use self::watch::Active;
-pub(crate) use self::watch::{KeySpy, ListenerTap, Spy};
+pub(crate) use self::watch::{CaptureKeyLog, ConnectionObserver, ListenerTap};
 use crate::{config, folder};
 
 /// Connections that [`Captures::list`] has at most.
@@ -33,14 +33,14 @@ const LISTED: usize = 1_000;
 
 /// Whose connections are captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Those of a client: of its address, or of one port.
+pub(crate) enum CaptureTarget {
+    /// Connections of a client: of its address, or of one port.
     Client(IpAddr, Option<u16>),
     /// The one that has this ID, in hexadecimal digits.
     Id(String),
 }
 
-impl Who {
+impl CaptureTarget {
     /// Reads what an operator has written.
     pub(crate) fn client(text: &str) -> Result<Self, String> {
         if let Ok(address) = text.parse::<SocketAddr>() {
@@ -83,8 +83,8 @@ impl Who {
 
 /// A request for a capture.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub(crate) who: Who,
+pub(crate) struct CaptureRequest {
+    pub(crate) who: CaptureTarget,
     pub(crate) time: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Captures {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is under way.
+    /// Returns the capture under way.
     fn active(&self) -> Option<Arc<Active>> {
         if !self.is_open.load(Ordering::Relaxed) {
             return None;
@@ -162,7 +162,7 @@ impl Captures {
     pub(crate) async fn run(
         self: &Arc<Self>,
         config: &config::Capture,
-        order: Order,
+        order: CaptureRequest,
         stop: impl Future<Output = ()>,
     ) -> Result<Value, (String, &'static str)> {
         if !config.enabled {
@@ -187,7 +187,7 @@ impl Captures {
         for connection in running {
             active.join(&connection);
         }
-        if matches!(order.who, Who::Id(_)) && active.connections() == 0 {
+        if matches!(order.who, CaptureTarget::Id(_)) && active.connections() == 0 {
             drop(end);
             active.discard();
             return Err(("no connection has this ID".to_owned(), "`tiderace edge connections` lists them"));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn clients_and_ids() {
-        let client = |text: &str| Who::client(text).unwrap();
+        let client = |text: &str| CaptureTarget::client(text).unwrap();
         for (who, remote, fits) in [
             ("192.0.2.7", "192.0.2.7:1", true),
             ("192.0.2.7", "[::ffff:192.0.2.7]:1", true),
@@ -255,9 +255,11 @@ mod tests {
             assert_eq!(client(who).is_client(remote.parse().unwrap()), fits, "{who} {remote}");
         }
         for bad in ["", "example.org", "192.0.2.0/24", "1.2.3.4:x"] {
-            assert!(Who::client(bad).is_err(), "{bad}");
+            assert!(CaptureTarget::client(bad).is_err(), "{bad}");
         }
-        assert_eq!(Who::id("00AbcD").unwrap(), Who::Id("00abcd".to_owned()));
-        assert!(Who::id("").is_err() && Who::id("xyz").is_err() && Who::id("../etc").is_err());
+        assert_eq!(CaptureTarget::id("00AbcD").unwrap(), CaptureTarget::Id("00abcd".to_owned()));
+        assert!(
+            CaptureTarget::id("").is_err() && CaptureTarget::id("xyz").is_err() && CaptureTarget::id("../etc").is_err()
+        );
     }
 }

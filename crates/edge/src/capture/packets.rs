@@ -23,7 +23,7 @@ use pcap_file::{
 
 /// Block type of a Decryption Secrets Block.
 const SECRETS_BLOCK: u32 = 0x0000_000a;
-/// Its type of secrets that are a TLS key log.
+/// Secrets type for a TLS key log.
 const TLS_KEY_LOG: u32 = 0x544c_534b;
 /// Addresses that routers have seen on the way are not known here.
 const HOPS: u8 = 64;

@@ -1,4 +1,4 @@
-//! How connections, sockets and TLS are listened to while a capture is under way.
+//! Hooks into connections, sockets and TLS while a capture is under way.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -27,7 +27,7 @@ use tiderace::{
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    Captures, Who,
+    CaptureTarget, Captures,
     bundle::{self, Item, Written},
 };
 use crate::config;
@@ -39,7 +39,7 @@ const UNCLAIMED: usize = 4_096;
 
 /// A capture that is under way.
 pub(super) struct Active {
-    who: Who,
+    who: CaptureTarget,
     folder: PathBuf,
     items: Mutex<Option<mpsc::Sender<Item>>>,
     done: Mutex<Option<oneshot::Receiver<io::Result<Written>>>>,
@@ -63,7 +63,7 @@ struct State {
     loans: Vec<Loan>,
     /// Of them, those that have not ended.
     open: usize,
-    /// Where the one connection's client is and was.
+    /// Addresses of the one connection's client, present and past.
     remotes: HashSet<SocketAddr>,
     /// By which key logs know connections that are captured.
     randoms: HashSet<[u8; 32]>,
@@ -71,7 +71,7 @@ struct State {
 }
 
 impl Active {
-    pub(super) fn begin(who: Who, folder: PathBuf, config: &config::Capture) -> io::Result<Arc<Self>> {
+    pub(super) fn begin(who: CaptureTarget, folder: PathBuf, config: &config::Capture) -> io::Result<Arc<Self>> {
         let queued = Arc::new(AtomicUsize::new(0));
         let bundle = bundle::begin(folder.clone(), queued.clone())?;
         Ok(Arc::new(Self {
@@ -107,7 +107,7 @@ impl Active {
             if self.full.load(Ordering::Relaxed) {
                 return "size";
             }
-            if matches!(self.who, Who::Id(_)) && self.state().open == 0 {
+            if matches!(self.who, CaptureTarget::Id(_)) && self.state().open == 0 {
                 return "connection";
             }
             changed.await;
@@ -173,8 +173,8 @@ impl Active {
         let Some(remote) = connection.remote_address() else { return };
         let ids = connection.ids();
         let meant = match &self.who {
-            Who::Id(wanted) => ids.iter().any(|id| id.to_string() == *wanted),
-            Who::Client(..) => self.who.is_client(remote),
+            CaptureTarget::Id(wanted) => ids.iter().any(|id| id.to_string() == *wanted),
+            CaptureTarget::Client(..) => self.who.is_client(remote),
         };
         let Some(id) = ids.first().filter(|_| meant) else { return };
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -220,7 +220,7 @@ impl Active {
     }
 }
 
-/// Where the qlog of one connection goes.
+/// Destination of one connection's qlog.
 struct Sink {
     active: Arc<Active>,
     file: Arc<str>,
@@ -289,9 +289,9 @@ impl Drop for Follower {
 }
 
 /// Watches new connections of a client that is captured.
-pub(crate) struct Spy(pub(crate) Arc<Captures>);
+pub(crate) struct ConnectionObserver(pub(crate) Arc<Captures>);
 
-impl ObserverFactory for Spy {
+impl ObserverFactory for ConnectionObserver {
     fn observe(&self, now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
         let active = self.0.active()?;
         if !active.who.is_client(start.remote) {
@@ -303,9 +303,9 @@ impl ObserverFactory for Spy {
 
 /// Takes the keys of connections that are captured.
 #[derive(Debug)]
-pub(crate) struct KeySpy(pub(crate) Arc<Captures>);
+pub(crate) struct CaptureKeyLog(pub(crate) Arc<Captures>);
 
-impl rustls::KeyLog for KeySpy {
+impl rustls::KeyLog for CaptureKeyLog {
     fn will_log(&self, _: &str) -> bool {
         self.0.is_open.load(Ordering::Relaxed)
     }
@@ -349,8 +349,8 @@ impl Tap for ListenerTap {
         let Some(active) = self.captures.active() else { return };
         let remote = tapped.remote;
         let meant = match &active.who {
-            Who::Client(..) => active.who.is_client(remote),
-            Who::Id(_) => active.state().remotes.contains(&remote),
+            CaptureTarget::Client(..) => active.who.is_client(remote),
+            CaptureTarget::Id(_) => active.state().remotes.contains(&remote),
         };
         if !meant {
             return;

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration that only shows in combination.
+//! Faults of a configuration that only show in combination.
 
 use std::{
     net::SocketAddr,
@@ -154,7 +154,7 @@ fn check_policy(number: usize, policy: &Policy, config: &Config) -> Result<(), F
         return Err(Fault::new(&at("listen"), format!("`{text}` is not among the addresses in `listen`")));
     }
     for text in &policy.network.0 {
-        text.parse::<crate::policy::Network>().map_err(|message| Fault::new(&at("network"), message))?;
+        text.parse::<crate::network::Network>().map_err(|message| Fault::new(&at("network"), message))?;
     }
     names(&policy.sni, &at("sni"))?;
     let routes: Vec<String> = config.routes.iter().map(Route::name).collect();

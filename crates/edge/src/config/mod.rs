@@ -29,7 +29,7 @@ section! {
         key: String = String::new(),
         /// Threads that serve. 0: one for each processor.
         workers: u8 = 0,
-        /// How long a stop waits for what is under way.
+        /// Time limit for a stop: what is under way has so long to end.
         drain: Span = Span::secs(30),
         /// Certificates by server name.
         #[serde(rename = "certificate-for")]
@@ -40,14 +40,14 @@ section! {
         http3: Http3 = Http3::default(),
         /// Settings of QUIC.
         transport: Transport = Transport::default(),
-        /// How QUIC sends to some of the clients; the first that fits wins.
+        /// Transport settings for some of the clients; the first policy that fits wins.
         #[serde(rename = "policy")]
         policies: Vec<Policy> = Vec::new(),
         /// Static files.
         files: Files = Files::default(),
         /// Limits.
         limits: Limits = Limits::default(),
-        /// What several gateways share so that a client may come back to any of them.
+        /// Keys and registers that several gateways share so that a client may return to any of them.
         keys: Keys = Keys::default(),
         /// The access log.
         log: Log = Log::default(),
@@ -57,10 +57,10 @@ section! {
         capture: Capture = Capture::default(),
         /// Figures for Prometheus.
         metrics: Metrics = Metrics::default(),
-        /// Where requests go: the longest `path` of the best `host` wins.
+        /// Routes of requests: the longest `path` of the best `host` wins.
         #[serde(rename = "route")]
         routes: Vec<Route> = Vec::new(),
-        /// Where streams of other protocols than HTTP go.
+        /// Routes of streams of other protocols than HTTP.
         #[serde(rename = "stream")]
         streams: Vec<Stream> = Vec::new(),
     }
@@ -73,7 +73,7 @@ section! {
         name: Many = Many::default(),
         /// The certificate chain (PEM). Read again when it changes.
         certificate: String = String::new(),
-        /// Its private key (PEM).
+        /// Private key (PEM).
         key: String = String::new(),
     }
 }
@@ -88,7 +88,7 @@ section! {
         terms_agreed: bool = false,
         /// Addresses for mail from the authority. One or a list.
         contact: Many = Many::default(),
-        /// Where the authority's directory is.
+        /// URL of the authority's directory.
         directory: String = "https://acme-v02.api.letsencrypt.org/directory".to_owned(),
         /// Certificates (PEM) one of which has to have signed the authority's own; none for those that the system trusts.
         roots: String = String::new(),
@@ -104,7 +104,7 @@ section! {
     pub struct Http3 {
         /// Serve HTTP/3, and say so in `alt-svc`.
         enabled: bool = true,
-        /// How long clients may remember that HTTP/3 is there.
+        /// Time for which clients may remember that HTTP/3 is available.
         alt_svc_max_age: Span = Span::secs(86_400),
         /// Ask clients in `alt-svc` to say why they fell back to TCP; `tiderace` does.
         fallback_reports: bool = false,
@@ -135,7 +135,7 @@ section! {
     /// `[[policy]]`: how QUIC sends to some of the clients. Everything that it asks for has to fit. Of several that fit the first in
     /// the file wins; a connection that is under one only changes to one that stands before it.
     pub struct Policy {
-        /// Its name in logs and figures.
+        /// Name in logs and metrics.
         name: String = String::new(),
         /// Connections at these of the addresses in `listen`. One or a list.
         listen: Many = Many::default(),
@@ -152,14 +152,14 @@ section! {
         rtt_above: Option<Span> = None,
         /// Paths that lose more, as soon as 200 packets were sent.
         loss_above: Option<Part> = None,
-        /// How many of the connections that fit get it; the others are compared with them (`tiderace edge compare`).
+        /// Share of the fitting connections that get it; the others are compared with them (`tiderace edge compare`).
         share: Part = Part(1.0),
         /// Congestion control, as in `[transport]`; none for that one.
         congestion: String = String::new(),
         /// Forward error correction: `off`, `receive`, `auto`, or a code such as `rlc:1/5:40`. Only with `listen` and `network`,
         /// which are known with the first packet.
         fec: String = String::new(),
-        /// How often clients are asked to acknowledge: `off`, `adaptive`, or `fixed:N` packets. Only with `listen` and `network`.
+        /// Acknowledgement rate asked of clients: `off`, `adaptive`, or `fixed:N` packets. Only with `listen` and `network`.
         ack_frequency: String = String::new(),
         /// Requests and streams may be served from early data where their route or `[[stream]]` says so; `false`: they wait for the end
         /// of the handshake.
@@ -168,7 +168,7 @@ section! {
 }
 
 impl Policy {
-    /// Whether it is known with a client's first packet who gets it.
+    /// Returns whether the client's first packet decides who gets it.
     pub(crate) fn is_known_at_once(&self) -> bool {
         let later = [&self.sni, &self.alpn, &self.route];
         later.iter().all(|names| names.0.is_empty()) && self.rtt_above.is_none() && self.loss_above.is_none()
@@ -229,7 +229,7 @@ section! {
         /// A ring of keys for session tickets, tokens and stateless resets, made and rotated by `tiderace edge keys`. Read again
         /// when it changes. None: keys of this process, which end with it.
         file: String = String::new(),
-        /// Where it is noted which early data was used, so that it is accepted once: `redis://host:port/` for a Redis that all
+        /// Register of used early data, so that it is accepted once: `redis://host:port/` for a Redis that all
         /// gateways share; empty for the memory of this process.
         strikes: String = String::new(),
         /// Take early data with the keys of `file` also without `strikes`: each gateway that has them then accepts a copy of it
@@ -310,15 +310,16 @@ section! {
         content_timeout: Span = Span::secs(300),
         /// Bytes of a response's content that have to come in each `content-timeout`.
         content_progress: Size = Size(1),
-        /// How often a request is tried again, with another back end if there is one: when none got it, or when it is
+        /// Number of further tries of a request, with another back end if there is one: when none got it, or when it is
         /// idempotent, has no content and failed before its answer began.
         retries: u8 = 1,
         /// Requests may be served from early data, which somebody else may have sent again. Safe methods only.
         early_data: bool = false,
-        /// What a request may become when client and back end agree (`upgrade`, or an extended CONNECT of HTTP/2 and HTTP/3): names of
+        /// Protocols that a request may switch to when client and back end agree (`upgrade`, or an extended CONNECT of HTTP/2 and
+        /// HTTP/3): names of
         /// upgrade tokens. With `connect-udp` and others that speak in capsules, HTTP/3's datagrams are carried as capsules. A list.
         tunnels: Many = Many(vec!["websocket".to_owned()]),
-        /// How `https://` back ends are told from others.
+        /// Authentication of `https://` back ends.
         tls: BackEndTls = BackEndTls::default(),
         /// Asks back ends how they are.
         health: Option<Health> = None,
@@ -326,7 +327,7 @@ section! {
 }
 
 impl Route {
-    /// Its name in logs, figures and policies.
+    /// Name in logs, metrics and policies.
     pub(crate) fn name(&self) -> String {
         format!("{}{}", self.host.0.first().map_or("*", String::as_str), self.path)
     }
@@ -349,9 +350,9 @@ section! {
 section! {
     /// `[route.health]`: a back end that fails the check gets no requests while others are well.
     pub struct Health {
-        /// What is asked for; an answer below 400 is good.
+        /// Path of the check's request; a status below 400 is good.
         path: String = "/".to_owned(),
-        /// How often.
+        /// Time between two checks.
         interval: Span = Span::secs(5),
         /// The answer has to come within this time.
         timeout: Span = Span::secs(2),

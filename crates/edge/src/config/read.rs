@@ -19,9 +19,9 @@ pub struct ConfigError {
     pub line: Option<usize>,
     /// The field, as in `route[2].to`; routes count from 1.
     pub field: Option<String>,
-    /// What is wrong, and what was expected.
+    /// Fault, and what was expected.
     pub message: String,
-    /// What to do.
+    /// Advice.
     pub hint: Option<String>,
 }
 
@@ -185,7 +185,7 @@ fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
     search(DeTable::parse(text).ok()?.get_ref(), span)
 }
 
-/// Where the field, or else the closest thing around it, stands in the text.
+/// Finds the field, or else the closest thing around it, in the text.
 fn position(text: &str, path: &[Step]) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let mut start = None;

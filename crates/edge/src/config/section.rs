@@ -2,9 +2,9 @@
 
 /// A section as the reference shows it.
 pub(super) trait Section {
-    /// What it is for, line by line.
+    /// Purpose, line by line.
     const ABOUT: &'static [&'static str];
-    /// Its fields: name in Rust, documentation.
+    /// Fields: name in Rust, documentation.
     const FIELDS: &'static [(&'static str, &'static [&'static str])];
 }
 

@@ -1,4 +1,4 @@
-//! What UDP has shown of a client, and what follows from it when the client comes over TCP.
+//! Evidence from UDP about a client, and the verdict when the client comes over TCP.
 
 use std::time::{Duration, Instant};
 
@@ -7,71 +7,71 @@ use tiderace::{
     transport::{Code, Visit},
 };
 
-use crate::listen::EXCESSIVE_LOAD;
+use crate::admission::EXCESSIVE_LOAD;
 
-/// What is older says nothing about why a client is on TCP.
+/// Age at which evidence no longer explains why a client is on TCP.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Why a client came over TCP, as far as this end can tell. docs/edge.md says what each is concluded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// Nothing has come over UDP.
-    Nothing,
-    /// It was answered, and no answer has reached it.
+    NoPackets,
+    /// Answered, without a sign that any answer has arrived.
     Silent,
-    /// It was turned away, or shed.
+    /// Refused, or shed.
     Refused,
-    /// It speaks no version that is spoken here.
+    /// Speaks no version that is spoken here.
     Version,
     /// TLS or the protocol failed.
     HandshakeFailed,
     /// Answers reached it, and the handshake came to no end in time.
     Unfinished,
     /// Answers reached it, and it ended the handshake by itself.
-    GaveUp,
-    /// Its connection fell silent with something under way.
-    Lost,
-    /// Its connection ended by an error.
-    Broken,
-    /// Its connection ended as it should.
-    Left,
+    Aborted,
+    /// Connection fell silent with something under way.
+    TimedOut,
+    /// Connection ended by an error.
+    ConnectionError,
+    /// Connection ended as intended.
+    Closed,
 }
 
 impl Reason {
-    /// Its name in the figures.
+    /// Name in the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Nothing => "nothing",
+            Self::NoPackets => "no-packets",
             Self::Silent => "silent",
             Self::Refused => "refused",
             Self::Version => "version",
             Self::HandshakeFailed => "handshake-failed",
             Self::Unfinished => "unfinished",
-            Self::GaveUp => "gave-up",
-            Self::Lost => "lost",
-            Self::Broken => "broken",
-            Self::Left => "left",
+            Self::Aborted => "aborted",
+            Self::TimedOut => "timed-out",
+            Self::ConnectionError => "connection-error",
+            Self::Closed => "closed",
         }
     }
 }
 
 /// The latest thing that has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Latest {
+enum LastEvent {
     Begun,
     Completed,
     /// The connection ended because nobody used it.
     Idle,
-    /// What speaks for a reason.
-    Speaks(Reason),
+    /// Event that speaks for a reason.
+    Suggests(Reason),
 }
 
-/// What UDP has shown of a client.
+/// Evidence from UDP about a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    latest: Latest,
+    latest: LastEvent,
     at: Instant,
-    /// When a handshake was last complete.
+    /// Time at which a handshake was last complete.
     completed: Option<Instant>,
     /// Handshakes that are under way.
     trying: u16,
@@ -79,52 +79,52 @@ pub(crate) struct Evidence {
     live: u16,
 }
 
-/// What can be said at a moment about a client that came over TCP.
+/// Verdict at a moment about a client that came over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum FallbackVerdict {
     /// Not yet.
     Wait,
-    /// It uses QUIC as well, or there is no telling.
+    /// Client uses QUIC as well, or the evidence does not decide.
     None,
-    /// It fell back.
+    /// Client fell back.
     Fell(Reason),
 }
 
-/// What the end of a connection says.
-fn end(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> Latest {
+/// Classifies the end of a connection.
+fn end(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> LastEvent {
     let unless_reached = |reason| if reached { reason } else { Reason::Silent };
     let speaks = match reason {
-        CloseReason::IdleTimeout if !busy => return Latest::Idle,
-        CloseReason::IdleTimeout => Reason::Lost,
+        CloseReason::IdleTimeout if !busy => return LastEvent::Idle,
+        CloseReason::IdleTimeout => Reason::TimedOut,
         CloseReason::HandshakeTimeout => unless_reached(Reason::Unfinished),
         CloseReason::ThisApplication { code: EXCESSIVE_LOAD } => Reason::Refused,
-        CloseReason::ThisApplication { .. } | CloseReason::PeerApplication { .. } => Reason::Left,
-        CloseReason::PeerClosed { error } if error.code == Code::NO_ERROR && completed => Reason::Left,
+        CloseReason::ThisApplication { .. } | CloseReason::PeerApplication { .. } => Reason::Closed,
+        CloseReason::PeerClosed { error } if error.code == Code::NO_ERROR && completed => Reason::Closed,
         // RFC 9000 §10.2.3: this is how an application ends a connection before the handshake is complete.
         CloseReason::PeerClosed { error } if [Code::NO_ERROR, Code::APPLICATION_ERROR].contains(&error.code) => {
-            unless_reached(Reason::GaveUp)
+            unless_reached(Reason::Aborted)
         }
-        _ if completed => Reason::Broken,
+        _ if completed => Reason::ConnectionError,
         _ => Reason::HandshakeFailed,
     };
-    Latest::Speaks(speaks)
+    LastEvent::Suggests(speaks)
 }
 
 impl Evidence {
     /// With what happened to the client, after what was known before.
     pub(crate) fn after(known: Option<Self>, now: Instant, visit: Visit<'_>) -> Self {
-        let mut this = known.unwrap_or(Self { latest: Latest::Begun, at: now, completed: None, trying: 0, live: 0 });
+        let mut this = known.unwrap_or(Self { latest: LastEvent::Begun, at: now, completed: None, trying: 0, live: 0 });
         this.at = now;
         this.latest = match visit {
             Visit::Begun => {
                 this.trying = this.trying.saturating_add(1);
-                Latest::Begun
+                LastEvent::Begun
             }
             Visit::Completed => {
                 this.trying = this.trying.saturating_sub(1);
                 this.live = this.live.saturating_add(1);
                 this.completed = Some(now);
-                Latest::Completed
+                LastEvent::Completed
             }
             Visit::Ended { reason, completed, reached, busy } => {
                 let count = if completed { &mut this.live } else { &mut this.trying };
@@ -132,39 +132,39 @@ impl Evidence {
                 end(reason, completed, reached, busy)
             }
             // A Retry is an answer, which the client has yet to act upon.
-            Visit::Retried => Latest::Speaks(Reason::Silent),
-            Visit::Negotiated { offered: true } => Latest::Speaks(Reason::Version),
+            Visit::Retried => LastEvent::Suggests(Reason::Silent),
+            Visit::Negotiated { offered: true } => LastEvent::Suggests(Reason::Version),
             // That a limit was met says so, and so will what is added to the visits some day.
-            _ => Latest::Speaks(Reason::Refused),
+            _ => LastEvent::Suggests(Reason::Refused),
         };
         this
     }
 
-    /// Whether it says something about a client that came over TCP at `came`: the client has a connection or a handshake under way,
+    /// Returns whether the evidence is about a client that came over TCP at `came`: the client has a connection or a handshake under way,
     /// or something has happened to it a short time before, or since.
     pub(crate) fn is_about(&self, came: Instant) -> bool {
         self.trying > 0 || self.live > 0 || self.at + RECENT >= came
     }
 
     /// About a client that came over TCP at `came`. Until `until`, connections that are there may still turn out to be dead.
-    pub(crate) fn judge(&self, came: Instant, now: Instant, until: Instant) -> Judgement {
+    pub(crate) fn judge(&self, came: Instant, now: Instant, until: Instant) -> FallbackVerdict {
         let later = self.at >= came;
         match self.latest {
             // It has come over QUIC since, however that ended.
-            _ if self.completed.is_some_and(|at| at >= came) => Judgement::None,
+            _ if self.completed.is_some_and(|at| at >= came) => FallbackVerdict::None,
             _ if self.trying > 0 || self.live > 0 => {
                 if now < until {
-                    Judgement::Wait
+                    FallbackVerdict::Wait
                 } else {
-                    Judgement::None
+                    FallbackVerdict::None
                 }
             }
             // It was there a moment ago, or the memory has lost the rest.
-            Latest::Begun | Latest::Completed => Judgement::None,
+            LastEvent::Begun | LastEvent::Completed => FallbackVerdict::None,
             // Nobody used the connection, so nothing says that the path had failed.
-            Latest::Idle if later => Judgement::None,
-            Latest::Idle => Judgement::Fell(Reason::Nothing),
-            Latest::Speaks(reason) => Judgement::Fell(reason),
+            LastEvent::Idle if later => FallbackVerdict::None,
+            LastEvent::Idle => FallbackVerdict::Fell(Reason::NoPackets),
+            LastEvent::Suggests(reason) => FallbackVerdict::Fell(reason),
         }
     }
 }
@@ -180,8 +180,8 @@ mod tests {
         Visit::Ended { reason, completed, reached, busy }
     }
 
-    /// What is said of a client after these visits, one each second; it came over TCP before the last of them.
-    fn judged(visits: &[Visit<'_>]) -> Judgement {
+    /// Verdict on a client after these connection attempts, one each second; it came over TCP before the last of them.
+    fn judged(visits: &[Visit<'_>]) -> FallbackVerdict {
         let begun = Instant::now();
         let at = |second: usize| begun + Duration::from_secs(second as u64);
         let evidence = visits
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_each_end_of_a_visit_says() {
-        use Judgement::{Fell, None, Wait};
+        use FallbackVerdict::{Fell, None, Wait};
         use Visit::{Begun, Completed, Negotiated, Refused, Retried};
         let closed = |code| CloseReason::PeerClosed { error: TransportError::new(code, "") };
         let too_slow = CloseReason::HandshakeTimeout;
@@ -202,12 +202,12 @@ mod tests {
         let (alert, gave_up) = (closed(Code::crypto(48)), closed(Code::APPLICATION_ERROR));
         let failed = CloseReason::HandshakeFailed(TransportError::new(Code::crypto(120), ""));
         let busy = CloseReason::ThisApplication { code: EXCESSIVE_LOAD };
-        let cases: &[(&[Visit<'_>], Judgement)] = &[
+        let cases: &[(&[Visit<'_>], FallbackVerdict)] = &[
             (&[Begun], Wait),
             (&[Begun, Completed], None),
             (&[Begun, ended(&too_slow, false, false, false)], Fell(Reason::Silent)),
             (&[Begun, ended(&too_slow, false, true, true)], Fell(Reason::Unfinished)),
-            (&[Begun, ended(&gave_up, false, true, false)], Fell(Reason::GaveUp)),
+            (&[Begun, ended(&gave_up, false, true, false)], Fell(Reason::Aborted)),
             (&[Begun, ended(&gave_up, false, false, false)], Fell(Reason::Silent)),
             (&[Begun, ended(&alert, false, true, false)], Fell(Reason::HandshakeFailed)),
             (&[Begun, ended(&failed, false, false, false)], Fell(Reason::HandshakeFailed)),
@@ -218,11 +218,11 @@ mod tests {
             (&[Negotiated { offered: true }], Fell(Reason::Version)),
             (&[Negotiated { offered: true }, Begun, Completed], None),
             (&[Begun, Completed, ended(&busy, true, true, false)], Fell(Reason::Refused)),
-            (&[Begun, Completed, ended(&bye, true, true, false)], Fell(Reason::Left)),
-            (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, true)], Fell(Reason::Lost)),
+            (&[Begun, Completed, ended(&bye, true, true, false)], Fell(Reason::Closed)),
+            (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, true)], Fell(Reason::TimedOut)),
             (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, false)], None),
-            (&[Begun, Completed, ended(&alert, true, true, false)], Fell(Reason::Broken)),
-            (&[Begun, Completed, ended(&CloseReason::Reset, true, true, false)], Fell(Reason::Broken)),
+            (&[Begun, Completed, ended(&alert, true, true, false)], Fell(Reason::ConnectionError)),
+            (&[Begun, Completed, ended(&CloseReason::Reset, true, true, false)], Fell(Reason::ConnectionError)),
             // Of two connections one goes on.
             (&[Begun, Completed, Begun, Completed, ended(&bye, true, true, false)], Wait),
             (&[Begun, Begun, ended(&too_slow, false, false, false)], Wait),
@@ -238,10 +238,10 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         let known = Evidence::after(None, now, Visit::Begun);
         let known = Evidence::after(Some(known), now, Visit::Completed);
-        assert_eq!(known.judge(at(10), at(20), at(40)), Judgement::Wait);
-        assert_eq!(known.judge(at(10), at(40), at(40)), Judgement::None);
+        assert_eq!(known.judge(at(10), at(20), at(40)), FallbackVerdict::Wait);
+        assert_eq!(known.judge(at(10), at(40), at(40)), FallbackVerdict::None);
         let idle = Evidence::after(Some(known), at(30), ended(&CloseReason::IdleTimeout, true, true, false));
-        assert_eq!(idle.judge(at(40), at(50), at(80)), Judgement::Fell(Reason::Nothing), "no new attempt came");
+        assert_eq!(idle.judge(at(40), at(50), at(80)), FallbackVerdict::Fell(Reason::NoPackets), "no new attempt came");
         assert!(idle.is_about(at(90)) && !idle.is_about(at(91)) && known.is_about(at(1_000)));
     }
 }

@@ -20,10 +20,10 @@ use std::{
 use tiderace::transport::{Visit, VisitLog};
 
 use self::{
-    evidence::{Evidence, Judgement, Reason},
+    evidence::{Evidence, FallbackVerdict, Reason},
     memory::Generations,
 };
-use crate::{admission::key, config::Config, metrics::FallbackFigures};
+use crate::{admission::key, config::Config, metrics::FallbackMetrics};
 
 /// A client that was told so long ago had time to come.
 pub(crate) const TIME_TO_COME: Duration = Duration::from_secs(60);
@@ -36,16 +36,16 @@ const GENERATION: usize = 32 * 1024;
 /// Clients that are followed at a time; beyond that, more are not counted.
 const FOLLOWED: usize = 4_096;
 
-/// What is known of a client.
+/// Known state of a client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// When it was first told of HTTP/3.
-    told: Option<Instant>,
-    /// It has had a QUIC connection.
+    /// Time at which HTTP/3 was first advertised to it.
+    advertised: Option<Instant>,
+    /// Had a QUIC connection.
     spoke: bool,
-    /// When it was last counted.
+    /// Time at which it was last counted.
     counted: Option<Instant>,
-    /// It is followed.
+    /// Followed by a task.
     followed: bool,
 }
 
@@ -53,10 +53,10 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     client: u128,
-    /// How it knows of QUIC, in the figures.
+    /// Source of the client's knowledge of QUIC, as a label.
     how: &'static str,
     came: Instant,
-    /// What is not decided by then is no fall-back.
+    /// Deadline: without a verdict by then there is no fall-back.
     until: Instant,
 }
 
@@ -69,7 +69,7 @@ struct State {
     next: u64,
 }
 
-/// What UDP and TCP have shown of clients. Outlives reloads.
+/// Evidence about clients from UDP and TCP. Outlives reloads.
 #[derive(Debug)]
 pub(crate) struct Fallbacks(Mutex<State>);
 
@@ -86,7 +86,7 @@ impl VisitLog for Fallbacks {
     }
 }
 
-/// How long a connection may go on that is dead already: its handshake, or its silence, has come to an end by then.
+/// Longest time that a dead connection may go on: its handshake, or its idle timeout, has come to an end by then.
 pub(crate) fn longest(config: &Config) -> Duration {
     config.limits.handshake_timeout.0.max(config.transport.idle_timeout.0) + PATIENCE
 }
@@ -114,27 +114,27 @@ impl Fallbacks {
         let before = state.known.get(client);
         let mut known = before.unwrap_or_default();
         let tried = state.seen.get(client).is_some_and(|evidence| evidence.is_about(now));
-        let how = match known.told {
-            _ if known.spoke => Some("spoke"),
-            Some(at) if now.duration_since(at) >= TIME_TO_COME => Some("told"),
-            _ if tried => Some("tried"),
+        let how = match known.advertised {
+            _ if known.spoke => Some("used"),
+            Some(at) if now.duration_since(at) >= TIME_TO_COME => Some("advertised"),
+            _ if tried => Some("attempted"),
             _ => None,
         };
         if tells {
-            known.told.get_or_insert(now);
+            known.advertised.get_or_insert(now);
         }
         let quiet = known.counted.is_some_and(|at| now.duration_since(at) < QUIET);
         if let Some(how) = how.filter(|_| !quiet && !known.followed && state.followed.len() < FOLLOWED) {
             known.followed = true;
             state.follow(now + PATIENCE, Followed { client, how, came: now, until: now + longest });
         }
-        if before.is_some() || known.told.is_some() || known.followed {
+        if before.is_some() || known.advertised.is_some() || known.followed {
             state.known.put(client, known);
         }
     }
 
     /// Counts those who were followed long enough.
-    pub(crate) fn count(&self, now: Instant, figures: &FallbackFigures) {
+    pub(crate) fn count(&self, now: Instant, figures: &FallbackMetrics) {
         // Counting takes other locks.
         let fell = self.state().judge(now);
         for (reason, how) in fell {
@@ -149,7 +149,7 @@ impl State {
         self.followed.insert((look, self.next), who);
     }
 
-    /// Those about whom there is something to say.
+    /// Clients with a verdict.
     fn judge(&mut self, now: Instant) -> Vec<(Reason, &'static str)> {
         let mut fell = Vec::new();
         while let Some(entry) = self.followed.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -158,16 +158,16 @@ impl State {
             let judgement = match evidence {
                 Some(evidence) => evidence.judge(who.came, now, who.until),
                 // Whose attempt is all that is known of it, and forgotten: nothing can be said.
-                None if who.how == "tried" => Judgement::None,
-                None => Judgement::Fell(Reason::Nothing),
+                None if who.how == "attempted" => FallbackVerdict::None,
+                None => FallbackVerdict::Fell(Reason::NoPackets),
             };
-            if judgement == Judgement::Wait {
+            if judgement == FallbackVerdict::Wait {
                 self.follow(now + PATIENCE, who);
                 continue;
             }
             let mut known = self.known.get(who.client).unwrap_or_default();
             known.followed = false;
-            if let Judgement::Fell(reason) = judgement {
+            if let FallbackVerdict::Fell(reason) = judgement {
                 known.counted = Some(now);
                 fell.push((reason, who.how));
             }
@@ -228,11 +228,11 @@ mod tests {
         world.tcp(60, 1);
         world.tcp(61, 1);
         assert_eq!(world.judged(64), [], "it may be about to");
-        assert_eq!(world.judged(65), [("nothing", "told")]);
+        assert_eq!(world.judged(65), [("no-packets", "advertised")]);
         world.tcp(664, 1);
         assert_eq!(world.judged(700), []);
         world.tcp(665, 1);
-        assert_eq!(world.judged(700), [("nothing", "told")]);
+        assert_eq!(world.judged(700), [("no-packets", "advertised")]);
     }
 
     #[test]
@@ -260,13 +260,13 @@ mod tests {
         let bye = CloseReason::ThisApplication { code: 0 };
         world.udp(10, 1, Visit::Ended { reason: &bye, completed: true, reached: true, busy: false });
         world.tcp(100, 1);
-        assert_eq!(world.judged(110), [("nothing", "spoke")]);
+        assert_eq!(world.judged(110), [("no-packets", "used")]);
         // It is counted again once it has spoken it again.
         world.speaks(200, 1);
         world.tcp(210, 1);
         let cut = CloseReason::IdleTimeout;
         world.udp(235, 1, Visit::Ended { reason: &cut, completed: true, reached: true, busy: true });
-        assert_eq!(world.judged(240), [("lost", "spoke")]);
+        assert_eq!(world.judged(240), [("timed-out", "used")]);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         world.tcp(1, 1);
         assert_eq!(world.judged(9), []);
         world.udp(10, 1, Visit::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: true });
-        assert_eq!(world.judged(14), [("silent", "tried")]);
+        assert_eq!(world.judged(14), [("silent", "attempted")]);
         world.udp(20, 2, Visit::Refused);
         world.tcp(90, 2);
         assert_eq!(world.judged(100), [], "that is too long ago");
@@ -297,7 +297,7 @@ mod tests {
             assert!(state.seen.len() <= 2 * GENERATION && state.known.len() == 1);
         }
         world.tcp(100, 1);
-        assert_eq!(world.judged(110), [("nothing", "spoke")]);
+        assert_eq!(world.judged(110), [("no-packets", "used")]);
         for number in 0..200_000_u32 {
             let client = IpAddr::V4((0x0a00_0000 + number).into());
             world.fallbacks.over_udp(client, world.at(200), Visit::Refused);

@@ -15,37 +15,37 @@ use std::{
 /// A walk that a rename somewhere disturbed is tried again this often.
 const TRIES: u32 = 8;
 
-/// What a file is opened for.
+/// Purpose of opening a file.
 #[derive(Clone, Copy)]
-pub(super) enum For {
+pub(super) enum Purpose {
     /// To look at its metadata: nothing happens to pipes and devices.
-    Looking,
+    Metadata,
     /// To read it. A pipe that nobody writes to is opened at once.
-    Reading,
+    Content,
 }
 
-impl For {
+impl Purpose {
     fn flags(self) -> i32 {
         match self {
-            Self::Looking => libc::O_PATH | libc::O_CLOEXEC,
-            Self::Reading => libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC,
+            Self::Metadata => libc::O_PATH | libc::O_CLOEXEC,
+            Self::Content => libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC,
         }
     }
 }
 
 /// Opens `relative`, which has names only, below `root`. Links may lead out of `root` if `may_leave` says so.
-pub(super) fn open(root: &Path, relative: &Path, what: For, may_leave: bool) -> Result<File> {
+pub(super) fn open(root: &Path, relative: &Path, purpose: Purpose, may_leave: bool) -> Result<File> {
     if may_leave {
-        return OpenOptions::new().read(true).custom_flags(what.flags()).open(root.join(relative));
+        return OpenOptions::new().read(true).custom_flags(purpose.flags()).open(root.join(relative));
     }
     // Not kept open: a site is often replaced by renaming its directory, or a link to it.
     let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(root)?;
     for _ in 0..TRIES {
-        match open_in_kernel(&root, relative, what) {
+        match open_in_kernel(&root, relative, purpose) {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             // Older than Linux 5.6, or filtered.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                return open_by_steps(root, relative, what);
+                return open_by_steps(root, relative, purpose);
             }
             done => return done,
         }
@@ -67,12 +67,12 @@ fn owned(descriptor: libc::c_long) -> Result<File> {
     }
 }
 
-fn open_in_kernel(root: &File, relative: &Path, what: For) -> Result<File> {
+fn open_in_kernel(root: &File, relative: &Path, purpose: Purpose) -> Result<File> {
     let path = text(relative)?;
     // SAFETY: three numbers, for which zeros mean nothing.
     #[expect(unsafe_code, reason = "the structure cannot be made otherwise")]
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = u64::from(what.flags().cast_unsigned());
+    how.flags = u64::from(purpose.flags().cast_unsigned());
     how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS;
     // SAFETY: `path` ends with a zero, `how` is as large as is said, and both outlive the call.
     #[expect(unsafe_code, reason = "the call has no safe form")]
@@ -88,16 +88,16 @@ fn open_in_kernel(root: &File, relative: &Path, what: For) -> Result<File> {
     owned(opened)
 }
 
-fn open_by_steps(root: File, relative: &Path, what: For) -> Result<File> {
+fn open_by_steps(root: File, relative: &Path, purpose: Purpose) -> Result<File> {
     let mut at = root;
     let mut names = relative.components().peekable();
     if names.peek().is_none() {
-        return open_step(&at, Path::new("."), what.flags());
+        return open_step(&at, Path::new("."), purpose.flags());
     }
     while let Some(name) = names.next() {
         let Component::Normal(name) = name else { return Err(ErrorKind::InvalidInput.into()) };
         let last = names.peek().is_none();
-        let flags = if last { what.flags() } else { libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC };
+        let flags = if last { purpose.flags() } else { libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC };
         at = open_step(&at, Path::new(name), flags | libc::O_NOFOLLOW)?;
     }
     Ok(at)
@@ -149,10 +149,10 @@ mod tests {
         let secret = at("outside/secret");
         let magic = Path::new("magic").join(secret.strip_prefix("/").unwrap());
         for root in ["site", "current"] {
-            let read = |path: &Path| content(open(&at(root), path, For::Reading, false));
+            let read = |path: &Path| content(open(&at(root), path, Purpose::Content, false));
             let steps = |path: &Path| {
                 let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(at(root));
-                content(open_by_steps(root.unwrap(), path, For::Reading))
+                content(open_by_steps(root.unwrap(), path, Purpose::Content))
             };
             for (path, kernel, by_steps) in [
                 ("a", Some("a"), Some("a")),
@@ -169,9 +169,9 @@ mod tests {
                 assert_eq!(steps(Path::new(path)).as_deref(), by_steps, "{root}/{path} by steps");
             }
             assert_eq!((read(&magic), steps(&magic)), (None, None));
-            let leaves = |path: &str| content(open(&at(root), Path::new(path), For::Reading, true));
+            let leaves = |path: &str| content(open(&at(root), Path::new(path), Purpose::Content, true));
             assert_eq!(leaves("out-dir/secret").as_deref(), Some("secret"));
-            assert!(open(&at(root), Path::new(""), For::Looking, false).unwrap().metadata().unwrap().is_dir());
+            assert!(open(&at(root), Path::new(""), Purpose::Metadata, false).unwrap().metadata().unwrap().is_dir());
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         });
         let mut seen = 0;
         for _ in 0..20_000 {
-            let found = content(open(&at("site"), Path::new("name/f"), For::Reading, false));
+            let found = content(open(&at("site"), Path::new("name/f"), Purpose::Content, false));
             assert!(found.as_deref().is_none_or(|found| found == "mine"), "{found:?}");
             seen += u32::from(found.is_some());
         }

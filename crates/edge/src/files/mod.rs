@@ -21,7 +21,7 @@ use http_body_util::BodyExt;
 
 pub(crate) use self::store::Store;
 use self::{
-    beneath::For,
+    beneath::Purpose,
     path::{kind, relative},
     reading::{Part, Source},
     store::Version,
@@ -48,15 +48,15 @@ impl Files {
     }
 
     fn look(&self, relative: &Path) -> io::Result<Metadata> {
-        beneath::open(&self.root, relative, For::Looking, self.may_leave)?.metadata()
+        beneath::open(&self.root, relative, Purpose::Metadata, self.may_leave)?.metadata()
     }
 
-    /// What is served of a file that looks like `metadata`. It is opened, unless all of it is in memory.
+    /// Builds the response for a file that looks like `metadata`. The file is opened, unless all of it is in memory.
     fn found(&self, relative: &Path, metadata: &Metadata) -> io::Result<Found> {
         let source = match Source::kept(Version::of(metadata), &self.store) {
             Some(source) => source,
             None if metadata.is_file() => {
-                Source::open(beneath::open(&self.root, relative, For::Reading, self.may_leave)?, &self.store)?
+                Source::open(beneath::open(&self.root, relative, Purpose::Content, self.may_leave)?, &self.store)?
             }
             None => return Err(io::ErrorKind::NotFound.into()),
         };
@@ -124,7 +124,7 @@ struct Found {
 }
 
 impl Found {
-    /// What is the same as long as the file is the same.
+    /// Entity tag, equal as long as the file is the same.
     fn tag(&self) -> String {
         let version = self.source.version();
         let time = version.modified().duration_since(UNIX_EPOCH).unwrap_or_default();

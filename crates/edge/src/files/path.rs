@@ -1,4 +1,4 @@
-//! Which file a request means, and what it is.
+//! File of a request's path, and its media type.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ fn decode(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What a file is, by the end of its name.
+/// Media type, by the end of the file's name.
 pub(super) fn kind(path: &Path) -> &'static str {
     match path.extension().and_then(|extension| extension.to_str()).unwrap_or_default() {
         "html" | "htm" => "text/html; charset=utf-8",

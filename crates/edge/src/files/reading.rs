@@ -17,14 +17,14 @@ use tokio::task::JoinHandle;
 use super::store::{CHUNK, Store, Version};
 use crate::body::BodyError;
 
-/// Where the content of a file comes from.
+/// Source of a file's content.
 pub(super) struct Source {
     store: Arc<Store>,
     version: Version,
-    from: From,
+    from: Origin,
 }
 
-enum From {
+enum Origin {
     /// All of it is here.
     Memory(Bytes),
     File(Arc<File>),
@@ -34,7 +34,7 @@ impl Source {
     /// A file that one chunk holds, and that is in memory.
     pub(super) fn kept(version: Version, store: &Arc<Store>) -> Option<Self> {
         let data = if version.length() <= CHUNK { store.find(version, 0)? } else { return None };
-        Some(Self { store: store.clone(), version, from: From::Memory(data) })
+        Some(Self { store: store.clone(), version, from: Origin::Memory(data) })
     }
 
     /// A file that was opened. It may be another one than was seen under its name before.
@@ -43,7 +43,7 @@ impl Source {
         if !metadata.is_file() {
             return Err(ErrorKind::NotFound.into());
         }
-        Ok(Self { store: store.clone(), version: Version::of(&metadata), from: From::File(Arc::new(file)) })
+        Ok(Self { store: store.clone(), version: Version::of(&metadata), from: Origin::File(Arc::new(file)) })
     }
 
     pub(super) fn version(&self) -> Version {
@@ -56,8 +56,8 @@ impl Source {
         let end = first + length;
         let file = match from {
             // A chunk fits into memory.
-            From::Memory(data) => return Ok(Part::Whole(data.slice(first as usize..end as usize))),
-            From::File(file) => file,
+            Origin::Memory(data) => return Ok(Part::Whole(data.slice(first as usize..end as usize))),
+            Origin::File(file) => file,
         };
         let mut reading = Reading { store, version, file, at: first, end, waits: None };
         if length == 0 {
@@ -76,7 +76,7 @@ impl Source {
 
 /// Content that was asked for.
 pub(super) enum Part {
-    /// It is here.
+    /// Content in memory.
     Whole(Bytes),
     Reading(Reading),
 }
@@ -103,7 +103,7 @@ impl Reading {
         }
     }
 
-    /// What was asked for of the chunk that is next.
+    /// Cuts the wanted part out of the next chunk.
     fn cut(&mut self, chunk: Bytes) -> Bytes {
         let begin = self.at / CHUNK * CHUNK;
         let end = self.end.min(begin + CHUNK);

@@ -22,7 +22,7 @@ use quick_cache::{
 
 /// Bytes that are read and kept at a time.
 pub(super) const CHUNK: u64 = 64 * 1024;
-/// What was changed so recently may change again without showing it. The coarsest clock that is common ticks every 2 s.
+/// Age below which a change may be followed by another that does not show. The coarsest clock that is common ticks every 2 s.
 const SETTLED: Duration = Duration::from_secs(3);
 /// Bytes that a chunk takes beside its content.
 const OVERHEAD: u64 = 256;
@@ -57,12 +57,12 @@ impl Version {
         self.length
     }
 
-    /// When the content was written.
+    /// Modification time of the content.
     pub(super) fn modified(&self) -> SystemTime {
         time(self.modified).unwrap_or(UNIX_EPOCH)
     }
 
-    /// Whether any change from `now` on will show.
+    /// Returns whether any change from `now` on will show.
     fn is_settled(&self, now: SystemTime) -> bool {
         let long_ago = |at| time(at).and_then(|at| now.duration_since(at).ok()).is_some_and(|age| age >= SETTLED);
         long_ago(self.modified) && long_ago(self.changed)
@@ -82,7 +82,7 @@ impl Weighter<(Version, u64), Bytes> for Weight {
     }
 }
 
-/// Where bytes came from.
+/// Bytes by source.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     /// From here.

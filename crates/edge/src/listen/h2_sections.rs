@@ -82,7 +82,7 @@ impl Scan {
     }
 }
 
-/// What has passed.
+/// Count of what has passed.
 #[derive(Debug)]
 struct State {
     /// The newest stream of the client, and that whose section has not come as a whole.
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Whether the stream was among those of which nothing was known.
+    /// Removes the stream from those without a response; `false` when it was not among them.
     fn take(&mut self, stream: u32) -> bool {
         let found = self.pending.iter().position(|pending| *pending == stream);
         found.is_some_and(|at| self.pending.remove(at).is_some())
@@ -160,7 +160,7 @@ impl Sections {
         state.pending.pop_front();
     }
 
-    /// How those ended that no service has got, once the connection is over.
+    /// Endings of streams that no service has got, once the connection is over.
     pub(super) fn unserved(&self) -> impl Iterator<Item = Ending> + use<> {
         let state = self.lock();
         let unserved = state.came.saturating_sub(state.served);
@@ -168,7 +168,7 @@ impl Sections {
         (0..unserved).map(move |number| match number {
             number if number < malformed => Ending::Malformed,
             number if number < too_large => Ending::FieldsTooLarge,
-            _ => Ending::GaveUp,
+            _ => Ending::Cancelled,
         })
     }
 }
@@ -289,7 +289,7 @@ mod tests {
         write(RST_STREAM, 1, PROTOCOL_ERROR);
         assert_eq!(
             sections.unserved().collect::<Vec<_>>(),
-            [Ending::Malformed, Ending::FieldsTooLarge, Ending::GaveUp]
+            [Ending::Malformed, Ending::FieldsTooLarge, Ending::Cancelled]
         );
         // What is behind a GOAWAY has not begun.
         write(GOAWAY, 0, 1);

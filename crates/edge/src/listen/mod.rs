@@ -7,10 +7,7 @@ mod quic;
 mod stall;
 mod tcp;
 
-pub(crate) use self::{
-    quic::{EXCESSIVE_LOAD, handshake_kind, profile},
-    tcp::Tcp,
-};
+pub(crate) use self::tcp::Tcp;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -33,16 +30,16 @@ pub(crate) struct Listener {
     closed: watch::Sender<bool>,
 }
 
-/// What a connection has to know about where it came in.
+/// Listener of a connection: address, shared state, drain signal.
 #[derive(Clone)]
-pub(crate) struct Entrance {
+pub(crate) struct ListenerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) local: SocketAddr,
     /// True when connections shall end.
     pub(crate) draining: watch::Receiver<bool>,
 }
 
-impl Entrance {
+impl ListenerContext {
     /// Waits until connections shall end.
     pub(crate) fn drain(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut draining = self.draining.clone();
@@ -52,7 +49,7 @@ impl Entrance {
         }
     }
 
-    /// What clients over TCP are told about HTTP/3.
+    /// Value of the `alt-svc` field for clients over TCP.
     pub(crate) fn alt_svc(&self, config: &Config) -> Option<HeaderValue> {
         let http3 = config.http3.enabled && !config.http3.shed;
         let age = config.http3.alt_svc_max_age.0.as_secs();
@@ -63,7 +60,7 @@ impl Entrance {
     }
 }
 
-/// How fast clients have to send the content of requests.
+/// Least rate for the content of requests.
 fn pace(limits: &Limits) -> Pace {
     Pace { interval: limits.content_timeout.0, progress: limits.content_progress.0 }
 }
@@ -93,12 +90,12 @@ impl Listener {
         let endpoint = Arc::new(quic::open(local, first, shared, workers)?);
         let (draining, drain) = watch::channel(false);
         let (closed, close) = watch::channel(false);
-        let entrance = Entrance { shared: shared.clone(), local, draining: drain };
+        let context = ListenerContext { shared: shared.clone(), local, draining: drain };
         for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
             let _inside = worker.enter();
             let socket = tokio::net::TcpListener::from_std(socket)?;
-            worker.spawn(tcp::accept(socket, entrance.clone(), close.clone()));
-            worker.spawn(quic::accept(endpoint.clone(), number, entrance.clone(), close.clone()));
+            worker.spawn(tcp::accept(socket, context.clone(), close.clone()));
+            worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), close.clone()));
         }
         Ok(Self { local, endpoint, draining, closed })
     }

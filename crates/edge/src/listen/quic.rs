@@ -10,63 +10,35 @@ use std::{
 
 use http::{Request, StatusCode};
 use tiderace::{
-    Connection, ConnectionBudget, Endpoint, Handshakes, Profile, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
-    transport::{EndpointConfig, streams::StreamsConfig},
+    Connection, ConnectionBudget, Endpoint, Handshakes, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
+    transport::EndpointConfig,
 };
 use tokio::sync::watch;
 
-use super::{Entrance, pace};
+use super::{ListenerContext, pace};
 use crate::{
-    admission::Refusal,
+    admission::{EXCESSIVE_LOAD, Refusal},
     body::{incoming, untimed},
-    capture::{ListenerTap, Spy},
-    config::Config,
+    capture::{ConnectionObserver, ListenerTap},
     gateway::{self, Peer},
     generation::{Generation, Shared},
-    metrics::{DirectionLabels, HandshakeLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel},
+    metrics::{
+        DirectionLabels, HandshakeLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel,
+        handshake_kind,
+    },
     observe::{Cause, Ending, Entry},
-    policy::Course,
+    policy::PolicyProgress,
+    profile::profile,
     stream,
     worker::Workers,
 };
 
 /// RFC 9369 §3.1.
 const VERSION_2: u32 = 0x6b33_43cf;
-/// RFC 9114 §8.1: H3_EXCESSIVE_LOAD.
-pub(crate) const EXCESSIVE_LOAD: u64 = 0x107;
-/// How often policies that ask what a path has shown look at it.
+/// Interval between evaluations of policies that depend on the path.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Bytes that a connection holds for a client that does not take them, or takes them slowly; where more is in flight it is twice that.
-/// What is sent at full speed costs the same with an eighth of the transport's 4 MiB.
-const SEND_BUFFER: u64 = 512 * 1024;
-
-/// Bytes of datagrams that wait in each direction: they are carried at once, and what is behind them on the way is late anyway.
-const DATAGRAM_QUEUE: u64 = 256 * 1024;
-
-/// How QUIC sends where no policy says otherwise.
-pub(crate) fn profile(config: &Config) -> Profile {
-    Profile {
-        name: "edge".to_owned(),
-        congestion: config.transport.congestion.parse().expect("the configuration was checked"),
-        idle_timeout: config.transport.idle_timeout.0,
-        handshake_timeout: config.limits.handshake_timeout.0,
-        datagram_queue: DATAGRAM_QUEUE,
-        // RFC 9114 §6.1 SHOULD-1, SHOULD-2, RFC 9114 §6.2 MUST-1, SHOULD-1, RFC 9114 §6.2.1 SHOULD-1: the defaults have room for more
-        // RFC 9114 §5.1 SHOULD NOT-1: nothing keeps a connection open that its client does not use
-        streams: StreamsConfig {
-            max_streams_bidi: config.limits.requests_per_connection.into(),
-            send_buffer: SEND_BUFFER,
-            // The transport permits twice the window of a connection.
-            receive_window_max: (config.limits.connection_memory.0 / 2)
-                .max(StreamsConfig::default().receive_window_connection),
-            ..StreamsConfig::default()
-        },
-        ..Profile::default()
-    }
-}
-
-/// How a generation wants connections to be accepted.
+/// Builds the QUIC server configuration of a generation.
 pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> ServerConfig {
     let config = &generation.config;
     let server = ServerConfig {
@@ -76,7 +48,7 @@ pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> Serve
         },
         upgrade_to: config.transport.upgrade_to_version_2.then_some(VERSION_2),
         max_connections: config.limits.connections,
-        observe: config.capture.enabled.then(|| Arc::new(Spy(generation.captures.clone())) as _),
+        observe: config.capture.enabled.then(|| Arc::new(ConnectionObserver(generation.captures.clone())) as _),
         profiles: (!config.policies.is_empty()).then(|| Arc::new(generation.policies.at(local)) as _),
         ..ServerConfig::new(Arc::new(generation.tls.quic.clone()), Arc::new(profile(config)))
     };
@@ -98,14 +70,14 @@ pub(super) fn open(
     let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
     let options = tiderace::EndpointOptions {
         server: Some(server_config(first, local)),
-        ring: Some(shared.keeping.ring.clone()),
+        ring: Some(shared.persistent.ring.clone()),
         shards: Shards::new(count),
         runtimes: workers.handles().to_vec(),
         handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
         config: None::<EndpointConfig>,
         memory: Some(shared.memory.process().clone()),
-        tap: Some(Arc::new(ListenerTap { captures: shared.keeping.captures.clone(), local })),
-        visits: Some(shared.fallbacks.clone()),
+        tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
+        attempts: Some(shared.fallbacks.clone()),
     };
     Endpoint::open(local, options)
 }
@@ -120,7 +92,7 @@ fn tls_threads(workers: usize) -> NonZeroUsize {
 pub(super) async fn accept(
     endpoint: Arc<Endpoint>,
     worker: usize,
-    entrance: Entrance,
+    context: ListenerContext,
     mut close: watch::Receiver<bool>,
 ) {
     loop {
@@ -134,13 +106,13 @@ pub(super) async fn accept(
             },
         };
         let Some(connection) = connection else { return };
-        tokio::spawn(serve(connection, entrance.clone()));
+        tokio::spawn(serve(connection, context.clone()));
     }
 }
 
-async fn serve(connection: Connection, entrance: Entrance) {
+async fn serve(connection: Connection, context: ListenerContext) {
     let Some(remote) = connection.remote_address() else { return };
-    let shared = entrance.shared.clone();
+    let shared = context.shared.clone();
     let generation = shared.current();
     let limits = &generation.config.limits;
     // Connections that are accepted with their early data may have come from anywhere.
@@ -153,7 +125,7 @@ async fn serve(connection: Connection, entrance: Entrance) {
     if is_validated && let Err(refusal) = place.count_for(remote.ip(), limits.connections_per_address) {
         return refuse(&connection, refusal, &shared);
     }
-    let _listed = shared.keeping.captures.enlist(&connection);
+    let _listed = shared.persistent.captures.enlist(&connection);
     let alpn = connection.alpn().unwrap_or_default();
     let is_h3 = alpn == h3_quic::ALPN;
     let label = ProtocolLabel { protocol: if is_h3 { "h3" } else { "stream" } };
@@ -165,28 +137,28 @@ async fn serve(connection: Connection, entrance: Entrance) {
         _ => "other",
     };
     shared.metrics.quic_versions.get_or_create(&VersionLabel { version }).inc();
-    let course = Course::begin(generation.policies.at(entrance.local), &connection, remote);
+    let progress = PolicyProgress::begin(generation.policies.at(context.local), &connection, remote);
     let serving = async {
         if is_h3 {
-            serve_h3(&connection, remote, &entrance, &generation, course.clone()).await;
+            serve_h3(&connection, remote, &context, &generation, progress.clone()).await;
             return;
         }
         let name = connection.server_name();
         let target = generation.streams.iter().find(|target| target.fits(&alpn, name.as_deref()));
         match target {
             Some(target) => {
-                let by_policy = course.as_ref().is_none_or(|course| course.takes_early_data());
-                stream::serve(&connection, target, &entrance, target.takes_early_data() && by_policy).await;
+                let by_policy = progress.as_ref().is_none_or(|progress| progress.takes_early_data());
+                stream::serve(&connection, target, &context, target.takes_early_data() && by_policy).await;
             }
             None => connection.close(stream::NOBODY, b"nobody answers for this name"),
         }
     };
     let serving = async {
-        match course.as_deref().filter(|_| generation.policies.measure()) {
+        match progress.as_deref().filter(|_| generation.policies.measure()) {
             None => serving.await,
-            Some(course) => tokio::select! {
+            Some(progress) => tokio::select! {
                 () = serving => {}
-                () = tick(course) => {}
+                () = tick(progress) => {}
             },
         }
     };
@@ -203,11 +175,11 @@ async fn serve(connection: Connection, entrance: Entrance) {
             shared.metrics.alt_svc_clients.get_or_create(&told).inc();
         }
     };
-    tokio::join!(serving, knowing, time_handshake(&connection, &entrance));
+    tokio::join!(serving, knowing, time_handshake(&connection, &context));
     if let Some(stats) = connection.stats() {
         write_down(&shared.metrics, &stats);
-        if let Some(course) = &course {
-            course.end(&stats, &shared.arms, &shared.metrics);
+        if let Some(progress) = &progress {
+            progress.end(&stats, &shared.arms, &shared.metrics);
         }
     }
     shared.metrics.connections.get_or_create(&label).dec();
@@ -221,53 +193,44 @@ fn refuse(connection: &Connection, refusal: Refusal, shared: &Shared) {
 }
 
 /// Writes down how long the handshake has taken, when it is complete.
-async fn time_handshake(connection: &Connection, entrance: &Entrance) {
+async fn time_handshake(connection: &Connection, context: &ListenerContext) {
     if connection.established().await.is_ok()
         && let Some(stats) = connection.stats()
     {
         let labels =
-            HandshakeLabels { listener: entrance.local.to_string(), transport: "quic", kind: handshake_kind(&stats) };
-        entrance.shared.metrics.paths.handshake.get_or_create(&labels).observe(stats.handshake_time as f64 / 1e9);
-    }
-}
-
-/// What kind of handshake a connection has made, in a word.
-pub(crate) fn handshake_kind(stats: &Stats) -> &'static str {
-    match (stats.early_data_accepted, stats.resumed) {
-        (1.., _) => "0-rtt",
-        (_, 1..) => "resumed",
-        _ => "full",
+            HandshakeLabels { listener: context.local.to_string(), transport: "quic", kind: handshake_kind(&stats) };
+        context.shared.metrics.paths.handshake.get_or_create(&labels).observe(stats.handshake_time as f64 / 1e9);
     }
 }
 
 /// Looks again and again at what the path has shown. Does not end.
-async fn tick(course: &Course) {
+async fn tick(progress: &PolicyProgress) {
     loop {
         tokio::time::sleep(LOOK).await;
-        course.on_tick();
+        progress.on_tick();
     }
 }
 
 /// The client of a request.
-fn peer(quic: Connection, remote: SocketAddr, course: Option<Arc<Course>>, memory: ConnectionBudget) -> Peer {
+fn peer(quic: Connection, remote: SocketAddr, progress: Option<Arc<PolicyProgress>>, memory: ConnectionBudget) -> Peer {
     // The client may have moved since. Where it has not shown that it receives, it is not.
     let remote = quic.remote_address().unwrap_or(remote);
     let early = !quic.is_established();
-    Peer { remote, protocol: "h3", alt_svc: None, quic: Some(quic), early, course, memory, cause: Cause::default() }
+    Peer { remote, protocol: "h3", alt_svc: None, quic: Some(quic), early, progress, memory, cause: Cause::default() }
 }
 
 async fn serve_h3(
     connection: &Connection,
     remote: SocketAddr,
-    entrance: &Entrance,
+    context: &ListenerContext,
     generation: &Generation,
-    course: Option<Arc<Course>>,
+    progress: Option<Arc<PolicyProgress>>,
 ) {
     let limits = &generation.config.limits;
     // It is gone already.
     let Some(memory) = connection.memory_budget() else { return };
-    let (shared, quic) = (entrance.shared.clone(), connection.clone());
-    let client = move || peer(quic.clone(), remote, course.clone(), memory.clone());
+    let (shared, quic) = (context.shared.clone(), connection.clone());
+    let client = move || peer(quic.clone(), remote, progress.clone(), memory.clone());
     let refused = {
         let (shared, client) = (shared.clone(), client.clone());
         move |why| {
@@ -287,7 +250,7 @@ async fn serve_h3(
         max_requests: limits.requests_per_connection as usize,
         max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
-        compression: entrance.shared.compression.clone(),
+        compression: context.shared.compression.clone(),
         refused: Some(Arc::new(refused)),
     };
     let service = move |request: Request<h3_quic::RequestBody>| {
@@ -300,7 +263,7 @@ async fn serve_h3(
             if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
         gateway::answer(&shared, request, peer)
     };
-    let served = h3_quic::server::serve(connection.clone(), options, entrance.drain(), service).await;
+    let served = h3_quic::server::serve(connection.clone(), options, context.drain(), service).await;
     if let Err(error) = served {
         tracing::debug!("a connection of {remote} ended by an error: {error}");
         let result = match error {
@@ -308,11 +271,11 @@ async fn serve_h3(
             h3_quic::Error::Protocol { .. } => "malformed",
             _ => "broken",
         };
-        entrance.shared.metrics.connection_errors.get_or_create(&ResultLabels { protocol: "h3", result }).inc();
+        context.shared.metrics.connection_errors.get_or_create(&ResultLabels { protocol: "h3", result }).inc();
     }
 }
 
-/// What a connection leaves in the figures.
+/// Adds a connection's counters to the metrics.
 fn write_down(metrics: &Metrics, stats: &Stats) {
     if stats.smoothed_rtt > 0 {
         metrics.paths.rtt.observe(stats.smoothed_rtt as f64 / 1e9);

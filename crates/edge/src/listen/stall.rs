@@ -25,7 +25,7 @@ const TURN: usize = 16 * 1024;
 pub(crate) struct Stalling<S> {
     inner: S,
     patience: Duration,
-    /// Where it is noted that this has ended the connection.
+    /// Cause of the connection's end, noted here.
     cause: Cause,
     /// Made with the first wait: most writes find room.
     wait: Option<Pin<Box<Sleep>>>,

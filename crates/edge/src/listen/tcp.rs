@@ -24,7 +24,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    Entrance,
+    ListenerContext,
     h2_sections::{Scanned, Sections},
     pace,
     stall::Stalling,
@@ -44,7 +44,7 @@ use crate::{
 
 /// Connections that wait to be accepted, for each worker.
 const BACKLOG: i32 = 1024;
-/// What a client can make this end hold on a connection over TCP, whose windows do not grow.
+/// Budget for what a client makes this end hold on a connection over TCP, whose windows do not grow.
 const MEMORY: u64 = 1 << 20;
 /// Bytes that a client of HTTP/2 may send on a stream before they are read, …
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -82,7 +82,7 @@ pub(super) fn sockets(address: SocketAddr, count: usize) -> io::Result<Vec<StdLi
 }
 
 /// Accepts connections until the listener closes.
-pub(super) async fn accept(listener: TcpListener, entrance: Entrance, mut close: watch::Receiver<bool>) {
+pub(super) async fn accept(listener: TcpListener, context: ListenerContext, mut close: watch::Receiver<bool>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -90,7 +90,7 @@ pub(super) async fn accept(listener: TcpListener, entrance: Entrance, mut close:
         };
         match accepted {
             Ok((stream, remote)) => {
-                tokio::spawn(connection(stream, remote, entrance.clone()));
+                tokio::spawn(connection(stream, remote, context.clone()));
             }
             Err(error) => {
                 // Out of file descriptors, most likely: others have to end first.
@@ -101,11 +101,11 @@ pub(super) async fn accept(listener: TcpListener, entrance: Entrance, mut close:
     }
 }
 
-async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
-    let generation = entrance.shared.current();
+async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerContext) {
+    let generation = context.shared.current();
     let limits = &generation.config.limits;
-    let metrics = &entrance.shared.metrics;
-    let place = entrance.shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+    let metrics = &context.shared.metrics;
+    let place = context.shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
     let place = match place {
         Ok(place) => place,
         Err(refusal) => {
@@ -114,7 +114,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
             return;
         }
     };
-    let Some(listed) = entrance.shared.memory.enlist(limits.connection_memory.0.min(MEMORY)) else {
+    let Some(listed) = context.shared.memory.enlist(limits.connection_memory.0.min(MEMORY)) else {
         metrics.memory_refused.inc();
         return;
     };
@@ -141,7 +141,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     }
     let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
     let labels = HandshakeLabels {
-        listener: entrance.local.to_string(),
+        listener: context.local.to_string(),
         transport: "tcp",
         kind: if resumed { "resumed" } else { "full" },
     };
@@ -157,26 +157,26 @@ async fn connection(stream: TcpStream, remote: SocketAddr, entrance: Entrance) {
     let label = ProtocolLabel { protocol };
     metrics.connections.get_or_create(&label).inc();
     metrics.connections_total.get_or_create(&label).inc();
-    let tells = !is_private && entrance.alt_svc(&generation.config).is_some();
+    let tells = !is_private && context.alt_svc(&generation.config).is_some();
     let now = Instant::now();
     if is_private || generation.config.http3.enabled {
-        let fallbacks = &entrance.shared.fallbacks;
+        let fallbacks = &context.shared.fallbacks;
         fallbacks.over_tcp(remote.ip(), now, tells, fallback::longest(&generation.config));
         fallbacks.count(now, &metrics.fallbacks);
     }
-    if tells && let Some(news) = entrance.shared.offers.tell(remote.ip(), now) {
+    if tells && let Some(news) = context.shared.offers.tell(remote.ip(), now) {
         let told = ResultLabels { protocol, result: news.name() };
         metrics.alt_svc_clients.get_or_create(&told).inc();
     }
     let client = Client { remote, protocol, memory: listed.budget.clone(), cause: cause.clone() };
     let serving = async {
         if is_private {
-            qmux::serve(stream, remote, &entrance, &listed.budget).await;
+            qmux::serve(stream, remote, &context, &listed.budget).await;
             Ok(())
         } else if is_h2 {
-            serve_h2(stream, client, &entrance, &generation, &listed).await
+            serve_h2(stream, client, &context, &generation, &listed).await
         } else {
-            serve_h1(stream, client, &entrance, &generation).await
+            serve_h1(stream, client, &context, &generation).await
         }
     };
     let closing = async {
@@ -225,7 +225,7 @@ struct Client {
 impl Client {
     fn peer(&self, alt_svc: Option<HeaderValue>) -> Peer {
         let Self { remote, protocol, memory, cause } = self.clone();
-        Peer { remote, protocol, alt_svc, quic: None, early: false, course: None, memory, cause }
+        Peer { remote, protocol, alt_svc, quic: None, early: false, progress: None, memory, cause }
     }
 
     /// Answers a request; its entry in the books is open when this returns. In a box, whose room is given back when the answer begins:
@@ -233,17 +233,21 @@ impl Client {
     fn answer(
         &self,
         request: Request<Incoming>,
-        entrance: &Entrance,
+        context: &ListenerContext,
     ) -> Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>> {
-        let generation = entrance.shared.current();
+        let generation = context.shared.current();
         let pace = pace(&generation.config.limits);
-        let peer = self.peer(entrance.alt_svc(&generation.config));
-        Box::pin(gateway::answer(&entrance.shared, incoming(request, pace, &self.memory), peer))
+        let peer = self.peer(context.alt_svc(&generation.config));
+        Box::pin(gateway::answer(&context.shared, incoming(request, pace, &self.memory), peer))
     }
 
     /// Lets a connection that is asked to end take its time, and no more.
-    async fn end(&self, connection: impl Future<Output = hyper::Result<()>>, entrance: &Entrance) -> hyper::Result<()> {
-        let drain = entrance.shared.current().config.drain.0;
+    async fn end(
+        &self,
+        connection: impl Future<Output = hyper::Result<()>>,
+        context: &ListenerContext,
+    ) -> hyper::Result<()> {
+        let drain = context.shared.current().config.drain.0;
         let mut connection = pin!(connection);
         if let Ok(ended) = tokio::time::timeout(drain, connection.as_mut()).await {
             return ended;
@@ -254,7 +258,12 @@ impl Client {
     }
 }
 
-async fn serve_h1(stream: Tcp, client: Client, entrance: &Entrance, generation: &Generation) -> hyper::Result<()> {
+async fn serve_h1(
+    stream: Tcp,
+    client: Client,
+    context: &ListenerContext,
+    generation: &Generation,
+) -> hyper::Result<()> {
     let limits = &generation.config.limits;
     let io: Io = TokioIo::new(stream);
     let mut builder = http1::Builder::new();
@@ -262,16 +271,16 @@ async fn serve_h1(stream: Tcp, client: Client, entrance: &Entrance, generation: 
     // The buffer holds the fields, and hyper wants 8 KiB at least.
     builder.max_buf_size(usize::try_from(limits.fields.0).unwrap_or(usize::MAX).max(8 * 1024));
     let service = service_fn(|request| {
-        let answer = client.answer(request, entrance);
+        let answer = client.answer(request, context);
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
-    let mut drain = pin!(entrance.drain());
+    let mut drain = pin!(context.drain());
     let served = tokio::select! {
         result = connection.as_mut() => result,
         () = &mut drain => {
             connection.as_mut().graceful_shutdown();
-            client.end(connection, entrance).await
+            client.end(connection, context).await
         }
     };
     // hyper has answered by itself; a connection that begins as one of HTTP/2 has asked for nothing.
@@ -283,8 +292,8 @@ async fn serve_h1(stream: Tcp, client: Client, entrance: &Entrance, generation: 
             true => (Ending::FieldsTooLarge, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             false => (Ending::Malformed, StatusCode::BAD_REQUEST),
         };
-        let log = &entrance.shared.current().log;
-        Entry::refused(&entrance.shared, log, &client.peer(None), ending, Some(status));
+        let log = &context.shared.current().log;
+        Entry::refused(&context.shared, log, &client.peer(None), ending, Some(status));
     }
     served
 }
@@ -292,14 +301,14 @@ async fn serve_h1(stream: Tcp, client: Client, entrance: &Entrance, generation: 
 async fn serve_h2(
     stream: Tcp,
     client: Client,
-    entrance: &Entrance,
+    context: &ListenerContext,
     generation: &Generation,
     listed: &Listed,
 ) -> hyper::Result<()> {
     let limits = &generation.config.limits;
     let sections = Sections::new();
     // Goes after the connection, whatever ends that.
-    let _unserved = Unserved { sections: sections.clone(), client: client.clone(), shared: entrance.shared.clone() };
+    let _unserved = Unserved { sections: sections.clone(), client: client.clone(), shared: context.shared.clone() };
     let io = TokioIo::new(Scanned::new(stream, sections.clone()));
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -312,7 +321,7 @@ async fn serve_h2(
         .max_send_buf_size(SEND_BUFFER)
         .enable_connect_protocol();
     // Requests of HTTP/2 run on tasks of their own: what they hold has to outlive the connection.
-    let (owned, asking) = (entrance.clone(), client.clone());
+    let (owned, asking) = (context.clone(), client.clone());
     let cancelled = Arc::new(Cancelled {
         max: limits.cancelled_requests,
         cause: client.cause.clone(),
@@ -332,12 +341,12 @@ async fn serve_h2(
         }
     });
     let mut connection = pin!(builder.serve_connection(io, service));
-    let mut drain = pin!(entrance.drain());
+    let mut drain = pin!(context.drain());
     tokio::select! {
         result = connection.as_mut() => return result,
         () = &mut drain => connection.as_mut().graceful_shutdown(),
     }
-    client.end(connection, entrance).await
+    client.end(connection, context).await
 }
 
 /// Requests of a connection of HTTP/2 that the library has refused. Dropped, they are written down.

@@ -15,28 +15,28 @@ struct Labels {
     client: &'static str,
 }
 
-/// What clients say about it; what else they say is `other`.
+/// Reasons that clients report; any other is `other`.
 const REASONS: [&str; 3] = ["blocked", "bad-path", "refused"];
 
-/// The figures.
+/// Metrics of fall-backs.
 #[derive(Clone, Default)]
-pub(crate) struct FallbackFigures {
+pub(crate) struct FallbackMetrics {
     seen: Family<Labels, Counter>,
     reported: Family<ReasonLabel, Counter>,
 }
 
-impl FallbackFigures {
+impl FallbackMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self::default();
         registry.register(
             "fallbacks",
-            "Clients by address that came over TCP although they knew of HTTP/3 (client: told, spoke it, or tried it), by what UDP has \
-             shown of them; each at most once in ten minutes",
+            "Clients by address that used TCP although they knew of HTTP/3 (client: advertised, used, or attempted), by the evidence \
+             from UDP; each at most once in ten minutes",
             this.seen.clone(),
         );
         registry.register(
             "fallbacks_reported",
-            "What clients that were asked for it have said about why they fell back",
+            "Reasons for a fall-back that clients have reported on request",
             this.reported.clone(),
         );
         this

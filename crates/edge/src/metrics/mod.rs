@@ -5,8 +5,8 @@ mod fallbacks;
 mod paths;
 
 pub(crate) use self::{
-    fallbacks::FallbackFigures,
-    paths::{HandshakeLabels, PathFigures, PolicyFigures, PolicyLabels, Shown},
+    fallbacks::FallbackMetrics,
+    paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},
 };
 
 use std::sync::atomic::AtomicU64;
@@ -78,7 +78,7 @@ pub(crate) struct FormLabels {
     pub(crate) form: &'static str,
 }
 
-/// Where the content of a file came from.
+/// Source of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct SourceLabel {
     pub(crate) source: &'static str,
@@ -124,9 +124,9 @@ pub struct Metrics {
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
     pub(crate) certificate_until: Gauge,
-    pub(crate) paths: PathFigures,
-    pub(crate) policies: PolicyFigures,
-    pub(crate) fallbacks: FallbackFigures,
+    pub(crate) paths: PathMetrics,
+    pub(crate) policies: PolicyMetrics,
+    pub(crate) fallbacks: FallbackMetrics,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
 }
@@ -221,8 +221,8 @@ impl Default for Metrics {
             ),
             alt_svc_clients: figure!(
                 "alt_svc_clients",
-                "Clients by address that were told of HTTP/3 over TCP (told), that came over QUIC since (came), and that opened another \
-                 connection over TCP a minute later or more, having had time to come (stayed)",
+                "Clients by address to which HTTP/3 was advertised over TCP (advertised), that have used QUIC since (used), and that opened \
+                 another connection over TCP at least a minute later (unused)",
                 Family::default()
             ),
             field_bytes: figure!(
@@ -273,9 +273,9 @@ impl Default for Metrics {
                 "When the certificate of the authority ends, in seconds since 1970",
                 Gauge::default()
             ),
-            paths: PathFigures::register(&mut registry),
-            policies: PolicyFigures::register(&mut registry),
-            fallbacks: FallbackFigures::register(&mut registry),
+            paths: PathMetrics::register(&mut registry),
+            policies: PolicyMetrics::register(&mut registry),
+            fallbacks: FallbackMetrics::register(&mut registry),
             generation: figure!("generation", "The number of the configuration that is in use", Gauge::default()),
             log_lines_dropped: figure!(
                 "log_lines_dropped",

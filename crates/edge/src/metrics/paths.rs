@@ -1,12 +1,13 @@
-//! What paths to clients are like: how long handshakes take, round trips, losses; of all connections, and by policy.
+//! Path statistics of clients: handshake times, round-trip times, losses; of all connections, and by policy.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
+use tiderace::Stats;
 
-/// How a client came: at which listener, over QUIC or TLS on TCP, and with which kind of handshake.
+/// Labels of a connection: listener, transport (QUIC or TLS on TCP), kind of handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct HandshakeLabels {
     pub(crate) listener: String,
@@ -14,6 +15,15 @@ pub(crate) struct HandshakeLabels {
     pub(crate) transport: &'static str,
     /// `full`, `resumed`, or `0-rtt`: resumed with early data.
     pub(crate) kind: &'static str,
+}
+
+/// Kind of a connection's handshake, as a label.
+pub(crate) fn handshake_kind(stats: &Stats) -> &'static str {
+    match (stats.early_data_accepted, stats.resumed) {
+        (1.., _) => "0-rtt",
+        (_, 1..) => "resumed",
+        _ => "full",
+    }
 }
 
 /// A policy at a listener, and whether the connection got it or is what it is compared with.
@@ -61,14 +71,14 @@ fn ratios() -> Histogram {
 }
 
 /// Of all connections.
-pub(crate) struct PathFigures {
+pub(crate) struct PathMetrics {
     pub(crate) handshake: By<HandshakeLabels>,
     pub(crate) rtt: Histogram,
     pub(crate) min_rtt: Histogram,
     pub(crate) loss: Histogram,
 }
 
-impl PathFigures {
+impl PathMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self {
             handshake: By::new_with_constructor(handshakes),
@@ -93,7 +103,7 @@ impl PathFigures {
 }
 
 /// Of QUIC connections that have ended and that a policy fitted.
-pub(crate) struct PolicyFigures {
+pub(crate) struct PolicyMetrics {
     connections: Family<PolicyLabels, Counter>,
     rate: By<PolicyLabels>,
     queueing: By<PolicyLabels>,
@@ -103,7 +113,7 @@ pub(crate) struct PolicyFigures {
     handshake: By<PolicyHandshakeLabels>,
 }
 
-/// What a connection has shown; what it could not show is absent.
+/// Path statistics of a connection; what could not be measured is absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown {
     /// Bytes per second of large answers.
@@ -120,7 +130,7 @@ pub(crate) struct Shown {
     pub(crate) handshake: Option<(&'static str, f64)>,
 }
 
-impl PolicyFigures {
+impl PolicyMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self {
             connections: Family::default(),

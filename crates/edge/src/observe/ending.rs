@@ -8,7 +8,7 @@ use std::sync::{
 use http::StatusCode;
 use tiderace::CloseReason;
 
-use crate::{body::BodyError, listen::EXCESSIVE_LOAD};
+use crate::{admission::EXCESSIVE_LOAD, body::BodyError};
 
 /// Status of a request whose client gave up before the head of the answer, as nginx and others log it. Nobody receives it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -20,7 +20,7 @@ pub(crate) enum Ending {
     /// The answer of the back end, or of the directory, went out whole.
     Complete = 1,
     /// The client reset the stream, closed the connection, or was lost with it.
-    GaveUp,
+    Cancelled,
     /// Header section or content of the request break the rules of HTTP.
     Malformed,
     /// The header section is larger than `limits.fields`.
@@ -52,7 +52,7 @@ pub(crate) enum Ending {
 impl Ending {
     const ALL: [Self; 15] = [
         Self::Complete,
-        Self::GaveUp,
+        Self::Cancelled,
         Self::Malformed,
         Self::FieldsTooLarge,
         Self::SlowContent,
@@ -72,7 +72,7 @@ impl Ending {
     pub(crate) fn by(self) -> &'static str {
         match self {
             Self::Complete => "answer",
-            Self::GaveUp | Self::Malformed => "client",
+            Self::Cancelled | Self::Malformed => "client",
             Self::FieldsTooLarge | Self::SlowContent | Self::Unread | Self::Excess | Self::Memory | Self::Queued => {
                 "limit"
             }
@@ -85,7 +85,7 @@ impl Ending {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Complete => "complete",
-            Self::GaveUp => "gave-up",
+            Self::Cancelled => "cancelled",
             Self::Malformed => "malformed",
             Self::FieldsTooLarge => "fields-too-large",
             Self::SlowContent => "slow-content",
@@ -105,7 +105,7 @@ impl Ending {
     /// The status of a request that ended before the head of its answer.
     pub(crate) fn status(self) -> StatusCode {
         let status = match self {
-            Self::GaveUp => CLIENT_CLOSED_REQUEST,
+            Self::Cancelled => CLIENT_CLOSED_REQUEST,
             Self::Malformed => 400,
             Self::SlowContent | Self::Unread => 408,
             Self::Excess => 429,
@@ -118,7 +118,7 @@ impl Ending {
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// What the end of a QUIC connection means for the requests on it.
+    /// Ending of the requests on a QUIC connection that closed.
     pub(super) fn of_close(reason: &CloseReason) -> Self {
         match reason {
             CloseReason::ThisApplication { code } if *code == h3_quic::Code::NO_ERROR.0 => Self::Drained,
@@ -126,48 +126,48 @@ impl Ending {
             // Every other code of this end says that the client broke a rule.
             CloseReason::ThisApplication { .. } | CloseReason::PeerMisbehaved(_) => Self::Malformed,
             CloseReason::Memory { .. } => Self::Memory,
-            _ => Self::GaveUp,
+            _ => Self::Cancelled,
         }
     }
 
-    /// What an error in the content of a request says about its client.
+    /// Ending for an error in the content of a request.
     pub(crate) fn of_content(error: &BodyError) -> Self {
-        if let Some(blamed) = error.downcast_ref::<Blamed>() {
+        if let Some(blamed) = error.downcast_ref::<ErrorWithEnding>() {
             return blamed.on;
         }
         if let Some(error) = error.downcast_ref::<h3_quic::Error>() {
             return match error {
                 h3_quic::Error::Protocol { code: h3_quic::Code::EXCESSIVE_LOAD, .. } => Self::Memory,
                 h3_quic::Error::Protocol { .. } => Self::Malformed,
-                _ => Self::GaveUp,
+                _ => Self::Cancelled,
             };
         }
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
         while let Some(error) = cause {
             if let Some(error) = error.downcast_ref::<h2::Error>() {
                 // What the library has objected to; all else is the peer's reset or the end of the connection.
-                return if error.is_library() { Self::Malformed } else { Self::GaveUp };
+                return if error.is_library() { Self::Malformed } else { Self::Cancelled };
             }
             if let Some(error) = error.downcast_ref::<std::io::Error>() {
                 let is_malformed =
                     matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData);
-                return if is_malformed { Self::Malformed } else { Self::GaveUp };
+                return if is_malformed { Self::Malformed } else { Self::Cancelled };
             }
             cause = error.source();
         }
-        Self::GaveUp
+        Self::Cancelled
     }
 }
 
 /// An error with the ending that it is for a request.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
-pub(crate) struct Blamed {
+pub(crate) struct ErrorWithEnding {
     pub(crate) on: Ending,
     what: String,
 }
 
-impl Blamed {
+impl ErrorWithEnding {
     pub(crate) fn error(on: Ending, what: impl Into<String>) -> BodyError {
         Self { on, what: what.into() }.into()
     }
@@ -199,7 +199,7 @@ mod tests {
             let cause = Cause::default();
             assert_eq!(cause.get(), None);
             cause.note(ending);
-            cause.note(Ending::GaveUp);
+            cause.note(Ending::Cancelled);
             assert_eq!(cause.get(), Some(ending));
         }
     }

@@ -24,11 +24,11 @@ use crate::{
     gateway::Peer,
     generation::Shared,
     metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
-    policy::Course,
+    policy::PolicyProgress,
 };
 
-/// What is known of a request while it goes through.
-pub(crate) struct Story {
+/// Record of a request under way.
+pub(crate) struct RequestRecord {
     pub(crate) method: String,
     pub(crate) host: String,
     pub(crate) path: String,
@@ -41,14 +41,14 @@ pub(crate) struct Story {
 
 /// A request that has begun. Dropped, it is counted and written down.
 pub(crate) struct Entry {
-    pub(crate) story: Story,
+    pub(crate) record: RequestRecord,
     begun: Instant,
     peer: SocketAddr,
     protocol: &'static str,
     /// The connection, when the request came before the client's address was validated.
     unvalidated: Option<tiderace::Connection>,
     /// The way of a QUIC connection through the policies.
-    course: Option<Arc<Course>>,
+    progress: Option<Arc<PolicyProgress>>,
     /// The head of the answer, and the seconds until it was there.
     head: Option<(StatusCode, f64)>,
     /// Bytes of the answer's content.
@@ -57,22 +57,22 @@ pub(crate) struct Entry {
     promised: Option<u64>,
     /// All of the answer was handed on.
     is_handed_on: bool,
-    /// It is bytes in both directions by now.
+    /// Tunnel: bytes in both directions by now.
     is_tunnel: bool,
-    /// What an error of the answer's content is.
+    /// Ending for an error of the response's content.
     fault: Ending,
     causes: Causes,
     log: AccessLog,
     metrics: Arc<Metrics>,
 }
 
-/// Where the cause of an end may be found.
+/// Sources of the cause of an end.
 struct Causes {
     own: Cause,
     connection: Cause,
     process: Cause,
     quic: Option<tiderace::Connection>,
-    /// What became of the exchange of HTTP/3.
+    /// Outcome of the HTTP/3 exchange.
     outcome: Option<h3_quic::server::Outcome>,
 }
 
@@ -87,14 +87,14 @@ impl Causes {
         };
         let found = found.or_else(|| self.connection.get()).or_else(by_connection).or_else(|| self.process.get());
         // Nobody here has ended it.
-        found.unwrap_or(Ending::GaveUp)
+        found.unwrap_or(Ending::Cancelled)
     }
 }
 
 impl Entry {
     /// Opens the entry of a request whose header section was read.
     pub(crate) fn begin<B>(shared: &Shared, log: &AccessLog, request: &Request<B>, peer: &Peer) -> Self {
-        let story = Story {
+        let record = RequestRecord {
             method: request.method().to_string(),
             host: String::new(),
             path: request.uri().path_and_query().map_or_else(String::new, |path| path.as_str().to_owned()),
@@ -108,7 +108,7 @@ impl Entry {
         let validated =
             peer.quic.as_ref().filter(|_| peer.early).map(|quic| quic.has_validated_address() == Some(true));
         let unvalidated = peer.quic.clone().filter(|_| validated == Some(false));
-        let mut this = Self::open(shared, log, story, peer);
+        let mut this = Self::open(shared, log, record, peer);
         (this.unvalidated, this.causes.outcome) = (unvalidated, outcome);
         this
     }
@@ -118,15 +118,15 @@ impl Entry {
         let none = || "-".to_owned();
         let (method, path, route) = (none(), none(), "none".to_owned());
         let (host, early) = (String::new(), peer.early);
-        let story = Story { method, host, path, route, back_end: None, tries: 0, early, error: None };
-        let mut this = Self::open(shared, log, story, peer);
+        let record = RequestRecord { method, host, path, route, back_end: None, tries: 0, early, error: None };
+        let mut this = Self::open(shared, log, record, peer);
         this.end(ending);
         if let Some(status) = status {
             this.on_head(status);
         }
     }
 
-    fn open(shared: &Shared, log: &AccessLog, story: Story, peer: &Peer) -> Self {
+    fn open(shared: &Shared, log: &AccessLog, record: RequestRecord, peer: &Peer) -> Self {
         let label = ProtocolLabel { protocol: peer.protocol };
         shared.metrics.requests_begun.get_or_create(&label).inc();
         shared.metrics.requests_in_flight.get_or_create(&label).inc();
@@ -138,12 +138,12 @@ impl Entry {
             outcome: None,
         };
         Self {
-            story,
+            record,
             begun: Instant::now(),
             peer: peer.remote,
             protocol: peer.protocol,
             unvalidated: None,
-            course: peer.course.clone(),
+            progress: peer.progress.clone(),
             head: None,
             bytes: 0,
             promised: None,
@@ -161,7 +161,7 @@ impl Entry {
         self.causes.own.note(ending);
     }
 
-    /// What an error of the answer's content will be.
+    /// Sets the ending for an error of the response's content.
     pub(crate) fn set_fault(&mut self, ending: Ending) {
         self.fault = ending;
     }
@@ -183,19 +183,19 @@ impl Entry {
     }
 
     pub(super) fn on_error(&mut self, error: &BodyError) {
-        self.end(error.downcast_ref::<super::Blamed>().map_or(self.fault, |blamed| blamed.on));
-        self.story.error = Some(error.to_string());
+        self.end(error.downcast_ref::<super::ErrorWithEnding>().map_or(self.fault, |blamed| blamed.on));
+        self.record.error = Some(error.to_string());
     }
 
     /// Puts the entry around the answer's body: it ends with it.
     pub(crate) fn around(mut self, mut response: Response<AnyBody>) -> Response<AnyBody> {
         let status = response.status();
         // What is said to a client that has gone is no answer.
-        if self.causes.own.get() != Some(Ending::GaveUp) {
+        if self.causes.own.get() != Some(Ending::Cancelled) {
             self.on_head(status);
         }
         // A body that has no place in the answer is not asked for its end.
-        let has_no_content = self.story.method == Method::HEAD.as_str()
+        let has_no_content = self.record.method == Method::HEAD.as_str()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || response.body().is_end_stream();
         self.is_handed_on = has_no_content;
@@ -233,7 +233,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let (story, metrics) = (&self.story, &self.metrics);
+        let (record, metrics) = (&self.record, &self.metrics);
         let complete = self.is_complete();
         let ending = match self.causes.own.get() {
             Some(ending) => ending,
@@ -249,12 +249,12 @@ impl Drop for Entry {
         }
         let out = DirectionLabels { protocol: self.protocol, direction: "out" };
         metrics.content_bytes.get_or_create(&out).inc_by(self.bytes);
-        if let (Some(course), Some(first_byte), true) = (&self.course, first_byte, complete) {
-            course.on_answer(self.bytes, seconds - first_byte);
+        if let (Some(progress), Some(first_byte), true) = (&self.progress, first_byte, complete) {
+            progress.on_answer(self.bytes, seconds - first_byte);
         }
         let labels = RequestLabels {
             protocol: self.protocol,
-            route: story.route.clone(),
+            route: record.route.clone(),
             status: class(status),
             ended_by: ending.by(),
         };
@@ -263,23 +263,23 @@ impl Drop for Entry {
             // The same client has the same name, whichever socket it has come to, and however it is reached from here.
             client: SocketAddr::new(self.peer.ip().to_canonical(), self.peer.port()).to_string(),
             protocol: self.protocol,
-            method: &story.method,
-            host: &story.host,
-            path: &story.path,
+            method: &record.method,
+            host: &record.host,
+            path: &record.path,
             status: status.as_u16(),
             bytes: self.bytes,
             first_byte_ms: first_byte.map(|seconds| (seconds * 1e6).round() / 1e3),
             ms: (seconds * 1e6).round() / 1e3,
-            route: &story.route,
-            back_end: story.back_end.as_deref(),
-            retries: story.tries.saturating_sub(1),
-            early_data: story.early,
+            route: &record.route,
+            back_end: record.back_end.as_deref(),
+            retries: record.tries.saturating_sub(1),
+            early_data: record.early,
             client_unvalidated: self.unvalidated.as_ref().is_some_and(|connection| !connection.is_established()),
             complete,
             ended_by: ending.by(),
             reason: ending.reason(),
-            policy: self.course.as_ref().and_then(|course| course.under()),
-            error: story.error.as_deref(),
+            policy: self.progress.as_ref().and_then(|progress| progress.under()),
+            error: record.error.as_deref(),
         };
         if self.log.is_on() && !self.log.write(&line()) {
             metrics.log_lines_dropped.inc();

@@ -11,18 +11,18 @@ use serde::Serialize;
 /// Lines that wait to be written.
 const WAITING: usize = 4_096;
 
-/// What the writing thread is told.
-enum Order {
+/// Command to the writing thread.
+enum LogCommand {
     Line(Vec<u8>),
     /// Say when everything before this is written.
     Sync(mpsc::SyncSender<()>),
 }
 
-type Orders = mpsc::SyncSender<Order>;
+type Commands = mpsc::SyncSender<LogCommand>;
 
 /// Writes the access log on a thread of its own, so that a slow disk delays no request.
 #[derive(Clone)]
-pub(crate) struct AccessLog(Option<Arc<Orders>>);
+pub(crate) struct AccessLog(Option<Arc<Commands>>);
 
 impl AccessLog {
     /// To a file, to the standard output (`-`), or nowhere (`off`).
@@ -32,19 +32,19 @@ impl AccessLog {
             "-" => Box::new(std::io::stdout()),
             path => Box::new(std::fs::OpenOptions::new().create(true).append(true).open(path)?),
         };
-        let (to, orders) = mpsc::sync_channel::<Order>(WAITING);
+        let (to, commands) = mpsc::sync_channel::<LogCommand>(WAITING);
         let write = move || {
             let mut batch = Vec::new();
             let mut waits = Vec::new();
-            while let Ok(order) = orders.recv() {
+            while let Ok(order) = commands.recv() {
                 batch.clear();
                 let mut next = Some(order);
                 while let Some(order) = next {
                     match order {
-                        Order::Line(line) => batch.extend_from_slice(&line),
-                        Order::Sync(done) => waits.push(done),
+                        LogCommand::Line(line) => batch.extend_from_slice(&line),
+                        LogCommand::Sync(done) => waits.push(done),
                     }
-                    next = if batch.len() < 256 * 1024 { orders.try_recv().ok() } else { None };
+                    next = if batch.len() < 256 * 1024 { commands.try_recv().ok() } else { None };
                 }
                 if let Err(error) = sink.write_all(&batch).and_then(|()| sink.flush()) {
                     tracing::warn!("cannot write the access log: {error}");
@@ -65,13 +65,13 @@ impl AccessLog {
         self.0.is_some()
     }
 
-    /// Whether the line found room.
+    /// Queues a line; `false` when it found no room.
     pub(super) fn write(&self, line: &Line<'_>) -> bool {
         let Some(to) = &self.0 else { return true };
         // JSON escapes every control character: a request cannot write lines of its own.
         let Ok(mut bytes) = serde_json::to_vec(line) else { return false };
         bytes.push(b'\n');
-        to.try_send(Order::Line(bytes)).is_ok()
+        to.try_send(LogCommand::Line(bytes)).is_ok()
     }
 }
 
@@ -81,15 +81,15 @@ pub(crate) struct Logs(Arc<Mutex<Vec<Writer>>>);
 
 /// A thread that writes, and its way in as long as somebody has something to write.
 struct Writer {
-    orders: Weak<Orders>,
+    commands: Weak<Commands>,
     thread: JoinHandle<()>,
 }
 
 impl Logs {
-    fn add(&self, orders: Weak<Orders>, thread: JoinHandle<()>) {
+    fn add(&self, commands: Weak<Commands>, thread: JoinHandle<()>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|writer| !writer.thread.is_finished());
-        all.push(Writer { orders, thread });
+        all.push(Writer { commands, thread });
     }
 
     /// Waits until every line so far is written.
@@ -97,13 +97,13 @@ impl Logs {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = std::mem::take(&mut *all);
         for writer in known {
-            let Some(to) = writer.orders.upgrade() else {
+            let Some(to) = writer.commands.upgrade() else {
                 // Nobody writes to it any more: it ends when it is through. One that panicked has said so.
                 let _ = writer.thread.join();
                 continue;
             };
             let (done, written) = mpsc::sync_channel(1);
-            if to.send(Order::Sync(done)).is_ok() {
+            if to.send(LogCommand::Sync(done)).is_ok() {
                 let _ = written.recv();
             }
             all.push(writer);

@@ -1,4 +1,4 @@
-//! What is remembered of requests: how each of them ended (`ending`), its entry in the books (`entry`), which the body of its
+//! Observation of requests: how each of them ended (`ending`), its entry in the books (`entry`), which the body of its
 //! answer carries (`body`), and its line in the access log (`log`).
 
 mod body;
@@ -7,7 +7,7 @@ mod entry;
 mod log;
 
 pub(crate) use self::{
-    ending::{Blamed, Cause, Ending},
+    ending::{Cause, Ending, ErrorWithEnding},
     entry::Entry,
     log::{AccessLog, Logs},
 };

@@ -1,4 +1,4 @@
-//! What connections have shown, for each policy and arm: those that fitted it and got it, and those that fitted it and did not.
+//! Samples of connections for each policy and arm: those that fitted it and got it, and those that fitted it and did not.
 //! Kept for the comparison of the two; a bounded sample of equal chances, however many connections there were.
 
 use std::{
@@ -17,7 +17,7 @@ pub(crate) const LARGE: u64 = 64 * 1024;
 /// A ratio of fewer packets says nothing.
 const ENOUGH: u64 = 100;
 
-/// Which of the two a connection is among.
+/// Arm of the comparison that a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Arm {
     With,
@@ -33,7 +33,7 @@ impl Arm {
     }
 }
 
-/// What one connection has shown. What it could not show is absent.
+/// Sample of one connection. What could not be measured is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Bytes per second of large answers, from their fields to their end.
@@ -56,9 +56,9 @@ impl Sample {
     }
 }
 
-/// What is kept of an arm.
+/// Samples kept of an arm.
 #[derive(Default, Serialize)]
-struct Kept {
+struct ArmSamples {
     connections: u64,
     samples: Vec<Sample>,
 }
@@ -66,7 +66,7 @@ struct Kept {
 /// All arms of all policies. They outlive reloads: a policy is known by its name.
 #[derive(Default)]
 pub(crate) struct Arms {
-    kept: Mutex<BTreeMap<(String, Arm), Kept>>,
+    kept: Mutex<BTreeMap<(String, Arm), ArmSamples>>,
     lots: RandomState,
 }
 

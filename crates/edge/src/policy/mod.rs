@@ -1,13 +1,12 @@
 //! Policies: how QUIC sends to which clients. Those that only ask for a listener or a network are known with a client's first
 //! packet and choose its whole profile ([`Policies`] as a [`ProfileChooser`]); the others need a server name, a protocol, a
-//! request's route, or what the path has shown, and change congestion control on the connection that exists ([`Course`]).
+//! request's route, or what the path has shown, and change congestion control on the connection that exists ([`PolicyProgress`]).
 //!
 //! A connection has one controller at a time. Which policy wins: of those that fit, the one that stands first in the file. A
 //! connection only ever moves to a policy that stands before the one it is under, so routes that alternate on one connection do
-//! not make it change to and fro, and it changes no more often than there are policies.
+//! not make it alternate, and it changes no more often than there are policies.
 
 pub(crate) mod arms;
-mod network;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -21,11 +20,10 @@ use tiderace::{
 };
 
 use self::arms::{Arm, Arms, Sample};
-pub(crate) use self::network::Network;
 use crate::{
     config::{self, Many},
-    listen,
-    metrics::{Metrics, PolicyLabels, Shown},
+    metrics::{Metrics, PolicyLabels, Shown, handshake_kind},
+    network::Network,
 };
 
 /// Packets that a path has to have carried before it is judged by its loss.
@@ -36,14 +34,14 @@ struct Policy {
     config: config::Policy,
     networks: Vec<Network>,
     congestion: Option<Algorithm>,
-    /// Where it can be chosen with the first packet: the whole profile.
+    /// Whole profile, where it can be chosen with the first packet.
     profile: Option<Arc<Profile>>,
 }
 
-/// What is known of a connection.
+/// Known facts of a connection.
 #[derive(Clone, Copy)]
 struct Known<'a> {
-    /// Where the client is; the address that it came from first.
+    /// Address of the client: the one that it came from first.
     remote: SocketAddr,
     name: Option<&'a str>,
     alpn: Option<&'a [u8]>,
@@ -72,7 +70,7 @@ fn named(names: &Many, name: &str) -> bool {
     })
 }
 
-/// Whether a condition holds: it asks for nothing, or what it asks for is known and fits.
+/// Returns whether a condition holds: it asks for nothing, or what it asks for is known and fits.
 fn holds<T>(asked: bool, known: Option<T>, fits: impl FnOnce(T) -> bool) -> bool {
     !asked || known.is_some_and(fits)
 }
@@ -129,12 +127,12 @@ impl Policies {
         Self { listener, ..self.clone() }
     }
 
-    /// Whether some of them ask what a path has shown.
+    /// Returns whether some of them depend on the path.
     pub(crate) fn measure(&self) -> bool {
         self.all.iter().any(|policy| policy.config.rtt_above.is_some() || policy.config.loss_above.is_some())
     }
 
-    /// Whether the connection of this client is among those that get the policy.
+    /// Returns whether the connection of this client is among those that get the policy.
     fn drawn(&self, number: usize, remote: SocketAddr) -> bool {
         let share = self.all[number].config.share.0;
         let lot = self.lots.hash_one((&self.all[number].config.name, remote)) >> 11;
@@ -155,7 +153,7 @@ impl ProfileChooser for Policies {
 }
 
 /// The way of a connection through the policies.
-pub(crate) struct Course {
+pub(crate) struct PolicyProgress {
     policies: Policies,
     connection: Connection,
     remote: SocketAddr,
@@ -173,8 +171,8 @@ struct State {
     sent: (u64, f64),
 }
 
-impl Course {
-    /// The course of a connection that has just been accepted. `None` when there are no policies.
+impl PolicyProgress {
+    /// The progress of a connection that has just been accepted. `None` when there are no policies.
     pub(crate) fn begin(policies: Policies, connection: &Connection, remote: SocketAddr) -> Option<Arc<Self>> {
         let count = policies.all.len();
         if count == 0 {
@@ -193,7 +191,7 @@ impl Course {
         Some(Arc::new(this))
     }
 
-    /// Whether what comes as early data may be served as such, as far as the policy is concerned.
+    /// Returns whether early data may be served as such, as far as the policy is concerned.
     pub(crate) fn takes_early_data(&self) -> bool {
         let under = self.state.lock().unwrap_or_else(PoisonError::into_inner).under;
         self.policies.all.get(under).is_none_or(|policy| policy.config.early_data)
@@ -261,7 +259,7 @@ impl Course {
             loss: sample.loss,
             rtt: seconds(stats.smoothed_rtt).filter(|_| stats.min_rtt > 0),
             min_rtt: seconds(stats.min_rtt),
-            handshake: seconds(stats.handshake_time).map(|seconds| (listen::handshake_kind(stats), seconds)),
+            handshake: seconds(stats.handshake_time).map(|seconds| (handshake_kind(stats), seconds)),
         };
         for (policy, arm) in self.policies.all.iter().zip(&state.arms) {
             if let Some(arm) = arm {

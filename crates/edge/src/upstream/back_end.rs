@@ -26,7 +26,7 @@ use crate::{
     worker::{self, Workers},
 };
 
-/// How long a back end that could not be reached is passed over, when nobody asks how it is.
+/// Time for which an unreachable back end without health checks is skipped.
 const PASSED_OVER: Duration = Duration::from_secs(2);
 /// Unused connections to a back end are kept for this long.
 const KEPT: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub(crate) struct BackEnd {
     plain: Vec<Pool>,
     /// Over TLS: the version that it has chosen last, 0 before it has.
     chosen: AtomicU8,
-    /// What those say who ask how it is.
+    /// Result of the latest health checks.
     well: AtomicBool,
     passed_over_until: Mutex<Option<Instant>>,
     asking: Mutex<Option<AbortHandle>>,
@@ -138,7 +138,7 @@ impl BackEnd {
         Ok(this)
     }
 
-    /// Whether this is what `route`, which believes `trust`, means by `to`.
+    /// Returns whether this is what `route`, which believes `trust`, means by `to`.
     pub(super) fn is_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
         let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
         let same_limits = self.requests == route.requests && self.connect_timeout == route.connect_timeout.0;
@@ -154,7 +154,7 @@ impl BackEnd {
         &self.to
     }
 
-    /// What is spoken to it: `tls` as long as it has not chosen.
+    /// Protocol spoken to the back end: `tls` as long as none is negotiated.
     pub(crate) fn protocol(&self) -> &'static str {
         match (self.protocol, self.chosen.load(Ordering::Relaxed)) {
             (Protocol::Http2, _) | (Protocol::Tls, HTTP2) => "h2",
@@ -208,12 +208,12 @@ impl BackEnd {
         request
     }
 
-    /// It has answered with this version of HTTP, on a connection whose version it could choose.
+    /// Notes the version of HTTP that the back end negotiated.
     pub(super) fn chose(&self, version: Version) {
         self.chosen.store(if version == Version::HTTP_2 { HTTP2 } else { HTTP1 }, Ordering::Relaxed);
     }
 
-    /// It has answered.
+    /// Notes a success.
     pub(super) fn succeeded(&self) {
         let mut until = self.passed_over_until.lock().expect("nothing panics under the lock");
         if until.take().is_some() {
@@ -222,7 +222,7 @@ impl BackEnd {
         }
     }
 
-    /// It could not be reached.
+    /// Notes a failure to connect.
     pub(super) fn failed(&self) {
         if self.health.is_none() {
             *self.passed_over_until.lock().expect("nothing panics under the lock") = Some(Instant::now() + PASSED_OVER);
@@ -230,7 +230,7 @@ impl BackEnd {
         }
     }
 
-    /// Those who ask have changed their mind about it.
+    /// Sets the result of the health checks.
     pub(super) fn set_well(&self, well: bool) {
         if self.well.swap(well, Ordering::Relaxed) != well {
             let now = if well { "is well again" } else { "does not answer as it should" };

@@ -1,4 +1,4 @@
-//! What of a message's fields stays between two connections, and what is said about the client.
+//! Header fields between two connections: which are forwarded, and which describe the client.
 
 use std::net::IpAddr;
 
@@ -43,7 +43,7 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// RFC 8470 §5.1.
 pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
-/// Whether only the gateway may say this about a request. CGI and its like fold what is neither letter nor digit into one
+/// Returns whether only the gateway may say this about a request. CGI and its like fold what is neither letter nor digit into one
 /// character, so `x_forwarded.for` is `x-forwarded-for`.
 fn is_gateways(name: &str) -> bool {
     let folds_to = |own: &str| {

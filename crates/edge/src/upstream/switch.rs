@@ -13,42 +13,42 @@ pub(crate) fn strip_refusal(fields: &mut HeaderMap) {
     fields.remove("capsule-protocol");
 }
 
-/// How a client asks.
+/// Form of a request for another protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum SwitchForm {
     /// By `upgrade` (RFC 9110 §7.8).
     Upgrade,
     /// By an extended CONNECT (RFC 8441, RFC 9220).
     Connect,
 }
 
-/// What a client asks for.
+/// Request for another protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) how: How,
+pub(crate) struct SwitchRequest {
+    pub(crate) form: SwitchForm,
     /// The protocol's name, in small letters.
     pub(crate) protocol: String,
 }
 
-/// What a request asks its connection or stream to become.
-pub(crate) fn asked<B>(request: &Request<B>) -> Option<Asked> {
+/// Parses a request for another protocol on its connection or stream.
+pub(crate) fn asked<B>(request: &Request<B>) -> Option<SwitchRequest> {
     if request.method() == Method::CONNECT {
         let protocol = match (request.extensions().get::<Protocol>(), request.extensions().get::<h3_quic::Protocol>()) {
             (Some(protocol), _) => protocol.as_str(),
             (None, protocol) => protocol?.as_str(),
         };
-        return Some(Asked { how: How::Connect, protocol: protocol.to_ascii_lowercase() });
+        return Some(SwitchRequest { form: SwitchForm::Connect, protocol: protocol.to_ascii_lowercase() });
     }
     let upgrade = request.headers().get(header::UPGRADE)?.to_str().ok()?;
     let named = request.headers().get_all(header::CONNECTION).iter().any(|value| {
         value.to_str().is_ok_and(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case("upgrade")))
     });
     let is_one = named && request.version() == http::Version::HTTP_11;
-    is_one.then(|| Asked { how: How::Upgrade, protocol: upgrade.trim().to_ascii_lowercase() })
+    is_one.then(|| SwitchRequest { form: SwitchForm::Upgrade, protocol: upgrade.trim().to_ascii_lowercase() })
 }
 
-impl Asked {
-    /// Whether what is carried are capsules (RFC 9297 §3.2): the request says so, or it is known of the protocol.
+impl SwitchRequest {
+    /// Returns whether capsules are carried (RFC 9297 §3.2): the request says so, or it is known of the protocol.
     pub(crate) fn has_capsules(&self, fields: &HeaderMap) -> bool {
         // RFC 9297 §3.4 MUST-1, MUST-2, MUST-3: one item that is true, whatever its parameters are
         let mut items = fields.get_all("capsule-protocol").iter().map(|item| item.as_bytes().trim_ascii());
@@ -57,7 +57,7 @@ impl Asked {
         says || matches!(self.protocol.as_str(), "connect-udp" | "connect-ip")
     }
 
-    /// Whether a request with capsules breaks the rules for such.
+    /// Returns whether a request with capsules breaks the rules for such.
     // RFC 9297 §3.2 MUST NOT-1, MUST-2: what describes content has no place beside them
     pub(crate) fn is_malformed(fields: &HeaderMap) -> bool {
         CONTENT.iter().any(|name| fields.contains_key(name))
@@ -66,7 +66,7 @@ impl Asked {
     /// Makes a request, from which [`strip`](super::fields::strip) has taken its wish away, ask a back end for the same.
     pub(crate) fn ask<B>(&self, request: &mut Request<B>) {
         let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
-        if self.how == How::Connect {
+        if self.form == SwitchForm::Connect {
             *request.method_mut() = Method::GET;
             // The key proves nothing to the client, which has not spoken HTTP/1.1; the back end wants one.
             let mut random = [0; 16];
@@ -81,7 +81,7 @@ impl Asked {
         request.headers_mut().insert(header::UPGRADE, protocol);
     }
 
-    /// Whether a back end that switches protocols switches to this one (RFC 9110 §15.2.2).
+    /// Returns whether a back end that switches protocols switches to this one (RFC 9110 §15.2.2).
     pub(crate) fn is_answered_by(&self, fields: &HeaderMap) -> bool {
         let mut names = fields.get_all(header::UPGRADE).iter();
         let name = names.next().and_then(|name| name.to_str().ok());
@@ -94,13 +94,13 @@ impl Asked {
         for name in CONTENT {
             response.headers_mut().remove(name);
         }
-        match self.how {
-            How::Upgrade => {
+        match self.form {
+            SwitchForm::Upgrade => {
                 let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
                 response.headers_mut().insert(header::UPGRADE, protocol);
             }
-            How::Connect => {
+            SwitchForm::Connect => {
                 *response.status_mut() = StatusCode::OK;
                 response.headers_mut().remove(header::SEC_WEBSOCKET_ACCEPT);
             }
@@ -137,15 +137,15 @@ mod tests {
         let request = |connection: &str, upgrade: &str| {
             Request::get("/").header("connection", connection).header("upgrade", upgrade).body(()).unwrap()
         };
-        let found = |request: &Request<()>| asked(request).map(|asked| (asked.how, asked.protocol));
+        let found = |request: &Request<()>| asked(request).map(|asked| (asked.form, asked.protocol));
         let websocket = |how| Some((how, "websocket".to_owned()));
-        assert_eq!(found(&request("keep-alive, Upgrade", "WebSocket")), websocket(How::Upgrade));
+        assert_eq!(found(&request("keep-alive, Upgrade", "WebSocket")), websocket(SwitchForm::Upgrade));
         assert_eq!(found(&request("keep-alive", "websocket")), None);
         let connect = Request::connect("example.org").extension(Protocol::from_static("websocket")).body(()).unwrap();
-        assert_eq!(found(&connect), websocket(How::Connect));
+        assert_eq!(found(&connect), websocket(SwitchForm::Connect));
         let protocol = h3_quic::Protocol::from_static("websocket");
         let connect = Request::connect("example.org").extension(protocol).body(()).unwrap();
-        assert_eq!(found(&connect), websocket(How::Connect));
+        assert_eq!(found(&connect), websocket(SwitchForm::Connect));
         assert_eq!(found(&Request::connect("example.org:443").body(()).unwrap()), None);
     }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn what_has_capsules() {
         let has = |protocol: &str, says: Option<&'static str>| {
-            let asked = Asked { how: How::Connect, protocol: protocol.to_owned() };
+            let asked = SwitchRequest { form: SwitchForm::Connect, protocol: protocol.to_owned() };
             let says = says.map(HeaderValue::from_static);
             asked.has_capsules(&says.map(|says| ("capsule-protocol".parse().unwrap(), says)).into_iter().collect())
         };
@@ -168,7 +168,7 @@ mod tests {
             let name: http::HeaderName = name;
             fields.append(name, item);
         }
-        let asked = Asked { how: How::Connect, protocol: "websocket".to_owned() };
+        let asked = SwitchRequest { form: SwitchForm::Connect, protocol: "websocket".to_owned() };
         assert!(!asked.has_capsules(&fields));
     }
 }

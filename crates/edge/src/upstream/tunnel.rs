@@ -1,4 +1,4 @@
-//! What a request has become (`switch`): bytes both ways between client and back end, or capsules and datagrams.
+//! Tunnels (`switch`): bytes both ways between client and back end, or capsules and datagrams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::Place;
 use crate::{
     body::{AnyBody, BodyError, full},
-    observe::{Blamed, Ending, Entry},
+    observe::{Ending, Entry, ErrorWithEnding},
 };
 
 /// The longest capsule that is carried, in bytes: any datagram fits.
@@ -98,19 +98,19 @@ pub(crate) fn carry_stream(
     body.boxed_unsync()
 }
 
-/// What a client has sent on a tunnel breaks the rules of capsules.
+/// Error for a client that breaks the rules of capsules on a tunnel.
 fn malformed(error: impl std::fmt::Display) -> BodyError {
-    Blamed::error(Ending::Malformed, error.to_string())
+    ErrorWithEnding::error(Ending::Malformed, error.to_string())
 }
 
 /// An error in what a client sends on a tunnel.
 fn of_content(error: &BodyError) -> BodyError {
-    Blamed::error(Ending::of_content(error), error.to_string())
+    ErrorWithEnding::error(Ending::of_content(error), error.to_string())
 }
 
 /// An error of the client's side of a tunnel.
 fn by_client(error: impl std::fmt::Display) -> BodyError {
-    Blamed::error(Ending::GaveUp, error.to_string())
+    ErrorWithEnding::error(Ending::Cancelled, error.to_string())
 }
 
 /// Carries bytes both ways, and counts those to the client.
@@ -210,7 +210,7 @@ async fn bytes_down(
     }
 }
 
-/// Whether what is held of capsules is little, or leaves half of the connection's memory to others: a large capsule that comes slowly
+/// Returns whether few bytes of capsules are held, or half of the connection's memory is left to others: a large capsule that comes slowly
 /// can be given up.
 fn has_room(charge: &Charge) -> bool {
     charge.bytes() <= 4 * PIECE as u64 || charge.budget().held() <= charge.budget().limit() / 2
@@ -248,7 +248,7 @@ async fn capsules_up(
             let held = (capsules.held() + out.capacity()) as u64;
             if held != charge.bytes() && !(charge.try_set(held) && has_room(&charge)) {
                 let what = "the connection holds too much for another capsule";
-                return Err(Blamed::error(Ending::Memory, what));
+                return Err(ErrorWithEnding::error(Ending::Memory, what));
             }
             back_end.write_all(&out).await?;
             back_end.flush().await?;

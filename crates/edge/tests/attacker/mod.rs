@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::site::{self, Error, full};
 
-/// What it says when it has done its worst.
+/// Line that the attacker prints once the attack is under way.
 pub(crate) const READY: &str = "the attack stands";
 
 /// Parts of an attack that wait for credit which never comes are given up after this time.

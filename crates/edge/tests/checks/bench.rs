@@ -33,9 +33,9 @@ use crate::{
 
 /// Instructions of a program that are followed, so that each one ends soon.
 const STEPS: usize = 1_000;
-/// What a connection may hold: 4 MiB when its windows have grown, 16 KiB for each request, and what it holds at rest.
+/// Bytes that a connection may hold: 4 MiB when its windows have grown, 16 KiB for each request, and its size at rest.
 const CONNECTION: usize = (4 << 20) + 100 * (16 << 10) + (64 << 10);
-/// What the clients, the back end and the program's own bytes hold beside that.
+/// Bytes that the clients, the back end and the program itself hold beside that.
 const OWN: usize = 24 << 20;
 /// Bytes that may stay after programs: tables, pools and caches that have grown.
 const LEFT: usize = 8 << 20;
@@ -56,7 +56,7 @@ pub(crate) struct Bench {
     runtime: Runtime,
 }
 
-/// What the back end does, by path.
+/// Back end that answers by path.
 async fn back_end(mut request: Request<Incoming>) -> Response<site::Body> {
     match request.uri().path() {
         "/mirror" => mirror(request).await,
@@ -229,7 +229,7 @@ impl Bench {
         reached
     }
 
-    /// What is charged, and what is there.
+    /// Compares the charge with the live heap.
     fn weigh(&self, heap: &dyn Fn() -> usize) {
         let held = self.held();
         // Connections that were over when they were counted may have given nothing back when it was summed up.

@@ -12,11 +12,11 @@ use tokio::{
 
 use crate::site;
 
-/// What a program may use, so that each one ends soon.
+/// Streams that a program may use, so that each one ends soon.
 const STREAMS: usize = 60;
 const BYTES: usize = 1 << 20;
 
-/// How far a program has come.
+/// Reach of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reached {
     /// Requests whose fields have left.
@@ -43,7 +43,7 @@ enum Listens {
     Stop(u64),
 }
 
-/// How a stream has ended.
+/// End of a stream.
 enum Ended {
     /// After so many bytes, which begin with fields.
     Answer(usize),
@@ -272,7 +272,7 @@ impl<'a> Client<'a> {
         Some(say)
     }
 
-    /// What every client opens: the control stream with settings, and the streams of QPACK.
+    /// Opens the streams of every client: the control stream with settings, and the streams of QPACK.
     async fn begin(&mut self, first: u8) {
         self.control = self.uni(0).await;
         let mut settings = Vec::new();
@@ -455,7 +455,7 @@ impl<'a> Client<'a> {
                 let mut payload = vec![quarter & 0x3f, 0];
                 payload.resize(2 + usize::from(len) * 4, 7);
                 payload.truncate(if quarter & 0xc0 == 0xc0 { usize::from(len & 1) } else { 1_100 });
-                for _ in 0..if instruction & 1 == 0 { 1 } else { 1 + len } {
+                for _ in 0..if instruction & 1 == 0 { 1 } else { 1 + u16::from(len) } {
                     let _ = self.quic.send_datagram(Bytes::copy_from_slice(&payload));
                 }
             }

@@ -20,7 +20,7 @@ pub struct Account {
     pub open: u64,
 }
 
-/// What the metrics say, by protocol.
+/// Metrics by protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     pub requests: BTreeMap<String, Account>,
@@ -88,7 +88,7 @@ impl Books {
         Ledger::read(&self.metrics.render())
     }
 
-    /// What is wrong, if anything is by now.
+    /// Returns the first fault, if there is one by now.
     fn fault(&self) -> Option<String> {
         let ledger = self.ledger();
         let is_gone = self.process.strong_count() == 0;

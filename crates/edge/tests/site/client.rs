@@ -43,7 +43,7 @@ impl Client {
         this
     }
 
-    /// Whether other requests can follow one that was given up.
+    /// Returns whether other requests can follow a cancelled one.
     pub fn is_shared(&self) -> bool {
         self.version != "http/1.1"
     }

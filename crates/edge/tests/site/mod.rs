@@ -65,7 +65,7 @@ impl Drop for Directory {
     }
 }
 
-/// How long a test waits for what has to come: a test that hangs ends, and a slow machine does not turn it red.
+/// Time limit of a test: a test that hangs ends, and a slow machine does not turn it red.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Waits for what has to come.

@@ -18,12 +18,12 @@ use tokio::{
 
 use super::Site;
 
-/// What the attacker does.
+/// Script of the attacker.
 #[derive(Default)]
 pub struct Will {
     /// The client's datagrams leave from another address, which answers nothing.
     pub forges: AtomicBool,
-    /// What the gateway says does not arrive.
+    /// Drops packets of the gateway.
     pub is_mute: AtomicBool,
     /// Datagrams that left from the other address, and those that came back there.
     pub forged: AtomicUsize,
@@ -34,7 +34,7 @@ pub struct Will {
 
 /// A path between one client and the gateway.
 pub struct Wire {
-    /// Where the client finds the gateway, and where the gateway finds the client.
+    /// Address at which the client finds the gateway, and the gateway the client.
     pub address: SocketAddr,
     pub near: SocketAddr,
     pub will: Arc<Will>,
@@ -101,7 +101,7 @@ impl Wire {
     }
 }
 
-/// What HTTP/1.1 is answered; the gateway closes, or has been told to.
+/// Sends raw HTTP/1.1 and returns the answer; the gateway closes, or has been told to.
 pub async fn raw_h1(site: &Site, bytes: &[u8]) -> String {
     let mut stream = site.tls(&[b"http/1.1"]).await;
     let mut answer = Vec::new();

@@ -34,7 +34,7 @@ fn left(address: IpAddr) -> u128 {
 }
 
 impl Network {
-    /// Whether the address, which may be an IPv4 address in IPv6's clothes, is in it.
+    /// Returns whether the address, which may be an IPv4-mapped IPv6 address, is in the network.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let different = left(address) ^ left(self.address);
