@@ -12,7 +12,7 @@ use units::{Duration, Instant};
 use crate::socket::UdpSocket;
 
 /// A client's place. The second number tells apart those that had the same place one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) index: u32,
     generation: u32,
@@ -26,13 +26,13 @@ pub(crate) struct Client {
     name: SockAddr,
     pub(crate) socket: UdpSocket,
     generation: u32,
-    /// When it was last heard, or the server spoke to it.
+    /// Time at which it was last heard, or the server spoke to it.
     pub(crate) heard: Instant,
     /// Packets from it and to it, offered so far.
     pub(crate) numbers: [u64; 2],
     /// The number of its flow at the links, whatever its mapping.
     pub(crate) flow: u32,
-    /// What the NAT makes of its address.
+    /// Address that the NAT gives it.
     pub(crate) outside: Option<SocketAddr>,
     /// The client has another place: the NAT has changed its mapping.
     retired: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Clients {
     free_flows: Vec<u32>,
 }
 
-/// What came of looking for a client's place.
+/// Result of the search for a client's place.
 #[derive(Debug)]
 pub(crate) enum Found {
     Known(Place),
@@ -129,7 +129,7 @@ impl Clients {
         Ok(self.settle(index, client))
     }
 
-    /// Where a client may settle that takes nobody's place: there are as many retired places as clients at most.
+    /// Place for a client that takes nobody's: there are as many retired places as clients at most.
     fn vacancy(&self) -> Option<usize> {
         if self.places.len() < self.max.saturating_mul(2) {
             return Some(self.places.len());
@@ -167,12 +167,12 @@ impl Clients {
         (client.generation == place.generation).then_some(&client.name)
     }
 
-    /// Who has the place with this index.
+    /// Client at the place with this index.
     pub(crate) fn at(&self, index: u32) -> Option<Place> {
         self.places.get(index as usize).map(|client| Place { index, generation: client.generation })
     }
 
-    /// What the NAT makes of the address of the client at a place.
+    /// Address that the NAT gives the client at a place.
     pub(crate) fn outside(&self, place: Place) -> Option<SocketAddr> {
         let client = self.places.get(place.index as usize)?;
         client.outside.filter(|_| client.generation == place.generation)

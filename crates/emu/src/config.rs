@@ -1,14 +1,14 @@
-//! What a relay is told.
+//! Settings of a relay.
 
 use std::net::SocketAddr;
 
 use netem::{LinkConfig, NatConfig};
 use units::{DataSize, Duration, Seed};
 
-/// What a relay is told.
+/// Settings of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// Where clients send to. Port 0 takes any free one (see `Relay::address`). An IPv6 address takes IPv6 only.
+    /// Address that clients send to. Port 0 takes any free one (see `Relay::address`). An IPv6 address takes IPv6 only.
     pub listen: SocketAddr,
     /// The server.
     pub to: SocketAddr,

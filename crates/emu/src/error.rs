@@ -10,15 +10,15 @@ pub enum RelayError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is no way to the server.
+    /// No route to the server.
     #[error("cannot send to {address}: {source}")]
     Target {
         /// The server.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// The settings of a link contradict themselves.
@@ -26,7 +26,7 @@ pub enum RelayError {
     Link {
         /// `up` or `down`.
         direction: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: netem::ConfigError,
     },
     /// The relay computes a packet's way when it arrives, which such a queue does not allow.
@@ -38,15 +38,15 @@ pub enum RelayError {
     /// A rebinding is to change the address, and this machine has no second address that the server would answer to.
     #[error("rebinding {index} of the NAT changes the address; the relay can do that for a server on 127.0.0.0/8 only")]
     OtherAddress {
-        /// Which rebinding, from 0.
+        /// Number of the rebinding, from 0.
         index: usize,
     },
     /// The system refuses something else that a relay needs.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// The relay's thread has panicked. A fault of this program.
@@ -58,7 +58,7 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// What the person at the keyboard can do about it.
+    /// Hint for the person at the keyboard.
     pub fn hint(&self) -> Option<&'static str> {
         let (Self::Listen { source, .. } | Self::Target { source, .. } | Self::System { source, .. }) = self else {
             return None;

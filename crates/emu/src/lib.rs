@@ -1,4 +1,4 @@
-//! The links of `netem` in real time.
+//! The links of `netem` in real time: a relay for UDP, and emulated networks for any program ([`network`]).
 //!
 //! A [`Relay`] stands between a client and a server that talk UDP: it listens on one address, forwards to another, and
 //! sends each direction through a link with rate, queue, delay, loss and so on. It needs no privileges and works with
@@ -16,6 +16,8 @@ mod statistics;
 
 #[cfg(target_os = "linux")]
 mod clients;
+#[cfg(target_os = "linux")]
+pub mod network;
 #[cfg(target_os = "linux")]
 mod pending;
 #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@ use units::Instant;
 
 use crate::clients::Place;
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the server.
@@ -85,7 +85,7 @@ impl Pending {
         self.entered += 1;
     }
 
-    /// When the next packet is due.
+    /// Time at which the next packet is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.0.0)
     }

@@ -62,12 +62,12 @@ impl Relay {
         Ok(Self { address, commands, wake, thread: Some(thread) })
     }
 
-    /// Where clients send to.
+    /// Address that clients send to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What the relay has done so far.
+    /// Counters so far.
     ///
     /// # Errors
     /// When the relay has stopped because of an error; [`Self::stop`] says which.

@@ -1,18 +1,18 @@
-//! What a relay has done, and whether its times can be trusted.
+//! Counters of a relay, and whether its times can be trusted.
 
 use core::fmt;
 
 use netem::{DropReason, Histogram, LinkCounters};
 use units::{Duration, duration_text};
 
-/// What a relay has done since it was started.
+/// Counters of a relay since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// The link from clients to the server: packets offered, delivered, dropped and why.
     pub up: LinkCounters,
     /// The link from the server to clients.
     pub down: LinkCounters,
-    /// How much later than its time each packet was sent, in nanoseconds.
+    /// Delay of the sending of each packet behind its time, in nanoseconds.
     pub lateness: Histogram,
     /// Packets handed to the system for sending, copies included.
     pub sent: u64,

@@ -183,9 +183,9 @@ pub(crate) struct Received<'a> {
     /// The sender; unknown for a family other than IPv4 and IPv6.
     pub(crate) from: Option<SocketAddr>,
     pub(crate) ecn: Ecn,
-    /// When the kernel received it, by the wall clock in nanoseconds.
+    /// Time of arrival at the kernel, by the wall clock in nanoseconds.
     pub(crate) stamp: Option<u64>,
-    /// How many packets the kernel has dropped at this socket since it was made, modulo 2^32.
+    /// Packets that the kernel has dropped at this socket since it was made, modulo 2^32.
     pub(crate) kernel_drops: Option<u32>,
     pub(crate) payload: &'a [u8],
 }
@@ -231,7 +231,7 @@ impl Inbox {
         Ok(count)
     }
 
-    /// What the `index`-th packet of the last batch carries.
+    /// Metadata of the `index`-th packet of the last batch.
     pub(crate) fn payload(&self, index: usize) -> &[u8] {
         &self.data[index * SLOT..][..self.lengths[index].0]
     }

@@ -19,16 +19,21 @@ impl Translation {
         Self { nat: Nat::new(config, &seed.child("nat", 0)), latest: Instant::ZERO }
     }
 
-    /// What the NAT makes of a client's address for a packet that leaves it at `at`.
+    /// Address that the NAT gives a client for a packet that leaves it at `at`.
     pub(crate) fn outward(&mut self, at: Instant, inside: SocketAddr) -> SocketAddr {
         self.latest = self.latest.max(at);
         self.nat.outward(self.latest, inside)
     }
 
-    /// Whether a packet that reaches the NAT at `at` finds its mapping. Counts as use of it.
+    /// True if a packet that reaches the NAT at `at` finds its mapping. Counts as use of it.
     pub(crate) fn admits(&mut self, at: Instant, outside: SocketAddr) -> bool {
+        self.inward(at, outside).is_some()
+    }
+
+    /// The address inside for which a packet is that reaches the NAT at `at`; `None` when its mapping is gone. Counts as use of it.
+    pub(crate) fn inward(&mut self, at: Instant, outside: SocketAddr) -> Option<SocketAddr> {
         self.latest = self.latest.max(at);
-        self.nat.inward(self.latest, outside).is_some()
+        self.nat.inward(self.latest, outside)
     }
 
     /// Forgets a client that has lost its place.

@@ -17,12 +17,12 @@ impl Relay {
         Err(RelayError::Unsupported)
     }
 
-    /// Where clients send to.
+    /// Address that clients send to.
     pub fn address(&self) -> SocketAddr {
         match self.0 {}
     }
 
-    /// What the relay has done so far.
+    /// Counters so far.
     ///
     /// # Errors
     /// Never: there is no relay.

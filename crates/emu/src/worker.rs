@@ -20,7 +20,7 @@ use crate::{
     translation::{self, Translation},
 };
 
-/// What the owner of a relay wants.
+/// Order of the owner of a relay.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Answer with the figures.
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
     translation: Option<Translation>,
     up: OneWay,
     down: OneWay,
-    /// When the first packet arrived: time zero of both links, as the first packet is in a simulation. Outages and changes
+    /// Arrival of the first packet: time zero of both links, as the first packet is in a simulation. Outages and changes
     /// of a path are written in that time.
     origin: Option<Instant>,
     pending: Pending,
@@ -279,7 +279,7 @@ impl Worker {
         self.flush();
     }
 
-    /// Whether the NAT lets a packet through that is due. It stands between the links and the clients, so that it judges the packets of
+    /// True if the NAT lets a due packet through. It stands between the links and the clients, so that it judges the packets of
     /// servers when they arrive.
     fn admits(&mut self, packet: &Packet) -> bool {
         let (Some(translation), Direction::Down) = (&mut self.translation, packet.direction) else { return true };
@@ -382,7 +382,7 @@ impl Clocks {
         Self { monotonic: sys::now(), wall: sys::wall_clock() }
     }
 
-    /// When a packet with this stamp arrived, by the monotonic clock: not in the future, not before the packet before it,
+    /// Arrival of a packet with this stamp, by the monotonic clock: not in the future, not before the packet before it,
     /// and never a second or more ago (then the wall clock was set).
     fn arrival(&self, stamp: Option<u64>, latest: Instant) -> Instant {
         const SANE: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! Whether published numbers can be what they say: arithmetic that every measurement has to obey, applied to tables of others.
+//! Audit of published numbers: arithmetic that every measurement has to obey, applied to tables of others.
 //!
 //! A table is CSV with a line of names, or JSON with a list of objects. Columns are known by their names ([`COLUMNS`]); others
 //! are ignored. Nothing is guessed: a rule whose columns are missing is not applied, and says nothing.
@@ -38,7 +38,7 @@ pub struct Finding {
     pub row: Option<usize>,
     /// The row's first cell, so that people find it.
     pub label: String,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// The rule: `goodput <= offered`.
     pub rule: &'static str,
@@ -46,13 +46,13 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It may be so; whoever reads it should ask.
+    /// Suspect; its reader should ask.
     Suspect,
-    /// It cannot be so.
+    /// Impossible.
     Impossible,
 }
 

@@ -38,7 +38,7 @@ pub struct Books {
     pub servers: EndBooks,
 }
 
-/// What stacks have booked: `total` is the sum of the other columns of each book.
+/// Books of the stacks: `total` is the sum of the other columns of each book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EndBooks(pub BTreeMap<String, Columns>);
@@ -112,7 +112,7 @@ impl Books {
         Self { network: columns, ..Self::default() }
     }
 
-    /// Whether the network and the stacks agree on what was sent and received.
+    /// Checks that the network and the stacks agree on what was sent and received.
     ///
     /// # Errors
     /// What they do not agree on.

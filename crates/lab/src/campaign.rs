@@ -11,7 +11,7 @@ use std::{
 
 use crate::{journal::Journal, plan::Plan, record::Record, run::run_one, scenario::ScenarioError};
 
-/// How a campaign is executed.
+/// Settings of a campaign's execution.
 #[derive(Clone, Debug, Default)]
 pub struct Effort {
     /// Threads; `None` takes one for each core.
@@ -20,12 +20,12 @@ pub struct Effort {
     pub qlog: Option<PathBuf>,
 }
 
-/// How it ended.
+/// End of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every run is in the journal.
     Complete,
-    /// It was asked to stop; what was finished by then is in the journal.
+    /// Stopped on request; what was finished by then is in the journal.
     Stopped,
 }
 

@@ -1,7 +1,8 @@
 //! Records as columns, a row per run, for Arrow and Parquet: what data frames load with one call.
 //!
 //! The columns are those of a record in the order below, then one for each factor of the matrix under its name, then one for each
-//! figure under its key. A figure without a value is null, one that never came infinite. The version of this layout stands in the schema's metadata.
+//! figure under its key. A figure without a value is null, one that never came infinite. The version of this layout stands in the
+//! schema's metadata.
 
 use std::{fs::File, path::Path, sync::Arc};
 
@@ -104,7 +105,7 @@ pub fn batch(factors: &[String], records: &[Record], lines: bool) -> Result<Reco
     )
 }
 
-/// Whether a column may have no value.
+/// Returns whether a column may have no value.
 fn nullable(name: &str) -> bool {
     Figure::from_key(name).is_some() || name.contains('.') || matches!(name, "failed" | "record")
 }

@@ -17,7 +17,7 @@ use crate::{
 /// A contender's figure after against before.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Who.
+    /// Contender.
     pub contender: String,
     /// Key of the figure.
     pub figure: &'static str,
@@ -57,7 +57,7 @@ impl Change {
         Figure::from_key(self.figure)
     }
 
-    /// Where it is worse by more than the tolerance, if it is, with at most the probability `tail` that chance alone says so
+    /// Place where it is worse by more than the tolerance, if it is, with at most the probability `tail` that chance alone says so
     /// where the runs are enough for that; otherwise all of them have to agree. The second is the probability.
     ///
     /// A single point of several counts only where its runs are enough.
@@ -92,7 +92,7 @@ impl Change {
 /// A figure of a contender that runs had before and do not have after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Who.
+    /// Contender.
     pub contender: String,
     /// Key of the figure.
     pub figure: &'static str,
@@ -102,7 +102,7 @@ pub struct Lost {
     pub gone: usize,
 }
 
-/// What has changed.
+/// Changes between two files.
 #[derive(Clone, Debug, Serialize)]
 pub struct Changes {
     /// Every contender that both have, in every figure that both have.

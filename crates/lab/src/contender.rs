@@ -1,4 +1,4 @@
-//! Who takes part: the seam between the lab and the stacks it compares.
+//! Contenders: the seam between the lab and the stacks it compares.
 //!
 //! A [`Contender`] builds, for one run, a client and a server per connection as nodes of the simulator, and afterwards
 //! yields what they counted. The lab knows nothing of the stack behind it, so another workspace can build the same lab
@@ -23,14 +23,14 @@ use crate::{
 
 /// One stack with one set of parameters.
 pub trait Contender: Send + Sync {
-    /// Who it is.
+    /// Identity in records.
     fn identity(&self) -> Identity;
 
-    /// What is switched on and has to be shown: for each of these, every connection must afterwards present
+    /// Factors that are switched on and have to be shown: for each of these, every connection must afterwards present
     /// [`Evidence`] from the stack's own counters, or the run fails.
     fn factors(&self) -> Vec<Factor>;
 
-    /// What is switched on at one connection, from 0: the same at all, unless contenders of several kinds share the path.
+    /// Factors at one connection, from 0: the same at all, unless contenders of several kinds share the path.
     fn factors_of(&self, _connection: usize) -> Vec<Factor> {
         self.factors()
     }
@@ -47,7 +47,7 @@ pub trait Contender: Send + Sync {
     fn build(&self, spec: &RunSpec<'_>) -> Result<Nodes, BuildError>;
 }
 
-/// Who a contender is.
+/// Identity of a contender.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     /// Short name in tables, unique in a report: `tiderace cubic`.
@@ -61,9 +61,9 @@ pub struct Identity {
 /// Something that is switched on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor {
-    /// What: `congestion`.
+    /// Name: `congestion`.
     pub name: String,
-    /// Which: `cubic`.
+    /// Value: `cubic`.
     pub value: String,
 }
 
@@ -76,7 +76,7 @@ pub struct Evidence {
     pub value: String,
     /// The counter, for people: `acknowledgements processed by the controller`.
     pub counter: String,
-    /// What it stands at. Zero shows nothing.
+    /// Count of the stack. Zero shows nothing.
     pub count: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct RunSpec<'a> {
     pub scenario: &'a Scenario,
     /// The seed as a person writes it.
     pub seed_number: u64,
-    /// Where all randomness of the stack must come from. It is the same for every contender with this seed number, and
+    /// Seed of all randomness of the stack. It is the same for every contender with this seed number, and
     /// independent of the link's, so that runs can be compared in pairs.
     pub seed: Seed,
     /// The connections, in order.
@@ -101,26 +101,26 @@ pub struct RunSpec<'a> {
     pub measure_from: Instant,
     /// … to here, when the run ends.
     pub end: Instant,
-    /// Where qlog files go, if they are wanted.
+    /// Directory of qlog files, if they are wanted.
     pub qlog: Option<&'a QlogDir>,
-    /// What holds back the application of bulk connections, if anything does.
+    /// Limit on the application of bulk connections, if there is one.
     pub throttle: Option<&'a Throttle>,
 }
 
 /// One connection of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionSpec {
-    /// Its number, from 0.
+    /// Number, from 0.
     pub index: usize,
     /// The client's address.
     pub client: SocketAddr,
     /// The server's address.
     pub server: SocketAddr,
-    /// When the client begins the handshake.
+    /// Time at which the client begins the handshake.
     pub start: Instant,
 }
 
-/// What takes part in a run, and how to read it out afterwards.
+/// Nodes of a run, and the means to read them out afterwards.
 pub struct Nodes {
     /// Client and server of each connection, in the order of [`RunSpec::connections`].
     pub pairs: Vec<(Box<dyn Node>, Box<dyn Node>)>,
@@ -137,7 +137,7 @@ impl core::fmt::Debug for Nodes {
     }
 }
 
-/// What one connection measured between [`RunSpec::measure_from`] and [`RunSpec::end`]. What a contender cannot report
+/// Measurements of one connection between [`RunSpec::measure_from`] and [`RunSpec::end`]. A value that a contender cannot report
 /// is `None` and prints as `–`; it must not be estimated from anything else.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -154,23 +154,23 @@ pub struct Measured {
     pub loss_delays: Option<Vec<Duration>>,
     /// Stream bytes put into packets, by the sender of the data.
     pub stream_bytes_sent: Option<u64>,
-    /// Those of them that had been sent before.
+    /// Part of them that had been sent before.
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent by the sender of the data.
     pub packets_sent: Option<u64>,
     /// Bytes of memory that the sender of the data holds at the end.
     pub memory: Option<u64>,
-    /// What forward error correction did. `None` where nothing was protected.
+    /// Counters of forward error correction. `None` where nothing was protected.
     pub repair: Option<RepairCounters>,
     /// Time of each request that was answered. `None` for other workloads.
     pub requests: Option<Vec<Duration>>,
-    /// What became of the flow. `None` for other workloads.
+    /// Outcome of the flow. `None` for other workloads.
     pub flow: Option<Flow>,
-    /// What became of the datagrams. `None` for other workloads.
+    /// Outcome of the datagrams. `None` for other workloads.
     pub datagrams: Option<DatagramsMeasured>,
-    /// What somebody saw of a video, and when it began to play. `None` for other workloads.
+    /// Experience of a video's viewer, and the begin of playback. `None` for other workloads.
     pub video: Option<(VideoTally, Option<Duration>)>,
-    /// What somebody saw of a feed. `None` for other workloads.
+    /// Experience of a feed's reader. `None` for other workloads.
     pub feed: Option<FeedTally>,
     /// Why the connection ended before the run did.
     pub closed: Option<String>,
@@ -201,23 +201,23 @@ pub struct RepairCounters {
     pub not_sent_again: u64,
     /// Packets rebuilt at the receiver.
     pub recovered: u64,
-    /// Those of them that arrived after all: they were late and not lost.
+    /// Part of them that arrived after all: they were late and not lost.
     #[serde(default)]
     pub needless: u64,
     /// Packets that neither arrived nor could be rebuilt.
     pub unrecovered: u64,
     /// Repair symbols that arrived.
     pub repairs_received: u64,
-    /// Those of them that came when what they combine was forgotten.
+    /// Part of them that came when what they combine was forgotten.
     pub repairs_late: u64,
-    /// Those of them that told nothing new.
+    /// Part of them that told nothing new.
     pub repairs_spurious: u64,
     /// Nanoseconds from missing a packet to having rebuilt it, of all rebuilt packets together.
     pub recovery_delay: u64,
 }
 
 impl RepairCounters {
-    /// What was counted since `before`.
+    /// Difference of the counters to `before`.
     pub fn since(&self, before: &Self) -> Self {
         let less = |now: u64, then: u64| now.saturating_sub(then);
         Self {
@@ -252,11 +252,11 @@ impl RepairCounters {
 /// A short flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// It began while measuring went on, and took this long.
+    /// Began while measuring went on, and took this long.
     Took(Duration),
-    /// It began while measuring went on, and was not complete when the run ended.
+    /// Began while measuring went on, and was not complete when the run ended.
     Unfinished,
-    /// It began before measuring did.
+    /// Began before measuring did.
     Early,
 }
 
@@ -265,10 +265,10 @@ pub enum Flow {
 pub struct DatagramsMeasured {
     /// Datagrams that were due: sent early enough to arrive before the end even through a full queue.
     pub due: u64,
-    /// Those of them that arrived, each counted once.
+    /// Part of them that arrived, each counted once.
     pub arrived: u64,
-    /// How long each of those took.
+    /// Time that each of those took.
     pub delays: Vec<Duration>,
-    /// What became of the others. `None` for a stack that does not tell.
+    /// Outcome of the others. `None` for a stack that does not tell.
     pub missing: Option<Missing>,
 }

@@ -27,14 +27,14 @@ impl core::fmt::Debug for Experiment {
     }
 }
 
-/// What an experiment yielded.
+/// Yield of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yield {
-    /// What was run.
+    /// Experiment that was run.
     pub manifest: Manifest,
     /// The runs, in the order in which they were to be run.
     pub records: Vec<Record>,
-    /// Whether the laboratory itself works.
+    /// Checks of the laboratory itself.
     pub checks: Vec<Check>,
 }
 
@@ -50,7 +50,7 @@ impl Experiment {
         cells(self.contenders.len(), first..first + u64::from(self.scenario.run.seeds))
     }
 
-    /// What is to be run. `lab` names the program and its version.
+    /// Manifest of the experiment. `lab` names the program and its version.
     pub fn manifest(&self, lab: &str) -> Manifest {
         Manifest {
             schema: MANIFEST_SCHEMA.to_owned(),
@@ -69,13 +69,13 @@ impl Experiment {
     }
 }
 
-/// Where the records of an experiment go within `directory`. The name is the same for the same experiment only, whose
+/// Path of an experiment's records within `directory`. The name is the same for the same experiment only, whose
 /// records are the same bytes, so that replacing a file loses nothing.
 pub fn records_path(directory: &Path, manifest: &Manifest) -> PathBuf {
     directory.join(format!("{}.jsonl", stem(manifest)))
 }
 
-/// Where the qlog files of an experiment go within `directory`.
+/// Directory of an experiment's qlog files within `directory`.
 pub fn qlog_path(directory: &Path, manifest: &Manifest) -> PathBuf {
     directory.join(stem(manifest))
 }

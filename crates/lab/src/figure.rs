@@ -41,7 +41,7 @@ pub enum Figure {
     RequestP95,
     /// 99th percentile of the time of a request.
     RequestP99,
-    /// What the application misses.
+    /// Loss that the application sees.
     ResidualLoss,
     /// Median delay of a datagram.
     DelayP50,
@@ -71,15 +71,15 @@ pub enum Figure {
     FlowP99,
     /// Flows that were not complete.
     FlowsUnfinished,
-    /// How long a video takes to begin.
+    /// Time that a video takes to begin.
     VideoStart,
     /// Share of the time in which a video stands still.
     VideoStalled,
-    /// How often it comes to stand still.
+    /// Number of stalls.
     VideoStalls,
-    /// How often its bitrate changes.
+    /// Number of bitrate changes.
     VideoSwitches,
-    /// Its bitrate.
+    /// Bitrate.
     VideoRate,
     /// Images of a feed that were seen.
     FeedSeen,
@@ -95,11 +95,11 @@ pub enum Figure {
     LossDelayP95,
     /// 99th percentile of the delay that a loss costs.
     LossDelayP99,
-    /// What the first of two rivals gets.
+    /// Share of the first of two rivals.
     Share,
-    /// What the first of two rivals loses of its goodput.
+    /// Goodput that the first of two rivals loses.
     HarmFirst,
-    /// What the second of two rivals loses of its goodput.
+    /// Goodput that the second of two rivals loses.
     HarmSecond,
     /// By how much the RTT of the first of two rivals is longer.
     HarmDelayFirst,
@@ -109,7 +109,7 @@ pub enum Figure {
     Repair,
     /// Share of lost packets that repair rebuilt.
     Recovered,
-    /// How long that took.
+    /// Time that recovery took.
     RecoveryDelay,
     /// Share of repair that was not needed.
     RepairSpurious,
@@ -125,9 +125,15 @@ pub enum Figure {
     ResidualExpired,
     /// The part of it that was not there yet.
     ResidualLate,
+    /// CPU time per megabyte, in real time.
+    Cpu,
+    /// The sender's smoothed RTT, in real time.
+    SmoothedRtt,
+    /// The sender's delivery rate, in real time.
+    DeliveryRate,
 }
 
-/// What a figure is measured in. Values are kept in the base unit and scaled for people when printed.
+/// Unit of a figure. Values are kept in the base unit and scaled for people when printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bits per second; printed as Mbit/s.
@@ -170,7 +176,7 @@ impl Unit {
 }
 
 impl Figure {
-    /// How many figures there are.
+    /// Number of figures.
     pub const COUNT: usize = TABLE.len();
 
     /// All figures, in the order of reports.
@@ -215,17 +221,17 @@ impl Figure {
         self.declaration().label
     }
 
-    /// What it is measured in.
+    /// Unit of its values.
     pub fn unit(self) -> Unit {
         self.declaration().unit
     }
 
-    /// Which way it improves; `None` when neither more nor less of it is better.
+    /// Direction of improvement; `None` when neither more nor less of it is better.
     pub fn better(self) -> Option<Better> {
         self.declaration().better
     }
 
-    /// Its definition.
+    /// Definition.
     pub fn meaning(self) -> &'static str {
         self.declaration().meaning
     }

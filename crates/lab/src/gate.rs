@@ -1,4 +1,4 @@
-//! Whether records may pass: against a baseline in every figure of the workload, and against the limits of the scenario.
+//! Gate for records: against a baseline in every figure of the workload, and against the limits of the scenario.
 //!
 //! A figure fails when so many runs are worse by more than its tolerance that chance alone makes them so in at most one of
 //! twenty gates, all comparisons together; with too few seeds for that, when all runs are. What was measured before and is not
@@ -36,7 +36,7 @@ pub struct Tolerances {
     pub by_figure: BTreeMap<String, String>,
 }
 
-/// What a tolerance may be given for besides a figure.
+/// Name that gives all figures a tolerance.
 const ALL: &str = "all";
 
 impl Tolerances {
@@ -139,7 +139,7 @@ pub fn tolerance_words(figure: Figure, tolerance: Tolerance) -> String {
 pub struct Failing {
     /// Of which kind the reason is.
     pub kind: Kind,
-    /// Which contender, where it is one.
+    /// Contender, where it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contender: Option<String>,
     /// Key of the figure, where it is one.
@@ -167,7 +167,7 @@ pub enum Kind {
     MissingFigure,
 }
 
-/// What a gate says.
+/// Result of a gate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gate {
     /// [`GATE_SCHEMA`].

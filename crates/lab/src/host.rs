@@ -1,4 +1,4 @@
-//! What a workload needs from one end of a connection: the seam between workloads and stacks.
+//! Host of a workload at one end of a connection: the seam between workloads and stacks.
 //!
 //! The contract: after anything has happened to the connection, drain [`Host::poll_event`]. Events are edges, not
 //! levels: after `Readable` the workload reads until [`ReadEnd::Blocked`] or the end, after `Writable` it writes until
@@ -32,10 +32,10 @@ pub enum HostEvent {
     Closed(String),
 }
 
-/// What became of an attempt to write.
+/// Outcome of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// This many bytes were taken from the front of the data, at least one.
+    /// Bytes taken from the front of the data, at least one.
     Bytes(usize),
     /// Nothing fits; [`HostEvent::Writable`] follows.
     Blocked,
@@ -54,7 +54,7 @@ pub enum ReadEnd {
     Closed,
 }
 
-/// What became of a datagram at the sender.
+/// Outcome of a datagram at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramFate {
     /// Left in a packet, at this moment.

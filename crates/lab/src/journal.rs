@@ -21,16 +21,16 @@ use crate::{
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Where the line of each run stands: offset and length.
+    /// Positions of the runs' lines: offset and length.
     places: Vec<Option<(u64, u32)>>,
-    /// Where the next line goes.
+    /// Position of the next line.
     end: u64,
     head: u64,
     /// Lines are not in the order of the runs, or there is something between them.
     untidy: bool,
 }
 
-/// What was found wrong in a file.
+/// Damage found in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Lines that are no records, or not whole, from 1.
@@ -40,7 +40,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Whether everything was as it was written.
+    /// Returns whether everything was as it was written.
     pub const fn is_none(&self) -> bool {
         self.lines.is_empty() && !self.torn
     }
@@ -60,7 +60,7 @@ pub enum JournalError {
     Foreign {
         /// From 1.
         line: usize,
-        /// Its number.
+        /// Number.
         run: u64,
         /// Runs of the manifest.
         runs: usize,
@@ -80,7 +80,7 @@ pub(crate) fn seal(mut json: String) -> String {
     json
 }
 
-/// Whether a line is what was written. Lines without a checksum are taken as they are.
+/// Returns whether a line is what was written. Lines without a checksum are taken as they are.
 pub(crate) fn is_whole(line: &str) -> bool {
     let Some(cut) = line.len().checked_sub(TAIL).filter(|cut| line.is_char_boundary(*cut)) else { return true };
     let Some(sum) = line[cut..].strip_prefix(MARK).and_then(|rest| rest.strip_suffix("\"}")) else { return true };
@@ -144,7 +144,7 @@ impl Journal {
         Ok((journal, manifest, damage))
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -218,12 +218,12 @@ impl Journal {
     }
 }
 
-/// Reads the records of a file one after the other, so that no more than one is in memory. Damaged lines are passed over and
+/// Reads the records of a file one after the other, so that no more than one is in memory. Damaged lines are ignored and
 /// counted.
 #[derive(Debug)]
 pub struct Records {
     lines: Lines<BufReader<File>>,
-    /// What was passed over so far.
+    /// Damage skipped so far.
     pub damage: Damage,
 }
 

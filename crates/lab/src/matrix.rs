@@ -1,9 +1,9 @@
-//! Which runs an experiment has, and in which order: scenario × contenders × seeds.
+//! Runs of an experiment, in order: scenario × contenders × seeds.
 
 /// One run of the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Which contender, by its place in the list.
+    /// Contender, by its place in the list.
     pub contender: usize,
     /// The seed, as a person writes it.
     pub seed: u64,

@@ -10,6 +10,7 @@ use units::{Duration, Instant};
 use crate::{
     contender::{Flow, Measured, RepairCounters},
     figure::{Figure, Missing},
+    record::RealTime,
     residual,
     stats::{
         distribution::to_f64,
@@ -27,12 +28,12 @@ const IP_AND_UDP: u64 = 28;
 pub struct Reading {
     /// The value in the figure's base unit. `None` when there is none: the provenance says why.
     pub value: Option<f64>,
-    /// Where it comes from.
+    /// Provenance of the value.
     pub provenance: Provenance,
-    /// How many samples it rests on, where it rests on samples. Those that never came are among them.
+    /// Number of samples, where the value rests on samples. Those that never came are among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
-    /// How many of the samples never came, where some did not: each counts as larger than any other.
+    /// Number of samples that never came, where some did not: each counts as larger than any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never: Option<usize>,
     /// Why there is no value.
@@ -40,7 +41,7 @@ pub struct Reading {
     pub reason: Option<String>,
 }
 
-/// Where a figure comes from.
+/// Provenance of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provenance {
@@ -221,7 +222,7 @@ fn feed(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     ]
 }
 
-/// What a loss costs, where there was one.
+/// Delays by loss, where there was one.
 fn loss_delays(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     let Some(delays) = pooled(connections, |connection| connection.loss_delays.as_ref()) else { return Vec::new() };
     if delays.is_empty() {
@@ -231,6 +232,29 @@ fn loss_delays(connections: &[Measured]) -> Vec<(Figure, Reading)> {
         (Figure::LossDelayP50, percentile(&delays, 0.5)),
         (Figure::LossDelayP95, percentile(&delays, 0.95)),
         (Figure::LossDelayP99, percentile(&delays, 0.99)),
+    ]
+}
+
+/// Figures of runs in real time only.
+pub(crate) fn in_real_time(
+    machine: &RealTime,
+    delivered: u64,
+    mut smoothed_rtts: Vec<Duration>,
+    delivery_rate: Option<f64>,
+) -> [(Figure, Reading); 3] {
+    let cpu = machine.cpu.iter().sum::<f64>() + machine.cpu_emulator;
+    let cost = (delivered > 0).then(|| cpu / (count(delivered) / 1e6));
+    smoothed_rtts.sort_unstable();
+    let smoothed = match smoothed_rtts.len() {
+        0 => Reading::none(Provenance::Unsupported),
+        _ => percentile(&smoothed_rtts, 0.5),
+    };
+    let rate =
+        delivery_rate.map_or(Reading::none(Provenance::Unsupported), |rate| Reading::of(rate, Provenance::Measured));
+    [
+        (Figure::Cpu, Reading::from_option(cost, Provenance::Measured)),
+        (Figure::SmoothedRtt, smoothed),
+        (Figure::DeliveryRate, rate),
     ]
 }
 
@@ -252,7 +276,7 @@ pub(crate) fn connections_with_loss(
     [(Figure::LossSetup, of_all(setup)), (Figure::LossAfter, of_all(after))]
 }
 
-/// What rivals do to one another: the connections of all of them together, and those of each kind when the other kinds are
+/// Effect of rivals on one another: the connections of all of them together, and those of each kind when the other kinds are
 /// silent. `mine` says of which kind a connection is.
 pub(crate) fn harm(
     together: &[Measured],
@@ -333,7 +357,7 @@ fn retransmitted(connections: &[Measured]) -> Reading {
     }
 }
 
-/// Where the bytes of the wire went.
+/// Bytes on the wire by purpose.
 fn overhead(connections: &[Measured], loaded: &LinkWindow) -> Vec<(Figure, Reading)> {
     if loaded.offered_bytes == 0 {
         return Vec::new();
@@ -546,6 +570,18 @@ mod tests {
         flows.extend((0..4).map(|_| flow(Flow::Unfinished)));
         let measured = figures(&flows, &LinkWindow::default(), &Histogram::new(), span, Duration::ZERO);
         assert_eq!(measured[&Figure::FlowP95].provenance, Provenance::Censored);
+    }
+
+    #[test]
+    fn what_the_machine_spends_is_counted_per_megabyte() {
+        let machine = RealTime { cpu: [0.2, 0.3], cpu_emulator: 0.5, ..RealTime::default() };
+        let rtts = millis(1..=101).unwrap();
+        let figures = BTreeMap::from(in_real_time(&machine, 4_000_000, rtts, Some(5e6)));
+        let value = |figure: Figure| figures[&figure].value;
+        assert_eq!((value(Figure::Cpu), value(Figure::DeliveryRate)), (Some(0.25), Some(5e6)));
+        assert_eq!(value(Figure::SmoothedRtt), Some(0.051));
+        let silent = BTreeMap::from(in_real_time(&machine, 0, Vec::new(), None));
+        assert!(silent.values().all(|reading| reading.value.is_none()), "{silent:?}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Plan {
         Ok(Self { contenders, ..plan })
     }
 
-    /// What the file of its records begins with. `lab` names the program and its version.
+    /// First line of the file of its records. `lab` names the program and its version.
     ///
     /// # Errors
     /// Never for a plan that could be made.
@@ -80,7 +80,7 @@ impl Plan {
         self.points.len() * self.contenders * self.scenario.run.seeds as usize
     }
 
-    /// Whether there is nothing to run.
+    /// Returns whether there is nothing to run.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Where qlog files go: one directory per run, one file per connection and side.
+//! Directories of qlog files: one per run, one file per connection and side.
 
 use std::{
     fs::{self, File},

@@ -25,10 +25,13 @@ pub const MANIFEST_SCHEMA: &str = "tiderace-lab-experiment/1";
 /// Schema of each further line.
 pub const RECORD_SCHEMA: &str = "tiderace-lab-run/2";
 
-/// What records say about the program that wrote them: its name and version.
+/// Name and version of the program, as records have them.
 pub const LAB: &str = concat!("tiderace ", env!("CARGO_PKG_VERSION"));
 
-/// What was to be run.
+/// Suffix of the name of the program in the manifest of runs in real time.
+pub const REAL_TIME: &str = ", real time";
+
+/// Manifest of the planned runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`MANIFEST_SCHEMA`].
@@ -48,7 +51,7 @@ pub struct Manifest {
 pub struct Record {
     /// [`RECORD_SCHEMA`].
     pub schema: String,
-    /// Its number in the matrix.
+    /// Number in the matrix.
     #[serde(default)]
     pub run: u64,
     /// The values of the matrix's factors.
@@ -58,11 +61,11 @@ pub struct Record {
     pub scenario: String,
     /// [`Scenario::digest`].
     pub digest: String,
-    /// Who ran.
+    /// Contender.
     pub contender: Identity,
     /// With which seed.
     pub seed: u64,
-    /// Whether the figures may be used.
+    /// Outcome: whether the figures may be used.
     pub outcome: RunOutcome,
     /// Virtual seconds from the start to the end, warm-up included.
     pub virtual_seconds: f64,
@@ -75,22 +78,44 @@ pub struct Record {
     /// The figures by their keys.
     #[serde(with = "by_key")]
     pub figures: BTreeMap<Figure, Reading>,
-    /// What was switched on.
+    /// Factors that were switched on.
     pub factors: Vec<Factor>,
     /// The connections in order.
     pub connections: Vec<ConnectionRecord>,
-    /// Where every packet and byte went, from the start of the run to its end.
+    /// Books of every packet and byte, from the start of the run to its end.
     #[serde(default)]
     pub books: Books,
+    /// State of the machine, for a run in real time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub real_time: Option<RealTime>,
 }
 
-/// Whether a run's figures may be used.
+/// A run in real time: whether the machine could keep up, and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RealTime {
+    /// Delay of packets behind their time, in seconds: median, p99 and p99.9.
+    pub lateness: [f64; 3],
+    /// Delay of the timer before the run, p99 in seconds.
+    pub timer_lateness: f64,
+    /// Packets that the devices dropped although the path did not.
+    pub device_drops: u64,
+    /// Share of the machine that other programs used.
+    pub foreign: f64,
+    /// Share that a host took away from a virtual machine.
+    pub stolen: f64,
+    /// CPU seconds of the clients' and the servers' ends, system calls included.
+    pub cpu: [f64; 2],
+    /// CPU seconds of the emulator, in which the receiving kernel's part of TCP and UDP runs.
+    pub cpu_emulator: f64,
+}
+
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOutcome {
-    /// They may.
+    /// Figures may be used.
     Valid,
-    /// They may not, and why.
+    /// Figures may not be used, for this reason.
     Failed(String),
 }
 
@@ -116,11 +141,11 @@ pub struct ConnectionRecord {
     pub rtt_min: Option<f64>,
     /// Stream bytes that the sender of the data put into packets.
     pub stream_bytes_sent: Option<u64>,
-    /// Those of them that had been sent before.
+    /// Part of them that had been sent before.
     pub stream_bytes_resent: Option<u64>,
     /// Packets of the sender of the data.
     pub packets_sent: Option<u64>,
-    /// What forward error correction did, where anything was protected.
+    /// Counters of forward error correction, where anything was protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairCounters>,
     /// Why it ended before the run did.
@@ -144,10 +169,10 @@ pub enum ReadError {
     Line {
         /// From 1.
         line: usize,
-        /// What is wrong.
+        /// Fault.
         message: String,
     },
-    /// There is no first line.
+    /// No first line.
     #[error("the file is empty")]
     Empty,
 }

@@ -3,7 +3,8 @@
 //! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
 //! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
 //! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts; [`mod@fec`] holds codes against theory. [`speed`] measures
+//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts; [`mod@fec`] holds codes against
+//! theory. [`speed`] measures
 //! what simulating costs. Tests and `cargo xtask shows` run the same
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
@@ -45,22 +46,22 @@ use crate::{
 /// A measured value beside the range it has to lie in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What was measured, for people: `newreno at 1 % loss`.
+    /// Name of the measurement, for people: `newreno at 1 % loss`.
     pub name: String,
     /// Median over the runs.
     pub value: f64,
-    /// Its 95 % interval, when there are enough runs for one.
+    /// 95 % interval, when there are enough runs for one.
     pub interval: Option<Interval>,
-    /// Where the value has to lie.
+    /// Range in which the value has to lie.
     pub target: RangeInclusive<f64>,
-    /// What value and target are measured in.
+    /// Unit of value and target.
     pub unit: &'static str,
-    /// What the value was made from.
+    /// Origin of the value.
     pub detail: String,
 }
 
 impl Finding {
-    /// Whether the value lies where it has to.
+    /// Returns whether the value lies where it has to.
     pub fn passed(&self) -> bool {
         self.target.contains(&self.value)
     }

@@ -1,4 +1,4 @@
-//! What the records say, for people and for programs.
+//! Reports on records, for people and for programs.
 //!
 //! [`Report`] holds the numbers; [`brief`] prints those that the workload is about and who wins, [`points`] does so for a
 //! scenario with factors, [`text`] prints all of them, and the report itself serialises as JSON. The same records give the
@@ -47,14 +47,14 @@ pub use text::text;
 /// Schema of the JSON form.
 pub const REPORT_SCHEMA: &str = "tiderace-lab-report/2";
 
-/// What the records say.
+/// Report on an experiment's records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
-    /// What was run.
+    /// Experiment that was run.
     pub manifest: Manifest,
-    /// Whether the laboratory itself works. Empty for a report from stored records.
+    /// Checks of the laboratory itself. Empty for a report from stored records.
     pub self_test: Vec<Check>,
     /// One column per contender, in the manifest's order.
     pub contenders: Vec<Column>,
@@ -72,12 +72,12 @@ pub struct Report {
     board: board::Board,
 }
 
-/// What one contender's runs say.
+/// Figures of one contender's runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its version.
+    /// Version.
     pub version: String,
     /// Runs that count.
     pub runs: usize,
@@ -103,9 +103,9 @@ pub struct Cell {
     /// Median over the runs, `"inf"` where it never came; `None` without a value in every run.
     #[serde(serialize_with = "extended_option")]
     pub median: Option<f64>,
-    /// Its interval; `None` below six runs.
+    /// Interval; `None` below six runs.
     pub interval: Option<Interval>,
-    /// Where the values come from, or why there is none.
+    /// Provenance of the values, or the reason why there is none.
     pub provenance: Provenance,
     /// Why there is none, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,13 +118,13 @@ pub struct Cell {
 /// One figure of two contenders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparisonRow {
-    /// Who is compared.
+    /// Contenders under comparison.
     pub contender: String,
     /// With whom.
     pub baseline: String,
     /// Key of the figure.
     pub figure: &'static str,
-    /// What it says.
+    /// Result of the comparison.
     #[serde(flatten)]
     pub result: Comparison,
     /// The figure that this one presupposes, where that differs too.
@@ -135,7 +135,7 @@ pub struct ComparisonRow {
 /// A run whose figures are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// Who ran.
+    /// Contender.
     pub contender: String,
     /// With which seed.
     pub seed: u64,
@@ -178,7 +178,7 @@ impl Report {
         }
     }
 
-    /// Whether the self-test found nothing and every run counts.
+    /// Returns whether the self-test found nothing and every run counts.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty() && self.self_test.iter().all(|check| check.passed)
     }

@@ -1,4 +1,4 @@
-//! Who takes part in a scenario: our profiles, stacks of others where the program has them, and pairs of rivals.
+//! Roster of a scenario: our profiles, stacks of others where the program has them, and pairs of rivals.
 //!
 //! Stacks of others live in a workspace of their own. A program that is built with them says so once, with [`join`]; in any other
 //! program such a contender has a name and cannot be run.

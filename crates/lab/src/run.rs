@@ -21,13 +21,13 @@ use crate::{
     books::Books,
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     matrix::Cell,
-    measure::{LinkWindow, connections_with_loss, figures, harm},
+    measure::{LinkWindow, connections_with_loss, figures, harm, in_real_time},
     qlog::QlogDir,
-    record::{ConnectionRecord, RECORD_SCHEMA, Record, RunOutcome, TraceSummary},
+    record::{ConnectionRecord, RECORD_SCHEMA, RealTime, Record, RunOutcome, TraceSummary},
     scenario::{Direction, Scenario},
 };
 
-/// How an experiment is executed.
+/// Settings of an experiment's execution.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
     /// Threads; `None` takes one for each core.
@@ -70,7 +70,78 @@ pub fn run_all(
 
 /// Runs one contender with one seed. A run that cannot be used yields a record that says so.
 pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Path>) -> Record {
-    let mut record = Record {
+    let mut record = empty(scenario, contender, seed);
+    if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
+        record.outcome = RunOutcome::Failed(reason);
+    }
+    record
+}
+
+/// Result of a run in real time.
+#[derive(Debug)]
+pub struct Passage {
+    /// Measurements of the connections, in their order.
+    pub measured: Vec<Measured>,
+    /// Smoothed RTTs of the senders of the data, taken at regular moments while the run was measured.
+    pub smoothed_rtts: Vec<Duration>,
+    /// Their delivery rate at the end, in bits per second, as far as they tell it.
+    pub delivery_rate: Option<f64>,
+    /// The loaded link while it was measured.
+    pub link: LinkWindow,
+    /// Times that packets waited in its queue, in nanoseconds.
+    pub queueing: netem::Histogram,
+    /// State of the machine.
+    pub real_time: RealTime,
+    /// Why the figures may not be used, if so.
+    pub doubt: Option<String>,
+}
+
+/// Runs one contender with one seed outside of the simulator: `pass` lets time pass, and the figures are made as those of a simulation.
+pub fn run_in_real_time(
+    scenario: &Scenario,
+    contender: &dyn Contender,
+    seed: u64,
+    pass: &dyn Fn(&RunSpec<'_>) -> Result<Passage, String>,
+) -> Record {
+    let mut record = empty(scenario, contender, seed);
+    let filled = (|| {
+        let random = Seed::from_number(seed);
+        let connections = connections(scenario, random);
+        let passage = pass(&RunSpec {
+            scenario,
+            seed_number: seed,
+            seed: random.child("stack", 0),
+            connections: &connections,
+            measure_from: scenario.run.measure_from(),
+            end: scenario.run.end(),
+            qlog: None,
+            throttle: None,
+        })?;
+        let (span, measured) = (scenario.run.duration, passage.measured);
+        record.link = passage.link;
+        record.virtual_seconds = scenario.run.end().as_secs_f64();
+        record.figures = figures(&measured, &record.link, &passage.queueing, span, scenario.traffic.video().segment);
+        let delivered = measured.iter().map(|one| one.delivered).sum();
+        record.figures.extend(in_real_time(
+            &passage.real_time,
+            delivered,
+            passage.smoothed_rtts,
+            passage.delivery_rate,
+        ));
+        record.connections = measured.iter().map(|one| connection_record(one, span)).collect();
+        record.real_time = Some(passage.real_time);
+        verify(|connection| contender.factors_of(connection), &measured)?;
+        passage.doubt.map_or(Ok(()), Err)
+    })();
+    if let Err(reason) = filled {
+        record.outcome = RunOutcome::Failed(reason);
+    }
+    record
+}
+
+/// A record of nothing.
+fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
+    Record {
         schema: RECORD_SCHEMA.to_owned(),
         run: 0,
         point: crate::scenario::Point::new(),
@@ -87,11 +158,8 @@ pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: 
         factors: contender.factors(),
         connections: Vec::new(),
         books: Books::default(),
-    };
-    if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
-        record.outcome = RunOutcome::Failed(reason);
+        real_time: None,
     }
-    record
 }
 
 /// Lets time pass and fills the record; of rivals also with what each does to the other.
@@ -132,7 +200,7 @@ fn fill(
     Ok(())
 }
 
-/// What a simulation yielded.
+/// Result of a simulation.
 struct Passed {
     measured: Vec<Measured>,
     link: LinkWindow,
@@ -140,12 +208,12 @@ struct Passed {
     virtual_seconds: f64,
     events: u64,
     trace: TraceSummary,
-    /// What each connection's packets lost at the links.
+    /// Losses of each connection's packets at the links.
     lost: Vec<FlowLoss>,
     /// The simulation came to a standstill, and why.
     stalled: Option<String>,
     books: Books,
-    /// They do not balance, and where.
+    /// Place of an imbalance of the books, if there is one.
     imbalance: Option<String>,
 }
 
@@ -233,7 +301,7 @@ fn complete(books: &mut Books, measured: &[Measured]) -> Result<(), String> {
     }
 }
 
-/// Where the connections are and when they start. The starts are the same for every contender.
+/// Places and starts of the connections. The starts are the same for every contender.
 fn connections(scenario: &Scenario, seed: Seed) -> Vec<ConnectionSpec> {
     let span = u64::try_from(scenario.traffic.start_spread.as_nanos()).unwrap_or(u64::MAX);
     let mut draws = seed.stream("connection starts");
@@ -288,8 +356,8 @@ pub fn phase_jitter(link: &netem::LinkConfig, connections: &[ConnectionSpec]) ->
     }
 }
 
-/// What the link did between two moments.
-fn window(before: &LinkCounters, after: &LinkCounters) -> LinkWindow {
+/// Difference of a link's counters between two moments.
+pub fn window(before: &LinkCounters, after: &LinkCounters) -> LinkWindow {
     let dropped = |reason| after.dropped(reason).packets - before.dropped(reason).packets;
     LinkWindow {
         offered: after.offered.packets - before.offered.packets,

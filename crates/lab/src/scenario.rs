@@ -63,23 +63,23 @@ pub struct Scenario {
     pub name: String,
     /// One line for lists.
     pub title: String,
-    /// What the scenario stands for and where its numbers come from. For people.
+    /// Purpose of the scenario and origin of its numbers. For people.
     pub about: String,
     /// The path between clients and servers.
     pub path: Path,
-    /// What the connections carry.
+    /// Traffic of the connections.
     pub traffic: Traffic,
-    /// How long and how often.
+    /// Length and number of runs.
     pub run: Plan,
-    /// Who is compared.
+    /// Contenders under comparison.
     #[serde(default)]
     pub contenders: Selection,
-    /// What is varied: a field of this file (`traffic.connections`), a field of every contender's profile
+    /// Factors: a field of this file (`traffic.connections`), a field of every contender's profile
     /// (`profile.acks.every`) or one of [`SHORTHANDS`] (`path.rtt`), and its values. Every combination is a point of the
     /// matrix.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub factors: BTreeMap<String, Levels>,
-    /// What has to hold in every point, or `lab gate` fails.
+    /// Limits that hold in every point, or `lab gate` fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<Threshold>,
 }
@@ -110,13 +110,13 @@ impl Path {
     }
 }
 
-/// What the connections carry.
+/// Traffic of the connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Traffic {
     /// The kind of traffic.
     pub workload: Workload,
-    /// Who sends the data.
+    /// Direction of the data.
     #[serde(default)]
     pub direction: Direction,
     /// Connections that share the path, 1 to 1000.
@@ -183,7 +183,7 @@ pub enum Workload {
     Feed,
 }
 
-/// Who sends the data that is measured.
+/// Direction of the measured data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -194,7 +194,7 @@ pub enum Direction {
     Upload,
 }
 
-/// How long and how often.
+/// Length and number of runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Plan {
@@ -213,24 +213,24 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// When measuring begins.
+    /// Time at which measuring begins.
     pub fn measure_from(&self) -> Instant {
         Instant::ZERO + self.warmup
     }
 
-    /// When measuring and the run end.
+    /// Time at which measuring and the run end.
     pub fn end(&self) -> Instant {
         self.measure_from() + self.duration
     }
 }
 
-/// Who is compared: each name and each profile is a contender of its own. The first one is the baseline of comparisons.
+/// Contenders: each name and each profile is a contender of its own. The first one is the baseline of comparisons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "SelectionTable", rename_all = "kebab-case")]
 pub struct Selection {
     /// Congestion controllers, with everything else as usual. Without this and `profiles`: newreno and cubic.
     pub congestion: Vec<String>,
-    /// What each of them asks its peer to do about acknowledging: `off`, `fixed:N`, `adaptive`. Every controller runs with
+    /// Acknowledgement frequencies asked of peers: `off`, `fixed:N`, `adaptive`. Every controller runs with
     /// every one.
     pub ack: Vec<AckFrequency>,
     /// Profiles of the transport: a name and any fields of a profile that are to be otherwise than usual.

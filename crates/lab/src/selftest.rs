@@ -1,4 +1,4 @@
-//! Whether the laboratory itself works: known answers that its parts must give before anything else is believed.
+//! Self-test: known answers that the laboratory's parts must give before anything else is believed.
 //!
 //! [`calibrate`] checks the whole laboratory; [`run`] checks the scenario at hand: that both of its links do what it says, and that a
 //! run repeats bit for bit.
@@ -28,11 +28,11 @@ pub use calibration::{Fault, NOT_CHECKED, calibrate, calibrate_while};
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What is checked.
+    /// Name of the check.
     pub name: &'static str,
-    /// Whether it holds.
+    /// Result: `true` when it holds.
     pub passed: bool,
-    /// What was expected and seen.
+    /// Expected and seen values.
     pub detail: String,
 }
 

@@ -1,4 +1,4 @@
-//! What our own stack is set to, from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
+//! Settings of our own stack, from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
 
 use serde_json::Value;
 use transport::{Profile, ack_frequency::AckFrequency};
@@ -6,7 +6,7 @@ use units::duration_text;
 
 use crate::scenario::{Fault, Selection, Settings, nearest};
 
-/// How our own stack takes part.
+/// Setup of our own stack.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The settings of the transport, at both ends.
@@ -83,7 +83,7 @@ fn controller_fault(fault: Fault, name: &str) -> Fault {
     Fault { message: format!("there is no congestion controller `{name}`"), hint: Some(hint), ..fault }
 }
 
-/// What there is, after the name that is nearest to what was written, if one is near.
+/// Known names, after the one that is nearest to what was written, if one is near.
 fn meant(written: &str, known: &[&str]) -> String {
     let there_are = format!("there are {}", known.join(", "));
     match nearest(written, known.iter().copied()) {
@@ -122,7 +122,7 @@ fn set(table: &mut Value, key: &str, value: &Value) -> Result<(), (String, Optio
     }
 }
 
-/// How serde writes a span of time by itself.
+/// Recognises serde's form of a span of time.
 fn is_duration(fields: &serde_json::Map<String, Value>) -> bool {
     fields.len() == 2 && fields.contains_key("secs") && fields.contains_key("nanos")
 }

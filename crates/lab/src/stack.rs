@@ -31,7 +31,7 @@ pub trait Stack: Host {
     /// A datagram has arrived.
     fn receive(&mut self, now: Instant, datagram: Datagram);
 
-    /// When [`Stack::on_timeout`] wants to be called, and why.
+    /// Deadline for [`Stack::on_timeout`], and its reason.
     fn timeout(&self) -> Option<(Instant, &'static str)>;
 
     /// The time of [`Stack::timeout`] has come.
@@ -49,7 +49,7 @@ pub trait Stack: Host {
         false
     }
 
-    /// What the stack has counted so far.
+    /// Counters of the stack so far.
     fn counters(&self) -> StackCounters;
 
     /// Counters that show the factors of the contender at work, at the sender of the data.
@@ -61,12 +61,12 @@ pub trait Stack: Host {
         Vec::new()
     }
 
-    /// Where every byte went that came in or left, when the stack keeps such books; an error when they do not balance.
+    /// Books of every byte that came in or left, when the stack keeps such books; an error when they do not balance.
     fn books(&self) -> Option<Result<EndBooks, String>> {
         None
     }
 
-    /// What the congestion control shows of itself; `None` when it shows nothing, or nothing yet.
+    /// State of the congestion control; `None` when the stack shows nothing, or nothing yet.
     fn view(&self) -> Option<SenderView> {
         None
     }
@@ -79,7 +79,7 @@ pub struct StackCounters {
     pub rtt_min: Option<Duration>,
     /// Stream bytes put into packets.
     pub stream_bytes_sent: Option<u64>,
-    /// Those of them that had been sent before.
+    /// Part of them that had been sent before.
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent.
     pub packets_sent: Option<u64>,
@@ -261,7 +261,7 @@ fn keep(kept: &mut Option<Vec<Duration>>, counts: bool, take: impl FnOnce(&mut d
     }
 }
 
-/// What an end counts of repair since measuring began, from its counters of the end and of the beginning.
+/// Counters of repair since measuring began, from an end's counters of the end and of the beginning.
 fn repair(after: &StackCounters, before: Option<&StackCounters>) -> Option<RepairCounters> {
     let before = before.and_then(|counters| counters.repair).unwrap_or_default();
     after.repair.map(|after| after.since(&before))
@@ -275,33 +275,12 @@ fn measured<S: Stack>(
     direction: Direction,
     workload: Workload,
 ) -> Measured {
-    let handshake = client.app.established().map(|at| at - start);
-    // What has fetched all it wanted may fall silent until it is closed.
-    let single = matches!(workload, Workload::Flows | Workload::Page) && client.app.tally().answered.is_some();
-    let closed = [&client.app, &server.app].into_iter().find_map(|app| app.closed().map(str::to_owned));
-    let closed = closed.filter(|_| !single);
-    let asks = matches!(workload, Workload::Requests | Workload::Feed);
-    let tally = client.app.tally();
-    let video = (workload == Workload::Video).then(|| (tally.video, tally.video.began.map(|at| at - start)));
-    let feed = (workload == Workload::Feed).then_some(tally.feed);
-    let requests = asks.then(|| client.app.tally().requests.clone());
-    let flow = matches!(workload, Workload::Flows | Workload::Page).then(|| match client.app.tally().answered {
-        _ if start < client.measure_from => Flow::Early,
-        Some(at) => Flow::Took(at - start),
-        None => Flow::Unfinished,
-    });
+    let applications = applications(&client.app, &server.app, start, client.measure_from, direction, workload);
     let books = [client.stack.books(), server.stack.books()];
-    let wrong_bytes = client.app.tally().wrong_bytes + server.app.tally().wrong_bytes;
     let (sender, receiver) = match direction {
         Direction::Download => (server, client),
         Direction::Upload => (client, server),
     };
-    let datagrams = matches!(workload, Workload::Datagrams | Workload::Messages).then(|| DatagramsMeasured {
-        due: sender.app.tally().due,
-        arrived: receiver.app.tally().delays.len() as u64,
-        delays: receiver.app.tally().delays.clone(),
-        missing: sender.app.missing(&receiver.app),
-    });
     let (after, before) = (sender.stack.counters(), sender.before);
     let since = |read: fn(&StackCounters) -> Option<u64>| -> Option<u64> {
         // Without a call since measuring began nothing has changed since.
@@ -310,8 +289,6 @@ fn measured<S: Stack>(
         Some(read(&after)?.saturating_sub(read(before).unwrap_or(0)))
     };
     Measured {
-        delivered: receiver.app.tally().delivered,
-        handshake,
         rtt: sender.rtt.take(),
         loss_delays: sender.loss_delays.take(),
         rtt_min: after.rtt_min,
@@ -323,15 +300,53 @@ fn measured<S: Stack>(
             .zip(repair(&receiver.stack.counters(), receiver.before.as_ref()))
             .map(|(sender, receiver)| RepairCounters::of_direction(&sender, &receiver))
             .filter(|repair| repair.symbols_sent > 0),
-        requests,
-        flow,
-        datagrams,
-        video,
-        feed,
-        closed,
-        wrong_bytes,
         evidence: sender.stack.evidence(),
         evidence_at_receiver: receiver.stack.evidence_at_receiver(),
         books,
+        ..applications
+    }
+}
+
+/// Counts of the workload at the two ends of a connection; nothing of what only a stack knows. `start` is when the client began,
+/// `measure_from` when measuring did.
+pub fn applications(
+    client: &App,
+    server: &App,
+    start: Instant,
+    measure_from: Instant,
+    direction: Direction,
+    workload: Workload,
+) -> Measured {
+    // What has fetched all it wanted may fall silent until it is closed.
+    let single = matches!(workload, Workload::Flows | Workload::Page) && client.tally().answered.is_some();
+    let closed = [client, server].into_iter().find_map(|app| app.closed().map(str::to_owned));
+    let asks = matches!(workload, Workload::Requests | Workload::Feed);
+    let tally = client.tally();
+    let flow = matches!(workload, Workload::Flows | Workload::Page).then(|| match tally.answered {
+        _ if start < measure_from => Flow::Early,
+        Some(at) => Flow::Took(at - start),
+        None => Flow::Unfinished,
+    });
+    let (sender, receiver) = match direction {
+        Direction::Download => (server, client),
+        Direction::Upload => (client, server),
+    };
+    let datagrams = matches!(workload, Workload::Datagrams | Workload::Messages).then(|| DatagramsMeasured {
+        due: sender.tally().due,
+        arrived: receiver.tally().delays.len() as u64,
+        delays: receiver.tally().delays.clone(),
+        missing: sender.missing(receiver),
+    });
+    Measured {
+        delivered: receiver.tally().delivered,
+        handshake: client.established().map(|at| at - start),
+        requests: asks.then(|| tally.requests.clone()),
+        flow,
+        datagrams,
+        video: (workload == Workload::Video).then(|| (tally.video, tally.video.began.map(|at| at - start))),
+        feed: (workload == Workload::Feed).then_some(tally.feed),
+        closed: closed.filter(|_| !single),
+        wrong_bytes: client.tally().wrong_bytes + server.tally().wrong_bytes,
+        ..Measured::default()
     }
 }

@@ -1,4 +1,4 @@
-//! What can be said from the runs, and with which confidence.
+//! Statistics of runs: conclusions, and their confidence.
 //!
 //! One file per question: [`quantile`] (what is the percentile of many samples, and may it be quoted), [`interval`]
 //! (how sure is the median of one contender over its seeds), [`compare`] (is one contender better than another on the

@@ -16,7 +16,7 @@ use crate::{
 /// A matrix in numbers.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What was run.
+    /// Experiment that was run.
     pub manifest: Manifest,
     /// The points, in order.
     pub points: Vec<Point>,
@@ -34,23 +34,23 @@ pub struct Summary {
     pub packets: u64,
     /// Connections that broke off or were never established, and all.
     pub connections_lost: (usize, usize),
-    /// What was wrong in the file.
+    /// Damage of the file.
     pub damage: Damage,
     /// By point, contender, seed and figure; infinite where it never came, not a number where it is unknown.
     values: Vec<f64>,
     /// A fingerprint of each run's trace, zero where there is no run.
     traces: Vec<u64>,
-    /// Whether each run's figures count.
+    /// Flags: whether each run's figures count.
     counts: Vec<bool>,
 }
 
 /// A file that cannot be summarised.
 #[derive(Debug, thiserror::Error)]
 pub enum SummaryError {
-    /// It cannot be read.
+    /// Unreadable file.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Its scenario cannot be used by this version.
+    /// Scenario cannot be used by this version.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
 }
@@ -131,7 +131,7 @@ impl Summary {
         (point * self.contenders.len() + contender) * self.seeds.len() + seed
     }
 
-    /// Whether the figures of a run count.
+    /// Returns whether the figures of a run count.
     pub fn counts(&self, point: usize, contender: usize, seed: usize) -> bool {
         self.counts[self.cell(point, contender, seed)]
     }
@@ -171,7 +171,7 @@ impl Summary {
         format!("{:016x}", fnv1a(&bytes))
     }
 
-    /// Whether everything was run and may be used.
+    /// Returns whether everything was run and may be used.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty() && self.stored() == self.runs()
     }

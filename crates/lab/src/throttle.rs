@@ -55,7 +55,7 @@ impl Throttle {
         });
     }
 
-    /// Whether the limit has changed since this was asked last: the application has to be called.
+    /// Returns whether the limit has changed since this was asked last: the application has to be called.
     pub fn take_news(&self) -> bool {
         self.with(|state| std::mem::take(&mut state.news))
     }
@@ -74,7 +74,7 @@ impl Throttle {
         });
     }
 
-    /// When a limited application may write the next bytes; `None` when it may at once, or never.
+    /// Time at which a limited application may write the next bytes; `None` when it may at once, or never.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.with(|state| {
             let limit = state.limit.as_ref().filter(|limit| limit.rate.as_bps() > 0)?;

@@ -84,7 +84,8 @@ impl Tiderace {
         let (mut as_client, mut as_server) = (None, None);
         if client {
             let config = match self.early_data {
-                true => tls::visit(&self.profile, connection.client, seed.child("visit", 0)).map_err(|e| failed(&e))?,
+                true => tls::returning_client(&self.profile, connection.client, seed.child("visit", 0))
+                    .map_err(|e| failed(&e))?,
                 false => ClientConfig::new(client_tls.clone(), self.profile.clone()),
             };
             as_client = Some(ClientConfig { observe: Some(watch), ..config });
@@ -116,7 +117,7 @@ impl Tiderace {
 }
 
 impl Tiderace {
-    /// What watches this end, with a file when qlog is wanted.
+    /// Builds the observer of this end, with a file when qlog is wanted.
     fn watch(
         &self,
         samples: Samples,
@@ -179,7 +180,7 @@ fn evidence(factor: &str, value: String, counter: &str, count: u64) -> Evidence 
     Evidence { factor: factor.to_owned(), value, counter: counter.to_owned(), count }
 }
 
-/// What became of early data, in a word.
+/// Outcome of early data, in a word.
 fn accepted(early_data: EarlyData) -> String {
     let word = match early_data {
         EarlyData::None => "none",
@@ -207,7 +208,7 @@ struct End {
     last: Last,
 }
 
-/// What the connection said last: it is gone when it has drained.
+/// Last counters of the connection: it is gone when it has drained.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     counters: StackCounters,
@@ -224,12 +225,12 @@ struct Last {
     early_bytes: u64,
 }
 
-/// What watches the connection from its first packet on.
+/// Observer of the connection from its first packet on.
 struct Watch {
     samples: Samples,
     vantage: Vantage,
     title: String,
-    /// Where qlog goes, when it is wanted; handed over to the connection.
+    /// Destination of qlog, when it is wanted; handed over to the connection.
     log: Mutex<Option<BufWriter<File>>>,
 }
 
@@ -250,7 +251,7 @@ struct Samples(Arc<Mutex<Taken>>);
 #[derive(Debug, Default)]
 struct Taken {
     rtt: Vec<Duration>,
-    /// How long after a packet was sent it was declared lost.
+    /// Time that after a packet was sent it was declared lost.
     losses: Vec<Duration>,
 }
 
@@ -284,7 +285,7 @@ impl End {
         }
     }
 
-    /// What the connection has counted, kept for when it is gone.
+    /// Counters of the connection, kept for when it is gone.
     fn current(&self) -> Last {
         let Some(connection) = self.handle.and_then(|handle| self.endpoint.connection(handle)) else {
             return self.last;

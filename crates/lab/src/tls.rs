@@ -18,9 +18,9 @@ use units::{Instant, Seed};
 const ALPN: &str = "tiderace-lab";
 /// The name in the server's certificate.
 pub(crate) const SERVER_NAME: &str = "server.lab.tiderace.test";
-/// 2027-01-15, when the certificates are valid.
+/// Time of runs, at which the certificates are valid: 2027-01-15.
 const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
-/// What seals the tickets of servers that know their clients.
+/// Secret for the tickets of servers that know their clients.
 const RING_SECRET: [u8; 32] = [0x42; 32];
 
 /// TLS for both ends of connections that know nothing of each other; the reason when the fixtures cannot be used.
@@ -45,20 +45,24 @@ fn server_builder() -> Result<ServerBuilder, ConfigError> {
     Ok(RustlsServer::builder().alpn(ALPN).clock(Arc::new(CLOCK)).identity(certificates))
 }
 
-/// What seals the tickets and tokens of servers whose clients come back.
+/// Key ring for the tickets and tokens of servers with returning clients.
 pub(crate) fn ring() -> KeyRing {
     KeyRing::single(RING_SECRET)
 }
 
-/// A server that takes early data of the clients that [`visit`] makes, of each once.
+/// A server that takes early data of the clients that [`returning_client`] makes, of each once.
 pub(crate) fn server_of_returning() -> Result<Arc<dyn ServerTls>, String> {
     let server = server_builder().and_then(|builder| builder.ring(ring()).early_data(true).build());
     Ok(Arc::new(server.map_err(|error| error.to_string())?))
 }
 
-/// A client at `address` that has been at a server with this profile before: it has a ticket and a token (RFC 9000 §8.1.3). The visit was
+/// A client at `address` that has been at a server with this profile before: it has a ticket and a token (RFC 9000 §8.1.3). The earlier connection was
 /// over a path that takes no time, and at the run's beginning.
-pub(crate) fn visit(profile: &Arc<Profile>, address: SocketAddr, seed: Seed) -> Result<ClientConfig, String> {
+pub(crate) fn returning_client(
+    profile: &Arc<Profile>,
+    address: SocketAddr,
+    seed: Seed,
+) -> Result<ClientConfig, String> {
     let tickets = Arc::new(MemoryTickets::default());
     let tls = client_builder().ticket_store(tickets.clone()).early_data(true).build();
     let tls = Arc::new(tls.map_err(|error| error.to_string())?);
@@ -82,7 +86,7 @@ pub(crate) fn visit(profile: &Arc<Profile>, address: SocketAddr, seed: Seed) -> 
         }
     }
     let complete = tickets.count(SERVER_NAME) > 0 && !config.token.is_empty();
-    complete.then_some(config).ok_or_else(|| "the server gave no ticket at the visit before the run".to_owned())
+    complete.then_some(config).ok_or_else(|| "the server gave no ticket at the connection before the run".to_owned())
 }
 
 /// Hands everything that `from` sends to `to`.

@@ -1,4 +1,4 @@
-//! How the result of a comparison is told: the same words in every output.
+//! Wording of a comparison's result: the same in every output.
 
 use serde::Serialize;
 
@@ -13,9 +13,9 @@ use crate::{
 /// A figure that another one presupposes, and what the same comparison says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Presupposed {
-    /// Its key.
+    /// Key.
     pub figure: &'static str,
-    /// What is said of it.
+    /// Verdict on the figure.
     pub verdict: Verdict,
 }
 

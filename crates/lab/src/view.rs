@@ -1,4 +1,4 @@
-//! What a sender shows of its congestion control while it runs, beyond what can be seen on the wire.
+//! View of a sender's congestion control while it runs, beyond what can be seen on the wire.
 
 use transport::congestion::PathModel;
 use units::Bitrate;

@@ -1,4 +1,4 @@
-//! What the connections carry: one [`App`] at each end of each connection.
+//! Workloads of connections: one [`App`] at each end of each connection.
 //!
 //! An app knows the scenario, its side and the time, and drives its end of the connection through [`Host`]. Both ends
 //! know the scenario, so nothing has to be negotiated: a server answers the first stream as the scenario says.
@@ -24,7 +24,7 @@ use crate::{
 
 pub use pattern::{mismatches, pattern};
 
-/// Which end of the connection.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Opened it.
@@ -33,7 +33,7 @@ pub enum End {
     Server,
 }
 
-/// What one end of a connection counted between the begin and the end of measuring.
+/// Counts of one end of a connection between the begin and the end of measuring.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Unique application bytes received, where this end is the receiver of the measured data.
@@ -42,28 +42,28 @@ pub struct Tally {
     pub wrong_bytes: u64,
     /// Time of each answered request, at the client.
     pub requests: Vec<Duration>,
-    /// When the last answered request was complete, at the client, whether it counts or not.
+    /// Completion of the last answered request, at the client, whether it counts or not.
     pub answered: Option<Instant>,
     /// Datagrams that were due, at the sender.
     pub due: u64,
     /// Time that each due datagram took, at the receiver.
     pub delays: Vec<Duration>,
-    /// What somebody saw of a video.
+    /// Experience of a video's viewer.
     pub video: VideoTally,
-    /// What somebody saw of a feed.
+    /// Experience of a feed's reader.
     pub feed: FeedTally,
 }
 
-/// What somebody saw of a video, at the client.
+/// Experience of a video's viewer, at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct VideoTally {
-    /// When it began to play, whether that counts or not.
+    /// Time at which it began to play, whether that counts or not.
     pub began: Option<Instant>,
     /// Time since it began, as far as it counts.
     pub watched: Duration,
     /// The part of it in which the picture stood still.
     pub stalled: Duration,
-    /// How often it came to stand still.
+    /// Number of stalls.
     pub stalls: u64,
     /// Changes of the bitrate.
     pub switches: u64,
@@ -73,7 +73,7 @@ pub struct VideoTally {
     pub bits: f64,
 }
 
-/// What somebody saw of a feed, at the client.
+/// Experience of a feed's reader, at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedTally {
     /// Images that were complete before they were scrolled away …
@@ -165,7 +165,7 @@ impl App {
         acted
     }
 
-    /// When the app wants to act by itself, and why.
+    /// Deadline of the app's next action by itself, and its reason.
     pub fn deadline(&self) -> Option<(Instant, &'static str)> {
         match &self.kind {
             Kind::Datagrams(datagrams) if self.closed.is_none() => {
@@ -178,12 +178,12 @@ impl App {
         }
     }
 
-    /// Which end this is.
+    /// End of the connection that this is.
     pub const fn end(&self) -> End {
         self.end
     }
 
-    /// When the handshake was complete.
+    /// Time at which the handshake was complete.
     pub const fn established(&self) -> Option<Instant> {
         self.established
     }
@@ -193,7 +193,7 @@ impl App {
         self.closed.as_deref()
     }
 
-    /// What became of the datagrams of this end that are due and did not arrive at `receiver`. `None` where the stack does not tell.
+    /// Outcome of the datagrams of this end that are due and did not arrive at `receiver`. `None` where the stack does not tell.
     pub fn missing(&self, receiver: &Self) -> Option<Missing> {
         match (&self.kind, &receiver.kind) {
             (Kind::Datagrams(sender), Kind::Datagrams(receiver)) => sender.missing(receiver, self.closed.is_some()),
@@ -201,13 +201,13 @@ impl App {
         }
     }
 
-    /// What was counted.
+    /// Counts so far.
     pub const fn tally(&self) -> &Tally {
         &self.tally
     }
 }
 
-/// What an event handler may look at and count in.
+/// Scope of an event handler: what it may look at and count in.
 pub(crate) struct Scope<'a> {
     pub(crate) now: Instant,
     pub(crate) window: Window,

@@ -1,4 +1,4 @@
-//! What is known of BBR, with few seeds; `cargo xtask shows congestion` takes the full measure.
+//! Known facts of BBR, with few seeds; `cargo xtask shows congestion` takes the full measure.
 
 use tiderace_lab::reference::{
     Failed, Finding,

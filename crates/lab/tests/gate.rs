@@ -1,4 +1,4 @@
-//! What a comparison and a gate must see: real runs of two profiles of one name, and records that a test alters where no setting
+//! Sensitivity of comparison and gate: real runs of two profiles of one name, and records that a test alters where no setting
 //! makes the difference. Each line that begins with `regression: ` says of which figure the gate was told, and whether it
 //! failed because of it; `cargo xtask shows truth` reads them.
 
@@ -76,7 +76,7 @@ fn between(before: &Summary, after: &Summary) -> Changes {
     changes(before, after, &|figure| figure.declaration().rule()).unwrap()
 }
 
-/// Whether the gate fails because of a figure; says so.
+/// Returns whether the gate fails because of a figure; says so.
 fn caught(kind: &str, figure: Figure, before: &Summary, after: &Summary) -> bool {
     let gate = gate(before, after);
     let worse = gate.failing.iter().find(|failing| failing.kind == Kind::Worse && failing.figure == Some(figure.key()));
@@ -272,7 +272,7 @@ fn records_that_are_altered() {
     assert!(judge(&after, Some(&before), &wide).unwrap().passed);
 }
 
-/// What is worse at one point of many is worse, where the seeds are enough to say so.
+/// Regression at one point of many is found, where the seeds are enough to say so.
 #[test]
 fn one_point_of_many_is_enough() {
     let factor = "[factors]\n\"path.rtt\" = [\"10 ms\", \"15 ms\", \"20 ms\", \"25 ms\", \"30 ms\", \"35 ms\"]";

@@ -1,4 +1,4 @@
-//! Loss that is no congestion, passed over: what it gains, and that neighbours do not pay for it. The seeds are fixed, so
+//! Loss that is no congestion, ignored: what it gains, and that neighbours do not pay for it. The seeds are fixed, so
 //! these tests say the same each time; `cargo xtask shows congestion` measures longer.
 
 extern crate tiderace_lab as lab;

@@ -40,7 +40,7 @@ fn the_end_of_a_request_does_not_wait_for_a_copy() {
     }
 }
 
-/// What both ends count is in the records, and goes together.
+/// Counters of both ends are in the records, and agree.
 #[test]
 fn records_tell_what_repair_did() {
     let setting = Setting { seconds: 6, seeds: 1, ..DATAGRAMS };

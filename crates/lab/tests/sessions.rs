@@ -1,4 +1,4 @@
-//! What people do over a connection: the figures of videos, pages and feeds against what follows from the path.
+//! Figures of videos, pages and feeds against what follows from the path.
 
 extern crate tiderace_lab as lab;
 

@@ -1,4 +1,4 @@
-//! Who gets how much of a bottleneck, with few runs; `cargo xtask shows congestion` takes the full measure.
+//! Shares of a bottleneck, with few runs; `cargo xtask shows congestion` takes the full measure.
 
 use tiderace_lab::reference::{
     Failed, Finding,

@@ -11,6 +11,7 @@ use lab::{
     tiderace::{contender, controllers},
 };
 
+// Written out, as in `experiment.rs`: a test reads as its network, and the two networks change apart.
 const BULK: &str = r#"
 name = "test"
 title = "Two downloads over a lossy link"
@@ -96,7 +97,7 @@ fn requests_and_datagrams() {
     assert!((0.020..0.040).contains(&value(&record, Figure::DelayP50)), "{}", value(&record, Figure::DelayP50));
 }
 
-/// What takes part by these lines of a scenario.
+/// Contenders of these lines of a scenario.
 fn taking_part(lines: &str) -> Vec<Box<dyn lab::contender::Contender>> {
     contenders(&toml::from_str(lines).unwrap()).unwrap()
 }

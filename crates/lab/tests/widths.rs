@@ -40,10 +40,11 @@ fn record(plan: &Plan, index: usize, scenario: &Scenario, printed: f64) -> Recor
         factors: Vec::new(),
         connections: Vec::new(),
         books: Default::default(),
+        real_time: None,
     }
 }
 
-/// What `lab run` prints of a preset, brief and whole, if contender number `n` has `values(n)` everywhere.
+/// Output of `lab run` for a preset, brief and whole, if contender number `n` has `values(n)` everywhere.
 fn printed(scenario: Scenario, values: &dyn Fn(usize) -> f64) -> Vec<String> {
     let plan = Plan::new(scenario).unwrap();
     let manifest = plan.manifest("test 1").unwrap();

@@ -1,7 +1,7 @@
 //! A token bucket as the generic cell rate algorithm sees it (ITU-T I.371, virtual scheduling): no tokens, but the moment at which the
 //! next packet would be due.
 
-/// Whether each packet, (arrival in nanoseconds, bytes), conforms to a rate of one byte per `nanos_per_byte` and a burst of `burst`
+/// Conformance of each packet, (arrival in nanoseconds, bytes), to a rate of one byte per `nanos_per_byte` and a burst of `burst`
 /// bytes.
 pub fn conforming(packets: &[(u64, u64)], nanos_per_byte: u64, burst: u64) -> Vec<bool> {
     let tolerance = burst * nanos_per_byte;

@@ -7,6 +7,7 @@
 //! | [`chain`]: shares and runs of a two-state chain, by its transition matrix | laws of loss |
 //! | [`field`]: rank of matrices over GF(256), multiplied bit by bit | which losses the decoder repairs |
 //! | [`window`]: windows packet by packet | NewReno and CUBIC in the simulator |
+//! | [`share`]: two windows at one queue, packet by packet | NewReno's share beside CUBIC |
 //!
 //! The crate depends on nothing, so that a mistake cannot be on both sides. Tests draw their cells from a seed of the day ([`day`]):
 //! comparisons are exact, or allow six standard deviations, or run cells that were all verified, so that no day fails by chance.
@@ -17,4 +18,5 @@ pub mod day;
 pub mod draws;
 pub mod field;
 pub mod queue;
+pub mod share;
 pub mod window;

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 /// The stay of a packet that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay {
-    /// How long it waits until its first bit is sent, in nanoseconds.
+    /// Time that it waits until its first bit is sent, in nanoseconds.
     pub wait: u64,
-    /// When its last bit has been sent.
+    /// Time at which its last bit has been sent.
     pub leaves: u64,
 }
 

@@ -9,6 +9,10 @@ pub trait Law {
     fn grow(&mut self, window: &mut f64, now: f64);
     /// A loss that begins a new reaction.
     fn fall(&mut self, window: &mut f64, now: f64);
+    /// The round trip was measured, in seconds.
+    fn measured(&mut self, _rtt: f64) {}
+    /// Slow start ended at this window without a loss.
+    fn resume(&mut self, _window: f64) {}
 }
 
 /// One more per window, a half after a loss (RFC 5681 §3.1, RFC 9002 §7.3).
@@ -68,6 +72,12 @@ impl Law for Cubic {
         self.plateau = if *window < self.plateau { *window * 0.85 } else { *window };
         *window *= 0.7;
         self.begin = None;
+    }
+    fn measured(&mut self, rtt: f64) {
+        self.rtt += (rtt - self.rtt) / 8.0;
+    }
+    fn resume(&mut self, window: f64) {
+        self.plateau = window;
     }
 }
 

@@ -4,10 +4,18 @@
 //! pacing, the handshake), by an amount that depends on the cell. All cells were verified ([`every_cell_is_within_its_tolerance`]);
 //! a day takes three of them.
 
-use lab::{figure::Figure, record::RunOutcome, run::run_one, scenario::parse, tiderace::contender};
+use lab::{
+    figure::Figure,
+    record::RunOutcome,
+    reference::shares::{Effort, pairs},
+    run::run_one,
+    scenario::parse,
+    tiderace::contender,
+};
 use netem::{Loss, LossTrace};
 use tiderace_reference::{
     day,
+    share::{Bottleneck, of_newreno_beside_cubic},
     window::{Cubic, NewReno, per_round},
 };
 
@@ -82,4 +90,48 @@ fn three_cells_of_the_day() {
 fn every_cell_is_within_its_tolerance() {
     let worst = CELLS.map(|cell| compare(cell).abs()).into_iter().fold(0.0, f64::max);
     assert!(worst < TOLERANCE, "{:.1} %", worst * 100.0);
+}
+
+/// Queues in bandwidth-delay products for shares. A queue of half a product is left out: there the share is a matter of how many packets
+/// of a burst fit, and the reference has neither pacing nor acknowledgements of two packets.
+const QUEUES: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+/// Points. Medians of the simulator and of the reference differ by at most 7; a NewReno that grew at half its speed is 13 off.
+const POINTS: f64 = 10.0;
+
+/// Median share of NewReno beside CUBIC in per cent over start offsets from -3 to 3 s, in the simulator and by the reference.
+fn shares(queue: f64, offsets: u32) -> (f64, f64) {
+    let middle = |mut shares: Vec<f64>| {
+        shares.sort_by(f64::total_cmp);
+        100.0 * (shares[(shares.len() - 1) / 2] + shares[shares.len() / 2]) / 2.0
+    };
+    let simulated = pairs("newreno", "cubic", queue, Effort { offsets, seconds: 60 }).unwrap();
+    let simulated = middle(simulated.iter().map(|[newreno, cubic]| newreno / (newreno + cubic)).collect());
+    // 20 Mbit/s and 50 ms, packets of 1,228 bytes with their headers.
+    let rate = 20e6 / 8.0 / 1_228.0;
+    let path = Bottleneck { rate, rtt: 0.05, queue: queue * rate * 0.05 };
+    let of = |index: u32| {
+        let offset = (f64::from(index) + 0.5) / f64::from(offsets) * 6.0 - 3.0;
+        of_newreno_beside_cubic(path, [offset.max(0.0), (-offset).max(0.0)], 20.0, 80.0)
+    };
+    let expected = middle((0..offsets).map(of).collect());
+    println!("NewReno beside CUBIC, {queue} BDP: {simulated:.1} % in the simulator, {expected:.1} % by the reference");
+    (simulated, expected)
+}
+
+#[test]
+fn a_share_of_the_day() {
+    let queue = day::draws(7).one_of(&QUEUES);
+    let (simulated, expected) = shares(queue, 6);
+    assert!((simulated - expected).abs() < POINTS, "{queue} BDP: {simulated:.1} % {expected:.1} %");
+}
+
+#[test]
+#[ignore = "all queues; days take one of them"]
+fn every_share_is_within_its_tolerance() {
+    for queue in QUEUES {
+        for offsets in [6, 10] {
+            let (simulated, expected) = shares(queue, offsets);
+            assert!((simulated - expected).abs() < POINTS, "{queue} BDP: {simulated:.1} % {expected:.1} %");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What a qlog file says about one end of a connection: a timeline, what was lost, when the sender stood still, and what kept it from
+//! Diagnosis of one end of a connection from its qlog file: a timeline, what was lost, when the sender stood still, and what kept it from
 //! sending more.
 //!
 //! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences. What limits the sender is in the event
@@ -22,7 +22,7 @@ const STALL_LEAST: f64 = 0.02;
 /// Bursts and stalls that are kept: the largest.
 const KEPT: usize = 1_000;
 
-/// What one file says. Times are in seconds since its reference.
+/// Diagnosis of one file. Times are in seconds since its reference.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Diagnosis {
     /// The title.
@@ -31,13 +31,13 @@ pub struct Diagnosis {
     pub id: String,
     /// Whose view it is: `client` or `server`.
     pub vantage: String,
-    /// When the reference was, as RFC 3339 writes it.
+    /// Reference time, as RFC 3339 writes it.
     pub reference: Option<String>,
     /// The first event.
     pub begin_s: f64,
     /// The last event.
     pub end_s: f64,
-    /// What the connection went through, in order.
+    /// Milestones of the connection, in order.
     pub milestones: Vec<Milestone>,
     /// Sums over the whole time.
     pub totals: Totals,
@@ -60,9 +60,9 @@ pub struct Diagnosis {
 /// Something that happens once or rarely.
 #[derive(Clone, Debug, Serialize)]
 pub struct Milestone {
-    /// When.
+    /// Time.
     pub at_s: f64,
-    /// What, in words.
+    /// Event, in words.
     pub what: String,
 }
 
@@ -92,18 +92,18 @@ pub struct Burst {
     pub at_s: f64,
     /// Packets.
     pub packets: u64,
-    /// What gave them away: the trigger and how many packets.
+    /// Triggers of the losses, with numbers of packets.
     pub triggers: BTreeMap<String, u64>,
 }
 
 /// A time in which the sender had something to send and sent nothing that counts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stall {
-    /// It began.
+    /// Begin.
     pub at_s: f64,
-    /// How long.
+    /// Duration.
     pub seconds: f64,
-    /// What limited it for the longest part.
+    /// Limit in force for the longest part.
     pub limit: String,
     /// Probe timeouts that expired meanwhile.
     pub probe_timeouts: u64,
@@ -112,7 +112,7 @@ pub struct Stall {
 /// A part of the time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Part {
-    /// It begins.
+    /// Begin.
     pub from_s: f64,
     /// Bytes sent.
     pub bytes_sent: u64,

@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::{BURST, Burst, Diagnosis, KEPT, Milestone, PARTS, Part, STALL_LEAST, STALL_RTTS, Stall};
 
-/// What has to be kept until the end is known.
+/// State kept until the end is known.
 #[derive(Default)]
 struct Seen {
     diagnosis: Diagnosis,
     events: u64,
     first: Option<f64>,
-    /// When packets that elicit acknowledgements left, and their bytes.
+    /// Time at which packets that elicit acknowledgements left, and their bytes.
     sent: Vec<(f64, u64)>,
     received: Vec<(f64, u64)>,
     lost: Vec<(f64, String)>,

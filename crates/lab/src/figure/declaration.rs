@@ -9,10 +9,10 @@ use crate::{
     stats::compare::{Better, Rule, Scale, Tolerance},
 };
 
-/// What is known of a figure.
+/// Known facts of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
-    /// Which figure.
+    /// Figure that is declared.
     pub figure: Figure,
     /// Key in records, JSON, CSV and on the command line.
     pub key: &'static str,
@@ -20,23 +20,23 @@ pub struct Declaration {
     pub label: &'static str,
     /// Unit of its values.
     pub unit: Unit,
-    /// Which way it improves; `None` when neither more nor less is better.
+    /// Direction of improvement; `None` when neither more nor less is better.
     pub better: Option<Better>,
-    /// How two values are compared.
+    /// Scale of comparisons.
     pub scale: Scale,
-    /// What the value 0 means.
+    /// Meaning of the value 0.
     pub zero: Zero,
-    /// What it means that a run has nothing to take the figure from.
+    /// Meaning of a run with nothing to take the figure from.
     pub missing: Missing,
     /// The figure that says of how much this one tells: a delay of what arrived tells nothing of what did not.
     pub presupposes: Option<Figure>,
     /// The workloads whose runs have it.
     pub workloads: Workloads,
-    /// What else a scenario needs to have it.
+    /// Needs of a scenario to have it.
     pub needs: Needs,
     /// The differences that do not matter, and that a gate lets pass.
     pub tolerance: Tolerance,
-    /// Its place among the headlines of workloads, from 0.
+    /// Place among the headlines of workloads, from 0.
     pub headline: &'static [(Workloads, u8)],
     /// Reports show it even where nobody supports it.
     pub always: bool,
@@ -44,7 +44,7 @@ pub struct Declaration {
     pub meaning: &'static str,
 }
 
-/// What the value 0 means.
+/// Meaning of the value 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
     /// Nothing was done: there is no worse value.
@@ -57,11 +57,11 @@ pub enum Zero {
     Impossible,
 }
 
-/// What it means that a run has nothing to take the figure from. Too few samples, and figures that a stack does not report, are
+/// Meaning of a run with nothing to take the figure from. Too few samples, and figures that a stack does not report, are
 /// unknown for every figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It never happened: a time that is longer than any other.
+    /// Never happened: a time that is longer than any other.
     Never,
     /// Samples that never came are counted as longer than any other. Without any sample, nothing was due: unknown.
     Ranked,
@@ -77,7 +77,7 @@ impl Workloads {
     /// Every workload.
     pub const ALL: Self = Self(u16::MAX);
 
-    /// These workloads.
+    /// Set of these workloads.
     pub const fn of(workloads: &[Workload]) -> Self {
         let (mut bits, mut index) = (0, 0);
         while index < workloads.len() {
@@ -87,13 +87,13 @@ impl Workloads {
         Self(bits)
     }
 
-    /// Whether a workload is among them.
+    /// Returns whether a workload is among them.
     pub const fn contains(self, workload: Workload) -> bool {
         self.0 & (1 << workload as u16) != 0
     }
 }
 
-/// What a scenario needs beside the workload for runs to have a figure.
+/// Needs of a scenario beside the workload for runs to have a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Nothing.
@@ -102,6 +102,8 @@ pub enum Needs {
     Connections,
     /// Rivals that share the path.
     Rivals,
+    /// A run in real time.
+    RealTime,
 }
 
 impl Declaration {
@@ -195,7 +197,7 @@ impl Declaration {
         Self { always: true, ..self }
     }
 
-    /// Whether runs of a scenario can have it.
+    /// Returns whether runs of a scenario can have it.
     pub fn belongs_to(&self, scenario: &Scenario) -> bool {
         let several = || scenario.traffic.connections > 1 || scenario.factors.contains_key("traffic.connections");
         self.workloads.contains(scenario.traffic.workload)
@@ -203,15 +205,17 @@ impl Declaration {
                 Needs::Nothing => true,
                 Needs::Connections => several(),
                 Needs::Rivals => !scenario.contenders.rivals.is_empty(),
+                // The scenario does not say by which clock it is run.
+                Needs::RealTime => false,
             }
     }
 
-    /// How its values are compared.
+    /// Rule for comparing its values.
     pub const fn rule(&self) -> Rule {
         Rule { better: self.better, scale: self.scale, tolerance: self.tolerance }
     }
 
-    /// Its place among the headlines of a workload.
+    /// Place among the headlines of a workload.
     pub fn place(&self, workload: Workload) -> Option<u8> {
         self.headline.iter().find(|(workloads, _)| workloads.contains(workload)).map(|(_, place)| *place)
     }
@@ -228,11 +232,11 @@ const VIDEO: Workloads = Workloads::of(&[Workload::Video]);
 const ALL: Workloads = Workloads::ALL;
 
 use Figure as F;
-use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Share};
+use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Seconds, Share};
 
 /// The figures in the order of reports, which is that of [`Figure`].
 #[rustfmt::skip]
-pub const TABLE: [Declaration; 58] = [
+pub const TABLE: [Declaration; 61] = [
     Declaration::gain(F::Goodput, "goodput", "goodput", BitsPerSecond,
         "unique application bytes delivered to the receiving application per second, all connections together")
         .tolerance(0.03, 1_000.0).headline(&[(BULK, 3), (DATAGRAMS, 6)]).always(),
@@ -381,4 +385,14 @@ pub const TABLE: [Declaration; 58] = [
     Declaration::share(F::ResidualLate, "residual_late", "  late",
         "the part of residual loss that waited at the sender when the run ended, or was sent too late to arrive before")
         .only(DATAGRAMS),
+    Declaration::new(F::Cpu, "cpu", "CPU per MB", Seconds,
+        "in real time: CPU time of both ends, of the kernel under them and of the emulator, in which the receiving kernel's part of TCP \
+         and UDP runs, per 1,000,000 bytes that the receiving applications got; handshakes and warm-up included")
+        .zero(Zero::Impossible).tolerance(0.1, 0.0).needs(Needs::RealTime),
+    Declaration::sampled(F::SmoothedRtt, "smoothed_rtt", "smoothed RTT p50",
+        "in real time: median of the sender's smoothed RTT, read every 10 ms (TCP_INFO for the kernel's TCP); delayed acknowledgements \
+         are part of it").tolerance(0.03, 1e-3).needs(Needs::RealTime),
+    Declaration::gain(F::DeliveryRate, "delivery_rate", "delivery rate", BitsPerSecond,
+        "in real time: sum of the senders' own estimates at the end (TCP_INFO for the kernel's TCP)")
+        .neither().zero(Zero::Value).needs(Needs::RealTime),
 ];

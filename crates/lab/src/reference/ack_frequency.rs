@@ -1,4 +1,4 @@
-//! What asking for fewer acknowledgements saves, and what it costs: the same downloads with and without, seed by seed.
+//! Savings and costs of fewer acknowledgements: the same downloads with and without, seed by seed.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use units::{Bitrate, Duration, Instant};
 
 use super::{
     Failed, Finding, centre,
-    flows::{Flow, Plan, Told, run},
+    flows::{Flow, FlowCounters, Plan, run},
     on_all_cores,
 };
 
@@ -35,10 +35,10 @@ pub struct Cell {
 pub const SAVED: f64 = 0.75;
 /// The largest difference in goodput.
 pub const GOODPUT: f64 = 0.02;
-/// How much later a loss may be found, in round trips.
+/// Delay of loss detection at most, in round trips.
 pub const LATER: f64 = 0.25;
 
-/// How long and how often a cell is run.
+/// Length and number of a cell's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of pairs of runs.
@@ -47,7 +47,7 @@ pub struct Effort {
     pub seconds: u64,
 }
 
-/// How late losses are found: the time from the departure of a lost packet to the verdict, in whole and beyond the time that the
+/// Lateness of loss detection: the time from the departure of a lost packet to the verdict, in whole and beyond the time that the
 /// path took at that moment (the last RTT sample less the wait that the receiver reports). A queue makes every verdict later
 /// and is no fault of the acknowledgements.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ pub struct Compared {
     pub goodput: f64,
     /// ACK packets saved, of those without.
     pub saved: f64,
-    /// How much later losses were found on average, in round trips of the empty path; `None` without losses.
+    /// Mean delay of loss detection, in round trips of the empty path; `None` without losses.
     pub later: Option<f64>,
     /// The same without the time that the path took, which grows with the queue.
     pub later_beyond: Option<f64>,
@@ -143,7 +143,7 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
         duration: Duration::from_secs(seconds),
         ..Plan::new(Bitrate::from_mbps(cell.rate), Duration::from_millis(cell.rtt), 1.0, cell.loss)
     };
-    let one = |ack_frequency| -> Result<(Told, Option<[f64; 2]>), Failed> {
+    let one = |ack_frequency| -> Result<(FlowCounters, Option<[f64; 2]>), Failed> {
         let congestion = cell.controller.parse().map_err(|error| Failed(format!("{error}")))?;
         let profile = Profile { congestion, ack_frequency, ..Profile::default() };
         let watch = Watch::default();
@@ -161,7 +161,7 @@ pub fn pair(cell: Cell, policy: AckFrequency, seconds: u64, seed: u64) -> Result
     if last.ack_requests_acked == 0 || with.receiver[1].ack_requests_received == 0 {
         return Err(Failed(format!("seed {seed}: no evidence of `{policy}`: no request was made and acknowledged")));
     }
-    let acks = |told: &Told| count(told.received(|stats| stats.ack_only_packets_sent));
+    let acks = |told: &FlowCounters| count(told.received(|stats| stats.ack_only_packets_sent));
     let later = |kind: usize| -> Option<f64> { Some((late_with?[kind] - late_without?[kind]) * 1e3 / count(cell.rtt)) };
     Ok(Compared {
         goodput: with.goodput / without.goodput,
@@ -255,7 +255,7 @@ pub fn thin_way_back(controller: &'static str, policy: AckFrequency, effort: Eff
     })
 }
 
-/// What a fixed number costs under random loss, for comparison: goodput over asking for nothing, without a target.
+/// Cost of a fixed number under random loss, for comparison: goodput over asking for nothing, without a target.
 ///
 /// # Errors
 /// When a run cannot be used.
@@ -283,7 +283,7 @@ fn count(count: u64) -> f64 {
     count as f64
 }
 
-/// How many packets an acknowledgement stands for when N are asked for: the ratio to N, on 20 Mbit/s and 50 ms without loss.
+/// Packets per acknowledgement when N are asked for: the ratio to N, on 20 Mbit/s and 50 ms without loss.
 /// The receiver's timer makes more of them only where N packets take longer than it.
 ///
 /// # Errors

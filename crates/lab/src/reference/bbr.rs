@@ -1,4 +1,4 @@
-//! What is known of BBR: how goodput answers to random loss, how long packets wait, how two flows share.
+//! Known facts of BBR: how goodput answers to random loss, how long packets wait, how two flows share.
 //!
 //! BBRv1 sends a quarter more than the path delivers in one round of eight, and so holds its rate against every loss below
 //! 1 - 1 / 1.25 = 20 %. BBRv3 takes more than 2 % of a flight lost for too much in flight, and breaks down beyond. Neither
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{figure::Figure, scenario::Scenario, stats::fairness::jain};
 
-/// How long and how often a cell is run.
+/// Length and number of a cell's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of seeds, or of start offsets.
@@ -87,7 +87,7 @@ pub struct Cliff {
     pub controller: &'static str,
     /// Shares of lost packets at which goodput is measured.
     pub losses: &'static [f64],
-    /// Where the cliff has to lie.
+    /// Range of the cliff.
     pub target: (f64, f64),
 }
 
@@ -97,7 +97,7 @@ pub const CLIFFS: [Cliff; 2] = [
     Cliff { controller: "bbr3", losses: &[0.01, 0.015, 0.02, 0.03, 0.05], target: (0.01, 0.03) },
 ];
 
-/// Where goodput falls below half of what the loss leaves of the path's 50 Mbit/s: the loss in per cent, between the two
+/// Cliff: the loss at which goodput falls below half of what the loss leaves of the path's 50 Mbit/s, in per cent, between the two
 /// measured ones on a straight line. The interval is that of the cliffs of single seeds.
 ///
 /// # Errors
@@ -171,7 +171,7 @@ seeds = {}
 /// Buffers in bandwidth-delay products.
 pub const BUFFERS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 
-/// How long packets of one BBRv3 download wait, in bandwidth-delay products: the 99th percentile, which bounds the 95th.
+/// Time that packets of one BBRv3 download wait, in bandwidth-delay products: the 99th percentile, which bounds the 95th.
 ///
 /// # Errors
 /// When a run cannot be used.

@@ -171,7 +171,7 @@ fn values(records: &[Record], what: Figure) -> Result<Vec<f64>, Failed> {
     records.iter().map(|record| figure(record, what)).collect()
 }
 
-/// What a function makes of a figure of two codes at the same seed: the median, and the interval.
+/// Compares a figure of two codes at the same seed by a function: the median, and the interval.
 fn paired(records: [&[Record]; 2], what: Figure, of: impl Fn(f64, f64) -> f64) -> Result<(Centre, [f64; 2]), Failed> {
     let (first, second) = (values(records[0], what)?, values(records[1], what)?);
     let each: Vec<f64> = first.iter().zip(&second).map(|(a, b)| of(*a, *b)).collect();
@@ -299,7 +299,7 @@ pub fn goodput() -> Result<Vec<Finding>, Failed> {
     Ok(findings)
 }
 
-/// Where `auto` protects nothing: its overhead is that of plain QUIC.
+/// Restraint of `auto` where it protects nothing: its overhead is that of plain QUIC.
 ///
 /// # Errors
 /// As [`records`].
@@ -321,7 +321,7 @@ pub fn restraint() -> Result<Vec<Finding>, Failed> {
     Ok(findings)
 }
 
-/// What fixed rates take of the wire.
+/// Share of the wire that fixed rates take.
 ///
 /// # Errors
 /// As [`records`].

@@ -27,7 +27,7 @@ use crate::{
 pub struct Flow {
     /// The settings of both ends.
     pub profile: Profile,
-    /// When the client begins.
+    /// Time at which the client begins.
     pub start: Duration,
     /// The clock that the receiver of the data goes by. The sender's is right.
     pub receiver_clock: Clock,
@@ -40,14 +40,14 @@ pub struct Flow {
 /// A clock that is wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// What it shows at the beginning.
+    /// Offset at the beginning.
     pub ahead: Duration,
     /// Microseconds that it gains in each second.
     pub ppm: i32,
 }
 
 impl Clock {
-    /// What it shows at a time.
+    /// Shown time.
     pub fn shows(&self, truth: Instant) -> Instant {
         let nanos = (truth - Instant::ZERO).as_nanos();
         let nanos = i128::try_from(nanos).unwrap_or(i128::MAX / 2);
@@ -110,9 +110,9 @@ impl Plan {
     }
 }
 
-/// What one flow did in the time that counts.
+/// Counters of one flow in the time that counts.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct FlowCounters {
     /// Bits per second that the receiving application got.
     pub goodput: f64,
     /// The sender's figures at the beginning and at the end of that time.
@@ -121,23 +121,23 @@ pub struct Told {
     pub receiver: [Stats; 2],
 }
 
-impl Told {
-    /// What a counter of the sender grew by.
+impl FlowCounters {
+    /// Growth of a counter of the sender.
     pub fn sent(&self, counter: impl Fn(&Stats) -> u64) -> u64 {
         counter(&self.sender[1]) - counter(&self.sender[0])
     }
 
-    /// What a counter of the receiver grew by.
+    /// Growth of a counter of the receiver.
     pub fn received(&self, counter: impl Fn(&Stats) -> u64) -> u64 {
         counter(&self.receiver[1]) - counter(&self.receiver[0])
     }
 }
 
-/// What happened in the time that counts.
+/// Outcome of the time that counts.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The flows, in their order.
-    pub flows: Vec<Told>,
+    pub flows: Vec<FlowCounters>,
     /// Mean time that a packet waited at the bottleneck.
     pub queueing: Duration,
     /// The bottleneck from the start of the run on.
@@ -186,7 +186,11 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
         let (client, server) = (index, flows.len() + index);
         #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 bytes")]
         let goodput = (after[client].0 - before[client].0) as f64 * 8.0 / plan.duration.as_secs_f64();
-        Told { goodput, sender: [before[server].1, after[server].1], receiver: [before[client].1, after[client].1] }
+        FlowCounters {
+            goodput,
+            sender: [before[server].1, after[server].1],
+            receiver: [before[client].1, after[client].1],
+        }
     };
     Ok(Outcome {
         flows: (0..flows.len()).map(told).collect(),
@@ -213,7 +217,7 @@ struct End {
     last: Stats,
 }
 
-/// What servers send.
+/// Content that servers send.
 static ZEROS: [u8; 65_536] = [0; 65_536];
 
 impl End {

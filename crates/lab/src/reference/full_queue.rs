@@ -4,7 +4,7 @@
 use super::{Failed, Finding, centre, figure, runs, scenario};
 use crate::{figure::Figure, scenario::Scenario};
 
-/// How far below the buffer the 99th percentile may stay, as a share of the buffer. It may not lie above.
+/// Distance of the 99th percentile below the buffer at most, as a share of the buffer. It may not lie above.
 pub const TOLERANCE: f64 = 0.04;
 
 /// Buffers in bandwidth-delay products of the path.
@@ -15,7 +15,7 @@ const BDP_BYTES: f64 = 125_000.0;
 /// The time that it takes to send.
 const BDP_SECONDS: f64 = 0.05;
 
-/// How long and how often a buffer is filled.
+/// Length and number of the runs of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of seeds.

@@ -20,7 +20,7 @@ use super::{
 const RATE: Bitrate = Bitrate::from_mbps(20);
 const RTT: Duration = Duration::from_millis(50);
 
-/// How long and how often.
+/// Length and number of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of seeds.
@@ -29,7 +29,7 @@ pub struct Effort {
     pub seconds: u64,
 }
 
-/// What the sender showed: when, its state, the bytes in flight.
+/// Observation of the sender: time, state, bytes in flight.
 type Moment = (Instant, &'static str, u64);
 
 #[derive(Clone, Default)]
@@ -48,7 +48,7 @@ impl ObserverFactory for Watch {
     }
 }
 
-/// The visits of ProbeRTT in a run.
+/// Entries into ProbeRTT in a run.
 #[derive(Debug, Default)]
 struct Dips {
     count: u32,

@@ -1,4 +1,4 @@
-//! How goodput answers to random loss: NewReno and CUBIC against the average windows of RFC 9438 §5.1.
+//! Goodput under random loss: NewReno and CUBIC against the average windows of RFC 9438 §5.1.
 //!
 //! The model knows nothing of timeouts, slow start or a bottleneck. The path is therefore wide (50 Mbit/s where the model
 //! predicts 1.4 to 4.4), the loss at most 1 %, and the start is not measured.
@@ -6,7 +6,7 @@
 use super::{Failed, Finding, centre, figure, runs, scenario};
 use crate::{figure::Figure, measure::LinkWindow, record::Record, scenario::Scenario, stats::distribution::to_f64};
 
-/// How far the median may be from the model.
+/// Distance of the median from the model at most.
 pub const TOLERANCE: f64 = 0.25;
 
 /// Round-trip time of the path in seconds. The model is asked with it; the bottleneck is never full, so the connections
@@ -30,7 +30,7 @@ pub const CELLS: [Cell; 4] = [
     Cell { controller: "cubic", loss: 0.01 },
 ];
 
-/// How long and how often a cell is run.
+/// Length and number of a cell's runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of seeds.
@@ -102,6 +102,7 @@ fn model(cell: Cell, record: &Record) -> Result<f64, Failed> {
 
 /// One download over 50 Mbit/s, 100 ms, a buffer of one bandwidth-delay product. Acknowledgements are not lost.
 fn path(cell: Cell, effort: Effort) -> Result<Scenario, Failed> {
+    // Written out, as in `bbr`: each reference reads as its path, and the two answer to different documents.
     scenario(&format!(
         r#"
 name = "loss-response"

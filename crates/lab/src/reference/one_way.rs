@@ -21,13 +21,13 @@ use super::{
     scenario,
 };
 
-/// How far an estimate may be from the truth.
+/// Distance of an estimate from the truth at most.
 pub const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// The smallest delay has to be met once before anything can lie above it: estimates count from here on.
 const LEARNING: Duration = Duration::from_secs(3);
 
-/// What both ends did, by packet number: the sender's packets in [`Way::Forward`], the receiver's in [`Way::Reverse`].
+/// Log of both ends, by packet number: the sender's packets in [`Way::Forward`], the receiver's in [`Way::Reverse`].
 #[derive(Debug, Default)]
 struct Log {
     sent: [BTreeMap<u64, Instant>; 2],

@@ -68,7 +68,7 @@ pub fn alone(controller: &'static str, seeds: u64, seconds: u64) -> Result<Vec<F
     ])
 }
 
-/// What became of CUBIC beside a flow.
+/// Outcome of CUBIC beside a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shared {
     jain: f64,

@@ -1,4 +1,4 @@
-//! Who gets how much of a bottleneck: two downloads with different controllers, over the size of the buffer.
+//! Shares of a bottleneck: two downloads with different controllers, over the size of the buffer.
 //!
 //! What holds for every implementation that was measured, and in the literature (Cao et al., IMC 2019): what BBR gets beside
 //! CUBIC falls as the buffer grows, and so does what NewReno gets. Two flows of a kind share evenly, in the median over
@@ -20,12 +20,12 @@ use crate::stats::{
 
 /// Buffers in bandwidth-delay products.
 pub const BUFFERS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
-/// How much a share may rise from one buffer to the next larger one: runs differ.
+/// Rise of a share from one buffer to the next larger one at most: runs differ.
 pub const RISE: f64 = 0.05;
 /// Jain's index of two flows of a kind, at least.
 pub const ALIKE: f64 = 0.95;
 
-/// How long and how often.
+/// Length and number of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Number of start offsets.

@@ -1,11 +1,11 @@
-//! What a simulated second costs: virtual seconds per second of one core, with a full bottleneck of 20 Mbit/s.
+//! Cost of a simulated second: virtual seconds per second of one core, with a full bottleneck of 20 Mbit/s.
 
 use std::{fs, time::Instant};
 
 use super::{Failed, Finding, centre, scenario, stack};
 use crate::{record::RunOutcome, run::run_one};
 
-/// What is asked for, in virtual seconds per second.
+/// Least speed, in virtual seconds per second.
 pub const TARGET: f64 = 30.0;
 
 /// Runs one CUBIC download for `seconds` virtual seconds, `rounds` times in a row on this thread.

@@ -34,16 +34,16 @@ pub(super) struct Row {
     pub(super) figure: Figure,
     /// Median over the seeds; `None` where a run lacks the figure.
     pub(super) medians: Vec<Option<f64>>,
-    /// Who is best.
+    /// Outcome: the best contenders.
     pub(super) outcome: Outcome,
-    /// How the best median stands against each contender. Empty without a best one.
+    /// Standings of the contenders against the best median. Empty without a best one.
     pub(super) standings: Vec<Standing>,
 }
 
-/// Who is best in a figure.
+/// Best contenders in a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// These: the best median and those within the tolerance of it. All others are worse.
+    /// Leaders: the best median and those within the tolerance of it. All others are worse.
     Leads(Vec<usize>),
     /// All lie within the tolerance of the best median.
     Even,
@@ -53,7 +53,7 @@ pub(super) enum Outcome {
     None,
 }
 
-/// How a contender stands against another one in a figure.
+/// Standing of a contender against another one in a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Standing {
     /// Better; the interval of the median difference (first minus second) leaves out 0.
@@ -134,7 +134,7 @@ fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, V
     (outcome, standings)
 }
 
-/// How `first` stands against `second`, seed by seed.
+/// Standing of `first` against `second`, seed by seed.
 pub(super) fn standing(figure: Figure, first: &Runs, second: &Runs) -> Standing {
     let both = first.iter().zip(second).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));
     let pairs: Vec<Pair> = both.map(|(one, other)| (one.get(&figure).copied(), other.get(&figure).copied())).collect();

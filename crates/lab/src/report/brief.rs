@@ -49,7 +49,7 @@ pub fn brief(report: &Report, style: Style) -> String {
     out
 }
 
-/// What the laboratory says about itself: a line when all is well.
+/// Prints the self-test: a line when all is well.
 pub(super) fn self_test(out: &mut String, checks: &[Check], style: Style) {
     let (passed, failed): (Vec<_>, Vec<_>) = checks.iter().partition(|check| check.passed);
     if !passed.is_empty() {
@@ -118,7 +118,7 @@ fn entries(row: &Row) -> Vec<String> {
     row.medians.iter().map(entry).collect()
 }
 
-/// What the mark says.
+/// Legend of the mark.
 pub(super) const BEST: &str = " * best, or no further from the best than matters (3\u{a0}% for most figures), and every other \
                                contender is worse with at least 95\u{a0}% confidence (paired by seed).";
 

@@ -21,7 +21,7 @@ const STYLE: &str = include_str!("style.css");
 /// Single connections over time, for a page.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// Which runs they are from, in words.
+    /// Runs that they are from, in words.
     pub about: String,
     /// The contenders and what a connection of each did.
     pub series: Vec<(String, TimeSeries)>,
@@ -55,7 +55,7 @@ pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, Str
     out
 }
 
-/// What rivals do to one another.
+/// Prints the effect of rivals on one another.
 fn rivalry(out: &mut String, report: &MatrixReport) {
     let rows = rivals(report);
     if rows.is_empty() {
@@ -91,7 +91,7 @@ fn over_time(out: &mut String, samples: &Samples) {
     out.push_str("</section>");
 }
 
-/// What was found, in sentences.
+/// Prints the findings, in sentences.
 fn verdict(out: &mut String, report: &MatrixReport) {
     out.push_str("<section><h2>What was found</h2>");
     for contender in report.contenders.iter().skip(1) {
@@ -131,7 +131,7 @@ fn verdict(out: &mut String, report: &MatrixReport) {
     out.push_str("</section>");
 }
 
-/// What could not be done is neither good nor bad.
+/// Class of a sentence: a comparison that could not be made is neither good nor bad.
 fn class(good: bool, sentence: &str) -> &'static str {
     match (good, sentence.contains("not made")) {
         (_, true) => "note",

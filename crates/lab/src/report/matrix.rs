@@ -1,4 +1,4 @@
-//! What a matrix says: each further contender against the first, over all points, by the levels of each factor, and point by
+//! Report on a matrix: each further contender against the first, over all points, by the levels of each factor, and point by
 //! point; whether the ranking depends on the law of loss; and whether the laboratory finds differences where there are none.
 
 use serde::{Serialize, Serializer};
@@ -21,7 +21,7 @@ use super::Failure;
 /// Schema of the JSON form.
 pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/2";
 
-/// What a matrix says.
+/// Report on a matrix.
 #[derive(Clone, Debug, Serialize)]
 pub struct MatrixReport {
     /// [`MATRIX_SCHEMA`].
@@ -30,7 +30,7 @@ pub struct MatrixReport {
     pub name: String,
     /// One line.
     pub title: String,
-    /// What the scenario stands for.
+    /// Purpose of the scenario.
     pub about: String,
     /// The program that ran it.
     pub lab: String,
@@ -42,13 +42,13 @@ pub struct MatrixReport {
     pub factors: Vec<(String, Vec<String>)>,
     /// Points, seeds, runs of the matrix, and runs that are there.
     pub size: Size,
-    /// Whether the laboratory itself works.
+    /// Checks of the laboratory itself.
     pub self_test: Vec<Check>,
     /// Over all points.
     pub overall: Vec<Effect>,
     /// For the levels of each factor.
     pub by_level: Vec<Effect>,
-    /// Whether the order of contenders holds for all burst lengths.
+    /// Ranking: whether the order of contenders holds for all burst lengths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranking: Option<Ranking>,
     /// The baseline against itself.
@@ -71,7 +71,7 @@ pub struct MatrixReport {
     pub damaged_lines: usize,
 }
 
-/// How large a matrix is.
+/// Size of a matrix.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Size {
     /// Combinations of levels.
@@ -89,13 +89,13 @@ pub struct Size {
 pub struct Effect {
     /// The factor and its level; `None` over all points.
     pub level: Option<(String, String)>,
-    /// Who is compared.
+    /// Contenders under comparison.
     pub contender: String,
     /// With whom.
     pub baseline: String,
     /// Key of the figure.
     pub figure: &'static str,
-    /// What it says: of the medians of points, or of all pairs of runs when there are few points.
+    /// Result: of the medians of points, or of all pairs of runs when there are few points.
     #[serde(flatten)]
     pub result: Comparison,
     /// The figure that this one presupposes, where that differs too.
@@ -119,7 +119,7 @@ pub struct Ranking {
 pub struct Control {
     /// Comparisons that could be made: a figure in a point each.
     pub comparisons: usize,
-    /// Those of them whose 95 % interval covers no difference.
+    /// Number of those whose 95 % interval covers no difference.
     pub covered: usize,
     /// Why none could be made.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,9 +131,9 @@ pub struct Control {
 pub struct Breach {
     /// The limit.
     pub limit: String,
-    /// Where.
+    /// Place.
     pub place: String,
-    /// What was measured; `None` when there is no value.
+    /// Measured value, if there is one.
     pub value: Option<f64>,
 }
 
@@ -156,7 +156,7 @@ pub struct Quoted {
     /// Median, in the base unit; `"inf"` where it never came.
     #[serde(serialize_with = "extended")]
     pub median: f64,
-    /// Its 95 % interval, from six seeds on.
+    /// 95 % interval, from six seeds on.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "ends")]
     pub interval: Option<(f64, f64)>,
 }
@@ -219,7 +219,7 @@ impl MatrixReport {
         }
     }
 
-    /// Whether the self-test found nothing, everything was run and every run counts.
+    /// Returns whether the self-test found nothing, everything was run and every run counts.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty()
             && self.size.stored == self.size.runs

@@ -37,7 +37,7 @@ pub(super) fn told(entry: &Effect) -> String {
     Figure::from_key(entry.figure).map_or_else(String::new, |figure| effect(figure, &entry.result))
 }
 
-/// What decides whether anything else may be believed, in sentences.
+/// State that decides whether anything else may be believed, in sentences.
 pub(super) fn state(report: &MatrixReport) -> Vec<(bool, String)> {
     let mut state = Vec::new();
     let failed: Vec<_> = report.self_test.iter().filter(|check| !check.passed).collect();
@@ -123,7 +123,7 @@ pub(super) fn breach_text(breach: &super::Breach) -> String {
     format!("Limit \"{}\" does not hold: {}: {found}.", breach.limit, breach.place)
 }
 
-/// What rivals do to one another: the figures of which there are any.
+/// Figures of rivals' effect on one another, of which there are any.
 pub(super) const OF_RIVALS: [Figure; 5] =
     [Figure::Share, Figure::HarmFirst, Figure::HarmSecond, Figure::HarmDelayFirst, Figure::HarmDelaySecond];
 

@@ -6,7 +6,7 @@ use core::fmt::Write;
 /// A set of points of one contender.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
-    /// Its name, for the legend and for readers of the picture's text.
+    /// Name, for the legend and for readers of the picture's text.
     pub(super) name: String,
     /// Horizontal and vertical values, both in printed units.
     pub(super) points: Vec<(f64, f64)>,
@@ -177,11 +177,11 @@ pub(super) fn ellipses(series: &[Series], x: Axis<'_>, y: Axis<'_>) -> String {
 /// A value with its interval, over something that was varied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// What was varied.
+    /// Varied value.
     pub x: f64,
     /// The estimate.
     pub value: f64,
-    /// Its interval.
+    /// Interval.
     pub low: f64,
     /// …
     pub high: f64,
@@ -190,18 +190,18 @@ pub struct Measured {
 /// Measured values of one contender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Its name, for the legend.
+    /// Name, for the legend.
     pub name: String,
     /// In ascending order of what was varied.
     pub points: Vec<Measured>,
 }
 
-/// What an axis of a [`curves`] picture shows.
+/// Content of an axis of a [`curves`] picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Along<'a> {
     /// With its unit.
     pub label: &'a str,
-    /// Whether equal distances are equal ratios. Values that are not above zero are left out then.
+    /// Logarithmic axis: equal distances are equal ratios. Values that are not above zero are left out then.
     pub log: bool,
 }
 
@@ -285,7 +285,7 @@ fn window(out: &mut String) {
 pub(super) struct Band {
     pub(super) from: f64,
     pub(super) to: f64,
-    /// Which colour.
+    /// Index of the colour.
     pub(super) series: usize,
     pub(super) label: String,
 }
@@ -413,9 +413,9 @@ pub(super) fn distribution(series: &[(String, Vec<f64>)], x: Axis<'_>, reference
 
 /// One line of a [`forest`].
 pub(super) struct Bar {
-    /// What it stands for.
+    /// Label.
     pub(super) label: String,
-    /// Which contender, for the colour.
+    /// Index of the contender, for the colour.
     pub(super) series: usize,
     /// Estimate and interval: ratios.
     pub(super) value: f64,

@@ -105,7 +105,7 @@ fn legend(out: &mut String, boards: &[Board], seeds: usize, what: &str) {
     out.push('\n');
 }
 
-/// Which point and contender of the matrix is where.
+/// Places of points and contenders in the matrix.
 struct Grid {
     columns: Vec<String>,
     /// Levels of the factors of path and traffic.
@@ -154,7 +154,7 @@ impl Grid {
     }
 }
 
-/// Whether a factor belongs to the contenders.
+/// Returns whether a factor belongs to the contenders.
 fn of_profile(name: &str) -> bool {
     name == "fec" || name.starts_with("profile.") || name.starts_with("contenders.")
 }
@@ -180,7 +180,7 @@ fn levels(points: &[Point]) -> Vec<(String, Vec<String>)> {
     names.into_iter().map(of).collect()
 }
 
-/// Whether contenders can be compared by a figure at any point.
+/// Returns whether contenders can be compared by a figure at any point.
 fn comparable(boards: &[Board], figure: Figure) -> bool {
     let rows = || boards.iter().filter_map(|board| board.rows.iter().find(|row| row.figure == figure));
     figure.better().is_some() && rows().any(|row| row.medians.iter().flatten().count() > 0)
@@ -272,7 +272,7 @@ fn counted(out: &mut String, cells: &Grid, boards: &[Board], figure: Figure, lev
     }
 }
 
-/// Who leads a figure at how many points.
+/// Counts the points at which each contender leads a figure.
 fn tally(cells: &Grid, boards: &[Board], figure: Figure) -> String {
     let name = figure.label().trim();
     let rows: Vec<_> = boards.iter().filter_map(|board| board.rows.iter().find(|row| row.figure == figure)).collect();

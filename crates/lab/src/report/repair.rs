@@ -1,4 +1,4 @@
-//! Whether repair was worth its bytes: a sentence for each contender that spends some of the wire on it and gains nothing.
+//! Worth of repair: a sentence for each contender that spends some of the wire on it and gains nothing.
 
 use super::{Report, board::Outcome, text::column_name, verdict::quantity};
 use crate::{
@@ -58,7 +58,7 @@ fn without_repair(report: &Report, contender: usize) -> Option<usize> {
     (0..report.contenders.len()).filter(|other| *other != contender).find(is_same)
 }
 
-/// Whether the first median is better by more than what counts as equal.
+/// Returns whether the first median is better by more than what counts as equal.
 fn is_better(figure: Figure, first: Option<f64>, second: Option<f64>) -> bool {
     match (figure.better(), first, second) {
         (Some(Better::Higher), Some(first), Some(second)) => first > second * (1.0 + MARGIN),

@@ -1,4 +1,4 @@
-//! What one end of a connection did over time, from its qlog file, as one HTML page: window and flight, RTT, rates, the rhythm of
+//! Time series of one end of a connection, from its qlog file, as one HTML page: window and flight, RTT, rates, the rhythm of
 //! acknowledgements, states of the congestion controller.
 //!
 //! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences, so that files of other stacks that write
@@ -17,7 +17,7 @@ const BIN: f64 = 0.1;
 /// Values that are kept of one series: more are not told apart in a picture.
 const KEPT: usize = 200_000;
 
-/// What a qlog file says about one end of a connection.
+/// Time series of one end of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct TimeSeries {
     title: String,

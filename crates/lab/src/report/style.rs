@@ -3,7 +3,7 @@
 /// Columns of a line.
 pub(super) const COLUMNS: usize = 80;
 
-/// How text is dressed.
+/// Style of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Escape sequences for colours, and small bars behind values.

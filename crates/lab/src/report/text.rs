@@ -89,7 +89,7 @@ pub(super) fn column_name(name: &str, manifest: &Manifest) -> String {
     if ours { name.strip_prefix(OURS).unwrap_or(name).to_owned() } else { name.to_owned() }
 }
 
-/// What the names of our own profiles begin with.
+/// Prefix of our own profiles' names.
 const OURS: &str = "tiderace ";
 
 pub(super) fn label(figure: Figure) -> String {
@@ -131,7 +131,7 @@ pub(super) fn decimals(value: f64, width: f64) -> usize {
     usize::try_from(by_width.min(by_value).clamp(0, 4)).unwrap_or(0)
 }
 
-/// What more seeds give.
+/// Advice for few seeds.
 const RECOMMENDED: &str = " With 10 seeds one run that goes wrong no longer decides where an interval ends.";
 
 fn notes(out: &mut String, report: &Report) -> fmt::Result {
@@ -190,6 +190,15 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
+fn how(report: &Report) -> String {
+    let text = if report.manifest.lab.ends_with(crate::record::REAL_TIME) {
+        "real protocol code in real time, over an emulated network of this machine, whose time is part of every figure"
+    } else {
+        "real protocol code in virtual time; not modelled: the time that computers take"
+    };
+    text.to_owned()
+}
+
 fn simulated(out: &mut String, report: &Report) -> fmt::Result {
     let scenario = &report.manifest.scenario;
     out.push_str("\nSimulated\n");
@@ -207,7 +216,7 @@ fn simulated(out: &mut String, report: &Report) -> fmt::Result {
         ("up", link(scenario.path.up())),
         ("traffic", traffic(scenario)),
         ("runs", runs),
-        ("how", "real protocol code in virtual time; not modelled: the time that computers take".to_owned()),
+        ("how", how(report)),
     ] {
         *out += &wrap(&format!("  {title:<9} {text}"), 12);
     }

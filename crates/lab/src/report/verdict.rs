@@ -91,7 +91,7 @@ fn presupposed(board: &Board, row: &Row, one: usize, other: usize) -> String {
     })
 }
 
-/// What the winner is worse in than another contender.
+/// Prints the figures in which the winner is worse than another contender.
 fn price(board: &Board, first: &Row, winner: usize) -> String {
     let paid: Vec<String> = board
         .rows

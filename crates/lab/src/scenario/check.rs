@@ -1,4 +1,4 @@
-//! Which scenarios make sense: ranges, and fields that belong together.
+//! Checks of scenarios: ranges, and fields that belong together.
 
 use netem::LinkConfig;
 use units::{DataSize, Duration, duration_text};
@@ -10,9 +10,9 @@ use super::{Direction, FeedTraffic, PageTraffic, Scenario, Traffic, VideoTraffic
 pub struct Fault {
     /// The field as in the file, for example `path.down.queue`.
     pub field: String,
-    /// What is wrong with it.
+    /// Fault of the field.
     pub message: String,
-    /// What to do.
+    /// Advice.
     pub hint: Option<String>,
 }
 
@@ -226,7 +226,7 @@ impl Traffic {
         self.response_size.unwrap_or_default()
     }
 
-    /// How often each connection sends a datagram.
+    /// Interval between a connection's datagrams.
     pub fn datagram_interval(&self) -> Option<Duration> {
         let all = |rate: u32| Duration::from_secs(1) * self.connections / rate.max(1);
         self.packet_rate.map(all).or_else(|| self.datagram_rate.map(|rate| rate.time_for(self.datagram_size())))

@@ -1,4 +1,4 @@
-//! What is varied, and the points that result: every combination of the factors' levels is a scenario of its own.
+//! Factors, and the points that result: every combination of the factors' levels is a scenario of its own.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub const SHORTHANDS: [(&str, &str); 7] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Levels {
-    /// These.
+    /// List of values.
     List(Vec<Value>),
     /// Whole numbers from the first to the last: `"1..5"`.
     Range(String),
@@ -40,14 +40,14 @@ pub struct Spread {
     pub from: Value,
     /// The last value.
     pub to: Value,
-    /// How many, at least 2.
+    /// Number of points, at least 2.
     pub points: u32,
     /// Equal distances, or equal ratios.
     #[serde(default)]
     pub scale: Scale,
 }
 
-/// How the values of a [`Spread`] lie.
+/// Spacing of the values of a [`Spread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {

@@ -8,7 +8,7 @@ use units::{Bitrate, DataSize, Duration, ParseUnitError, Probability};
 
 use super::{Fault, Scenario, ScenarioError};
 
-/// What replaces the file's settings. `None` leaves them.
+/// Settings that replace the file's. `None` leaves them.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Independent loss, in both directions.

@@ -3,9 +3,9 @@
 /// A scenario that is built in.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// Its name on the command line; the file is `scenarios/NAME.toml`.
+    /// Name on the command line; the file is `scenarios/NAME.toml`.
     pub name: &'static str,
-    /// What it is about, as lists group it.
+    /// Group of the preset in lists.
     pub group: &'static str,
     /// The text of the file.
     pub text: &'static str,

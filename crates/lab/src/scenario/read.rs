@@ -19,9 +19,9 @@ pub struct ScenarioError {
     pub line: Option<usize>,
     /// The field, as in `path.down.queue`.
     pub field: Option<String>,
-    /// What is wrong.
+    /// Fault.
     pub message: String,
-    /// What to do.
+    /// Advice.
     pub hint: Option<String>,
 }
 
@@ -137,7 +137,7 @@ fn encloses<K>(key: &Spanned<K>, value: &Spanned<DeValue<'_>>, span: &Range<usiz
         || matches!(value.get_ref(), DeValue::Table(inner) if inner.iter().any(|(k, v)| encloses(k, v, span)))
 }
 
-/// Where the field, or else the closest table around it, stands in the text.
+/// Finds the field, or else the closest table around it, in the text.
 fn position(text: &str, field: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();

@@ -1,4 +1,4 @@
-//! What people do over a connection, as far as a scenario says it: the video, the page, the feed.
+//! Sessions of people over a connection: the video, the page, the feed.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Duration};
@@ -9,10 +9,10 @@ use super::check::{Fault, fault};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct VideoTraffic {
-    /// How much is played of each segment. By default 2 s.
+    /// Playing time of a segment. By default 2 s.
     #[serde(with = "units::duration_text")]
     pub segment: Duration,
-    /// How much the player keeps at most. By default 12 s.
+    /// Buffer of the player at most. By default 12 s.
     #[serde(with = "units::duration_text")]
     pub buffer: Duration,
     /// The bitrates that there are, rising. By default 0.4, 1, 2.5, 5 and 8 Mbit/s.
@@ -57,7 +57,7 @@ impl Default for PageTraffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct FeedTraffic {
-    /// How long a screen is looked at. By default 1 s.
+    /// Time that a screen is looked at. By default 1 s.
     #[serde(with = "units::duration_text")]
     pub every: Duration,
     /// Answers of the interface for each screen; they go first. By default 2.

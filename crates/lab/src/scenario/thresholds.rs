@@ -1,4 +1,4 @@
-//! What has to hold: limits for figures, in the units that people write.
+//! Thresholds: limits for figures, in the units that people write.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Probability, duration_text};

@@ -32,7 +32,7 @@ use crate::{
 pub enum Fault {
     /// Losses are not counted.
     LossCounter,
-    /// What is sent again counts as goodput.
+    /// Bytes that are sent again count as goodput.
     GoodputCountsRepair,
     /// The controller that was asked for is never attached: the stack runs another one and says so nowhere.
     ControllerNotAttached,
@@ -53,7 +53,7 @@ impl Fault {
     ];
 }
 
-/// What is not checked, and why: nobody shall believe that it was.
+/// Unchecked parts, with reasons: nobody shall believe that they were checked.
 pub const NOT_CHECKED: [(&str, &str); 1] =
     [("V14", "agreement of virtual and real time takes an idle machine: `tiderace lab selftest --real-time`")];
 
@@ -429,7 +429,7 @@ struct Broken {
     inner: Box<dyn Contender>,
     asked: String,
     fault: Option<Fault>,
-    /// What an unseeded run draws.
+    /// Draw of an unseeded run.
     draw: u64,
 }
 

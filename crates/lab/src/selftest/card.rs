@@ -1,4 +1,4 @@
-//! How a check says what it compared: each comparison with its value, what was expected, and the tolerance.
+//! Comparisons of a check: each with its value, what was expected, and the tolerance.
 
 use core::fmt::Display;
 

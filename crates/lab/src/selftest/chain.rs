@@ -109,7 +109,7 @@ pub(super) fn delayed_acknowledgements() -> Result<Check, String> {
 
 /// Packets and bytes that leave the nodes, counted there.
 #[derive(Clone, Copy, Debug, Default)]
-struct Left {
+struct Departed {
     packets: u64,
     bytes: u64,
     /// Most bytes at one instant, and the instant.
@@ -120,7 +120,7 @@ struct Left {
 #[derive(Debug, Default)]
 struct Ledger {
     /// Clients, servers.
-    sides: [Left; 2],
+    sides: [Departed; 2],
 }
 
 /// Counts what a contender sends while it is measured, without asking links or stack.
@@ -324,7 +324,7 @@ pub(super) fn copies_and_order() -> Result<Check, String> {
         .done())
 }
 
-/// When losses are noticed: by three later packets where packets are dense, by the next acknowledgement where they are sparse, by a
+/// Time until losses are noticed: by three later packets where packets are dense, by the next acknowledgement where they are sparse, by a
 /// probe where nothing follows.
 pub(super) fn noticing_losses() -> Result<Check, String> {
     let lossy = wide(25) + "\nloss = \"2 %\"";

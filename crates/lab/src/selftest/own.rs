@@ -127,7 +127,7 @@ impl Power {
         (needed.ceil() as u64).clamp(20_000, PACKETS_MAX)
     }
 
-    /// Which deviations are found.
+    /// Deviations that are found.
     fn text(&self, mean: f64) -> String {
         let least = self.seen / mean;
         format!("{:.2} x or {:.2} x as much would be found", 1.0 - least, 1.0 + least)
@@ -239,7 +239,7 @@ fn changes(link: &LinkConfig) -> Option<Check> {
     Some(card.done())
 }
 
-/// When a packet arrives that is alone on the link.
+/// Time at which a packet arrives that is alone on the link.
 fn deliver(model: &mut Link, at: Instant, packet: &PacketMeta) -> Option<Instant> {
     match model.offer(at, packet).verdict {
         Verdict::Held(_) => {

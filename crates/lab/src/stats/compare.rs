@@ -17,7 +17,7 @@ use super::{
 /// Ratios closer to 1 than this make no difference in practice: 3 %.
 pub const MARGIN: f64 = 0.03;
 
-/// Which way a figure improves.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -27,7 +27,7 @@ pub enum Better {
     Lower,
 }
 
-/// How two values of a figure are compared.
+/// Scale on which two values of a figure are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -48,18 +48,18 @@ pub struct Tolerance {
     pub absolute: f64,
 }
 
-/// How values are compared.
+/// Rule for comparing values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Which way is better; `None` when neither is.
+    /// Direction of improvement; `None` when neither is better.
     pub better: Option<Better>,
     /// By ratio or by difference.
     pub scale: Scale,
-    /// What makes no difference.
+    /// Tolerance: differences that do not matter.
     pub tolerance: Tolerance,
 }
 
-/// What a comparison says.
+/// Verdict of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -76,7 +76,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// How many verdicts there are.
+    /// Number of verdicts there that are.
     pub const COUNT: usize = 5;
 }
 
@@ -96,7 +96,7 @@ pub struct Comparison {
     /// Pairs of which a value is unknown: the interval holds whatever it is.
     #[serde(skip_serializing_if = "is_zero")]
     pub unknown: usize,
-    /// What follows.
+    /// Verdict that follows.
     pub verdict: Verdict,
     /// About how many pairs would decide with 80 % probability, if the pairs to come are like these.
     /// Given when the verdict is [`Verdict::Undecided`].
@@ -109,7 +109,7 @@ const fn is_zero(count: &usize) -> bool {
 }
 
 impl Rule {
-    /// Whether a value is worse than another by more than the tolerance. Of a figure without better and worse: in either
+    /// Returns whether a value is worse than another by more than the tolerance. Of a figure without better and worse: in either
     /// direction, which `way` names.
     fn is_beyond(&self, own: f64, other: f64, way: Better) -> bool {
         let (more, less) = match way {
@@ -120,7 +120,7 @@ impl Rule {
         relative && difference(more, less) > self.tolerance.absolute
     }
 
-    /// Whether the whole interval lies on the bad side, beyond the tolerance.
+    /// Returns whether the whole interval lies on the bad side, beyond the tolerance.
     pub fn is_wholly_beyond(&self, result: &Comparison) -> bool {
         let (difference, relative) = (result.difference, 1.0 + self.tolerance.relative);
         let beyond = |way: Better| {
@@ -171,7 +171,7 @@ pub fn beyond_over_points(points: &[Vec<Pair>], rule: &Rule) -> (usize, usize) {
     (known.iter().filter(|pairs| 2 * rule.beyond(pairs) > pairs.len()).count(), known.len())
 }
 
-/// How many of `count` pairs have to agree so that chance alone makes them agree with at most the probability `tail`, and that
+/// Number of `count` pairs that have to agree so that chance alone makes them agree with at most the probability `tail`, and that
 /// probability. When no number of them is enough, all have to agree. `None` below [`RUNS_MIN`].
 pub fn agreement(count: usize, tail: f64) -> Option<(usize, f64)> {
     if count < RUNS_MIN {
@@ -267,7 +267,7 @@ pub fn compare_unpaired(contender: &[f64], baseline: &[f64], rule: &Rule) -> Opt
 }
 
 impl Rule {
-    /// Whether ratios of these values mean something.
+    /// Returns whether ratios of these values mean something.
     fn takes_ratios(&self, mut values: impl Iterator<Item = f64>) -> bool {
         self.scale != Scale::Difference && values.all(|value| value >= 0.0)
     }

@@ -1,4 +1,4 @@
-//! How often an interval covers what it is an interval of, by simulation: the measure by which methods are chosen.
+//! Coverage of intervals, by simulation: the measure by which methods are chosen.
 //!
 //! The laws are those that runs of a laboratory have: symmetric noise, a long tail, a run in ten that goes wrong, two ways
 //! that a run can take, and figures that are counts.
@@ -112,7 +112,7 @@ mod tests {
     };
 
     const ROUNDS: usize = 4_000;
-    /// What is asked. The methods promise 95 %, which so many rounds do not miss by 2 %.
+    /// Least coverage that passes. The methods promise 95 %, which so many rounds do not miss by 2 %.
     const LEAST: f64 = 0.93;
 
     fn everywhere(promise: impl Fn(Law, usize) -> Option<f64>) {
@@ -177,7 +177,7 @@ mod tests {
         });
     }
 
-    /// What the laboratory must not go back to: the interval of Student around the mean promises 95 % and keeps half of it.
+    /// Counter-example: the interval of Student around the mean promises 95 % and keeps half of it.
     #[test]
     fn a_mean_has_no_such_interval() {
         use crate::stats::distribution::student_quantile;

@@ -53,7 +53,7 @@ pub fn student_quantile(p: f64, degrees: usize) -> f64 {
     invert(p, |t| student_cdf(t, degrees))
 }
 
-/// Where the increasing function `cdf` reaches `p`.
+/// Inverse of the increasing function `cdf` at `p`.
 fn invert(p: f64, cdf: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (-1.0, 1.0);
     while cdf(low) > p && low > -1e9 {

@@ -1,4 +1,4 @@
-//! How evenly flows shared the link.
+//! Fairness between flows that share the link.
 
 use super::distribution::to_f64;
 

@@ -50,7 +50,7 @@ impl Interval {
         Self { value: change(self.value), low: change(self.low), high: change(self.high), coverage: self.coverage }
     }
 
-    /// Whether `value` lies in it.
+    /// Returns whether `value` lies in it.
     pub fn covers(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }

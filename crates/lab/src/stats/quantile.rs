@@ -2,7 +2,7 @@
 
 use super::distribution::to_f64;
 
-/// Samples needed before a p99 is quoted (DESIGN: a p99 from fewer than 300 samples is the story of one or two packets).
+/// Samples needed before a p99 is quoted (DESIGN: a p99 from fewer than 300 samples describes one or two packets).
 pub const P99_SAMPLES_MIN: usize = 300;
 /// Samples needed before a p95 is quoted: as many beyond it as [`P99_SAMPLES_MIN`] leaves beyond the p99.
 pub const P95_SAMPLES_MIN: usize = 60;
@@ -17,7 +17,7 @@ pub struct TooFewSamples {
     pub have: usize,
 }
 
-/// How many samples a quantile needs so that about three lie beyond it; the median needs one.
+/// Samples that a quantile needs so that about three lie beyond it; the median needs one.
 pub fn samples_needed(quantile: f64) -> usize {
     if quantile >= 0.999 {
         3_000

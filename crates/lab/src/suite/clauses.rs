@@ -1,4 +1,4 @@
-//! What clauses are made of: finding the moments they speak of.
+//! Building blocks of clauses: finding the moments they speak of.
 
 use transport::congestion::PathModel;
 use units::{Bitrate, Duration, Instant};
@@ -33,20 +33,20 @@ impl<'a> Seen<'a> {
         (start..self.moments.len()).find(|&moment| self.state(moment) == state)
     }
 
-    /// How the sender leaves the state that it is in at `start`.
+    /// Exit of the sender from the state that it is in at `start`.
     pub(super) fn leaves(&self, start: usize) -> Option<Change> {
         let state = self.state(start);
         let after = (start..self.moments.len()).find(|&moment| self.state(moment) != state)?;
         Some(Change { before: after - 1, after })
     }
 
-    /// The first visit of a state from `start` on: when it is entered and how it is left.
-    pub(super) fn visit(&self, state: &str, start: usize) -> Option<(usize, Change)> {
+    /// The first entry into a state from `start` on: when it is entered and how it is left.
+    pub(super) fn first_entry(&self, state: &str, start: usize) -> Option<(usize, Change)> {
         let entered = self.enters(state, start)?;
         Some((entered, self.leaves(entered)?))
     }
 
-    /// When a step happened.
+    /// Time at which a step happened.
     pub(super) fn step(&self, index: usize) -> Option<Instant> {
         self.steps.get(index).copied().flatten()
     }
@@ -90,7 +90,7 @@ impl<'a> Seen<'a> {
         (b.dropped - a.dropped, b.packets - a.packets)
     }
 
-    /// When the run ended.
+    /// Time at which the run ended.
     pub(super) fn end(&self) -> Instant {
         Instant::ZERO + Duration::from_secs(self.scene.seconds)
     }
@@ -107,11 +107,11 @@ pub(super) fn found(seen: &Seen<'_>, missing: &str, verdict: impl FnOnce() -> Op
 /// `from` is left for `to`.
 pub(super) fn goes(seen: &Seen<'_>, from: &str, to: &str, start: usize) -> Verdict {
     found(seen, from, || {
-        let (_, change) = seen.visit(from, start)?;
+        let (_, change) = seen.first_entry(from, start)?;
         let (at, next) = (seen.moment(change.after).at, seen.moment(change.after).view.state);
         // One acknowledgement may lead through a state and out of it again.
-        let visits = |moment| Some(seen.model(moment)?.visits.iter().find(|visit| visit.0 == to)?.1);
-        let through = next != to && visits(change.after) > visits(change.before);
+        let entries = |moment| Some(seen.model(moment)?.visits.iter().find(|entry| entry.0 == to)?.1);
+        let through = next != to && entries(change.after) > entries(change.before);
         let way = if through { format!("{to} → {next}") } else { next.to_owned() };
         Some(Verdict::of(through || next == to, format!("{from} → {way} at {:.1} ms", millis(at))))
     })

@@ -25,11 +25,11 @@ pub use stage::run_case;
 /// One of the draft's cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its name in the draft.
+    /// Name in the draft.
     pub name: &'static str,
-    /// Where the scene departs from the draft's words, and why.
+    /// Departure of the scene from the draft's words, with the reason.
     pub note: Option<&'static str>,
-    /// What is played; every clause of every scene counts.
+    /// Scenes; every clause of every scene counts.
     pub scenes: &'static [Scene],
 }
 
@@ -46,9 +46,9 @@ pub struct Scene {
     pub seconds: u64,
     /// The seed of the connection: it decides how long ProbeBW waits between probes.
     pub seed: u64,
-    /// What happens, in this order: a step waits for the one before it.
+    /// Steps, in this order: a step waits for the one before it.
     pub steps: &'static [Step],
-    /// What is verified.
+    /// Verified clauses.
     pub clauses: &'static [Clause],
 }
 
@@ -66,26 +66,26 @@ impl Scene {
 /// Something that happens once.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// When.
+    /// Time.
     pub when: When,
-    /// What.
+    /// Act of the step.
     pub act: Act,
 }
 
-/// When a step happens, at the earliest after the step before it.
+/// Time at which a step happens, at the earliest after the step before it.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
     /// At this time of the run, in milliseconds.
     At(u64),
-    /// This many milliseconds after the step before.
+    /// Milliseconds after the step before.
     After(u64),
-    /// When so many rounds in a row have shown no growth.
+    /// Time at which so many rounds in a row have shown no growth.
     Plateau(u32),
-    /// When the sender is seen to be in this state, having been in another one at the step before.
+    /// Time at which the sender is seen to be in this state, having been in another one at the step before.
     Enters(&'static str),
 }
 
-/// What a step changes.
+/// Change by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Nothing: the step only waits.
@@ -109,16 +109,16 @@ pub enum Act {
     },
     /// The next data packets, so many of them, each arrive so many milliseconds late.
     Delay {
-        /// How many.
+        /// Number.
         packets: u64,
-        /// How late.
+        /// Delay in milliseconds.
         ms: u64,
     },
     /// All data packets of the next span arrive together, later.
     Hold {
         /// The span in milliseconds.
         span: u64,
-        /// When they arrive at the bottleneck's far end, in milliseconds from now.
+        /// Time at which they arrive at the bottleneck's far end, in milliseconds from now.
         until: u64,
     },
 }
@@ -126,7 +126,7 @@ pub enum Act {
 /// Something that the draft verifies.
 #[derive(Clone, Copy)]
 pub struct Clause {
-    /// What, in few words.
+    /// Text of the clause, in few words.
     pub text: &'static str,
     /// Looks at what was seen.
     pub check: fn(&Seen<'_>) -> Verdict,
@@ -138,12 +138,12 @@ impl core::fmt::Debug for Clause {
     }
 }
 
-/// What a clause says.
+/// Verdict on a clause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It holds, and what was seen.
+    /// Holds; with what was seen.
     Pass(String),
-    /// It does not hold, and what was seen.
+    /// Does not hold; with what was seen.
     Fail(String),
     /// The contender does not show what the clause asks for.
     Unsupported,
@@ -156,12 +156,12 @@ impl Verdict {
     }
 }
 
-/// What the sender showed after one of its steps.
+/// State of the sender after one of its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// When.
+    /// Time.
     pub at: Instant,
-    /// What it showed.
+    /// View of the sender.
     pub view: SenderView,
 }
 
@@ -172,7 +172,7 @@ pub struct Seen<'a> {
     pub scene: &'a Scene,
     /// The sender, step by step. Empty when it shows nothing of itself.
     pub moments: &'a [Moment],
-    /// When each step of the scene happened; `None` when it never did.
+    /// Time at which each step of the scene happened; `None` when it never did.
     pub steps: &'a [Option<Instant>],
     /// The bottleneck, at the end of every millisecond.
     pub link: &'a [LinkMoment],
@@ -181,7 +181,7 @@ pub struct Seen<'a> {
 /// The counters of the bottleneck at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkMoment {
-    /// When.
+    /// Time.
     pub at: Instant,
     /// Bytes of IP packets that passed so far.
     pub delivered: u64,
@@ -191,7 +191,7 @@ pub struct LinkMoment {
     pub dropped: u64,
 }
 
-/// What became of a case.
+/// Outcome of a case.
 #[derive(Clone, Debug)]
 pub struct CaseResult {
     /// The case.

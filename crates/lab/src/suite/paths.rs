@@ -25,7 +25,7 @@ pub(super) static STARTUP_AGGREGATION: Case = Case {
                 text: "extra_acked shows the bursts of acknowledgements",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         extra_acked(seen, 0, change.after)
                     })
                 },
@@ -34,7 +34,7 @@ pub(super) static STARTUP_AGGREGATION: Case = Case {
                 text: "cwnd is more than 2 BDP",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         let window = seen.moment(change.before).view.window;
                         Some(Verdict::of(bdps(seen, window) > 2.0, format!("{:.2} BDP", bdps(seen, window))))
                     })
@@ -44,7 +44,7 @@ pub(super) static STARTUP_AGGREGATION: Case = Case {
                 text: "samples do not exceed the rate of the path, and STARTUP finds it",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         let bandwidth = bps(seen.model(change.after)?.max_bandwidth);
                         let share = bandwidth / seen.visible(seen.scene.kbps);
                         let told = format!("{} at {:.0} ms", mbps(bandwidth), millis(seen.moment(change.after).at));

@@ -12,7 +12,7 @@ pub(super) static UP_PLATEAU: Case = Case {
                 text: "nothing is lost during PROBE_UP",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (entered, change) = seen.visit("probe_bw_up", 0)?;
+                        let (entered, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (dropped, _) = seen.drops(seen.moment(entered).at, seen.moment(change.after).at);
                         Some(Verdict::of(dropped == 0, format!("{dropped} packets")))
                     })
@@ -22,7 +22,7 @@ pub(super) static UP_PLATEAU: Case = Case {
                 text: "PROBE_UP ends when full_bw_count reaches 3",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (before, after) = (seen.model(change.before)?, seen.model(change.after)?);
                         let told = format!("{} → {}", before.plateau_rounds, after.plateau_rounds);
                         Some(Verdict::of(
@@ -65,7 +65,7 @@ pub(super) static UP_LOSS: Case = Case {
                 text: "the loss ends PROBE_UP",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (at, lossy) = (seen.moment(change.after).at, seen.step(1)?);
                         let late = at.saturating_since(lossy);
                         let told = format!("{:.1} ms after the first loss", late.as_secs_f64() * 1e3);
@@ -81,7 +81,7 @@ pub(super) static UP_LOSS: Case = Case {
                 text: "inflight_longterm is not set from an application-limited flight",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (before, after) = (seen.model(change.before)?, seen.model(change.after)?);
                         let told = format!("{:?} → {:?}", before.inflight_longterm, after.inflight_longterm);
                         Some(Verdict::of(before.inflight_longterm == after.inflight_longterm, told))
@@ -140,8 +140,8 @@ pub(super) static NEVER_WITHOUT_DATA: Case = Case {
 
 /// The first PROBE_DOWN that follows a probe.
 fn down_after_up(seen: &super::Seen<'_>) -> Option<(usize, super::clauses::Change)> {
-    let (_, change) = seen.visit("probe_bw_up", 0)?;
-    seen.visit("probe_bw_down", change.after)
+    let (_, change) = seen.first_entry("probe_bw_up", 0)?;
+    seen.first_entry("probe_bw_down", change.after)
 }
 
 pub(super) static DOWN_INFLIGHT: Case = Case {
@@ -278,7 +278,7 @@ pub(super) static QUIET_REFILL: Case = Case {
                 text: "probing goes on: PROBE_UP is left for PROBE_DOWN, with the full rate delivered",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (at, next) = (seen.moment(change.after).at, seen.moment(change.after).view.state);
                         let rate = seen.delivered(at, at + ms(1_000));
                         let told = format!("{next}, then {}", mbps(rate));

@@ -28,7 +28,7 @@ pub(super) static ENTER_AND_EXIT: Case = Case {
                 text: "cwnd_gain is ProbeRTTCwndGain (0.5), and so much is in flight",
                 check: |seen| {
                     found(seen, "the end of PROBE_RTT", || {
-                        let (entered, change) = seen.visit("probe_rtt", 0)?;
+                        let (entered, change) = seen.first_entry("probe_rtt", 0)?;
                         let gain = seen.model(entered)?.cwnd_gain_percent;
                         let low = (entered..=change.before).map(|moment| seen.moment(moment).view.in_flight).min()?;
                         let told = format!("{gain} %, {:.2} BDP at the least", bdps(seen, low));
@@ -40,7 +40,7 @@ pub(super) static ENTER_AND_EXIT: Case = Case {
                 text: "it lasts for 200 ms and a round trip with the flight that low",
                 check: |seen| {
                     found(seen, "the end of PROBE_RTT", || {
-                        let (entered, change) = seen.visit("probe_rtt", 0)?;
+                        let (entered, change) = seen.first_entry("probe_rtt", 0)?;
                         let low = (entered..=change.before)
                             .find(|&moment| bdps(seen, seen.moment(moment).view.in_flight) <= 0.55)?;
                         let span = seen.moment(change.after).at.saturating_since(seen.moment(low).at);
@@ -54,7 +54,7 @@ pub(super) static ENTER_AND_EXIT: Case = Case {
                 text: "it is left for PROBE_BW, and sending goes on",
                 check: |seen| {
                     found(seen, "the end of PROBE_RTT", || {
-                        let (_, change) = seen.visit("probe_rtt", 0)?;
+                        let (_, change) = seen.first_entry("probe_rtt", 0)?;
                         let (at, next) = (seen.moment(change.after).at, seen.moment(change.after).view.state);
                         let reached = seen.model(change.after)?.full_reached;
                         let rate = seen.delivered(at + ms(200), at + ms(1_200));
@@ -147,7 +147,7 @@ pub(super) static IN_STARTUP: Case = Case {
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
                         let from = seen.from(seen.step(2)?);
-                        let (_, change) = seen.visit("startup", from)?;
+                        let (_, change) = seen.first_entry("startup", from)?;
                         let bandwidth = bps(seen.model(change.after)?.max_bandwidth);
                         let rate = seen.visible(seen.scene.kbps);
                         Some(Verdict::of(bandwidth >= 0.95 * rate, format!("{} of {}", mbps(bandwidth), mbps(rate))))

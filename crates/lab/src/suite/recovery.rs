@@ -39,7 +39,7 @@ pub(super) static SPURIOUS_FAST: Case = Case {
                         let from = seen.from(seen.step(1)?);
                         let change = seen.leaves(from)?;
                         let before = seen.model(change.before)?;
-                        let (_, again) = seen.visit("probe_bw_down", change.after)?;
+                        let (_, again) = seen.first_entry("probe_bw_down", change.after)?;
                         let after = seen.model(again.after)?;
                         let unbounded = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
                         let restored = unbounded(after.inflight_longterm) >= unbounded(before.inflight_longterm)
@@ -56,7 +56,7 @@ pub(super) static SPURIOUS_FAST: Case = Case {
                     found(seen, "PROBE_UP again", || {
                         let from = seen.from(seen.step(1)?);
                         let change = seen.leaves(from)?;
-                        let (_, refill) = seen.visit("probe_bw_down", change.after)?;
+                        let (_, refill) = seen.first_entry("probe_bw_down", change.after)?;
                         let up = seen.leaves(refill.after)?;
                         let states = (seen.moment(refill.after).view.state, seen.moment(up.after).view.state);
                         let told =
@@ -153,7 +153,7 @@ pub(super) static LOSS_IN_UP: Case = Case {
                 text: "the loss ends PROBE_UP before a plateau does",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let model = seen.model(change.after)?;
                         let told = format!(
                             "at {:.1} ms, full_bw_count {}",
@@ -168,7 +168,7 @@ pub(super) static LOSS_IN_UP: Case = Case {
                 text: "inflight_longterm becomes what was in flight, not less than Beta (0.7) of the target",
                 check: |seen| {
                     found(seen, "the end of PROBE_UP", || {
-                        let (_, change) = seen.visit("probe_bw_up", 0)?;
+                        let (_, change) = seen.first_entry("probe_bw_up", 0)?;
                         let (before, after) = (seen.model(change.before)?, seen.model(change.after)?);
                         let bounds = (before.inflight_longterm?, after.inflight_longterm?);
                         let floor = before.bdp.min(seen.moment(change.before).view.window) * 69 / 100;

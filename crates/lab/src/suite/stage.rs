@@ -18,7 +18,7 @@ use crate::{
     view::{SenderView, Viewer},
 };
 
-/// How often the bottleneck is looked at.
+/// Interval between looks at the bottleneck.
 const TICK: Duration = Duration::from_millis(1);
 /// Data packets are larger than this, in bytes of the IP packet; what only acknowledges is smaller.
 const DATA: u32 = 600;
@@ -37,14 +37,14 @@ pub fn run_case(case: &'static Case, contender: &dyn Contender) -> Result<CaseRe
     Ok(CaseResult { case, clauses })
 }
 
-/// What a scene let be seen.
+/// Observations of a scene.
 struct Play {
     moments: Vec<Moment>,
     steps: Vec<Option<Instant>>,
     link: Vec<LinkMoment>,
 }
 
-/// What the steps have changed so far. Link scripts and the sender's watch share it.
+/// Changes by the steps so far. Link scripts and the sender's watch share it.
 #[derive(Debug, Default)]
 struct Controls {
     lose_every: u64,
@@ -90,7 +90,7 @@ fn with<T>(controls: &Shared, act: impl FnOnce(&mut Controls) -> T) -> T {
 }
 
 impl Controls {
-    /// What becomes of a packet on its way to the client.
+    /// Outcome of a packet on its way to the client.
     fn data(&mut self, now: Instant, packet: &PacketMeta) -> Option<Forced> {
         if packet.size < DATA {
             return None;
@@ -123,7 +123,7 @@ impl Controls {
         None
     }
 
-    /// What becomes of a packet on its way to the server.
+    /// Outcome of a packet on its way to the server.
     fn feedback(&self, now: Instant) -> Option<Forced> {
         let slot = u64::try_from(self.aggregate.as_nanos()).ok().filter(|&slot| slot > 0)?;
         let left = slot - now.as_nanos() % slot;
@@ -131,7 +131,7 @@ impl Controls {
     }
 }
 
-/// Where the steps of the scene are.
+/// Progress through the steps of the scene.
 struct Prompter {
     scene: &'static Scene,
     controls: Shared,

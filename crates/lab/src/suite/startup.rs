@@ -11,7 +11,7 @@ const FULL: Clause = Clause {
     text: "full_bw_now and full_bw_reached are set when STARTUP ends",
     check: |seen| {
         found(seen, "the end of STARTUP", || {
-            let (_, change) = seen.visit("startup", 0)?;
+            let (_, change) = seen.first_entry("startup", 0)?;
             let model = seen.model(change.after)?;
             let texts = format!("now {}, reached {}", model.full_now, model.full_reached);
             Some(Verdict::of(model.full_now && model.full_reached, texts))
@@ -28,7 +28,7 @@ pub(super) static PLATEAU: Case = Case {
                 text: "max_bw is within 2 % of the bottleneck's rate",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         let bandwidth = bps(seen.model(change.after)?.max_bandwidth);
                         let rate = seen.visible(seen.scene.kbps);
                         let seen = format!("{} of {}", mbps(bandwidth), mbps(rate));
@@ -40,7 +40,7 @@ pub(super) static PLATEAU: Case = Case {
                 text: "full_bw_count has reached 3, and not before the end",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         let (before, after) = (seen.model(change.before)?, seen.model(change.after)?);
                         let counts = (before.plateau_rounds, after.plateau_rounds);
                         let early = before.full_now || before.full_reached;
@@ -81,7 +81,7 @@ pub(super) static LOSS: Case = Case {
                 text: "the loss ends STARTUP, without a plateau",
                 check: |seen| {
                     found(seen, "the end of STARTUP", || {
-                        let (_, change) = seen.visit("startup", 0)?;
+                        let (_, change) = seen.first_entry("startup", 0)?;
                         let (at, lossy) = (seen.moment(change.after).at, seen.step(1)?);
                         let model = seen.model(change.after)?;
                         let soon = at >= lossy && at.saturating_since(lossy).as_millis() <= 300;
@@ -114,7 +114,7 @@ const DRAIN_GAIN: Clause = Clause {
     },
 };
 
-/// What may be sent in the step that ends a state.
+/// Bytes that may be sent in the step that ends a state.
 fn slack(seen: &Seen<'_>, moment: usize) -> u64 {
     2 * seen.moment(moment).view.mtu
 }
@@ -129,7 +129,7 @@ pub(super) static DRAIN_INFLIGHT: Case = Case {
                 text: "DRAIN lasts while more than Inflight(1.0) is in flight, and ends when it is not",
                 check: |seen| {
                     found(seen, "the end of DRAIN", || {
-                        let (entered, change) = seen.visit("drain", 0)?;
+                        let (entered, change) = seen.first_entry("drain", 0)?;
                         let over = |moment: usize| {
                             let view = &seen.moment(moment).view;
                             Some(view.in_flight > seen.model(moment)?.target)
@@ -162,7 +162,7 @@ pub(super) static DRAIN_TIME: Case = Case {
                 text: "more than Inflight(1.0) is in flight all the time",
                 check: |seen| {
                     found(seen, "the end of DRAIN", || {
-                        let (entered, change) = seen.visit("drain", 0)?;
+                        let (entered, change) = seen.first_entry("drain", 0)?;
                         let low = (entered..=change.after).find(|&moment| {
                             seen.model(moment).is_some_and(|model| seen.moment(moment).view.in_flight <= model.target)
                         });
@@ -177,7 +177,7 @@ pub(super) static DRAIN_TIME: Case = Case {
                 text: "after 3 rounds DRAIN is left all the same",
                 check: |seen| {
                     found(seen, "the end of DRAIN", || {
-                        let (entered, change) = seen.visit("drain", 0)?;
+                        let (entered, change) = seen.first_entry("drain", 0)?;
                         let rounds = seen.model(change.after)?.rounds - seen.model(entered)?.rounds;
                         Some(Verdict::of((3..=4).contains(&rounds), format!("{rounds} rounds began in it")))
                     })

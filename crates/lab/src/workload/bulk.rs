@@ -35,7 +35,7 @@ impl Bulk {
         Self { end, sends, to_open, sent: BTreeMap::new(), received: BTreeMap::new(), throttle, held_back: Vec::new() }
     }
 
-    /// When the application may write although the connection does not call for it.
+    /// Time at which the application may write although the connection does not call for it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.throttle.as_ref().filter(|_| !self.held_back.is_empty())?.next()
     }

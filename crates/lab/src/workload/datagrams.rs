@@ -25,22 +25,22 @@ pub(super) struct Datagrams {
     sends: bool,
     size: usize,
     interval: Duration,
-    /// When the next one leaves; `None` before the connection is established, and at the receiver.
+    /// Time at which the next one leaves; `None` before the connection is established, and at the receiver.
     next: Option<Instant>,
     number: u64,
     /// Datagrams handed over before this are due to arrive before the run ends, even through a full queue.
     due_until: Instant,
     end: Instant,
-    /// Which numbers have arrived, one bit each.
+    /// Numbers that have arrived, one bit each.
     seen: Vec<u64>,
     /// On a stream, when these are messages.
     in_order: bool,
     stream: Option<Stream>,
-    /// What the stream's buffer has no room for yet, or what has come of a message so far.
+    /// Bytes that the stream's buffer has no room for yet, or the part of a message that has come so far.
     rest: BytesMut,
     /// Bytes that have come of an announcement.
     announced: u64,
-    /// Those that are due, by number; each with what became of it at this end.
+    /// Due ones, by number; each with its outcome at this end.
     sent: Vec<Due>,
     /// The numbers of those that the stack took, in order.
     taken: Vec<u64>,
@@ -89,7 +89,7 @@ impl Datagrams {
         }
     }
 
-    /// What became of the datagrams that are due and have not arrived. Of messages on a stream none is lost: what is missing is late.
+    /// Outcome of the datagrams that are due and have not arrived. Of messages on a stream none is lost: what is missing is late.
     pub(super) fn missing(&self, receiver: &Self, is_over: bool) -> Option<Missing> {
         if !self.tells && !self.in_order {
             return None;
@@ -270,7 +270,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether this number has not arrived before. It is known to be bounded by the run's length.
+    /// Returns whether this number has not arrived before. It is known to be bounded by the run's length.
     fn first_time(&mut self, number: u64) -> bool {
         let Ok(word) = usize::try_from(number / 64) else { return false };
         if self.seen.len() <= word {

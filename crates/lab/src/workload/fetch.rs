@@ -14,10 +14,10 @@ use crate::host::{Host, HostEvent, ReadEnd, Stream, Written};
 /// Bytes of a request: size, urgency, and headers as a browser sends them.
 const REQUEST: usize = 200;
 
-/// What is asked for.
+/// Object that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Object {
-    /// What the script knows it by.
+    /// Tag by which the script knows it.
     pub(super) tag: u64,
     pub(super) bytes: u64,
     /// RFC 9218 §4.1: 0 goes first, 7 last.

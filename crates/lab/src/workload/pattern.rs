@@ -35,7 +35,7 @@ pub fn pattern(offset: u64, len: u64) -> Bytes {
     Bytes::from_static(&PATTERN[start..start + len])
 }
 
-/// How many of `data`, received from `offset` of a stream, are not what was sent.
+/// Number of bytes of `data`, received from `offset` of a stream, that are not what was sent.
 pub fn mismatches(mut offset: u64, mut data: &[u8]) -> u64 {
     let mut wrong = 0;
     while !data.is_empty() {

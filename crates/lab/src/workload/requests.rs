@@ -15,12 +15,12 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Requests {
     end: End,
-    /// Whether the bytes that this end receives are those that are measured.
+    /// Measured direction: the bytes that this end receives are those that are measured.
     counts: bool,
     /// Bytes that this end sends on each stream, and that it expects.
     sends: u64,
     expects: u64,
-    /// What the first of them has instead, in the direction that is measured.
+    /// Size of the first of them, in the direction that is measured.
     warm: Option<u64>,
     /// Slots without a request.
     idle: u32,
@@ -37,7 +37,7 @@ struct Exchange {
     expects: u64,
     sent: u64,
     received: u64,
-    /// This end may send: always at the client, at the server when the request is complete.
+    /// Permission to send: always at the client, at the server when the request is complete.
     sending: bool,
     complete: bool,
 }

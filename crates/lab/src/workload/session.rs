@@ -1,4 +1,4 @@
-//! What a person does over one connection: watches a video, opens a page, scrolls through a feed. A script at the client asks
+//! Session of a person over one connection: watches a video, opens a page, scrolls through a feed. A script at the client asks
 //! for objects, at moments and in an order that follow from what has arrived; the server answers.
 
 use units::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::{
     scenario::Workload,
 };
 
-/// How long before the end of the run a script accounts for the time that has passed.
+/// Time that before the end of the run a script accounts for the time that has passed.
 const CLOSING: Duration = Duration::from_micros(1);
 
 /// One end of such a connection.
@@ -20,12 +20,12 @@ pub(super) struct Session {
     /// `None` at the server.
     script: Option<Script>,
     begun: bool,
-    /// When the script settles its account, and then a moment after the run: a client that has all it wanted waits for nothing
+    /// Time at which the script settles its account, and then a moment after the run: a client that has all it wanted waits for nothing
     /// else, and has not come to a stop.
     closing: Option<Instant>,
 }
 
-/// What the client does.
+/// Script of the client.
 #[derive(Debug)]
 enum Script {
     Video(Player),

@@ -21,7 +21,7 @@ const PAYLOAD: usize = 1_200;
 const BUFFER: usize = 128 << 10;
 const RTO: Duration = Duration::from_millis(600);
 
-/// What a toy does that an honest one would not.
+/// Trick of a toy that an honest one would not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trick {
     /// Nothing.
@@ -231,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// What is sent next: what was lost, or else new data.
+    /// Next segment: one that was lost, or else new data.
     fn next_segment(&mut self, now: Instant) -> Option<Segment> {
         if let Some(segment) = self.lost.pop_front() {
             self.counters[2] += segment.data.len() as u64;

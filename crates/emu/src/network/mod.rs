@@ -1,0 +1,361 @@
+//! Emulated networks for any program: two network namespaces joined by the links of `netem`.
+//!
+//! A [`Network`] has a client side and a server side, each a [`Namespace`] with a TUN device. One thread reads the packets of either
+//! device, passes them through the links in virtual time, and writes them to the other device when they are due. The same scenario gives
+//! the same path as in the simulator: rate, queue (drop-tail, CoDel, FQ-CoDel), delay, jitter, loss, reordering, changes on a schedule,
+//! outages, and address translation with rebinding.
+//!
+//! - **Nothing is left behind.** Namespaces and devices have no names in the system. They vanish with the process, however it ends.
+//! - **Offloads are off.** The kernel cuts TSO and USO super-packets before the device, so that links judge packets as a wire carries them.
+//! - **Rates are exact.** A packet's fate is computed when it is read. A late thread moves single packets; nothing adds up.
+//! - **Every run says whether it can be trusted.** See [`NetworkStatistics::doubt`].
+//!
+//! IPv4 only. The path MTU, where the scenario has one below 1500 bytes, is also the MTU of the devices: TCP learns it as it does behind
+//! an access link that knows its MTU. A later change to a smaller MTU drops packets silently.
+
+mod command;
+mod load;
+mod packet;
+mod port;
+mod privilege;
+mod space;
+#[expect(unsafe_code, reason = "unshare, setns, TUN devices and netlink have no safe interface in std or socket2")]
+mod sys;
+mod tcp;
+mod worker;
+
+use core::fmt;
+use std::{
+    io::{self, Write},
+    net::Ipv4Addr,
+    os::unix::net::UnixStream,
+    sync::mpsc,
+    thread::JoinHandle,
+};
+
+use netem::{DropReason, Histogram, Link, LinkConfig, LinkCounters, NatConfig};
+use units::{DataSize, Duration, Seed, duration_text};
+
+pub use command::{Command, Running, supervise};
+pub use load::{CpuTime, Load, thread_cpu};
+pub use port::{Buffer, Port, Waiter, address, now};
+pub use privilege::Privilege;
+pub use space::Namespace;
+pub use tcp::{TcpInfo, controllers};
+
+/// Address of the client side.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+/// Address of the server side.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
+/// All of 10.0.0.0/8 lies behind the device, the addresses of a NAT included.
+const MASK: Ipv4Addr = Ipv4Addr::new(255, 0, 0, 0);
+/// MTU of Ethernet, in bytes.
+const MTU: u32 = 1_500;
+
+/// Settings of an emulated network.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// From the client side to the server side.
+    pub up: LinkConfig,
+    /// From the server side to the client side.
+    pub down: LinkConfig,
+    /// Address translation between the client side and the links.
+    pub nat: Option<NatConfig>,
+    /// The same seed gives the n-th packet the same luck: that of a simulated dumbbell whose network has this seed.
+    pub seed: Seed,
+    /// Bytes of packets on their way. What comes on top is dropped, and the run is in doubt.
+    pub max_held: DataSize,
+}
+
+impl NetworkConfig {
+    /// A network with these links.
+    pub const fn new(up: LinkConfig, down: LinkConfig, seed: Seed) -> Self {
+        Self { up, down, nat: None, seed, max_held: DataSize::from_bytes(256 << 20) }
+    }
+
+    /// The MTU of the devices: that of the path at its beginning, at most that of Ethernet.
+    fn mtu(&self) -> u32 {
+        [self.up.mtu, self.down.mtu].into_iter().flatten().fold(MTU, u32::min)
+    }
+}
+
+/// Why an emulated network cannot be had. [`Self::hint`] says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The system refuses network namespaces.
+    #[error("this system does not let {user} make network namespaces: {source}", user = who())]
+    Namespace {
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// No TUN device.
+    #[error("cannot open /dev/net/tun: {source}")]
+    Tun {
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The settings of a link contradict themselves.
+    #[error("{direction}: {source}")]
+    Link {
+        /// `up` or `down`.
+        direction: &'static str,
+        /// The fault.
+        source: netem::ConfigError,
+    },
+    /// The system refuses something else that a network needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The attempt.
+        what: &'static str,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// A thread of the network has panicked. A fault of this program.
+    #[error("the emulated network has stopped because of a fault of its own")]
+    Fault,
+}
+
+fn who() -> &'static str {
+    if sys::identity().0 == 0 { "root" } else { "an ordinary user" }
+}
+
+impl NetworkError {
+    /// Hint for the person at the keyboard.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Namespace { source } if source.raw_os_error() == Some(libc::ENOSPC) => Some(
+                "`sysctl user.max_user_namespaces` and `user.max_net_namespaces` must be above 0; or run it as root",
+            ),
+            Self::Namespace { .. } => Some(
+                "run it as root, or permit user namespaces: `sysctl kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, \
+                 `kernel.unprivileged_userns_clone=1` on older Debian, `--privileged` for a container",
+            ),
+            Self::Tun { source } if source.kind() == io::ErrorKind::PermissionDenied => Some(
+                "run it as root, or open the device to everybody as most distributions do: `chmod 0666 /dev/net/tun`",
+            ),
+            Self::Tun { source } if source.kind() == io::ErrorKind::NotFound => {
+                Some("load the module with `modprobe tun`; for a container: `--device /dev/net/tun`")
+            }
+            Self::Tun { .. } => Some("load the module with `modprobe tun`"),
+            _ => None,
+        }
+    }
+}
+
+/// Counters of an emulator up to a moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The link from the client to the server.
+    pub up: LinkCounters,
+    /// The link from the server to the client.
+    pub down: LinkCounters,
+    /// Times that packets waited in the queues of these links since the snapshot before, in nanoseconds.
+    pub queueing: [Histogram; 2],
+    /// Delay of the writing of each packet behind its time, in nanoseconds.
+    pub lateness: Histogram,
+    /// Delay of the timer's wake-ups before the run, in nanoseconds.
+    pub calibration: Histogram,
+    /// Packets written to the far end.
+    pub written: u64,
+    /// Packets that the far end's device did not take.
+    pub write_failed: u64,
+    /// Packets dropped because too many bytes were on their way.
+    pub overflowed: u64,
+    /// Packets that are no IPv4 unicast.
+    pub ignored: u64,
+    /// Mappings that the NAT made in place of others.
+    pub rebindings: u64,
+    /// Packets of the server that the NAT dropped, because their mapping was gone.
+    pub unmapped: u64,
+    /// CPU time of the emulator's thread, in nanoseconds. The receiving kernel's part of TCP and UDP runs within it.
+    pub emulator_cpu: u64,
+    /// The thread runs before all ordinary ones (real-time priority): the system allowed it.
+    pub preferred: bool,
+}
+
+/// Later than this at the 99th percentile, delays are no longer those that were configured.
+pub const TRUSTED_LATENESS: Duration = Duration::from_millis(1);
+/// Above this share of the machine, other programs may have kept the ends from working.
+pub const TRUSTED_FOREIGN: f64 = 0.25;
+/// Above this share, the host below this virtual machine may have.
+pub const TRUSTED_STOLEN: f64 = 0.05;
+
+/// Counters of a network, and the state of the machine meanwhile.
+#[derive(Clone, Debug)]
+pub struct NetworkStatistics {
+    /// The emulator's counters.
+    pub emulator: Snapshot,
+    /// Packets that the devices dropped: the emulator, or the kernel behind it, was too slow.
+    pub device_drops: u64,
+    /// CPU time of others.
+    pub load: Load,
+}
+
+impl NetworkStatistics {
+    /// Why this run does not show what was configured, if so: packets were lost on this machine, or late.
+    pub fn doubt(&self) -> Option<String> {
+        let emulator = &self.emulator;
+        for (count, what) in [
+            (self.device_drops, "were dropped by the TUN devices"),
+            (emulator.overflowed, "were dropped because too many bytes were on their way"),
+            (emulator.write_failed, "were not taken by the far end's device"),
+        ] {
+            if count > 0 {
+                return Some(format!("{count} packets {what}"));
+            }
+        }
+        let late = emulator.lateness.quantile_duration(0.99)?;
+        (late > TRUSTED_LATENESS)
+            .then(|| format!("1 % of the packets were delivered more than {} late", duration_text::display(late)))
+    }
+
+    /// Why other programs may have kept the ends from working, if so.
+    pub fn busy(&self) -> Option<String> {
+        let Load { foreign, stolen, .. } = self.load;
+        for (share, limit, who) in
+            [(foreign, TRUSTED_FOREIGN, "other programs used"), (stolen, TRUSTED_STOLEN, "the host took away")]
+        {
+            if share > limit {
+                return Some(format!("{who} {:.0} % of this machine (limit {:.0} %)", share * 100.0, limit * 100.0));
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Display for NetworkStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let emulator = &self.emulator;
+        for (name, link) in [("up", &emulator.up), ("down", &emulator.down)] {
+            write!(f, "{name:<5} {} packets in, {} delivered", link.offered.packets, link.delivered.packets)?;
+            for reason in DropReason::ALL {
+                if link.dropped(reason).packets > 0 {
+                    write!(f, ", {} dropped ({})", link.dropped(reason).packets, reason.name())?;
+                }
+            }
+            writeln!(f)?;
+        }
+        let late = |histogram: &Histogram, q| {
+            duration_text::display(histogram.quantile_duration(q).unwrap_or_default()).to_string()
+        };
+        let lateness = |q| late(&emulator.lateness, q);
+        write!(f, "late  {} at the median, {} p99, {} p99.9", lateness(0.5), lateness(0.99), lateness(0.999))?;
+        writeln!(f, "; timer before the run {} p99", late(&emulator.calibration, 0.99))?;
+        write!(
+            f,
+            "host  other programs {:.0} %, stolen {:.0} %, {} packets dropped by devices, {} priority",
+            self.load.foreign * 100.0,
+            self.load.stolen * 100.0,
+            self.device_drops,
+            if emulator.preferred { "real-time" } else { "ordinary" },
+        )?;
+        if emulator.rebindings > 0 || emulator.unmapped > 0 {
+            write!(
+                f,
+                "\nnat   {} rebindings, {} packets to mappings that were gone",
+                emulator.rebindings, emulator.unmapped
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// An emulated network at work. Ends when dropped; its namespaces last as long as anybody holds them.
+#[derive(Debug)]
+pub struct Network {
+    client: Namespace,
+    server: Namespace,
+    commands: mpsc::Sender<worker::Command>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<io::Result<Snapshot>>>,
+    begun: CpuTime,
+}
+
+impl Network {
+    /// Makes both sides, calibrates the timer (a tenth of a second) and starts the emulator. [`Privilege::acquire`] comes first.
+    ///
+    /// # Errors
+    /// When the settings of a link contradict themselves, or the system refuses namespaces, TUN devices or another resource.
+    pub fn start(config: &NetworkConfig) -> Result<Self, NetworkError> {
+        let link = |direction, settings: &LinkConfig, index| {
+            Link::new(settings, config.seed.child("link", index))
+                .map_err(|source| NetworkError::Link { direction, source })
+        };
+        let links = [link("up", &config.up, 0)?, link("down", &config.down, 1)?];
+        let mtu = config.mtu();
+        let (client, client_device) = Namespace::new(CLIENT, MASK, mtu)?;
+        let (server, server_device) = Namespace::new(SERVER, MASK, mtu)?;
+        let system = |what| move |source| NetworkError::System { what, source };
+        let (wake, woken) = UnixStream::pair().map_err(system("make a pair of sockets"))?;
+        woken.set_nonblocking(true).map_err(system("make a pair of sockets"))?;
+        let (commands, orders) = mpsc::channel();
+        let worker = worker::Worker::new(config, links, [client_device, server_device], orders, woken)
+            .map_err(system("make a timer"))?;
+        let (calibrated, calibration) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("emulator".to_owned())
+            .spawn(move || worker.run(&calibrated))
+            .map_err(system("start a thread"))?;
+        // An error that ends the thread comes out when it is stopped.
+        let _ = calibration.recv();
+        Ok(Self { client, server, commands, wake, thread: Some(thread), begun: CpuTime::now() })
+    }
+
+    /// The client side.
+    pub const fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// The server side.
+    pub const fn server(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// Has the time of the links begin now. Without it, it begins with the first packet.
+    pub fn begin(&self) {
+        self.command(worker::Command::Begin);
+    }
+
+    /// Counters so far. The queueing times start anew.
+    ///
+    /// # Errors
+    /// When the emulator has stopped because of an error; [`Self::stop`] says which.
+    pub fn snapshot(&self) -> Result<Snapshot, NetworkError> {
+        let (to, from) = mpsc::channel();
+        self.command(worker::Command::Snapshot(to));
+        from.recv().map_err(|_| NetworkError::Fault)
+    }
+
+    /// Stops the emulator; packets on their way are dropped. Returns what it has done.
+    ///
+    /// # Errors
+    /// When it had stopped by itself because of an error.
+    pub fn stop(mut self) -> Result<NetworkStatistics, NetworkError> {
+        let system = |what| move |source| NetworkError::System { what, source };
+        let load = CpuTime::now().since(&self.begun);
+        let drops = [&self.client, &self.server].map(Namespace::drops);
+        self.command(worker::Command::Stop);
+        let thread = self.thread.take().ok_or(NetworkError::Fault)?;
+        let emulator = thread.join().map_err(|_| NetworkError::Fault)?.map_err(system("emulate the network"))?;
+        let [client, server] = drops;
+        let count = |drops: io::Result<space::DeviceDrops>| {
+            drops.map(|drops| drops.count).map_err(system("read the counters of a TUN device"))
+        };
+        Ok(NetworkStatistics { emulator, device_drops: count(client)? + count(server)?, load })
+    }
+
+    fn command(&self, command: worker::Command) {
+        // Both fail only when the thread has ended, which its owner finds out when it asks for something.
+        let _ = self.commands.send(command);
+        let _ = (&self.wake).write(&[1]);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.command(worker::Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One run in real time: a network, the contender on it, and what both measured.
+
+use emu::network::{Network, NetworkConfig, Snapshot};
+use lab::{
+    contender::{Contender, Measured, RunSpec},
+    measure::LinkWindow,
+    record::{RealTime, Record},
+    run::{Passage, run_in_real_time, window},
+    scenario::{Direction, Scenario},
+};
+use units::{Duration, Seed};
+
+use crate::{kernel::Kernel, nodes};
+
+/// States of the machine that make no run invalid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tolerated {
+    /// Other programs use much of the CPU. Packets lost on this machine, and late ones, still make a run invalid.
+    pub busy: bool,
+}
+
+/// Result of the ends of a run.
+pub(crate) struct Ends {
+    pub(crate) measured: Vec<Measured>,
+    pub(crate) smoothed_rtts: Vec<Duration>,
+    pub(crate) delivery_rate: Option<f64>,
+    /// Nanoseconds of CPU time of the clients and the servers.
+    pub(crate) cpu: [u64; 2],
+    /// The emulator at the begin and the end of measuring.
+    pub(crate) emulator: [Snapshot; 2],
+}
+
+/// Runs one contender with one seed. A run that cannot be used yields a record that says so. The scenario's path must not be one of its
+/// factors; [`emu::network::Privilege::acquire`] comes first.
+pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, tolerated: Tolerated) -> Record {
+    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated))
+}
+
+fn pass(contender: &dyn Contender, spec: &RunSpec<'_>, tolerated: Tolerated) -> Result<Passage, String> {
+    let path = &spec.scenario.path;
+    let seed = Seed::from_number(spec.seed_number);
+    let config = NetworkConfig {
+        nat: path.nat.clone(),
+        ..NetworkConfig::new(path.up().clone(), path.down.clone(), seed.child("network", 0))
+    };
+    let network = Network::start(&config).map_err(|error| error.to_string())?;
+    let ends = match Kernel::of(&contender.identity().name) {
+        Some(kernel) => kernel.pass(&network, spec)?,
+        None => nodes::pass(&network, contender, spec)?,
+    };
+    let statistics = network.stop().map_err(|error| error.to_string())?;
+    let busy = statistics.busy().filter(|_| !tolerated.busy);
+    let doubt = statistics.doubt().or(busy).map(|reason| format!("not to be trusted: {reason}"));
+    let late = |q| statistics.emulator.lateness.quantile_duration(q).map_or(0.0, |late| late.as_secs_f64());
+    let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+    let real_time = RealTime {
+        lateness: [late(0.5), late(0.99), late(0.999)],
+        timer_lateness: statistics.emulator.calibration.quantile_duration(0.99).map_or(0.0, |late| late.as_secs_f64()),
+        device_drops: statistics.device_drops,
+        foreign: statistics.load.foreign,
+        stolen: statistics.load.stolen,
+        cpu: ends.cpu.map(seconds),
+        cpu_emulator: seconds(statistics.emulator.emulator_cpu),
+    };
+    let (link, queueing) = loaded(spec.scenario.traffic.direction, ends.emulator);
+    Ok(Passage {
+        measured: ends.measured,
+        smoothed_rtts: ends.smoothed_rtts,
+        delivery_rate: ends.delivery_rate,
+        link,
+        queueing,
+        real_time,
+        doubt,
+    })
+}
+
+/// The loaded direction's link while it was measured.
+fn loaded(direction: Direction, [before, after]: [Snapshot; 2]) -> (LinkWindow, netem::Histogram) {
+    let [up, down] = after.queueing;
+    let ((from, to), back, queueing) = match direction {
+        Direction::Download => ((before.down, after.down), (before.up, after.up), down),
+        Direction::Upload => ((before.up, after.up), (before.down, after.down), up),
+    };
+    let mut loaded = window(&from, &to);
+    loaded.reverse_bytes = back.1.offered.bytes - back.0.offered.bytes;
+    (loaded, queueing)
+}

@@ -1,0 +1,47 @@
+//! TLS 1.3 of the kernel's TCP: the same library as that of our QUIC, with a certificate of the run's own.
+
+use std::sync::Arc;
+
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
+};
+
+/// Application protocol: HTTP/2.
+const ALPN: &[u8] = b"h2";
+const SERVER_NAME: &str = "server.lab.tiderace.test";
+
+/// Configurations of both ends.
+pub(crate) struct Tls {
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) name: ServerName<'static>,
+}
+
+impl Tls {
+    pub(crate) fn new() -> Result<Self, String> {
+        let fault = |error: &dyn std::fmt::Display| format!("cannot set up TLS: {error}");
+        let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).map_err(|error| fault(&error))?;
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).map_err(|error| fault(&error))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let only = [&rustls::version::TLS13];
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&only)
+            .map_err(|error| fault(&error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&only)
+            .map_err(|error| fault(&error))?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .map_err(|error| fault(&error))?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        let name = ServerName::try_from(SERVER_NAME).map_err(|error| fault(&error))?;
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), name })
+    }
+}

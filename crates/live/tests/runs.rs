@@ -1,0 +1,136 @@
+//! Runs in real time: workloads over the kernel's TCP and over our stack, on the same path. Where the system permits no emulated networks,
+//! each test says so.
+#![cfg(target_os = "linux")]
+
+use emu::network::{Network, NetworkConfig, Privilege};
+use lab::{
+    contender::Contender,
+    figure::Figure,
+    record::{Record, RunOutcome},
+    scenario::{Scenario, parse},
+    tiderace::contender,
+};
+use netem::LinkConfig;
+use tiderace_live::{Kernel, Tolerated, run_one};
+use units::Seed;
+
+fn permitted() -> bool {
+    let network = Privilege::acquire().and_then(|_| {
+        Network::start(&NetworkConfig::new(LinkConfig::default(), LinkConfig::default(), Seed::from_number(1)))
+    });
+    if let Err(error) = &network {
+        eprintln!("not tested, since this system refuses: {error}");
+    }
+    network.is_ok()
+}
+
+fn scenario(traffic: &str) -> Scenario {
+    let text = format!(
+        r#"
+        name = "live"
+        title = "10 Mbit/s and 20 ms"
+        about = "A test."
+        [path.down]
+        rate = "10 Mbit/s"
+        queue = "50 kB"
+        delay = "10 ms"
+        [path.up]
+        rate = "10 Mbit/s"
+        queue = "50 kB"
+        delay = "10 ms"
+        [traffic]
+        {traffic}
+        [run]
+        warmup = "500 ms"
+        duration = "1500 ms"
+        seeds = 1
+        "#
+    );
+    parse(&text, "a test").unwrap()
+}
+
+/// A machine that is too busy makes figures useless, and no run: everything but its time has to be right.
+fn completed(record: &Record) -> &Record {
+    match &record.outcome {
+        RunOutcome::Failed(reason) => {
+            assert!(reason.starts_with("not to be trusted"), "{}: {reason}", record.contender.name);
+        }
+        RunOutcome::Valid => {}
+    }
+    assert!(record.real_time.is_some());
+    record
+}
+
+fn value(record: &Record, figure: Figure) -> Option<f64> {
+    record.figures.get(&figure).and_then(|reading| reading.value)
+}
+
+fn everybody() -> Vec<Box<dyn Contender>> {
+    let mut all: Vec<Box<dyn Contender>> = ["kernel-cubic", "kernel-reno"]
+        .into_iter()
+        .map(|name| Box::new(Kernel::of(name).unwrap()) as Box<dyn Contender>)
+        .collect();
+    all.push(contender("cubic").unwrap());
+    all
+}
+
+#[test]
+fn bulk_in_both_directions() {
+    if !permitted() {
+        return;
+    }
+    for direction in ["download", "upload"] {
+        let scenario = scenario(&format!("workload = \"bulk\"\nconnections = 2\ndirection = \"{direction}\""));
+        for contender in everybody() {
+            let record = run_one(&scenario, contender.as_ref(), 1, Tolerated { busy: true });
+            let record = completed(&record);
+            let goodput = value(record, Figure::Goodput).unwrap();
+            // No more passes the link than its rate, and what waited in front of the window's begin: a queue of 50 kB, and a flight.
+            assert!(goodput > 0.0 && goodput <= 10e6 + 8.0 * 100_000.0 / 1.5, "{direction} {goodput}");
+            assert!(value(record, Figure::Cpu).unwrap() > 0.0);
+            let kernel = Kernel::of(&record.contender.name).is_some();
+            // What the kernel does not tell is missing, and what only it tells is there.
+            assert_eq!(value(record, Figure::RttP50).is_none(), kernel, "{}", record.contender.name);
+            assert_eq!(value(record, Figure::SmoothedRtt).is_some(), kernel, "{}", record.contender.name);
+            assert!(value(record, Figure::Retransmitted).is_some());
+            for connection in &record.connections {
+                // 10 ms each way: no sample can be shorter.
+                assert!(connection.rtt_min.unwrap() >= 0.020, "{connection:?}");
+                assert!(connection.handshake.unwrap() >= if kernel { 0.040 } else { 0.020 }, "{connection:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_flows_pages_videos_and_feeds() {
+    if !permitted() {
+        return;
+    }
+    for (traffic, figure) in [
+        ("workload = \"requests\"\nconnections = 1\nstreams = 4\nresponse-size = \"20 kB\"", Figure::RequestRate),
+        ("workload = \"page\"\nconnections = 1", Figure::Handshake),
+        ("workload = \"video\"\nconnections = 1", Figure::VideoRate),
+        ("workload = \"feed\"\nconnections = 1", Figure::RequestRate),
+    ] {
+        let scenario = scenario(traffic);
+        for contender in everybody() {
+            let record = run_one(&scenario, contender.as_ref(), 1, Tolerated { busy: true });
+            let seen = value(completed(&record), figure);
+            assert!(seen.is_some_and(|value| value > 0.0), "{traffic}, {}: {seen:?}", record.contender.name);
+        }
+    }
+}
+
+#[test]
+fn a_controller_without_evidence_fails() {
+    if !permitted() {
+        return;
+    }
+    // Nothing is sent in a run without a connection: nobody may believe its figures.
+    let mut scenario = scenario("workload = \"bulk\"\nconnections = 1");
+    scenario.path.down.loss = netem::Loss::Iid { p: units::Probability::ONE };
+    let record = run_one(&scenario, &Kernel::of("kernel-cubic").unwrap(), 1, Tolerated { busy: true });
+    let RunOutcome::Failed(reason) = record.outcome else { panic!("nothing arrived, and the run counts") };
+    assert!(reason.contains("no connection was established"), "{reason}");
+}
