@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub(crate) struct Target {
     /// As it was written, without the port: the name that a certificate has to be for.
     pub(crate) host: String,
-    /// Where it is.
+    /// Address of the server.
     pub(crate) address: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn resolve(target: &str) -> Result<Target, Failure> {
     })
 }
 
-/// Whether the system has a way to the address. Sends nothing.
+/// Checks that the system has a route to the address. Sends nothing.
 fn route(address: SocketAddr) -> io::Result<()> {
     UdpSocket::bind(any_for(address))?.connect(address)
 }

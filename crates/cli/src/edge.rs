@@ -84,7 +84,7 @@ struct File {
 
 #[derive(Debug, Parser)]
 struct Running {
-    /// Its configuration, which names the socket
+    /// Configuration, which names the socket
     #[arg(long, value_name = "FILE", required_unless_present = "socket")]
     config: Option<PathBuf>,
     /// The socket
@@ -111,7 +111,7 @@ struct Capture {
     /// One connection that runs, by one of its IDs in hexadecimal digits; `tiderace edge connections` lists them
     #[arg(long, value_name = "ID")]
     cid: Option<String>,
-    /// How long. `capture.max-time` is the most
+    /// Length of the capture. `capture.max-time` is the most
     #[arg(long = "for", value_name = "TIME", default_value = "10 s")]
     time: config::Span,
     /// Print what there is as JSON
@@ -155,6 +155,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn serve(file: &Path) -> Result<ExitCode, Failure> {
+    serve_until_ended(file, |address| write_out(&format!("serving {address}\n")))
+}
+
+/// Runs a gateway with this configuration until the program is asked to end. `tell` hears where it serves.
+pub(crate) fn serve_until_ended(
+    file: &Path,
+    tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
     runtime.block_on(async {
@@ -164,7 +172,7 @@ fn serve(file: &Path) -> Result<ExitCode, Failure> {
         let mut hang_up = hang_up.map_err(|error| Failure::new(format_args!("cannot listen for signals: {error}")))?;
         let process = Process::start(file)?;
         for address in process.addresses() {
-            write_out(&format!("serving {address}\n"))?;
+            tell(address)?;
         }
         for record in process.https_records() {
             write_out(&format!("publish in DNS: {record}\n"))?;

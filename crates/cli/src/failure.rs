@@ -1,4 +1,4 @@
-//! How the program fails: one clear message, what to do on a line of its own, an exit code.
+//! Failures of the program: one clear message, advice on a line of its own, an exit code.
 
 use std::{fmt::Display, process::ExitCode};
 
@@ -28,7 +28,7 @@ impl Failure {
         Self { message: message.to_string(), hint: None, code: USAGE }
     }
 
-    /// This program cannot do it, and that is no mistake of whoever asked.
+    /// Reports a request that this program cannot serve, without a mistake of the caller.
     pub(crate) fn unsupported(message: impl Display) -> Self {
         Self { code: UNSUPPORTED, ..Self::new(message) }
     }

@@ -3,10 +3,14 @@
 mod campaign;
 mod judge;
 mod list;
+#[cfg(target_os = "linux")]
+mod live;
 mod metadata;
 mod new;
 mod real_time;
 mod sample;
+#[cfg(target_os = "linux")]
+mod shell;
 mod suite;
 mod tools;
 mod trust;
@@ -60,6 +64,11 @@ enum Command {
     Gate(judge::GateArgs),
     Selftest(trust::SelftestArgs),
     Audit(trust::AuditArgs),
+    #[cfg(target_os = "linux")]
+    Shell(shell::ShellArgs),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Supervise(shell::SuperviseArgs),
     Suite(suite::SuiteArgs),
     /// List the scenarios that are built in, by what they are about.
     List,
@@ -79,6 +88,11 @@ enum Command {
 /// says what was simulated. A scenario that varies something is run at every point. The records behind the report go into a
 /// file as JSON lines.
 ///
+/// With --real-time the contenders run on this machine, one after the other: our stacks over real UDP sockets, and the kernel's TCP with TLS
+/// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno). All meet the path of the scenario on
+/// an emulated network, as `tiderace lab shell` makes it, as root or in a user namespace. What a contender cannot report is a dash. A
+/// run during which packets were late, were lost on this machine, or other programs used much of the CPU does not count.
+///
 /// Exit code 0: the report may be used. 1: a run or the self-test failed, and the report says which. 2: the scenario or
 /// an option is wrong, and nothing was written.
 #[derive(Debug, Parser)]
@@ -87,6 +101,8 @@ enum Command {
   tiderace lab run mobile --all
   tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic,bbr3
   tiderace lab run production --cc cubic --ack off,fixed:10,adaptive
+  tiderace lab run okru-mobile --real-time --seeds 6 --duration 20s
+  tiderace lab run mobile --real-time --cc cubic,kernel-cubic,kernel-reno
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
     /// A preset (see `tiderace lab list`) or a scenario file
@@ -112,6 +128,14 @@ struct RunArgs {
     /// Threads to run on [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
+    /// Run in real time, on an emulated network of this machine, with the kernel's TCP beside our stacks (Linux; see below)
+    #[cfg(target_os = "linux")]
+    #[arg(long)]
+    real_time: bool,
+    /// In real time: take runs although other programs used much of the CPU
+    #[cfg(target_os = "linux")]
+    #[arg(long, requires = "real_time")]
+    accept_busy: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -144,7 +168,7 @@ struct Settings {
     /// Congestion controllers in place of the scenario's contenders, separated by commas; the first is the baseline
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     cc: Vec<String>,
-    /// What each of them asks its peer to do about acknowledging, separated by commas: off, fixed:N (packets per
+    /// Acknowledgement frequency asked of each peer, separated by commas: off, fixed:N (packets per
     /// acknowledgement), adaptive
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',')]
     ack: Vec<AckFrequency>,
@@ -192,6 +216,8 @@ struct ReportArgs {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    #[cfg(target_os = "linux")]
+    lab::roster::join(::live::others());
     match args.command {
         Command::Run(args) => run_scenario(&args),
         Command::Matrix(args) => campaign::matrix(&args),
@@ -202,6 +228,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Gate(args) => judge::gate(&args),
         Command::Selftest(args) => trust::selftest(&args),
         Command::Audit(args) => trust::audit_table(&args),
+        #[cfg(target_os = "linux")]
+        Command::Shell(args) => shell::run(&args),
+        #[cfg(target_os = "linux")]
+        Command::Supervise(args) => shell::supervise(&args),
         Command::Suite(args) => suite::suite(&args),
         Command::List => list::list(),
         Command::New(args) => new::new(&args),
@@ -213,7 +243,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    let mut scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    #[cfg(target_os = "linux")]
+    {
+        live::select(&mut scenario, &args.settings.cc, args.real_time)?;
+        if args.real_time {
+            return live::run(args, scenario);
+        }
+    }
     if !scenario.factors.is_empty() {
         if args.qlog.is_some() {
             return Err(Failure::new(format_args!(
@@ -260,9 +297,22 @@ impl Settings {
             duration: self.duration,
             seeds,
             seed,
-            congestion: self.cc.clone(),
+            congestion: self.congestion(),
             ack: self.ack.clone(),
         }
+    }
+}
+
+impl Settings {
+    /// Controllers of ours among those that `--cc` names.
+    #[cfg(target_os = "linux")]
+    fn congestion(&self) -> Vec<String> {
+        live::split(&self.cc).0
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn congestion(&self) -> Vec<String> {
+        self.cc.clone()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line of tiderace: a table of contents. Each subcommand has a file.
 
+mod about;
 mod address;
 mod edge;
 mod failure;
@@ -11,11 +12,12 @@ mod printable;
 mod proxy;
 mod qlog;
 mod relay;
+mod serve;
 mod stdout;
 
 use std::{io::IsTerminal, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// QUIC that you can measure, tune and run on bad networks.
@@ -42,6 +44,14 @@ enum Command {
     Qlog(qlog::Args),
     /// Put a modelled path between a client and a server.
     Relay(relay::Args),
+    /// Serve a directory over HTTPS, without a configuration.
+    Serve(serve::Args),
+    /// Print completions for a shell.
+    Completions(about::CompletionsArgs),
+    /// Print the manual page, or write those of all commands.
+    Man(about::ManArgs),
+    /// Print the version.
+    Version(about::VersionArgs),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +69,10 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Qlog(args) => qlog::run(args),
         Command::Relay(args) => relay::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Completions(args) => about::completions(&args, Cli::command()),
+        Command::Man(args) => about::man(&args, Cli::command()),
+        Command::Version(args) => about::version(&args),
     };
     result.unwrap_or_else(failure::Failure::report)
 }

@@ -39,7 +39,7 @@ enum Command {
     Client(client::Args),
 }
 
-/// How this end sends, and whether it keeps a log of it.
+/// Sending options of this end, and its log.
 #[derive(Debug, Parser)]
 struct EndArgs {
     /// Congestion control of what this end sends [default: cubic]
@@ -67,7 +67,7 @@ impl EndArgs {
         Ok(profile)
     }
 
-    /// Where qlog files go, if they are wanted.
+    /// Directory of qlog files, if they are wanted.
     fn qlog(&self) -> Result<Option<Arc<QlogDir>>, Failure> {
         let Some(path) = &self.qlog else { return Ok(None) };
         match QlogDir::new(path) {

@@ -3,16 +3,13 @@
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use client::{
-    Pace,
-    proxy::{self, Proxy, Secure, Served},
-};
+use client::proxy::{self, Proxy, Secure, Served};
 use serde_json::json;
 
 use crate::{
     address::cannot_listen,
     failure::Failure,
-    get::Means,
+    get::{ClientOptions, SharedArgs},
     interrupt::Interrupt,
     printable::printable,
     stdout::{write_json_line, write_out},
@@ -40,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", default_value = "record")]
     https: When,
     #[command(flatten)]
-    means: Means,
+    shared: SharedArgs,
     /// Print one JSON line when it listens, and one about each request
     #[arg(long)]
     json: bool,
@@ -89,7 +86,8 @@ async fn serve(args: &Args) -> Result<ExitCode, Failure> {
             eprintln!("{}", printable(&line));
         }
     };
-    let served = Proxy::new(args.means.client(Some(KEEP_ALIVE), Pace::default())?, secure, tell);
+    let options = ClientOptions { keep_alive: Some(KEEP_ALIVE), ..ClientOptions::default() };
+    let served = Proxy::new(args.shared.client(options)?, secure, tell);
     if args.json {
         write_json_line(&json!({"event": "listening", "address": address.to_string()}))?;
     } else {

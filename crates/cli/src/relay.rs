@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Scenario whose path is used: a preset (see `tiderace lab list`) or a file
     #[arg(long, value_name = "SCENARIO|FILE")]
     path: String,
-    /// Where clients send to; port 0 takes any free one
+    /// Listen on this address; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// The server
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How often the relay is asked whether it still works.
+/// Interval between checks that the relay still works.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl From<RelayError> for Failure {

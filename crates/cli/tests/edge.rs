@@ -1,4 +1,4 @@
-//! What `tiderace edge check` and `tiderace edge run` print for whoever publishes the site in DNS.
+//! DNS records that `tiderace edge check` and `tiderace edge run` print for the publisher of the site.
 
 mod gateway;
 mod scratch;

@@ -19,7 +19,7 @@ use scratch::Scratch;
 
 /// Longer than any test may take: a connection that ends earlier was closed.
 const IDLE: Duration = Duration::from_secs(600);
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server over HTTP/3 alone, and a file with its certificate.

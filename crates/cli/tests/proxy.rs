@@ -35,7 +35,7 @@ fn proxy(certificate: &Path, https: &str) -> Service {
     Service::start(&["proxy", "--listen", "127.0.0.1:0", "--json", "--https", https, "--ca", certificate])
 }
 
-/// What curl prints, and then protocol and status; `None` where there is no curl.
+/// Output of curl, and then protocol and status; `None` where there is no curl.
 fn curl(proxy: &Service, certificate: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "", "--write-out", "|%{http_code}"]);

@@ -1,4 +1,4 @@
-//! What README.md and docs/README.md say is true: links lead somewhere, every document is in the index, the configuration of
+//! Truth of README.md and docs/README.md: links lead somewhere, every document is in the index, the configuration of
 //! the gateway is taken.
 
 mod scratch;

@@ -28,9 +28,9 @@ const MBPS: u64 = 20;
 #[derive(Clone, Copy)]
 struct Scale(u32);
 
-/// What a download met.
+/// Observations of a download.
 struct Download {
-    /// When data arrived.
+    /// Time at which data arrived.
     moments: Vec<Instant>,
     /// The client's figures at the end.
     stats: Stats,
@@ -64,7 +64,7 @@ impl Sleeper {
         Self { ended, thread, late }
     }
 
-    /// How late sleeps were between two moments, all together.
+    /// Lateness of sleeps between two moments, all together.
     fn lateness(&self, from: Instant, to: Instant) -> Duration {
         self.late.lock().unwrap().iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, late)| *late).sum()
     }
@@ -173,7 +173,7 @@ async fn a_download_outlives_two_changes_of_its_mapping() {
     panic!("no download has survived its changes");
 }
 
-/// How long downloads stood still, beside what is permitted: three probe timeouts and a second, and what sleeps on this machine were
+/// Time that downloads stood still, beside what is permitted: three probe timeouts and a second, and what sleeps on this machine were
 /// late in that time. Prints a line that `cargo xtask shows hardening` reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures time: needs a machine for itself"]

@@ -13,7 +13,7 @@ use client::{
 use gateway::{Gateway, redis};
 use scratch::Scratch;
 
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Streams at the same time, each a connection of Redis.
 const STREAMS: u32 = 100;
@@ -29,7 +29,7 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// What is answered to these commands, on a stream of their own that ends behind them.
+/// Sends these commands on a stream of their own, and returns the answers.
 async fn ask(channel: &Channel, commands: &[Vec<u8>]) -> Vec<u8> {
     let (mut send, mut recv) = channel.open_bi().await.unwrap();
     send.write_chunk(commands.concat().into()).await.unwrap();

@@ -26,7 +26,7 @@ fn population() -> usize {
     std::env::var("EDGE_POPULATION").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
 }
 
-/// How often each of them comes back, in each of three parts.
+/// Number of returns of each client, in each of three parts.
 const RETURNS: usize = 4;
 /// Datagrams of a client's first flight.
 const FLIGHT: usize = 4;
@@ -128,13 +128,13 @@ async fn tap(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>, tokio
     (address, seen, task)
 }
 
-/// What a visit came to.
-struct Visit {
+/// Result of a connection of a returning client.
+struct Connected {
     early: bool,
     flight: Vec<Vec<u8>>,
 }
 
-async fn visit(config: &ClientConfig, server: SocketAddr, path: &str) -> Visit {
+async fn connect_again(config: &ClientConfig, server: SocketAddr, path: &str) -> Connected {
     let (through, seen, task) = tap(server).await;
     let endpoint = Endpoint::client_for(through).unwrap();
     let connecting = endpoint.connect(config, through, "localhost").unwrap();
@@ -155,7 +155,7 @@ async fn visit(config: &ClientConfig, server: SocketAddr, path: &str) -> Visit {
     tokio::time::sleep(Duration::from_millis(5)).await;
     task.abort();
     let flight = std::mem::take(&mut *seen.lock().unwrap());
-    Visit { early, flight }
+    Connected { early, flight }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -203,20 +203,20 @@ async fn returning_clients_use_early_data_at_any_gateway_and_no_copy_is_served()
             for (at, client) in some.iter().enumerate() {
                 let (client, addresses, number) = (client.clone(), addresses.clone(), chunk * 4 + at);
                 under_way.spawn(async move {
-                    let mut visits = Vec::new();
+                    let mut results = Vec::new();
                     if part == 0 {
-                        visit(&client, addresses[number % 3], &format!("/first/{number}")).await;
+                        connect_again(&client, addresses[number % 3], &format!("/first/{number}")).await;
                     }
                     for turn in 0..RETURNS {
                         // Each comes to another gateway than the time before.
                         let server = addresses[(number + part + turn + 1) % 3];
-                        visits.push(visit(&client, server, &format!("/again/{number}/{part}/{turn}")).await);
+                        results.push(connect_again(&client, server, &format!("/again/{number}/{part}/{turn}")).await);
                     }
-                    visits
+                    results
                 });
             }
-            while let Some(visits) = under_way.join_next().await {
-                for Visit { early: accepted, flight } in visits.unwrap() {
+            while let Some(results) = under_way.join_next().await {
+                for Connected { early: accepted, flight } in results.unwrap() {
                     returns += 1;
                     early += u32::from(accepted);
                     // Somebody who has seen it sends it again, to all of them.

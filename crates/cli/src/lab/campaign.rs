@@ -96,7 +96,7 @@ pub(super) struct ReplayArgs {
     qlog: Option<PathBuf>,
 }
 
-/// How many cores.
+/// Number of cores.
 #[derive(Debug, Parser)]
 struct EffortArgs {
     /// Threads to run on [default: one per core]
@@ -104,7 +104,7 @@ struct EffortArgs {
     threads: Option<NonZeroUsize>,
 }
 
-/// What is written besides the text.
+/// Outputs besides the text.
 #[derive(Clone, Debug, Default, Parser)]
 pub(super) struct Outputs {
     /// Write the report as one HTML file that needs nothing else
@@ -136,7 +136,7 @@ impl Outputs {
         self
     }
 
-    /// Whether something is asked for that only the report of a matrix has.
+    /// Returns whether something is asked for that only the report of a matrix has.
     pub(super) const fn needs_matrix(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.parquet.is_some()
     }
@@ -281,7 +281,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
-/// What a plan's file begins with.
+/// First line of a plan's file.
 pub(super) fn manifest(plan: &Plan) -> Result<Manifest, Failure> {
     Ok(plan.manifest(LAB)?)
 }

@@ -1,4 +1,4 @@
-//! Where a matrix was run: what a reader needs to judge it, kept beside the records, which hold nothing of the machine.
+//! Environment of a matrix: what a reader needs to judge it, kept beside the records, which hold nothing of the machine.
 
 use std::{fs, path::Path, process::Command};
 

@@ -118,7 +118,7 @@ fn program() -> Result<Command, String> {
     Ok(Command::new(std::env::current_exe().map_err(|error| error.to_string())?))
 }
 
-/// This program at work. Ended when dropped.
+/// Child process of this program. Ended when dropped.
 struct Process {
     child: Child,
     address: String,

@@ -23,7 +23,7 @@ use crate::{
 /// some could not, because a controller does not show what it asks for.
 #[derive(Debug, Parser)]
 pub(super) struct SuiteArgs {
-    /// Which suite
+    /// Suite to run
     #[arg(value_name = "SUITE", value_parser = ["bbr"])]
     suite: String,
     /// Congestion controllers, separated by commas

@@ -36,7 +36,7 @@ pub(super) struct SeriesArgs {
     /// The qlog file (.sqlog)
     #[arg(value_name = "FILE")]
     qlog: PathBuf,
-    /// Where the page goes
+    /// Write the page to this file
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
 }

@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// Complete so many handshakes, one after another, before the transfer
     #[arg(long, value_name = "N")]
     handshakes: Option<NonZeroU32>,
-    /// How long a handshake may take
+    /// Time that a handshake may take
     #[arg(long, value_name = "TIME", default_value = "5 s", value_parser = duration_text::parse)]
     timeout: Duration,
     /// Name that the server's certificate has to be for [default: HOST]
@@ -87,7 +87,7 @@ pub(super) struct Args {
 /// Longest time that may be given.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How much is transferred.
+/// Amount of data.
 #[derive(Clone, Copy)]
 enum Volume {
     /// So many bytes in each direction.
@@ -97,7 +97,7 @@ enum Volume {
 }
 
 impl Args {
-    /// What is transferred; `None` when nothing is.
+    /// Amount of data; `None` without a transfer.
     fn volume(&self) -> Option<Volume> {
         match (self.bytes, self.duration) {
             (Some(bytes), _) => Some(Volume::Bytes(bytes.as_bytes())),
@@ -180,7 +180,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
-/// What became of the connections so far.
+/// Outcome of the connections so far.
 #[derive(Default)]
 struct Tally {
     attempted: u32,
@@ -202,7 +202,7 @@ impl Tally {
     }
 }
 
-/// What the transfer gave.
+/// Result of the transfer.
 #[derive(Default)]
 struct Outcome {
     download: Option<Delivered>,
@@ -371,7 +371,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the ends that have sent data know.
+    /// Asks the sending ends for their counters.
     async fn ask(
         &self,
         upload: bool,

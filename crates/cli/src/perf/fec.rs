@@ -1,4 +1,4 @@
-//! What forward error correction did: counts of both ends, put together for each direction.
+//! Counters of forward error correction: both ends, put together for each direction.
 
 use serde::Serialize;
 use tiderace::Stats;
@@ -72,7 +72,7 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// What `sender` sent and `receiver` received; `None` when nothing was protected.
+    /// Counters of what `sender` sent and `receiver` received; `None` when nothing was protected.
     #[expect(clippy::cast_precision_loss, reason = "figures for a report")]
     pub(super) fn new(direction: &'static str, sender: &Counts, receiver: &Counts) -> Option<Self> {
         let [bytes, sources, repairs, repair_bytes, in_time, ..] = sender.0;

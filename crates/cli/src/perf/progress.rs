@@ -29,7 +29,7 @@ impl Moved {
     }
 }
 
-/// When it is over.
+/// Goal of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal {
     Bytes(u64),

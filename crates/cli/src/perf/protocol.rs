@@ -1,4 +1,4 @@
-//! What `perf client` and `perf server` say to each other.
+//! Protocol between `perf client` and `perf server`.
 //!
 //! Everything goes over bidirectional streams that the client opens, each with one request of two 64-bit numbers in
 //! network byte order: the bytes that the client will send and the bytes that it wants. Then data goes both ways.
@@ -38,7 +38,7 @@ pub(super) fn payload() -> Bytes {
     Bytes::from_static(&PAYLOAD)
 }
 
-/// What the client asks for on a stream.
+/// Request of a client on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// Bytes to the server, and bytes from it.
@@ -68,7 +68,7 @@ impl Request {
     }
 }
 
-/// What the server received.
+/// Receipt of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receipt {
     /// Bytes, each counted once.
@@ -91,7 +91,7 @@ impl Receipt {
     }
 }
 
-/// What the sending end of data knows of the connection.
+/// Report of the sending end on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SenderReport {
     pub(super) packets_sent: u64,

@@ -1,4 +1,4 @@
-//! Whether anybody is there: the first connection, and why it does not come about.
+//! Reachability: the first connection, and the reason for its failure.
 
 use std::{
     io::ErrorKind,
@@ -10,7 +10,7 @@ use tiderace::{ClientConfig, CloseReason, ConnectError, Connection, Endpoint};
 
 use crate::{address::any_for, failure::Failure};
 
-/// How long the first connection may take before the system is asked whether the port is closed. Longer than almost any
+/// Time that the first connection may take before the system is asked whether the port is closed. Longer than almost any
 /// round trip.
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -71,7 +71,7 @@ impl Peer {
     }
 }
 
-/// Whether the code stands for one of these TLS alerts (RFC 9001 §4.8).
+/// Returns whether the code stands for one of these TLS alerts (RFC 9001 §4.8).
 fn alert(code: u64, alerts: &[u64]) -> bool {
     alerts.iter().any(|alert| code == 0x0100 + alert)
 }

@@ -12,7 +12,7 @@ use super::{
     transfer::Delivered,
 };
 
-/// What a client found out.
+/// Report of a client.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) tiderace_version: &'static str,
@@ -30,11 +30,11 @@ pub(super) struct Report {
     /// Directions in which packets were protected.
     pub(super) fec: Vec<fec::Direction>,
     pub(super) cpu: Option<Cpu>,
-    /// What went wrong, and how often.
+    /// Errors, with counts.
     pub(super) errors: BTreeMap<String, u32>,
 }
 
-/// What became of the connections.
+/// Outcome of the connections.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Connections {
     pub(super) attempted: u32,
@@ -61,7 +61,7 @@ impl From<Delivered> for Goodput {
     }
 }
 
-/// What the ends that sent data know of the path.
+/// Path statistics of the ends that sent data.
 #[derive(Debug, Serialize)]
 pub(super) struct Sender {
     /// `the server`, `the client` or `both ends`.

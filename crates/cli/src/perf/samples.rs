@@ -73,7 +73,7 @@ impl Samples {
         (stride.is_power_of_two() && nanos.len() <= LIMIT).then_some(Self { seen, stride, nanos })
     }
 
-    /// What may be said of them; `None` without any.
+    /// Summary of the samples; `None` without any.
     pub(super) fn summary(&self) -> Option<Summary> {
         let mut ascending = self.nanos.clone();
         ascending.sort_unstable();

@@ -89,7 +89,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     sums.print(args.json, cpu_before)
 }
 
-/// What went through all connections.
+/// Totals over all connections.
 #[derive(Default)]
 struct Sums {
     connections: AtomicU64,

@@ -10,10 +10,10 @@ use super::{
     protocol::{self, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
 };
 
-/// How long the server may take to answer once the data is through.
+/// Time that the server may take to answer once the data is through.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// When a stream ends.
+/// End of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     /// After so many bytes.
@@ -39,7 +39,7 @@ impl End {
     }
 }
 
-/// What came through.
+/// Delivered data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivered {
     /// Bytes of the application, each counted once, where they were received.

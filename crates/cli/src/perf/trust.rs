@@ -8,12 +8,10 @@ use std::{
 
 use clap::Parser;
 use rustls::{
-    CertificateError, DigitallySignedStruct, OtherError, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{WebPkiSupportedAlgorithms, aws_lc_rs::default_provider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    CertificateError, OtherError,
+    pki_types::{CertificateDer, pem::PemObject},
 };
-use tiderace::{Identity, RustlsClient, RustlsServer};
+use tiderace::{Identity, RustlsClient, RustlsServer, transport::tls::rustls_backend::CertificateCheck};
 
 use super::protocol::ALPN;
 use crate::failure::Failure;
@@ -114,18 +112,17 @@ fn self_signed() -> Result<(Identity, Fingerprint), Failure> {
 /// The client's side of TLS. Every handshake is a full one.
 pub(super) fn client(args: &TrustArgs) -> Result<RustlsClient, Failure> {
     let builder = RustlsClient::builder().alpn(ALPN).without_resumption();
-    let algorithms = default_provider().signature_verification_algorithms;
     let builder = if let Some(path) = &args.ca {
         builder.roots_pem(&read(path)?).map_err(|error| {
             Failure::new(format_args!("cannot use {}: {error}", path.display()))
                 .hint("it has to be a PEM file with `-----BEGIN CERTIFICATE-----`")
         })?
     } else if let Some(fingerprint) = args.pin {
-        builder.verifier(Arc::new(Judge { pinned: Some(fingerprint), algorithms }))
+        builder.verifier(Arc::new(CertificateCheck::new(move |certificate| pinned(fingerprint, certificate))))
     } else if args.insecure {
         eprintln!("WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the");
         eprintln!("WARNING: server, and read and change what is transferred. Use it only for tests.");
-        builder.verifier(Arc::new(Judge { pinned: None, algorithms }))
+        builder.verifier(Arc::new(CertificateCheck::new(|_| Ok(()))))
     } else {
         builder.platform_roots()
     };
@@ -153,52 +150,13 @@ impl std::fmt::Debug for AnotherCertificate {
     }
 }
 
-/// Accepts one certificate, or any. That the server has the certificate's key is checked either way.
-#[derive(Debug)]
-struct Judge {
-    pinned: Option<Fingerprint>,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Judge {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.pinned {
-            Some(pinned) if Fingerprint::of(end_entity) != pinned => {
-                let other = OtherError(Arc::new(AnotherCertificate(Fingerprint::of(end_entity))));
-                Err(rustls::Error::InvalidCertificate(CertificateError::Other(other)))
-            }
-            _ => Ok(ServerCertVerified::assertion()),
-        }
+/// Accepts one certificate.
+fn pinned(fingerprint: Fingerprint, certificate: &[u8]) -> Result<(), rustls::Error> {
+    let own = Fingerprint::of(certificate);
+    if own == fingerprint {
+        return Ok(());
     }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(AnotherCertificate(own))))))
 }
 
 #[cfg(test)]

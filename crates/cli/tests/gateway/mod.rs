@@ -11,14 +11,14 @@ use std::{
 
 use crate::scratch::Program;
 
-/// What a machine with much else to do may need.
+/// Time limit for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// `tiderace edge run` at work.
 pub(crate) struct Gateway {
     program: Program,
     pub(crate) address: SocketAddr,
-    /// What else it prints.
+    /// Rest of its output.
     pub(crate) lines: Lines<BufReader<ChildStdout>>,
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn refused(arguments: &[&str]) -> (String, String) {
 pub(crate) struct Service {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// What it said when it was ready.
+    /// Line that it printed when it was ready.
     pub(crate) ready: Value,
 }
 

@@ -1,0 +1,103 @@
+//! Settings of connections that `get` and `proxy` share.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args as Group;
+use client::{Client, FetchError, KnownAddresses, Pace, Settings, TcpVersions, Timeouts, Trust};
+
+use crate::failure::Failure;
+
+/// Settings that `get` and `proxy` share.
+#[derive(Debug, Group)]
+pub(crate) struct SharedArgs {
+    /// Trust the root certificates in this file (PEM) and no others
+    #[arg(long, value_name = "FILE", visible_alias = "cacert", help_heading = CONNECTION)]
+    pub(crate) ca: Option<PathBuf>,
+    /// Ask this name server for A, AAAA and HTTPS records in place of the system's
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = CONNECTION)]
+    dns: Option<SocketAddr>,
+    /// Keep tickets in this file, so that the next run resumes (a build with `--features boringssl`)
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
+    tickets: Option<PathBuf>,
+    /// Send no request before the handshake is complete
+    #[arg(long, help_heading = CONNECTION)]
+    no_early_data: bool,
+    /// Wait for a connection for at most this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = CONNECTION)]
+    connect_within: u64,
+    /// Wait for the header of an answer for at most this many seconds after the request
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = CONNECTION)]
+    answer_within: u64,
+    /// Give an answer up whose content comes slower than this many bytes a minute; 0 for none
+    ///
+    /// The default is 1024 for `get`, and for `proxy` a byte in five minutes.
+    #[arg(long, value_name = "BYTES", help_heading = CONNECTION)]
+    slowest: Option<u64>,
+}
+
+/// Heading of the options about connections.
+pub(super) const CONNECTION: &str = "Connection";
+
+/// The least content of an answer that a person waits for.
+pub(crate) const PACE: Pace = Pace { bytes: 1_024, within: Duration::from_secs(60) };
+
+/// Settings of connections beside the shared ones.
+#[derive(Debug, Default)]
+pub(crate) struct ClientOptions {
+    /// Keep connections from being forgotten on the way, at first after so much silence.
+    pub(crate) keep_alive: Option<Duration>,
+    /// The least that content has to keep where nothing is asked for.
+    pub(crate) pace: Pace,
+    /// Versions of HTTP that are offered over TCP.
+    pub(crate) tcp_versions: TcpVersions,
+    /// Take any certificate.
+    pub(crate) insecure: bool,
+    /// Addresses that are not looked up.
+    pub(crate) addresses: Vec<KnownAddresses>,
+}
+
+impl SharedArgs {
+    /// A client with these settings. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or says something else than it should.
+    pub(crate) fn client(&self, options: ClientOptions) -> Result<Client, Failure> {
+        let trust = match &self.ca {
+            None if options.insecure => Trust::Anyone,
+            None => Trust::Platform,
+            Some(path) => Trust::Pem(
+                std::fs::read(path)
+                    .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", path.display())))?,
+            ),
+        };
+        let pace = self.slowest.map_or(options.pace, |bytes| Pace { bytes, within: Duration::from_secs(60) });
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(self.connect_within),
+            response: Duration::from_secs(self.answer_within),
+            content: pace,
+        };
+        let settings = Settings {
+            trust,
+            dns: self.dns,
+            early_data: !self.no_early_data,
+            tickets: self.tickets.clone(),
+            keep_alive: options.keep_alive,
+            timeouts,
+            tcp_versions: options.tcp_versions,
+            addresses: options.addresses,
+            // Does nothing without the variable SSLKEYLOGFILE.
+            key_log: true,
+            ..Settings::default()
+        };
+        Client::with(&settings).map_err(|error| {
+            let hint = match error {
+                FetchError::Tickets(_) if !cfg!(feature = "boringssl") => {
+                    "build with `--features boringssl` (docs/tls.md), or give all URLs to one run: it keeps tickets in memory"
+                }
+                FetchError::Tickets(_) => "--tickets takes a file that this program has written, or none yet",
+                _ => "--ca takes a PEM file",
+            };
+            Failure::new(error).hint(hint)
+        })
+    }
+}

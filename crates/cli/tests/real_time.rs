@@ -1,0 +1,72 @@
+//! `tiderace lab run --real-time`: the kernel's TCP beside our stacks in one report.
+#![cfg(target_os = "linux")]
+
+mod program;
+mod scratch;
+
+use program::{refused, run};
+use scratch::Scratch;
+
+const SCENARIO: &str = r#"
+name = "short"
+title = "10 Mbit/s and 20 ms"
+about = "A test."
+[path.down]
+rate = "10 Mbit/s"
+queue = "50 kB"
+delay = "10 ms"
+[path.up]
+rate = "10 Mbit/s"
+queue = "50 kB"
+delay = "10 ms"
+[traffic]
+workload = "bulk"
+connections = 1
+[run]
+warmup = "500 ms"
+duration = "1 s"
+seeds = 1
+"#;
+
+#[test]
+fn the_kernel_stands_beside_our_stacks() {
+    let scratch = Scratch::new("real-time");
+    let (file, out) = (scratch.0.join("short.toml"), scratch.0.join("out"));
+    std::fs::write(&file, SCENARIO).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let arguments =
+        ["lab", "run", file, "--real-time", "--accept-busy", "--cc", "cubic,kernel-cubic,kernel-reno", "--out", out];
+    let output = run(&[&arguments[..], &["--json"]].concat());
+    if output.status.code() == Some(2) {
+        let (error, _) = refused(&arguments);
+        eprintln!("not tested, since this system refuses: {error}");
+        return;
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> =
+        report["contenders"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["tiderace cubic", "kernel-cubic", "kernel-reno"]);
+    // The records of a machine that was too busy are there as well, and say why they do not count.
+    let records = std::fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(records).unwrap();
+    let runs: Vec<serde_json::Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(runs.len(), 3);
+    for run in &runs {
+        let kernel = run["contender"]["name"].as_str().unwrap().starts_with("kernel-");
+        assert!(run["figures"]["goodput"]["value"].as_f64().unwrap() > 0.0, "{run}");
+        assert_eq!(run["figures"]["rtt_p50"]["value"].is_null(), kernel, "{run}");
+        assert_eq!(run["figures"]["smoothed_rtt"]["value"].is_null(), !kernel, "{run}");
+        assert!(run["real_time"]["cpu_emulator"].as_f64().unwrap() > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (error, hint) = refused(&["lab", "run", "mobile", "--cc", "kernel-cubic"]);
+    assert_eq!(
+        (error.as_str(), hint.as_str()),
+        ("`kernel-cubic` is the kernel's, and runs in real time only", "add --real-time")
+    );
+    let (error, hint) = refused(&["lab", "run", "mobile", "--real-time", "--cc", "kernel-vegas"]);
+    assert!(error.contains("no contender `kernel-vegas`") && hint.contains("kernel-bbr"), "{error} {hint}");
+}

@@ -1,0 +1,115 @@
+//! `tiderace lab shell`: programs behind an emulated network, and what is left of them.
+#![cfg(target_os = "linux")]
+
+mod program;
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+};
+
+use program::{refused, run};
+
+/// True if this system permits emulated networks; otherwise the refusal has to be a clear one.
+fn permitted() -> bool {
+    let output = run(&["lab", "shell", "mobile", "--quiet", "--", "true"]);
+    if output.status.code() != Some(2) {
+        return true;
+    }
+    let (error, _) = refused(&["lab", "shell", "mobile", "--quiet", "--", "true"]);
+    eprintln!("not tested, since this system refuses: {error}");
+    false
+}
+
+fn shell(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.args(["lab", "shell", "mobile"]).args(arguments).env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    if !permitted() {
+        return;
+    }
+    let code = |script: &str| shell(&["--quiet", "--", "sh", "-c", script]).status().unwrap().code();
+    assert_eq!(code("exit 0"), Some(0));
+    assert_eq!(code("exit 42"), Some(42));
+    assert_eq!(code("kill -TERM $$"), Some(128 + 15));
+    let missing = shell(&["--quiet", "--", "./there-is-no-such-program"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot start ./there-is-no-such-program"));
+    let addresses = shell(&["--quiet", "--", "sh", "-c", "echo $TIDERACE_SERVER $TIDERACE_CLIENT"]).output().unwrap();
+    assert_eq!(addresses.stdout, b"10.2.0.1 10.1.0.1\n");
+}
+
+#[test]
+fn a_client_meets_the_path_to_the_server() {
+    if !permitted() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_tiderace");
+    let server = format!("exec {program} perf server --listen 10.2.0.1:4433");
+    let client = ["perf", "client", "10.2.0.1:4433", "--insecure", "--duration", "1 s", "--json"];
+    let output = shell(&["--server", &server, "--", program]).args(client).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // 25 ms each way: less is impossible, more is the queue and this machine.
+    assert!(report["sender"]["rtt"]["p50_ms"].as_f64().unwrap() >= 50.0, "{report}");
+    assert!(stderr.contains("10.2.0.1 is the server behind the path of `mobile`"), "{stderr}");
+    assert!(stderr.contains("(loss)"), "the path loses 5 %: {stderr}");
+}
+
+#[test]
+fn a_server_that_ends_before_it_listens_is_named() {
+    if !permitted() {
+        return;
+    }
+    let (error, hint) = refused(&["lab", "shell", "mobile", "--quiet", "--server", "exit 3", "--", "true"]);
+    assert_eq!(error, "the server has ended with code 3 before it listened");
+    assert!(hint.contains("above"), "{hint}");
+}
+
+/// Leaves a process behind in each way a program can, says that it is ready, and waits.
+const LITTER: &str = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; echo ready";
+
+/// Starts it; returns when it has left its processes behind.
+fn littering(last: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child =
+        shell(&["--quiet", "--", "sh", "-c", &format!("{LITTER}; {last}")]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (child, stdout)
+}
+
+#[test]
+fn everything_is_gone_after_success_failure_interruption_and_kill() {
+    if !permitted() {
+        return;
+    }
+    for (last, signal, code) in [
+        ("exit 0", None, Some(0)),
+        ("exit 9", None, Some(9)),
+        ("exec sleep 1000", Some("-INT"), Some(130)),
+        ("exec sleep 1000", Some("-KILL"), None),
+    ] {
+        let (mut child, mut stdout) = littering(last);
+        if let Some(signal) = signal {
+            assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        }
+        assert_eq!(child.wait().unwrap().code(), code, "{last} {signal:?}");
+        // Every process behind the path holds the other end of this pipe, and with it the namespace: it ends when the last one has.
+        let mut rest = Vec::new();
+        stdout.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+    }
+}
+
+#[test]
+fn bad_input_is_refused_before_anything_starts() {
+    let (error, _) = refused(&["lab", "shell", "no-such-path", "--", "true"]);
+    assert!(error.contains("no-such-path"), "{error}");
+}
