@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 /// Length of the repeated block, in bytes.
 pub const PERIOD: usize = 262_139;
-/// How much a sender hands to the transport per call, in bytes.
+/// Bytes that a sender hands to the transport per call.
 pub const WRITE: usize = 262_144;
 /// Distance between compared places of the stream, in bytes.
 const SAMPLE_EVERY: u64 = 65_536;
@@ -39,7 +39,7 @@ fn phase(offset: u64) -> usize {
     usize::try_from(offset % PERIOD as u64).expect("smaller than the period")
 }
 
-/// Where a sender takes its bytes from.
+/// Source of a sender's bytes.
 pub struct Source(Bytes);
 
 impl Source {
@@ -59,7 +59,7 @@ impl Source {
         self.0.slice(start..start + len)
     }
 
-    /// How many bytes the next write at `offset` of a stream of `total` bytes takes.
+    /// Bytes that the next write at `offset` of a stream of `total` bytes takes.
     pub fn write_len(offset: u64, total: u64) -> usize {
         usize::try_from(total - offset).map_or(PERIOD, |rest| rest.min(PERIOD.min(WRITE)))
     }
@@ -74,7 +74,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// What streams are compared with; many share it.
+    /// Block that streams are compared with; many share it.
     pub fn block() -> Arc<[u8]> {
         doubled().into()
     }

@@ -14,7 +14,7 @@ fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md")
 }
 
-/// What is before and after the generated part.
+/// Text before and after the generated part.
 fn around(text: &str) -> Option<(&str, &str)> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
@@ -29,7 +29,7 @@ fn read() -> Result<String> {
     Ok(text)
 }
 
-/// Whether there is a place to write to.
+/// Checks that there is a place to write to.
 pub fn check() -> Result<()> {
     read().map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Where a measurement was made.
+//! Environment of a measurement.
 
 use std::{fs, thread::available_parallelism};
 

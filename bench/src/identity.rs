@@ -35,7 +35,7 @@ pub struct ServerIdentity {
     pub authority: CertificateDer<'static>,
     /// The server's certificate, DER.
     pub leaf: CertificateDer<'static>,
-    /// Its private key, PKCS #8 in DER.
+    /// Private key, PKCS #8 in DER.
     pub key: PrivateKeyDer<'static>,
 }
 
@@ -120,7 +120,7 @@ impl Operations {
         Self { signatures: SIGNATURES.load(Relaxed), key_agreements: KEY_AGREEMENTS.load(Relaxed) }
     }
 
-    /// What was done since an earlier reading.
+    /// Difference to an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             signatures: self.signatures - earlier.signatures,

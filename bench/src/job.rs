@@ -1,4 +1,4 @@
-//! What one run does: the work of a mode with its amounts, as command line arguments that every contender understands.
+//! Job of one run: the work of a mode with its amounts, as command line arguments that every contender understands.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -22,10 +22,10 @@ pub const IDLE_BEFORE: u64 = 50;
 /// The work of one run. Both sides must be given the same.
 #[derive(Args, Clone, Copy, Debug, Serialize)]
 pub struct Job {
-    /// What is done
+    /// Mode of the work
     #[arg(long, default_value = "bulk")]
     pub mode: Mode,
-    /// How much of it: bytes, handshakes, requests, datagrams or connections
+    /// Amount of work: bytes, handshakes, requests, datagrams or connections
     #[arg(long, default_value_t = 1 << 30)]
     pub amount: u64,
 }
@@ -48,7 +48,7 @@ impl Job {
         Ok(self.amount / streams)
     }
 
-    /// Whether connections after the first resume its session.
+    /// Returns whether connections after the first resume its session.
     pub fn resumes(&self) -> bool {
         self.mode == Mode::Resumed
     }

@@ -1,4 +1,4 @@
-//! What the rest of the machine does: waiting until it is quiet, and how much CPU it took during a run.
+//! Load of the machine: waiting until it is quiet, and the CPU time of others during a run.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::sys::{self, Who};
 
 /// The machine counts as quiet while others use less than this share of one CPU.
 pub const QUIET_CORES: f64 = 0.06;
-/// How long one look at the load takes.
+/// Time that one look at the load takes.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// CPU time of the machine and of our own processes, at one moment.
@@ -24,7 +24,7 @@ pub struct Load {
     ours_ns: u64,
 }
 
-/// What happened between two moments, in CPUs (1 = one CPU busy all the time).
+/// Load by others between two moments, in CPUs (1 = one CPU busy all the time).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Foreign {
     /// Used by processes that are not ours.
@@ -48,7 +48,7 @@ impl Load {
         })
     }
 
-    /// What others did since `self`.
+    /// Load by others since `self`.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few minutes fit")]
     pub fn foreign_since(&self) -> Result<Foreign> {
         let now = Self::read()?;

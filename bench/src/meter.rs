@@ -1,4 +1,4 @@
-//! What one side of a run measures about itself, and the JSON line it prints.
+//! Measurements of one side of a run, and the JSON line it prints.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::{self, CpuTime};
 
-/// Which side of the connections a process plays.
+/// Role of a process on the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It connects, and sends where something is only sent.
+    /// Connects, and sends where something is only sent.
     Client,
-    /// It listens, and receives and checks.
+    /// Listens, and receives and checks.
     Server,
 }
 
@@ -37,7 +37,7 @@ pub struct Datagrams {
 pub struct SideReport {
     /// Client or server.
     pub role: Role,
-    /// How much was done between the first clock reading and the last: bytes, handshakes, requests, datagrams, connections.
+    /// Amount between the first clock reading and the last: bytes, handshakes, requests, datagrams, connections.
     pub units: u64,
     /// CPU time, user and system, of that work, in nanoseconds.
     pub cpu_ns: u64,
@@ -55,7 +55,7 @@ pub struct SideReport {
     /// The receive buffer that the kernel granted, in bytes of its own count.
     #[serde(default)]
     pub socket_buffer: Option<u64>,
-    /// What went over the network, the handshakes included.
+    /// Datagrams on the network, the handshakes included.
     #[serde(default)]
     pub datagrams: Option<Datagrams>,
     /// Signatures that a server made for those units.

@@ -37,14 +37,14 @@ pub enum Mode {
     Idle,
 }
 
-/// How the cost of a unit of work is shown.
+/// Form in which the cost of a unit of work is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantity {
     /// CPU time per unit, multiplied to this scale.
     Cost {
         /// From nanoseconds per unit to what is shown.
         scale: f64,
-        /// Its name.
+        /// Name.
         unit: &'static str,
     },
     /// Units per CPU second, in thousands.
@@ -82,7 +82,7 @@ impl Mode {
         }
     }
 
-    /// What client and server are called in the table.
+    /// Names of client and server in the table.
     pub fn sides(self) -> (&'static str, &'static str) {
         match self {
             Self::Bulk | Self::BulkStreams | Self::BulkConnections => ("sender", "receiver"),
@@ -91,7 +91,7 @@ impl Mode {
         }
     }
 
-    /// How figures are shown.
+    /// Form of the figures.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Bulk | Self::BulkStreams | Self::BulkConnections => {
@@ -114,12 +114,12 @@ impl Mode {
         }
     }
 
-    /// Whether the amount is a number of bytes.
+    /// Returns whether the amount is a number of bytes.
     pub fn moves_bytes(self) -> bool {
         matches!(self, Self::Bulk | Self::BulkStreams | Self::BulkConnections)
     }
 
-    /// How much a run does: `bytes` where bytes are moved, otherwise what takes a second or two, times `scale`.
+    /// Amount of a run: `bytes` where bytes are moved, otherwise what takes a second or two, times `scale`.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
     pub fn amount(self, bytes: u64, scale: f64) -> u64 {
         let amount = match self {

@@ -1,4 +1,4 @@
-//! What the driver prints: tables for people, one JSON document for programs.
+//! Output of the driver: tables for people, one JSON document for programs.
 
 use std::fmt::Write;
 
@@ -15,16 +15,16 @@ use crate::{
 /// The form of the document.
 pub const SCHEMA: &str = "tiderace-bench/2";
 
-/// What a measurement goes on from: the rounds of one that was saved.
+/// Saved measurement that another goes on from.
 #[derive(Debug, Deserialize)]
 pub struct Saved {
     /// The form of the document.
     pub schema: String,
-    /// How much each run of a mode did.
+    /// Amount of each run of a mode.
     pub amounts: Vec<(Mode, u64)>,
-    /// Its runs.
+    /// Runs.
     pub runs: Vec<Run>,
-    /// Those that failed.
+    /// Failed runs.
     pub failures: Vec<String>,
 }
 
@@ -33,11 +33,11 @@ pub struct Saved {
 pub struct Document<'a> {
     /// The form of this document.
     pub schema: &'static str,
-    /// Where.
+    /// Environment.
     pub environment: &'a Environment,
-    /// How.
+    /// Plan.
     pub plan: Plan,
-    /// How much each run of a mode did.
+    /// Amount of each run of a mode.
     pub amounts: Vec<(Mode, u64)>,
     /// Each run, in the order it was made.
     pub runs: &'a [Run],
@@ -50,7 +50,7 @@ pub struct Document<'a> {
 /// Picks one side's cost from a summary.
 type Pick = fn(&Summary) -> Option<&Cost>;
 
-/// What stands where there is no figure.
+/// Mark for a missing figure.
 const NONE: &str = "–";
 
 /// A ratio with its spread over the rounds.
@@ -174,7 +174,7 @@ fn markdown(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// How to read the table of a mode.
+/// Legend of a mode's table.
 pub fn legend(mode: Mode) -> &'static str {
     match mode.quantity() {
         Quantity::Cost { .. } => {
@@ -193,7 +193,7 @@ pub fn legend(mode: Mode) -> &'static str {
     }
 }
 
-/// What the runs of a mode show beside their cost: asymmetric operations, early data.
+/// Evidence of a mode's runs beside their cost: asymmetric operations, early data.
 #[expect(clippy::cast_precision_loss, reason = "counts of a few thousand")]
 pub fn evidence(mode: Mode, runs: &[Run], peers: &[Peer]) -> Vec<String> {
     if !matches!(mode, Mode::Handshake | Mode::Resumed) {

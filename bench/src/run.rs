@@ -17,7 +17,7 @@ use crate::{
     peers::{Announcement, Peer},
 };
 
-/// How runs are made.
+/// Plan of runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Plan {
     /// The server's CPU.
@@ -33,7 +33,7 @@ pub struct Plan {
 /// A run that ended well.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// What was done.
+    /// Mode of the run.
     pub mode: Mode,
     /// The contender.
     pub peer: Peer,
@@ -47,9 +47,9 @@ pub struct Run {
     pub foreign_cores: f64,
     /// CPUs the host took away during the run, as far as it tells.
     pub stolen_cores: f64,
-    /// What the client reports.
+    /// Report of the client.
     pub client: SideReport,
-    /// What the server reports.
+    /// Report of the server.
     pub server: SideReport,
 }
 

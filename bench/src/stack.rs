@@ -1,4 +1,4 @@
-//! What the workloads ask of a QUIC stack with an asynchronous interface.
+//! Interface that the workloads ask of an asynchronous QUIC stack.
 //!
 //! Each stack has a file in `peers` that maps these calls to its own, one to one, so that the workloads are written once
 //! and every stack does the same work.
@@ -33,21 +33,21 @@ impl Settings {
     /// A connection ends after this much silence.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-    /// What a job needs.
+    /// Settings that a job needs.
     pub fn of(job: &Job) -> Self {
         // Some stacks set up state for each stream that they allow; an idle connection is given the customary number.
         Self { streams: if job.mode == Mode::Idle { 100 } else { 1_000 }, resume: job.resumes() }
     }
 }
 
-/// Whether early data was accepted, known once the handshake is complete.
+/// Verdict on early data, known once the handshake is complete.
 pub type EarlyVerdict = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// An endpoint of a stack: a server or a client.
 pub trait Stack: Sized + Send + Sync + 'static {
-    /// Its connections.
+    /// Connections.
     type Connection: Connection;
-    /// Whether its asymmetric operations go through [`identity`](crate::identity), which counts them.
+    /// Counting of its asymmetric operations by [`identity`](crate::identity).
     const COUNTS_OPERATIONS: bool;
 
     /// Opens a server at `listen`. Called within a tokio runtime.
@@ -56,7 +56,7 @@ pub trait Stack: Sized + Send + Sync + 'static {
     /// Opens a client that trusts the authority `trust`. Called within a tokio runtime.
     fn client(trust: &[u8], settings: Settings) -> Result<Self>;
 
-    /// Where it listens.
+    /// Address that it listens on.
     fn address(&self) -> Result<SocketAddr>;
 
     /// The receive buffer that the kernel granted, in bytes of its own count, where that is known.
@@ -72,7 +72,7 @@ pub trait Stack: Sized + Send + Sync + 'static {
     /// Waits until every connection is over and its goodbye is said.
     fn wait_idle(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// What `connections`, all that there were, have sent and received, where the stack counts it.
+    /// Datagrams that `connections`, all that there were, have sent and received, where the stack counts it.
     fn counts(&self, connections: &[Self::Connection]) -> Option<Datagrams>;
 }
 
@@ -95,7 +95,7 @@ pub trait Connection: Clone + Send + Sync + 'static {
     /// The next datagram.
     fn read_datagram(&self) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Whether its session was resumed, where that is not told by the count of asymmetric operations; known when the
+    /// Returns whether its session was resumed, where that is not told by the count of asymmetric operations; known when the
     /// handshake is complete.
     fn is_resumed(&self) -> Option<bool> {
         None

@@ -28,7 +28,7 @@ pub struct Ratio {
     pub rounds: usize,
 }
 
-/// What is known about one contender's cost on one side: nanoseconds of CPU time per unit, or bytes of memory.
+/// Cost of one contender on one side: nanoseconds of CPU time per unit, or bytes of memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// Least of all runs.
@@ -69,7 +69,7 @@ fn cpu_per_unit(side: &SideReport) -> f64 {
     side.cpu_ns as f64 / side.units as f64
 }
 
-/// What a unit of work cost on a side: nanoseconds of CPU time, or bytes of memory.
+/// Cost of a unit of work on a side: nanoseconds of CPU time, or bytes of memory.
 #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 bytes")]
 pub fn cost_of(run: &Run, side: Side) -> Option<f64> {
     if run.mode == Mode::Idle {

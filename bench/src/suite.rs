@@ -134,19 +134,19 @@ fn narrate(run: &Run) {
 
 /// Everything that a measurement yields.
 pub struct Outcome {
-    /// Where it was made.
+    /// Environment.
     pub environment: Environment,
     /// The modes, in their order.
     pub modes: Vec<Mode>,
     /// The contenders, in their order.
     pub peers: Vec<Peer>,
-    /// What each mode's runs did.
+    /// Jobs of each mode's runs.
     pub jobs: Vec<Job>,
     /// Rounds.
     pub rounds: u32,
     /// Runs that ended well.
     pub runs: Vec<Run>,
-    /// Those that did not.
+    /// Jobs without a result.
     pub failures: Vec<String>,
     /// The figures.
     pub summary: Vec<Summary>,

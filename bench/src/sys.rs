@@ -24,7 +24,7 @@ pub struct CpuTime {
 /// Whose CPU time `rusage_ns` reports.
 #[derive(Clone, Copy)]
 pub enum Who {
-    /// This process.
+    /// Process of the caller.
     Myself,
     /// All children that have ended and were waited for.
     Children,

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 const LIST: &str = "xtask/dependencies.toml";
 
-/// What is allowed.
+/// Allowed licences, duplicates, advisories.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
@@ -40,7 +40,7 @@ struct List {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Licence {
-    /// Its SPDX identifier.
+    /// SPDX identifier.
     id: String,
     why: String,
 }
@@ -65,7 +65,7 @@ struct Advisory {
     about: String,
 }
 
-/// What cargo says of a package.
+/// Package, as cargo describes it.
 #[derive(Debug, Deserialize)]
 struct Package {
     name: String,

@@ -60,7 +60,7 @@ impl Count {
     }
 }
 
-/// What the example prints at its end.
+/// Last line of the example.
 #[derive(Debug, Deserialize)]
 struct Work {
     units: u64,

@@ -1,5 +1,7 @@
-//! What the project measures and checks about itself. Each subcommand has a file.
+//! Measurements and checks of the project about itself. Each subcommand has a file.
 
+#[cfg(test)]
+mod architecture;
 mod claims;
 mod compliance;
 mod dependencies;
@@ -7,12 +9,13 @@ mod flaky;
 mod instructions;
 mod mutants;
 mod shows;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What tiderace measures and checks about itself.
+/// Measurements and checks of tiderace about itself.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -29,6 +32,7 @@ enum Command {
     Instructions(instructions::Args),
     Mutants(mutants::Args),
     Shows(shows::Args),
+    Words(words::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,5 +44,6 @@ fn main() -> ExitCode {
         Command::Instructions(args) => instructions::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Shows(args) => shows::run(&args),
+        Command::Words(args) => words::run(&args),
     }
 }

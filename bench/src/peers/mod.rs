@@ -29,10 +29,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use self::udp::Way;
+use self::udp::SendMode;
 use crate::{identity, job::Job, meter::SideReport, mode::Mode, sys, workload};
 
-/// What the receiver of a stream answers when it has everything: eight bytes.
+/// Answer of a stream's receiver once it has everything: eight bytes.
 pub const ANSWER: &[u8; 8] = b"received";
 
 /// The contenders.
@@ -81,7 +81,7 @@ impl Peer {
         }
     }
 
-    /// Whether this build has it.
+    /// Returns whether this build has it.
     pub fn is_built(self) -> bool {
         const ABSENT: &[Peer] = &[
             #[cfg(not(feature = "noq"))]
@@ -94,7 +94,7 @@ impl Peer {
         !ABSENT.contains(&self)
     }
 
-    /// Whether it runs when no contenders are named: what this build has, without what has to be built by another tool.
+    /// Returns whether it runs when no contenders are named: what this build has, without what has to be built by another tool.
     pub fn is_default(self) -> bool {
         self.is_built() && self != Self::QuicGo
     }
@@ -109,7 +109,7 @@ impl Peer {
         if self == Self::QuicGo { quic_go::build() } else { Ok(()) }
     }
 
-    /// Whether it can do this at all.
+    /// Returns whether it can do this at all.
     pub fn can(self, mode: Mode) -> bool {
         match self {
             Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
@@ -122,10 +122,10 @@ impl Peer {
     }
 }
 
-/// What a server announces when it can be reached.
+/// Announcement of a server that can be reached.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
     /// The authority's certificate as hexadecimal DER; empty where there is no TLS.
     pub trust: String,
@@ -159,7 +159,7 @@ pub struct Arguments {
 enum Side {
     /// Listen; receive and check
     Server {
-        /// Where to listen
+        /// Address to listen on
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
     },
@@ -194,10 +194,10 @@ fn announce(announcement: &Announcement) -> Result<()> {
 
 fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
     match (peer, job.mode) {
-        (Peer::Floor, Mode::Datagrams) => udp::serve(Way::Sealed, job, listen, announce),
+        (Peer::Floor, Mode::Datagrams) => udp::serve(SendMode::Sealed, job, listen, announce),
         (Peer::Floor, _) => floor::serve(job, listen, announce),
-        (Peer::UdpGso, _) => udp::serve(Way::Batched, job, listen, announce),
-        (Peer::Udp, _) => udp::serve(Way::Single, job, listen, announce),
+        (Peer::UdpGso, _) => udp::serve(SendMode::Batched, job, listen, announce),
+        (Peer::Udp, _) => udp::serve(SendMode::Single, job, listen, announce),
         (Peer::TcpRustls, _) => tcp_rustls::serve(job, listen, announce),
         (Peer::Tiderace, _) => workload::serve::<tiderace::Tiderace<true>>(job, listen, announce),
         (Peer::TideraceInPlace, _) => workload::serve::<tiderace::Tiderace<false>>(job, listen, announce),
@@ -215,10 +215,10 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
 
 fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport> {
     match (peer, job.mode) {
-        (Peer::Floor, Mode::Datagrams) => udp::run(Way::Sealed, job, to),
+        (Peer::Floor, Mode::Datagrams) => udp::run(SendMode::Sealed, job, to),
         (Peer::Floor, _) => floor::run(job, to),
-        (Peer::UdpGso, _) => udp::run(Way::Batched, job, to),
-        (Peer::Udp, _) => udp::run(Way::Single, job, to),
+        (Peer::UdpGso, _) => udp::run(SendMode::Batched, job, to),
+        (Peer::Udp, _) => udp::run(SendMode::Single, job, to),
         (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),
         (Peer::Tiderace, _) => workload::run::<tiderace::Tiderace<true>>(job, to, trust),
         (Peer::TideraceInPlace, _) => workload::run::<tiderace::Tiderace<false>>(job, to, trust),

@@ -1,4 +1,7 @@
 //! noq on tokio's current-thread runtime, with its own UDP sockets, GSO and GRO, and its default congestion control.
+//!
+//! noq is a fork of quinn: this file is `quinn.rs` over noq's types. No trait spans both crates, and a macro over both would hide where
+//! they come to differ.
 
 use std::{
     net::{SocketAddr, UdpSocket},

@@ -38,7 +38,7 @@ use crate::{
 
 /// s2n-quic counts the headers of UDP and IPv4 in.
 const MTU: u16 = Settings::UDP_PAYLOAD + 28;
-/// Its queues are bounded in datagrams: as many as others hold of 1,200 B in theirs.
+/// Queues are bounded in datagrams: as many as others hold of 1,200 B in theirs.
 const DATAGRAMS: usize = Settings::DATAGRAM_QUEUE as usize / 1_264;
 
 /// An endpoint of either kind.

@@ -28,14 +28,14 @@ use crate::{
 const SEGMENTS: usize = 53;
 /// The receiver reports each time that this many have arrived.
 const REPORT_EVERY: u64 = 256;
-/// What the kernel counts for one datagram of this size in a socket buffer, at most, in bytes.
+/// Bytes that the kernel counts for one datagram of this size in a socket buffer, at most.
 const KERNEL_COST: u64 = 4_096;
 /// Longest silence: on loopback it means that a datagram was lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How datagrams are sent and received.
+/// Mode of sending and receiving datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SendMode {
     /// One per system call.
     Single,
     /// Many per system call.
@@ -88,13 +88,13 @@ impl Arrivals<'_> {
 
 /// Receives.
 pub fn serve(
-    way: Way,
+    way: SendMode,
     job: Job,
     listen: SocketAddr,
     announce: impl FnOnce(&Announcement) -> Result<()>,
 ) -> Result<SideReport> {
     let (socket, socket_buffer) = socket(listen)?;
-    if way != Way::Single {
+    if way != SendMode::Single {
         sys::coalesce_receives(socket.as_fd()).context("the kernel does not offer GRO for UDP")?;
     }
     announce(&Announcement::new(socket.local_addr()?, &[]))?;
@@ -103,14 +103,14 @@ pub fn serve(
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(&[0])?;
 
-    let keys = (way == Way::Sealed).then(Keys::fixed);
+    let keys = (way == SendMode::Sealed).then(Keys::fixed);
     let mut arrivals = Arrivals { socket: &socket, source: Source::new(), keys, count: 0, reports: 0, meter: None };
     let mut calls = 0;
     let mut storage = vec![0; BATCH * BUFFER];
     let mut received = [Received::default(); BATCH];
     while arrivals.count < job.amount {
         let silent = || format!("nothing for {SILENCE:?}: a datagram was lost");
-        if way == Way::Single {
+        if way == SendMode::Single {
             let len = socket.recv(&mut storage).with_context(silent)?;
             arrivals.take(&mut storage[..len])?;
         } else {
@@ -136,15 +136,15 @@ pub fn serve(
 }
 
 /// Sends.
-pub fn run(way: Way, job: Job, to: SocketAddr) -> Result<SideReport> {
+pub fn run(way: SendMode, job: Job, to: SocketAddr) -> Result<SideReport> {
     let (socket, socket_buffer) = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(&[0])?;
     socket.recv(&mut [0; 1]).context("the server does not answer")?;
-    let keys = (way == Way::Sealed).then(Keys::fixed);
+    let keys = (way == SendMode::Sealed).then(Keys::fixed);
     let size = DATAGRAM + if keys.is_some() { OVERHEAD } else { 0 };
-    if way != Way::Single {
+    if way != SendMode::Single {
         sys::segment_sends(socket.as_fd(), u16::try_from(size)?).context("the kernel does not offer GSO for UDP")?;
     }
     let window = (socket_buffer / 2 / KERNEL_COST).max(REPORT_EVERY + SEGMENTS as u64);
@@ -165,7 +165,7 @@ pub fn run(way: Way, job: Job, to: SocketAddr) -> Result<SideReport> {
         while sent - arrived > window {
             arrived = receive_report()?;
         }
-        if way == Way::Single {
+        if way == SendMode::Single {
             socket.send(source.at(0, DATAGRAM))?;
             sent += 1;
         } else {

@@ -44,7 +44,7 @@ pub async fn serve<S: Stack>(stack: &mut S, job: Job) -> Result<SideReport> {
     Ok(counted(meter.report(Role::Server, job.amount), operations, S::COUNTS_OPERATIONS))
 }
 
-/// What this process counted, if the stack does its asymmetric operations where they are counted.
+/// Counts of this process, if the stack does its asymmetric operations where they are counted.
 fn counted(report: SideReport, operations: Operations, counts: bool) -> SideReport {
     SideReport {
         signatures: counts.then_some(operations.signatures),

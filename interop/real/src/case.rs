@@ -18,7 +18,7 @@ const HANDSHAKES: u64 = 10;
 /// No certificate chain of [`crate::credentials`] that is called large has fewer bytes.
 pub const LARGE_CHAIN: u64 = 8_000;
 
-/// What two peers do together. All but the first five are cases of the QUIC interop runner.
+/// Case between two peers. All but the first five are cases of the QUIC interop runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Case {
@@ -113,7 +113,7 @@ impl Case {
         Self::Connectionmigration,
     ];
 
-    /// Its name in reports and on the command line, that of the interop runner where it has the case.
+    /// Name in reports and on the command line, that of the interop runner where it has the case.
     pub fn name(self) -> String {
         match self {
             Self::RebindPort => "rebind-port".into(),
@@ -130,7 +130,7 @@ impl Case {
         }
     }
 
-    /// What the client is told. `client` is who it is: with ECN tiderace is the one who sends.
+    /// Arguments of the client. `client` is who it is: with ECN tiderace is the one who sends.
     pub fn client_arguments(self, client: Peer) -> Vec<String> {
         let (get, put, streams, rest): (_, _, _, &[&str]) = match self {
             Self::Get | Self::RebindPort | Self::RebindAddr | Self::Blackhole => (FILE, 0, 1, &[]),
@@ -157,7 +157,7 @@ impl Case {
         arguments
     }
 
-    /// What the server is told.
+    /// Arguments of the server.
     pub fn server_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Retry => &["--retry"],
@@ -166,12 +166,12 @@ impl Case {
         }
     }
 
-    /// Whether the server has a chain of more than [`LARGE_CHAIN`] bytes.
+    /// Returns whether the server has a chain of more than [`LARGE_CHAIN`] bytes.
     pub fn has_large_chain(self) -> bool {
         matches!(self, Self::Amplificationlimit | Self::Resumption)
     }
 
-    /// What the NAT in the way does.
+    /// Rebinding by the NAT on the path.
     pub fn rebind(self) -> Option<Rebind> {
         match self {
             Self::RebindPort => Some(Rebind::Port),
@@ -223,7 +223,7 @@ impl Case {
         }
     }
 
-    /// Whether what the case is about has really happened.
+    /// Checks that the subject of the case has really happened.
     ///
     /// # Errors
     /// With what is missing.

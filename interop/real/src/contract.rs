@@ -29,7 +29,7 @@ pub struct Command {
     pub role: Role,
 }
 
-/// Which end, and its arguments.
+/// Role of an end, and its arguments.
 #[derive(Debug, Subcommand)]
 pub enum Role {
     /// Serve until standard input ends.
@@ -73,7 +73,7 @@ pub struct Client {
     /// Bytes to put on each stream, after getting.
     #[arg(long, default_value_t = 0)]
     pub put: u64,
-    /// How many streams at once.
+    /// Number of concurrent streams.
     #[arg(long, default_value_t = 1)]
     pub streams: u64,
     /// Update keys when half the bytes have been received.
@@ -99,12 +99,12 @@ pub struct Client {
     pub migrate: bool,
 }
 
-/// What a peer prints at its end.
+/// Last line of a peer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Whether all was right.
+    /// Result: `true` without a fault.
     pub ok: bool,
-    /// What was wrong.
+    /// Fault, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Application bytes received.
@@ -213,7 +213,7 @@ impl Digest {
         self.len
     }
 
-    /// Whether nothing was received.
+    /// Returns whether nothing was received.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

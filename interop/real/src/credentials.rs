@@ -12,7 +12,7 @@ use rustls::{
 
 use crate::contract::SERVER_NAME;
 
-/// Where the files are.
+/// Files of the certificates.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// The root certificate.

@@ -25,7 +25,7 @@ struct Arguments {
     /// A case, for example zerortt. May be given again. Without it: all.
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
-    /// How many pairs play at a time.
+    /// Number of pairs at a time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
     /// Write the tables as Markdown into this file, between the lines that mark their place.

@@ -1,4 +1,4 @@
-//! Who meets whom in which case, and the verdicts.
+//! Matrix of pairs and cases, and the verdicts.
 
 use std::{collections::BTreeMap, fmt, process::Output};
 
@@ -29,21 +29,21 @@ pub struct Cell {
     pub client: String,
     /// The server's stack.
     pub server: String,
-    /// What they did.
+    /// Case that they played.
     pub case: Case,
-    /// Whether all was right.
+    /// Result: `true` without a fault.
     pub ok: bool,
-    /// What was wrong.
+    /// Fault, if any.
     pub error: Option<String>,
     /// Seconds from connecting to the last answer.
     pub seconds: f64,
     /// Why the two cannot do it, if so; then nothing ran.
     pub lacks: Option<&'static str>,
-    /// What was seen on the wire.
+    /// Counts on the wire.
     pub seen: Seen,
     /// Packets that the link between them lost or had no room for.
     pub link_dropped: u64,
-    /// Those of them that came while it was dead.
+    /// Part of them that came while it was dead.
     pub link_outage: u64,
     /// Packets in which it flipped bits.
     pub link_corrupted: u64,
@@ -174,7 +174,7 @@ fn read_figures(output: &Output) -> Result<Figures> {
     Ok(figures)
 }
 
-/// What a process that ended early complained about.
+/// Complaint of a process that ended early.
 async fn complaint(process: Child) -> anyhow::Error {
     match process.wait_with_output().await {
         Ok(output) => anyhow::anyhow!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()),

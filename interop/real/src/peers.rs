@@ -30,7 +30,7 @@ pub enum Peer {
 /// A peer that can be started: a program and its first arguments.
 #[derive(Clone, Debug)]
 pub struct Installed {
-    /// Which.
+    /// Peer of the cell.
     pub peer: Peer,
     program: PathBuf,
     arguments: Vec<String>,
@@ -42,7 +42,7 @@ impl Peer {
     /// The peers that need nothing but this workspace's build.
     pub const SHORT: &[Self] = &[Self::Tiderace, Self::Quinn];
 
-    /// Whether this build has it: what is compiled here may be left out by a feature.
+    /// Returns whether this build has it: what is compiled here may be left out by a feature.
     pub fn is_built(self) -> bool {
         match self {
             Self::S2n => cfg!(feature = "s2n"),
@@ -51,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// Its name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiderace => "tiderace",

@@ -17,7 +17,7 @@ use tokio::{
 };
 use wire::{Header, LongType, version};
 
-/// What the NAT in the way does once some data has come.
+/// Rebinding by the NAT on the path, once some data has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebind {
     /// The client has another port.
@@ -29,7 +29,7 @@ pub enum Rebind {
 /// Bytes from the server before a NAT gives the client another port or address.
 const REBIND_AFTER: u64 = 1_000_000;
 
-/// What was seen.
+/// Counts of packets.
 #[derive(Debug, Default)]
 struct Counts {
     retries: AtomicU64,
@@ -45,7 +45,7 @@ struct Counts {
     unproven: AtomicU64,
 }
 
-/// What was seen on the wire.
+/// Counts on the wire.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Seen {
     /// Retry packets.
@@ -69,7 +69,7 @@ pub struct Seen {
 /// A relay that runs until it is dropped.
 #[derive(Debug)]
 pub struct Tap {
-    /// Where the client connects to.
+    /// Address that the client connects to.
     pub address: SocketAddr,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
@@ -135,7 +135,7 @@ impl Tap {
         Ok(Self { address, counts, task })
     }
 
-    /// What was seen so far.
+    /// Counts so far.
     pub fn seen(&self) -> Seen {
         let Counts { retries, early, second_version, handshake_bytes_down, clients, rebinds, .. } = &*self.counts;
         Seen {

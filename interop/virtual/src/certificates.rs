@@ -11,7 +11,7 @@ use rcgen::{
 
 use crate::peer::SERVER_NAME;
 
-/// What a server presents and what its client trusts.
+/// Certificates of a server and trust of its client.
 #[derive(Debug)]
 pub struct Identity {
     /// The chain the server sends, leaf first, without the root. DER.
@@ -22,7 +22,7 @@ pub struct Identity {
     pub root: Vec<u8>,
 }
 
-/// How many datagrams the server's certificates need.
+/// Size of a certificate chain, in datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainSize {
     /// One certificate of about 500 bytes: the whole flight fits one datagram.

@@ -29,7 +29,7 @@ pub fn instant(now: Instant) -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Whether the interposition works in this program.
+/// Returns whether the interposition works in this program.
 pub fn works() -> bool {
     let before = NOW.get();
     let start = instant(Instant::ZERO);

@@ -25,7 +25,7 @@ use crate::{
     stacks::Stack,
 };
 
-/// What there is, by name: stack and controller.
+/// Names of all contenders: stack and controller.
 pub fn names() -> Vec<&'static str> {
     let mut names = vec!["noq-bbr3", "noq-cubic", "noq-newreno", "quinn-bbr", "quinn-cubic", "quinn-newreno"];
     if cfg!(feature = "quiche") {
@@ -155,7 +155,7 @@ impl StackBuilder for Peers {
 
 /// One end of a connection.
 pub struct End {
-    /// What it is made of, until it begins.
+    /// Parts, until it begins.
     make: Option<(Stack, Side, Settings)>,
     peer: Option<Box<dyn Peer>>,
     local: core::net::SocketAddr,
@@ -163,7 +163,7 @@ pub struct End {
     deadline: Option<(Instant, &'static str)>,
     failed: Option<String>,
     out: Vec<BytesMut>,
-    /// How often each state was seen to be entered.
+    /// Number of entries into each state.
     visits: RefCell<BTreeMap<&'static str, u32>>,
     state: Cell<&'static str>,
 }

@@ -19,7 +19,7 @@ use virtual_interop::{
 /// Let pairs of QUIC stacks talk over seeded bad networks in virtual time, and compare every byte.
 #[derive(Parser)]
 struct Arguments {
-    /// How many seeds each pair runs.
+    /// Number of seeds for each pair.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
     /// The first seed.
@@ -28,7 +28,7 @@ struct Arguments {
     /// A pair, client first, for example quinn:noq. May be given again. Without it: all that matter.
     #[arg(long = "pair", value_name = "CLIENT:SERVER")]
     pairs: Vec<String>,
-    /// How many threads.
+    /// Number of threads.
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     threads: usize,
     /// Print one JSON document instead of the table.

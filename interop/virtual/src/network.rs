@@ -25,7 +25,7 @@ impl Network {
         Self { up: link("network up"), down: link("network down") }
     }
 
-    /// Whether everything that is sent arrives once, in order and whole (unless larger than the MTU).
+    /// Returns whether everything that is sent arrives once, in order and whole (unless larger than the MTU).
     pub fn is_clean(&self) -> bool {
         [&self.up, &self.down].iter().all(|link| {
             link.loss == Loss::None

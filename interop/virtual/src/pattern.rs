@@ -1,4 +1,4 @@
-//! What every byte of every stream must be: a function of the stream, the direction and the offset, so that a byte at
+//! Content of streams: every byte is a function of the stream, the direction and the offset, so that a byte at
 //! the wrong place, of the wrong stream or of the wrong direction is seen at once.
 
 use crate::peer::Side;
@@ -29,14 +29,14 @@ impl Pattern {
         scramble(self.0.wrapping_add(word)).to_le_bytes()
     }
 
-    /// Calls `visit(index in the slice, byte)` for `len` bytes from `offset`; stops at the first `false`.
-    fn walk(self, offset: u64, len: usize, mut visit: impl FnMut(usize, u8) -> bool) {
+    /// Calls `apply(index in the slice, byte)` for `len` bytes from `offset`; stops at the first `false`.
+    fn walk(self, offset: u64, len: usize, mut apply: impl FnMut(usize, u8) -> bool) {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let skip = usize::from(at.to_le_bytes()[0] & 7);
             for byte in self.word(at / 8).into_iter().skip(skip).take(len - done) {
-                if !visit(done, byte) {
+                if !apply(done, byte) {
                     return;
                 }
                 done += 1;

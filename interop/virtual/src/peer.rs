@@ -1,4 +1,4 @@
-//! What a QUIC stack has to offer to take part: datagrams and time in, datagrams, deadlines and signals out, and the
+//! Interface of a QUIC stack: datagrams and time in, datagrams, deadlines and signals out, and the
 //! few commands that the script gives. One peer is one endpoint with at most one connection.
 //!
 //! Contract: after each `receive`, `expire` or command, drain `signal` until `None`, then call `transmit`, then read
@@ -16,7 +16,7 @@ use units::Instant;
 
 use crate::certificates::Identity;
 
-/// Which end of the connection.
+/// End of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// Opens the connection.
@@ -36,7 +36,7 @@ impl Side {
     }
 }
 
-/// Whether one or both ends may send on a stream.
+/// Direction of a stream: one or both ends may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dir {
     /// Both ends send.
@@ -50,12 +50,12 @@ pub fn stream_id(initiator: Side, dir: Dir, index: u64) -> u64 {
     index << 2 | u64::from(dir == Dir::Uni) << 1 | u64::from(initiator == Side::Server)
 }
 
-/// Who opened the stream with this ID, and its direction.
+/// Initiator of the stream with this ID, and its direction.
 pub fn stream_kind(id: u64) -> (Side, Dir) {
     (if id & 1 == 0 { Side::Client } else { Side::Server }, if id & 2 == 0 { Dir::Bi } else { Dir::Uni })
 }
 
-/// What both stacks are configured with in one run.
+/// Settings of both stacks in one run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Origin of the stack's own randomness, where it can be seeded.
@@ -70,9 +70,9 @@ pub struct Settings {
     pub stream_window: u64,
     /// Initial flow-control window of the connection, bytes.
     pub connection_window: u64,
-    /// How many streams of each direction the other end may have open.
+    /// Number of streams of each direction that the other end may have open.
     pub streams: u64,
-    /// What the ends keep from one connection to the next, with which they offer and accept early data. Without it every
+    /// Memory between connections, with which the ends offer and accept early data. Without it every
     /// connection is the first.
     pub memory: Option<Memory>,
     /// Keep a qlog in memory, where the stack writes one.
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// What `side` keeps; made by `make` at its first connection.
+    /// State kept for `side`; made by `make` at its first connection.
     ///
     /// # Errors
     /// Those of `make`.
@@ -129,7 +129,7 @@ pub const ALPN: &[u8] = b"tiderace-interop";
 /// The name in the server's certificate.
 pub const SERVER_NAME: &str = "peer.test";
 
-/// How a connection ended, as one end saw it.
+/// End of a connection, as one end saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The other application closed it with this code and reason.
@@ -147,7 +147,7 @@ pub enum Closed {
     Error(String),
 }
 
-/// What a peer tells the script.
+/// Signal of a peer to the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// The handshake is complete.
@@ -171,7 +171,7 @@ pub enum Signal {
     Closed(Closed),
 }
 
-/// What reading a stream gave.
+/// Result of reading a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// So many bytes were written to the buffer.
@@ -184,7 +184,7 @@ pub enum Read {
     Blocked,
 }
 
-/// What writing to a stream gave.
+/// Result of writing to a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// So many bytes were taken, at least one.
@@ -202,13 +202,13 @@ pub type Refusal = String;
 pub trait Peer {
     /// A datagram arrived.
     fn receive(&mut self, now: Instant, datagram: BytesMut);
-    /// When to call `expire` at the latest, and for what.
+    /// Deadline for calling `expire`, and its reason.
     fn deadline(&mut self) -> Option<(Instant, &'static str)>;
     /// The deadline has come.
     fn expire(&mut self, now: Instant);
     /// Appends the datagrams that may leave.
     fn transmit(&mut self, now: Instant, out: &mut Vec<BytesMut>);
-    /// What has happened since the last call.
+    /// Next signal since the last call.
     fn signal(&mut self) -> Option<Signal>;
     /// Nothing of the connection is left, also not the memory of its close. A server that never had one is not gone.
     fn gone(&self) -> bool;
@@ -219,7 +219,7 @@ pub trait Peer {
     fn open_early(&mut self, dir: Dir) -> Option<u64> {
         self.open(dir)
     }
-    /// Whether the server has accepted a client's early data; `None` while it is not known, or there is none.
+    /// Returns whether the server has accepted a client's early data; `None` while it is not known, or there is none.
     fn early_accepted(&self) -> Option<bool> {
         None
     }
@@ -252,20 +252,20 @@ pub trait Peer {
     fn read(&mut self, id: u64, buffer: &mut [u8]) -> Result<Read, Refusal>;
     /// Starts a key update. `false` when this stack never starts one.
     fn update_keys(&mut self) -> bool;
-    /// How often the keys changed, by either end; `None` when the stack does not tell.
+    /// Number of key updates, by either end; `None` when the stack does not tell.
     fn key_updates(&self) -> Option<u64>;
-    /// How many CRYPTO frames this end has sent since its handshake was complete; `None` when the stack does not tell.
+    /// Number of CRYPTO frames sent since the handshake was complete; `None` when the stack does not tell.
     fn crypto_frames_since_complete(&self) -> Option<u64> {
         None
     }
-    /// What the congestion controller shows of itself, in the stack's own words; `None` when it shows nothing.
+    /// State of the congestion controller, in the stack's own words; `None` when it shows nothing.
     fn controller(&self) -> Option<String> {
         None
     }
     /// Closes the connection.
     fn close(&mut self, now: Instant, code: u64, reason: &[u8]);
 
-    /// What the stack's own counters say, for the account of a failed run; empty when it does not tell.
+    /// Counters of the stack, for the account of a failed run; empty when it does not tell.
     fn figures(&self) -> String {
         String::new()
     }

@@ -1,4 +1,4 @@
-//! What the two ends do in one run: drawn from the seed, known to both, so that each can tell what it must see.
+//! Plan of one run for both ends: drawn from the seed, known to both, so that each can tell what it must see.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::{
 pub struct Flow {
     /// Bytes the sender offers.
     pub size: u64,
-    /// How it ends.
+    /// End of the flow.
     pub end: FlowEnd,
 }
 
-/// How one direction of a stream ends.
+/// End of one direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowEnd {
     /// The sender finishes after `size` bytes; the receiver must read exactly those.
@@ -41,22 +41,22 @@ pub enum FlowEnd {
 pub struct StreamPlan {
     /// The QUIC stream ID it will have.
     pub id: u64,
-    /// Who opens it.
+    /// Initiator of the stream.
     pub initiator: Side,
     /// One or both ways.
     pub dir: Dir,
-    /// What the end that opened it sends.
+    /// Flow of the initiator.
     pub forward: Flow,
-    /// What the other end sends back on a bidirectional stream, from the moment it sees the stream.
+    /// Flow back on a bidirectional stream, from the moment the other end sees the stream.
     pub back: Option<Flow>,
 }
 
-/// How the connection ends after both ends have seen everything.
+/// End of the connection after both ends have seen everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// This side closes with this application error code; the other must see it.
+    /// Close by this side with this application error code; the other must see it.
     Close {
-        /// Who closes.
+        /// Side that closes.
         by: Side,
         /// The code.
         code: u64,
@@ -70,11 +70,11 @@ pub enum Ending {
 pub struct Plan {
     /// All streams but the farewells, in an order in which each end opens its own.
     pub streams: Vec<StreamPlan>,
-    /// How the connection ends.
+    /// End of the connection.
     pub ending: Ending,
     /// After how many bytes read a side starts a key update, ascending; empty for none.
     pub key_updates: [Vec<u64>; 2],
-    /// How large the server's certificate chain is.
+    /// Size of the server's certificate chain.
     pub chain: ChainSize,
     /// A ClientHello in two datagrams.
     pub post_quantum: bool,
@@ -91,7 +91,7 @@ pub struct Plan {
 /// The reason phrase of every close.
 pub const REASON: &[u8] = b"all bytes compared";
 
-/// What a side sends on its last unidirectional stream once it has received everything else.
+/// Bytes that a side sends on its last unidirectional stream once it has received everything else.
 pub const FAREWELL: u64 = 16;
 
 impl Plan {
@@ -142,7 +142,7 @@ impl Plan {
         plan
     }
 
-    /// Whether a side tells the other that it has received everything: the end that closes waits for it, so that it
+    /// Returns whether a side tells the other that it has received everything: the end that closes waits for it, so that it
     /// does not cut off what the other end still reads.
     pub fn says_farewell(&self, side: Side) -> bool {
         match self.ending {

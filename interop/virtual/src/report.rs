@@ -51,7 +51,7 @@ pub struct Summary {
     pub longest_seconds: f64,
     /// The most events of a good run.
     pub most_events: u64,
-    /// What of the script these stacks cannot do.
+    /// Parts of the script that these stacks cannot play.
     pub leaves_out: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub struct Failed {
     pub seed: u64,
     /// Client and server stack.
     pub pair: String,
-    /// What went wrong.
+    /// Fault.
     pub failure: Failure,
     /// The network of the seed.
     pub network: String,

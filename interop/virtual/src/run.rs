@@ -27,7 +27,7 @@ use crate::{
 pub const TIME_LIMIT: Duration = Duration::from_secs(1_800);
 /// Every run ends within so many events (datagrams that arrive, deadlines), or it has failed.
 pub const EVENT_LIMIT: u64 = 2_000_000;
-/// How long a run goes on without a look at whether an end has failed.
+/// Time that a run goes on without a look at whether an end has failed.
 const STEP: Duration = Duration::from_secs(5);
 
 /// Print every datagram that an end sends or receives to standard error.
@@ -40,7 +40,7 @@ pub static LOG: AtomicBool = AtomicBool::new(false);
 /// does not go the same way a second time.
 const KEPT: usize = 300;
 
-/// What an end did at one moment: which way a datagram went, the type of its first packet, and its size.
+/// Step of an end: the direction of a datagram, the type of its first packet, and its size.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     at: Instant,
@@ -84,7 +84,7 @@ impl Identities {
     }
 }
 
-/// Who meets whom.
+/// Pair of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair {
     /// The stack that opens the connection.
@@ -99,7 +99,7 @@ impl std::fmt::Display for Pair {
     }
 }
 
-/// What a run that did as planned can tell.
+/// Measurements of a run that did as planned.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
     /// Virtual seconds until both ends had forgotten the connection.
@@ -130,25 +130,25 @@ pub struct Figures {
 /// A run that did not do as planned.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Failure {
-    /// What went wrong, and what each end waits for.
+    /// Fault, and what each end waits for.
     pub what: String,
     /// Virtual seconds.
     pub seconds: f64,
     /// The defect of a peer that it comes from, when that is known.
     pub known_defect: Option<String>,
-    /// What is known of the client and of the server.
+    /// Known facts of the client and of the server.
     #[serde(skip)]
     pub accounts: Box<[Account; 2]>,
 }
 
-/// What is known of one end of a failed run.
+/// Known facts of one end of a failed run.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// The stack's own counters.
     pub figures: String,
     /// The last datagrams and timers, a line each.
     pub steps: Vec<String>,
-    /// Its qlog, when [`LOG`] is set and the stack writes one.
+    /// Qlog, when [`LOG`] is set and the stack writes one.
     pub qlog: Vec<u8>,
 }
 
@@ -206,13 +206,13 @@ struct End {
     script: Script,
     deadline: Option<(Instant, &'static str)>,
     out: Vec<BytesMut>,
-    /// When a datagram last arrived here.
+    /// Time at which a datagram last arrived here.
     heard: Instant,
-    /// When the last datagrams left from here, [`SENDS`] at most.
+    /// Time at which the last datagrams left from here, [`SENDS`] at most.
     sent: VecDeque<Instant>,
     /// Initial packets that have arrived here since one left from here, unless damage hides them.
     initials_unanswered: usize,
-    /// When the connection was over for this end.
+    /// Time at which the connection was over for this end.
     ended: Option<Instant>,
     /// The last [`KEPT`] steps.
     steps: VecDeque<Step>,
@@ -429,8 +429,9 @@ fn figures(simulation: &Simulation<End>, pair: Pair, plan: &Plan) -> Figures {
     }
 }
 
-/// Whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
-/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word either while this one sent. A stack that drops what arrives, or falls silent by itself, is not excused.
+/// Returns whether the network is to blame for an end that gave up: nothing arrived there for the idle timeout, although the other
+/// end sent at least [`SENDS`] datagrams, or because the other end did not hear a word either while this one sent. A stack that drops
+/// what arrives, or falls silent by itself, is not excused.
 fn starved(simulation: &Simulation<End>, plan: &Plan) -> bool {
     let gave_up = |end: &End, other: &End| {
         let Some(ended) = end.ended.filter(|_| end.script.closed() == Some(&Closed::Idle)) else { return false };

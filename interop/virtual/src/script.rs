@@ -16,7 +16,7 @@ use crate::{
 /// The most that is offered to a stream in one write.
 const WRITE_SIZE: usize = 16 * 1024;
 
-/// What one end still sends on a stream.
+/// Rest to be sent on a stream.
 #[derive(Debug)]
 struct Sending {
     flow: Flow,
@@ -24,7 +24,7 @@ struct Sending {
     done: bool,
 }
 
-/// What one end still expects on a stream.
+/// Rest to be received on a stream.
 #[derive(Debug)]
 struct Receiving {
     flow: Flow,
@@ -94,17 +94,17 @@ impl Script {
         script
     }
 
-    /// What went wrong, if anything.
+    /// Fault, if any.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// How the connection ended; `None` while it lives, and for an end that closed it.
+    /// End of the connection; `None` while it lives, and for an end that closed it.
     pub fn closed(&self) -> Option<&Closed> {
         self.closed.as_ref()
     }
 
-    /// Whether this end has seen its handshake complete.
+    /// Returns whether this end has seen its handshake complete.
     pub fn connected(&self) -> bool {
         self.connected
     }
@@ -114,12 +114,12 @@ impl Script {
         self.read_bytes
     }
 
-    /// This end has seen everything it must see, including the end of the connection.
+    /// Returns whether this end has seen everything it must see, including the end of the connection.
     pub fn done(&self) -> bool {
         self.failure.is_none() && (self.closing || self.closed.is_some())
     }
 
-    /// Whether this end's stack took bytes of a stream that the other end still waits for. A stack takes no more than flow
+    /// Returns whether this end's stack took bytes of a stream that the other end still waits for. A stack takes no more than flow
     /// control lets it send, so nothing but loss and its window may hold them up.
     pub fn owes(&self, other: &Self) -> bool {
         self.sending.iter().any(|(id, sending)| {
@@ -312,7 +312,7 @@ impl Script {
         Ok(())
     }
 
-    /// What follows once everything was received: the farewell, and the close if this end is the one to close.
+    /// Concludes once everything was received: the farewell, and the close if this end is the one to close.
     fn conclude(&mut self, now: Instant, peer: &mut dyn Peer) -> Result<(), String> {
         if self.closed.is_some() || self.closing || !self.connected {
             return Ok(());

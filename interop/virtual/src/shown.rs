@@ -1,4 +1,4 @@
-//! What a controller of another stack shows of itself: noq's BBRv3 derives `Debug`, with a field for each variable of the
+//! State of another stack's controller: noq's BBRv3 derives `Debug`, with a field for each variable of the
 //! draft, under the draft's names. Rates are bytes per second there, and a bound that is not set is infinite or the largest number.
 
 use std::fmt::{self, Write};
@@ -7,7 +7,7 @@ use lab::view::SenderView;
 use transport::congestion::PathModel;
 use units::{Bitrate, Duration};
 
-/// Where to stop: what follows are records of single packets, many of them.
+/// End of the read part: records of single packets follow, many of them.
 const END: &str = " packets: ";
 /// The draft's headroom, in per cent.
 const HEADROOM: u64 = 15;
@@ -95,7 +95,7 @@ fn state(text: &str) -> Option<&'static str> {
     STATES.iter().find(|(shown, _)| *shown == name).map(|(_, ours)| *ours)
 }
 
-/// What noq's BBRv3 shows. `None` when the text is of another controller.
+/// View of noq's BBRv3. `None` when the text is of another controller.
 pub(crate) fn bbr3(text: &str) -> Option<SenderView> {
     if !text.starts_with("Bbr3 {") {
         return None;

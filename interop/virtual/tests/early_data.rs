@@ -25,12 +25,12 @@ const PAIRS: [(Stack, Stack); 5] = [
     (Stack::Noq, Stack::Tiderace),
 ];
 
-/// What the two ends exchange: the byte at an offset.
+/// Exchanged byte at an offset.
 fn byte(salt: usize, at: usize) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8 ^ salt) as u8
 }
 
-/// How a meeting went.
+/// Outcome of a connection.
 #[derive(Debug)]
 struct Outcome {
     first_byte: Option<Instant>,
@@ -47,7 +47,7 @@ struct Meeting {
     random: units::RandomStream,
     /// Of 100 datagrams.
     lost: u64,
-    /// When the client sent something.
+    /// Time at which the client sent something.
     sent: Vec<Instant>,
 }
 
@@ -178,7 +178,7 @@ fn write(peer: &mut dyn Peer, id: u64, salt: usize, written: &mut usize, total: 
     }
 }
 
-/// Whether the stream is at its end.
+/// Returns whether the stream is at its end.
 fn read(peer: &mut dyn Peer, id: u64, salt: usize, so_far: &mut usize) -> bool {
     let mut buffer = [0; 2_000];
     loop {

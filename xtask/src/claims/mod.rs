@@ -36,7 +36,7 @@ use lab::{
 /// Exit code 0: everything was measured. 2: something could not be.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// These scenarios only
+    /// Run these scenarios only
     #[arg(long, value_name = "SCENARIO", value_parser = numbers::SCENARIOS)]
     only: Vec<String>,
     /// Use the records of an earlier run, where there are any

@@ -1,4 +1,4 @@
-//! What is asked of each scenario: figures of single cells, and of two cells the median of the ratios of runs with one seed.
+//! Numbers asked of each scenario: figures of single cells, and of two cells the median of the ratios of runs with one seed.
 
 use core::fmt;
 
@@ -30,7 +30,7 @@ pub(super) struct Number {
     contender: String,
     point: Vec<(&'static str, &'static str)>,
     figure: Figure,
-    /// What it is divided by, run by run: another contender or another point.
+    /// Divisor, run by run: another contender or another point.
     over: Option<(String, Vec<(&'static str, &'static str)>)>,
 }
 
@@ -116,7 +116,7 @@ fn beside(figure: Figure, contender: &str, base: &str, point: &[(&'static str, &
     }
 }
 
-/// What is asked of a scenario.
+/// Numbers asked of a scenario.
 pub(super) fn of(scenario: &str) -> Vec<Number> {
     match scenario {
         "claims-rtt" => rtt(),

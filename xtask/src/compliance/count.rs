@@ -13,7 +13,7 @@ use super::{
     table::{Document, Requirement},
 };
 
-/// How many requirements there are, and what is known of them.
+/// Number of requirements there that are, and what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     pub(crate) all: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Survey {
     pub(crate) documents: Vec<Document>,
-    /// What has to be mended, in sentences.
+    /// Faults to be mended, in sentences.
     pub(crate) faults: Vec<String>,
     code: BTreeSet<Id>,
     tests: BTreeSet<Id>,
@@ -54,7 +54,7 @@ impl Survey {
             match kind {
                 Kind::Code => sides[0].insert(id),
                 Kind::Test => sides[1].insert(id),
-                Kind::Stray => {
+                Kind::Misplaced => {
                     faults.push(format!("{place} cites {id} in test code outside of a test, where it shows nothing"));
                     continue;
                 }
@@ -73,7 +73,7 @@ impl Survey {
         Self { documents, faults, code, tests }
     }
 
-    /// What is missing for a requirement: `code`, `test`, or both; empty when nothing is.
+    /// Missing parts of a requirement: `code`, `test`, or both; empty when nothing is.
     pub(crate) fn missing(&self, requirement: &Requirement) -> &'static str {
         let test = self.tests.contains(&requirement.id) || requirement.untested.is_some();
         match (requirement.except.is_some(), self.code.contains(&requirement.id), test) {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_mark_that_points_nowhere_and_a_stale_reason_are_faults() {
         let one = || vec![requirement("MUST-1", None, None)];
-        assert_eq!(survey(one(), &[("MUST-1", Kind::Stray)]).faults.len(), 1);
+        assert_eq!(survey(one(), &[("MUST-1", Kind::Misplaced)]).faults.len(), 1);
         let nowhere = survey(one(), &[("MUST-2", Kind::Code)]);
         assert_eq!(nowhere.faults, ["a.rs:7 cites RFC 9 §1 MUST-2, which no table has"]);
         let both = [("MUST-1", Kind::Code), ("MUST-1", Kind::Test)];

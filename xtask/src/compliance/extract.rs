@@ -112,7 +112,7 @@ fn heading(line: &str) -> Option<usize> {
     (depth > 0 && line[depth..].starts_with(' ')).then_some(depth)
 }
 
-/// What follows the sign of a list item, a definition or a row of a table.
+/// Text behind the sign of a list item, a definition or a row of a table.
 fn list_item(line: &str) -> Option<&str> {
     if let Some(row) = line.strip_prefix('|') {
         return Some(row.trim_start_matches(' '));

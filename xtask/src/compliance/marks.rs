@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::id::{Id, ids};
 
-/// Where a mark stands.
+/// Place of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// In code that is built into the product.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     /// In a test, or in the comment above it.
     Test,
     /// In test code that is no test: it shows nothing.
-    Stray,
+    Misplaced,
 }
 
 /// A mark.
@@ -104,7 +104,7 @@ fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
         for_tests = trimmed.starts_with("#[cfg(test)]") || for_tests && trimmed.starts_with("#[");
         attribute |= trimmed.starts_with("#[test]") || trimmed.starts_with("#[tokio::test");
         if function.is_none() && is_function(trimmed) {
-            let kind = if attribute { Kind::Test } else { Kind::Stray };
+            let kind = if attribute { Kind::Test } else { Kind::Misplaced };
             for at in waiting.drain(..) {
                 let mark: &mut Mark = &mut marks[at];
                 mark.kind = kind;
@@ -120,7 +120,7 @@ fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
             let kind = match (test_code, function) {
                 (false, _) => Kind::Code,
                 (true, Some((_, true))) => Kind::Test,
-                (true, _) => Kind::Stray,
+                (true, _) => Kind::Misplaced,
             };
             if test_code && function.is_none() && !trimmed.starts_with("//!") {
                 waiting.push(marks.len());
@@ -134,17 +134,17 @@ fn in_text(file: &Path, text: &str, test_file: bool) -> Vec<Mark> {
     marks
 }
 
-/// Whether a line begins a module with its content.
+/// Returns whether a line begins a module with its content.
 fn is_inline_module(line: &str) -> bool {
     line.ends_with('{') && line.split_whitespace().any(|word| word == "mod")
 }
 
-/// Whether a line begins a function.
+/// Returns whether a line begins a function.
 fn is_function(line: &str) -> bool {
     !line.starts_with("//") && line.split_whitespace().any(|word| word == "fn")
 }
 
-/// Whether a function of this indentation begins and ends in the line.
+/// Returns whether a function of this indentation begins and ends in the line.
 fn ends_at_once(indentation: usize, line: &str) -> bool {
     line.len() - line.trim_start().len() == indentation
         && is_function(line.trim_start())
@@ -187,12 +187,12 @@ mod tests {
             "//! MARK\n\n#[test]\nfn t() {}\n\n// MARK\nfn setup() {\n    // MARK\n}\n\n/// MARK\n#[test]\nfn u() {\n    let x = || {\n        1\n    };\n    // MARK\n}\n// MARK\nconst A: u8 = 1;\n",
         );
         let expected = [
-            (1, Kind::Stray),
-            (6, Kind::Stray),
-            (8, Kind::Stray),
+            (1, Kind::Misplaced),
+            (6, Kind::Misplaced),
+            (8, Kind::Misplaced),
             (11, Kind::Test),
             (17, Kind::Test),
-            (19, Kind::Stray),
+            (19, Kind::Misplaced),
         ];
         assert_eq!(kinds(&text, true), expected);
     }

@@ -128,7 +128,7 @@ fn standard(number: u32, specs: &Path) -> Result<Vec<extract::Found>> {
     extract::requirements(&text, path.extension().is_some_and(|extension| extension == "md"))
 }
 
-/// Where a table does not fit the text.
+/// Differences between a table and its text.
 fn differences(document: &Document, found: &[extract::Found]) -> Vec<String> {
     let number = document.number;
     let mut faults = Vec::new();
@@ -171,7 +171,7 @@ fn draft(number: u32, specs: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What CI checks with the command is checked by the tests as well.
+    /// Tables and marks of this repository are in order: the check of CI, as a test.
     #[test]
     fn the_tables_and_marks_of_this_repository_are_in_order() {
         let survey = survey(&root()).unwrap();

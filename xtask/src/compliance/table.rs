@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::id::{Id, Place, Section};
 
-/// Who a requirement is for, when it is for no end of a connection, and why that excepts it.
+/// Addressee of a requirement, when it is for no end of a connection, with the reason for the exception.
 #[derive(Debug, Deserialize)]
 struct Addressee {
     /// Why nothing in this project can obey it; absent where the project is meant.
@@ -39,9 +39,9 @@ pub(crate) struct Requirement {
     pub(crate) id: Id,
     /// Fingerprint of the sentence.
     pub(crate) print: String,
-    /// Who it is for.
+    /// Addressee.
     pub(crate) applies: String,
-    /// What it asks, in our words.
+    /// Requirement, in our words.
     pub(crate) asks: String,
     /// Why it is not obeyed.
     pub(crate) except: Option<String>,

@@ -19,7 +19,7 @@ pub(crate) struct Binary {
     pub(crate) folder: PathBuf,
 }
 
-/// What is read of cargo's messages.
+/// Part of cargo's messages that is read.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,

@@ -1,4 +1,4 @@
-//! What a round has to put up with.
+//! Conditions of a round.
 
 use std::{
     fmt,
@@ -38,7 +38,7 @@ impl Condition {
         one_core()
     }
 
-    /// How long a round runs and then stands still, again and again.
+    /// Time that a round runs and then stands still, again and again.
     pub(super) fn duty(self) -> Option<(Duration, Duration)> {
         (self == Self::Slow).then_some((Duration::from_millis(5), Duration::from_millis(15)))
     }

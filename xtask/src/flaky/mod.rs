@@ -71,7 +71,7 @@ struct Line {
     asked: u32,
     rounds: u32,
     red: u32,
-    /// How often each test failed. A round that ended without naming one counts under the reason, in brackets.
+    /// Failures of each test. A round that ended without naming one counts under the reason, in brackets.
     failed: BTreeMap<String, u32>,
     /// Tests that the binary has and that were not run, as far as a round has told.
     ignored: u64,
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Whether no round failed.
+/// Runs the rounds; `true` when none failed.
 fn execute(args: &Args) -> Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let mut binaries = binaries::build(root, &args.only)?;

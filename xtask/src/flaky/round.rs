@@ -12,7 +12,7 @@ use std::{
 use super::{binaries::Binary, condition::Condition};
 use anyhow::{Context, Result};
 
-/// How often it is looked whether a round has ended.
+/// Interval between looks whether a round has ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub(super) enum Outcome {
     },
 }
 
-/// How a round went.
+/// Result of a round.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
     /// Tests that were not run.
     pub(super) ignored: u64,
-    /// Where the output of a failed round is.
+    /// File with the output of a failed round.
     pub(super) output: PathBuf,
 }
 

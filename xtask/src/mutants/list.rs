@@ -17,7 +17,7 @@ pub(crate) struct Mutant {
     pub(crate) old: String,
     /// The text planted in its place, of the same kind.
     pub(crate) new: String,
-    /// Which figures, or what else, it falsifies.
+    /// Falsified figures, or what else it falsifies.
     pub(crate) falsifies: String,
     /// The check that has to catch it.
     pub(crate) caught_by: CaughtBy,
@@ -72,7 +72,7 @@ struct File {
 }
 
 impl Mutant {
-    /// Whether the texts are statements; otherwise they are expressions.
+    /// Returns whether the texts are statements; otherwise they are expressions.
     fn is_statement(&self) -> bool {
         self.old.trim_end().ends_with([';', '}'])
     }
@@ -108,6 +108,21 @@ pub(crate) fn read(root: &Path) -> Result<Vec<Mutant>> {
     Ok(all)
 }
 
+/// True if each bracket has its partner: half a block cannot stand behind a switch.
+fn closes_what_it_opens(text: &str) -> bool {
+    let mut open = Vec::new();
+    text.chars().all(|letter| match letter {
+        '(' | '[' | '{' => {
+            open.push(letter);
+            true
+        }
+        ')' => open.pop() == Some('('),
+        ']' => open.pop() == Some('['),
+        '}' => open.pop() == Some('{'),
+        _ => true,
+    }) && open.is_empty()
+}
+
 /// Place of the old text. Anything but once is an error: the list has to follow the source.
 fn place(text: &str, mutant: &Mutant) -> Result<Range<usize>> {
     let mut places = text.match_indices(&mutant.old);
@@ -117,6 +132,11 @@ fn place(text: &str, mutant: &Mutant) -> Result<Range<usize>> {
         bail!("{}: the old text stands {count} times in {}, not once:\n{}", mutant.name, mutant.file, mutant.old);
     };
     ensure!(mutant.old != mutant.new, "{}: old and new text are the same", mutant.name);
+    for text in [&mutant.old, &mutant.new] {
+        ensure!(closes_what_it_opens(text), "{}: no whole expression or statement: {text}", mutant.name);
+    }
+    // A binding would not leave the branch of the switch.
+    ensure!(!mutant.old.trim_start().starts_with("let "), "{}: a `let` cannot stand behind a switch", mutant.name);
     Ok(place)
 }
 
@@ -154,6 +174,12 @@ mod tests {
     }
 
     /// Every old text is where the list says, once; no two overlap. Whoever changes one of these places adapts the list.
+    #[test]
+    fn half_a_block_is_found() {
+        assert!(closes_what_it_opens("match (a, b[0]) { _ => {} }") && closes_what_it_opens("a + b"));
+        assert!(!closes_what_it_opens("match (a, b) {") && !closes_what_it_opens("a)") && !closes_what_it_opens("(a]"));
+    }
+
     #[test]
     fn the_list_follows_the_source() {
         let mutants = read(root()).unwrap();

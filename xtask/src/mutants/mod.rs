@@ -52,7 +52,7 @@ pub(crate) struct Args {
 /// A fault and what became of it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Tried {
-    /// Its name.
+    /// Name.
     pub(crate) fault: String,
     /// The source file.
     pub(crate) file: String,
@@ -60,11 +60,11 @@ pub(crate) struct Tried {
     pub(crate) falsifies: String,
     /// The check that has to catch it.
     pub(crate) stated: String,
-    /// Whether that did.
+    /// Caught by the stated check.
     pub(crate) as_stated: bool,
     /// The check that caught it; nothing when none did.
     pub(crate) caught_by: Option<String>,
-    /// Whether the self-test did on its own.
+    /// Caught by the self-test on its own.
     pub(crate) by_selftest: bool,
     /// Seconds that it took.
     pub(crate) seconds: f64,

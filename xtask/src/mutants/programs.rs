@@ -25,7 +25,7 @@ pub(crate) struct Programs {
     tests: BTreeMap<String, Binary>,
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ended {
     /// Nothing wrong was found.

@@ -21,7 +21,7 @@ const MODULE: &str = r#"
 /// Faults that the environment switches on.
 #[doc(hidden)]
 pub mod planted {
-    /// Whether the program runs with this fault.
+    /// Returns whether the program runs with this fault.
     #[allow(clippy::disallowed_methods)]
     pub fn on(number: u32) -> bool {
         static CHOSEN: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! What BBR promises: the draft's example cases, the answer to random loss, the queue, two flows on one path.
+//! Promises of BBR: the draft's example cases, the answer to random loss, the queue, two flows on one path.
 
 use anyhow::{Result, anyhow};
 use lab::{
@@ -29,7 +29,7 @@ pub(crate) fn cases(_: &Context) -> Result<Vec<Row>> {
     Ok(results.iter().map(row).collect())
 }
 
-/// How many of the cases pass with the other controllers, ours and those of other stacks: no target, the cases are the draft's.
+/// Cases that pass with the other controllers, ours and those of other stacks: no target, the cases are the draft's.
 pub(crate) fn others(context: &Context) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let row = |name: &str, passed: f64, detail: String| {
@@ -71,7 +71,7 @@ pub(crate) fn losses(_: &Context) -> Result<Vec<Row>> {
     CELLS.into_iter().map(|cell| Ok(loss(cell, Effort::default())?.into())).collect()
 }
 
-/// Where BBRv1 and BBRv3 break.
+/// Breaking points of BBRv1 and BBRv3.
 pub(crate) fn cliffs(_: &Context) -> Result<Vec<Row>> {
     CLIFFS.into_iter().map(|edge| Ok(cliff(edge, Effort { seeds: 10, seconds: 30 })?.into())).collect()
 }
@@ -103,7 +103,7 @@ pub(crate) fn neighbours(_: &Context) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What each controller costs the sender of a bulk transfer.
+/// Cost of each controller to the sender of a bulk transfer.
 pub(crate) fn cost(_: &Context) -> Result<Vec<Row>> {
     let counts = instructions::controllers(&["newreno", "cubic", "bbr1", "bbr2", "bbr3", "auto"])?;
     let base = counts[0].1 as f64;

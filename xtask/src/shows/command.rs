@@ -17,10 +17,10 @@ pub(crate) struct Commands {
     logs: PathBuf,
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code; `None` when a signal ended it.
+    /// Exit code; `None` when a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -61,7 +61,7 @@ impl Commands {
         Ok(Self { target, logs })
     }
 
-    /// Where cargo builds.
+    /// Target directory of cargo.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
@@ -113,17 +113,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// What it has printed so far, standard output and error.
+    /// Output so far, standard output and error.
     pub(crate) fn printed(&self) -> String {
         [&self.stdout, &self.stderr].map(|path| read(path)).concat()
     }
 
-    /// Its process.
+    /// Process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it is still there.
+    /// Returns whether it is still there.
     pub(crate) fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

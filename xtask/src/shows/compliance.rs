@@ -1,4 +1,4 @@
-//! Whether every MUST and MUST NOT of the documents is cited in code and in a test, or excepted with a reason.
+//! Citations: every MUST and MUST NOT of the documents is cited in code and in a test, or excepted with a reason.
 
 use anyhow::Result;
 

@@ -156,7 +156,7 @@ fn verdicts(context: &Context) -> Result<Vec<Row>> {
 /// Runs of a case through the relay.
 const RELAY_RUNS: &str = "1000";
 
-/// What the cases of a test have measured.
+/// Measurements that the cases of a test printed.
 fn verdict_rows(ended: &Ended, how: &str, runs: &str, tcp: &str) -> Result<Vec<Row>> {
     let values = measured(&ended.stdout);
     let mut rows = Vec::new();

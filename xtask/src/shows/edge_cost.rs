@@ -1,4 +1,4 @@
-//! What requests and bytes cost the edge, beside nginx and Caddy, over HTTP/3 and HTTP/2: files, and the answers of a back end. The same
+//! Cost of requests and bytes at the edge, beside nginx and Caddy, over HTTP/3 and HTTP/2: files, and the answers of a back end. The same
 //! content, the same client, the same connections; what is measured is the processor time of the gateway. Rounds are interleaved.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -24,7 +24,7 @@ struct Server {
     running: usize,
 }
 
-/// What is asked for.
+/// Amount of work.
 struct Work {
     /// As a row names it.
     name: &'static str,
@@ -60,7 +60,7 @@ fn works() -> [Work; 4] {
     ]
 }
 
-/// What was measured, by server, protocol and work.
+/// Measured values, by server, protocol and work.
 type Values = BTreeMap<(&'static str, &'static str, usize), Vec<f64>>;
 
 /// All rows.

@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{Context, command::Running};
 
-/// How long building Caddy may take.
+/// Time that building Caddy may take.
 const LIMIT: Duration = Duration::from_secs(3_600);
-/// How long a server may take to end.
+/// Time that a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Caddy, from the Go module proxy.
 const CADDY: &str = "github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.4";
-/// What paths of the back end begin with at the gateways.
+/// Prefix of the back end's paths at the gateways.
 pub(super) const BACK: &str = "/back";
 
 /// A server that is asked to end before it is made to: the workers of nginx outlive a master that is killed.

@@ -12,7 +12,7 @@ use super::{
 
 const LIMIT: Duration = Duration::from_secs(1_800);
 
-/// What systemd has to say about the unit, with the program where it was built in place of where it will be.
+/// Verdict of systemd on the unit, with the program where it was built in place of where it will be.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let mut build = cargo(&context.root, ["build", "--locked", "--workspace", "--bin", "tiderace"]);
     context.commands.run("edge-unit-build", &mut build, LIMIT)?.ok()?;

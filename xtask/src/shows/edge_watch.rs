@@ -1,4 +1,4 @@
-//! What operators see: a real Prometheus scrapes a gateway, evaluates the rules of `deploy/`, and answers every question that the
+//! View of operators: a real Prometheus scrapes a gateway, evaluates the rules of `deploy/`, and answers every question that the
 //! dashboard asks.
 
 use std::{
@@ -19,7 +19,8 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// Panels that stay empty while nothing fails, no client gives up or moves, no health check runs, no policy asks for repair, and no client says why it
+/// Panels that stay empty while nothing fails, no client gives up or moves, no health check runs, no policy asks for repair, and no
+/// client says why it
 /// fell back.
 const QUIET: [&str; 11] = [
     "ended_by!=\"answer\"",

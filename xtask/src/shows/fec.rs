@@ -112,7 +112,7 @@ fn share_of_coding(context: &Context, profile: &Path) -> Result<(f64, usize)> {
     Ok((coding as f64 / all as f64, all))
 }
 
-/// What coding takes of the sender's CPU, in samples of its own process, and what all that repair takes costs per useful byte.
+/// CPU share of coding at the sender, in samples of its own process, and the cost of all repair per useful byte.
 fn cpu(context: &Context) -> Result<Vec<Row>> {
     const SECONDS: u32 = 4;
     const ROUNDS: usize = 7;
@@ -196,7 +196,7 @@ const LOSSY: &str = "name = \"fec-real\"\ntitle = \"fec\"\nabout = \"fec\"\n[pat
     delay = \"20 ms\"\nloss = \"5 %\"\n[path.down]\nrate = \"10 Mbit/s\"\nqueue = \"100 kB\"\ndelay = \"20 ms\"\n[traffic]\nworkload = \"bulk\"\n\
     connections = 1\n[run]\nduration = \"5 s\"\nseeds = 1\n";
 
-/// What the client of one upload through the relay reports.
+/// Report of the client of one upload through the relay.
 fn relayed(context: &Context, program: &Path, file: &Path, code: &str, seed: usize) -> Result<Value> {
     let start = |name: &str, arguments: &[&str]| context.commands.start(name, Command::new(program).args(arguments));
     let mut server = start("fec-server", &["perf", "server", "--listen", "127.0.0.1:0", "--json"])?;

@@ -1,4 +1,4 @@
-//! What a flood of handshakes does to the latency of an established connection, and what idle connections do to the cost of
+//! Effect of a flood of handshakes on the latency of an established connection, and of idle connections on the cost of
 //! a packet. Runs examples of the library and of the transport.
 
 use std::time::Duration;

@@ -89,7 +89,7 @@ fn connection(context: &Context, target: &str, share: u64) -> Result<Vec<Row>> {
     ])
 }
 
-/// What libFuzzer says in the end that it has run.
+/// Number of runs that libFuzzer reports at its end.
 fn executions(log: &str) -> Option<f64> {
     let line = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))?;
     line.trim().parse().ok()

@@ -169,7 +169,7 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a test printed of transfers that stood still.
+/// Stalls of transfers that a test printed.
 fn stalls(ended: &Ended) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for line in ended.stdout.lines().filter_map(|line| line.split_once("rebinding: ")) {
@@ -244,7 +244,7 @@ fn instructions(context: &Context) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What attackers cost those beside them, and the gateway.
+/// Cost of attackers to their neighbours, and to the gateway.
 fn neighbours(context: &Context) -> Result<Vec<Row>> {
     let mut command = cargo(
         &context.root,

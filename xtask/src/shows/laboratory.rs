@@ -1,4 +1,4 @@
-//! What the laboratory promises: a table within a minute, known answers, and speed.
+//! Promises of the laboratory: a table within a minute, known answers, and speed.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(crate) fn queue(_: &Context) -> Result<Vec<Row>> {
     buffers.map(|buffer| Ok(full_queue::measure(buffer, full_queue::Effort::default())?.into())).collect()
 }
 
-/// What simulating costs.
+/// Cost of simulating.
 pub(crate) fn speed(_: &Context) -> Result<Vec<Row>> {
     let row = Row::from(speed::measure(60, 7)?);
     let detail = format!("{}; {}", row.detail, load());

@@ -1,4 +1,4 @@
-//! What the laboratory promises about others: the Python package on a local Ray, stacks of others in the same simulator, the law of
+//! Promises of the laboratory about others: the Python package on a local Ray, stacks of others in the same simulator, the law of
 //! loss, and real time.
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};

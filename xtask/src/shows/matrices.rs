@@ -1,4 +1,4 @@
-//! What the laboratory promises about matrices: they finish in time, are the same however they were run, survive what happens to
+//! Promises of the laboratory about matrices: they finish in time, are the same however they were run, survive what happens to
 //! files and programs, stay small in memory, and their verdicts are right where the truth is known.
 
 use std::{

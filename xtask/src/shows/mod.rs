@@ -24,6 +24,7 @@ mod flood;
 mod fuzz;
 mod hardening;
 mod hazards;
+mod house;
 mod interop;
 mod laboratory;
 mod laboratory_stacks;
@@ -36,6 +37,7 @@ mod perf;
 mod post_quantum;
 mod random_loss;
 mod real_interop;
+mod realtime;
 mod relay;
 mod row;
 mod speed;
@@ -71,22 +73,28 @@ enum Part {
     /// Everything that forward error correction promises, most of it in virtual time
     #[command(after_help = after_help("fec", &fec::cases()))]
     Fec(Options),
-    /// What bytes, handshakes, requests and connections cost beside other stacks, measured by bench/
+    /// Cost of bytes, handshakes, requests and connections beside other stacks, measured by bench/
     #[command(after_help = after_help("speed", &speed::cases()))]
     Speed(SpeedOptions),
     /// Everything that the laboratory promises about matrices, statistics and records
     #[command(after_help = after_help("lab", &laboratory()))]
     Lab(Options),
-    /// What the edge and the client promise
+    /// Promises of the edge and the client
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
-    /// What attacks make an end hold and compute, what they cost others, and tests that never fail by chance
+    /// Memory and work under attack, the cost to others, and tests that never fail by chance
     #[command(after_help = after_help("hardening", &hardening::cases()))]
     Hardening(Options),
-    /// That every number is true: comparisons, gates, intervals, the self-test, and books that balance
+    /// Truth of every number: comparisons, gates, intervals, the self-test, and books that balance
     #[command(after_help = after_help("truth", &truth::cases()))]
     Truth(Options),
-    /// What the standards ask, and the proof of it
+    /// Emulated networks for any program, and the kernel's TCP on them, in real time (Linux, as root or with /dev/net/tun)
+    #[command(after_help = after_help("realtime", &realtime::cases()))]
+    Realtime(Options),
+    /// Shape of the sources: the connection, the vocabulary, circles of modules
+    #[command(after_help = after_help("house", &house::cases()))]
+    House(Options),
+    /// Requirements of the standards, and the proof of them
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
 }
@@ -143,7 +151,7 @@ struct Case {
     measure: fn(&Context) -> anyhow::Result<Vec<Row>>,
 }
 
-/// What a case may use.
+/// Context of a case.
 struct Context {
     /// The workspace.
     root: PathBuf,
@@ -221,6 +229,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Edge(options) => ("edge", options, edge::cases(), None),
         Part::Hardening(options) => ("hardening", options, hardening::cases(), None),
         Part::Truth(options) => ("truth", options, truth::cases(), None),
+        Part::Realtime(options) => ("realtime", options, realtime::cases(), None),
+        Part::House(options) => ("house", options, house::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {

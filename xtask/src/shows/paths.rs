@@ -11,7 +11,7 @@ use super::{
     tests::binary,
 };
 
-/// What each group of tests holds the transport to.
+/// Groups of tests for the transport.
 const TESTS: [(&str, &[&str]); 4] = [
     ("paths-addresses", &["-p", "tiderace-transport", "--test", "paths"]),
     ("paths-mtu", &["-p", "tiderace-transport", "--test", "mtu"]),

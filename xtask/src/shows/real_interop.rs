@@ -13,7 +13,7 @@ use super::{
 
 /// The peers with which every case has to pass.
 const WANTED: [&str; 2] = ["quic-go", "quinn"];
-/// How the matrix is built: with the peers that need a C++ compiler.
+/// Build arguments of the matrix: with the peers that need a C++ compiler.
 const HOW: &str = "--locked --release -p real --features s2n,quiche";
 
 /// All rows.

@@ -26,13 +26,13 @@ pub(crate) fn measure(_: &Context) -> Result<Vec<Row>> {
 }
 
 /// A client connected to a relay, and the server behind it.
-struct Way {
+struct Path {
     relay: Relay,
     client: UdpSocket,
     server: UdpSocket,
 }
 
-impl Way {
+impl Path {
     fn new(change: impl FnOnce(&mut RelayConfig)) -> Result<Self> {
         let [client, server] = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
         for socket in [&client, &server] {
@@ -63,7 +63,7 @@ fn loss() -> Result<Row> {
     const STEP: u32 = 50;
     const LOSS: f64 = 0.05;
     let loss = Loss::Iid { p: Probability::new(LOSS)? };
-    let way = Way::new(|config| config.up.loss = loss)?;
+    let way = Path::new(|config| config.up.loss = loss)?;
     way.server.set_nonblocking(true)?;
     let (mut received, mut buffer) = (0_u64, [0; 256]);
     for step in 1..=PACKETS / STEP {
@@ -111,8 +111,8 @@ fn delay() -> Result<Row> {
     const ROUNDS: usize = 12;
     const PER_ROUND: usize = 25;
     let (there, back) = (Duration::from_millis(20), Duration::from_millis(10));
-    let bare = Way::new(|_| {})?;
-    let slow = Way::new(|config| (config.up.delay, config.down.delay) = (there, back))?;
+    let bare = Path::new(|_| {})?;
+    let slow = Path::new(|config| (config.up.delay, config.down.delay) = (there, back))?;
     let mut errors = Vec::with_capacity(ROUNDS);
     // In turn, so that a slow spell of the machine meets both.
     for _ in 0..ROUNDS {

@@ -10,19 +10,19 @@ use serde::Serialize;
 pub(crate) struct Row {
     /// The case that it belongs to.
     pub(crate) case: &'static str,
-    /// What was measured.
+    /// Name of the measurement.
     pub(crate) what: String,
     /// The value in `unit`; `None` when it could not be measured.
     pub(crate) value: Option<f64>,
-    /// Its 95 % interval over runs, where there were enough runs for one.
+    /// 95 % interval over runs, where there were enough runs for one.
     pub(crate) interval: Option<[f64; 2]>,
-    /// What value, interval and target are measured in.
+    /// Unit of value, interval and target.
     pub(crate) unit: String,
     /// The target, for people.
     pub(crate) target: String,
-    /// Whether the value meets it.
+    /// Result: `true` when the value meets the target.
     pub(crate) passed: bool,
-    /// How it was measured, or why it could not be.
+    /// Method, or the reason why there is no value.
     pub(crate) detail: String,
 }
 
@@ -92,7 +92,7 @@ impl From<Finding> for Row {
     }
 }
 
-/// Where a value has to lie.
+/// Range in which a value has to lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtMost(f64),
@@ -105,7 +105,7 @@ pub(crate) enum Target {
 
 impl Target {
     #[expect(clippy::float_cmp, reason = "exact targets are counts")]
-    fn holds(self, value: f64) -> bool {
+    pub(super) fn holds(self, value: f64) -> bool {
         match self {
             Self::AtMost(high) => value <= high,
             Self::AtLeast(low) => value >= low,

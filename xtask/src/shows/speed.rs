@@ -1,4 +1,4 @@
-//! What `bench/` measures beside other stacks, each value beside its target: CPU per byte, handshake and request, memory per
+//! Measurements of `bench/` beside other stacks, each value beside its target: CPU per byte, handshake and request, memory per
 //! connection, datagrams per core.
 
 use std::{fs, time::Duration};
@@ -140,7 +140,7 @@ impl Side {
     }
 }
 
-/// What `bench` printed.
+/// Output of `bench`.
 struct Report(Value);
 
 impl Report {
@@ -173,7 +173,7 @@ impl Report {
         Row::median(what, &ratios, "", Target::AtMost(target)).detail(self.about(own.0))
     }
 
-    /// How it was measured.
+    /// Conditions of the measurement.
     fn about(&self, mode: &str) -> String {
         let runs = || self.0["runs"].as_array().into_iter().flatten().filter(move |run| run["mode"] == mode);
         let rounds = runs().filter_map(|run| run["round"].as_u64()).max().unwrap_or(0);

@@ -1,5 +1,6 @@
 //! Every number true: what is compared, watched and booked is what happened. One file for each case.
 
+mod cross_mode;
 mod edge_books;
 mod gate;
 mod intervals;
@@ -27,6 +28,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "ledgers",
             "books of both ends and of the links, in random simulations and in runs of the lab",
             ledgers::ledgers,
+        ),
+        case(
+            "cross-mode",
+            "cubic, bbr1 and bbr3 in real and in virtual time; needs an idle machine",
+            cross_mode::measure,
         ),
     ]
 }

@@ -10,7 +10,7 @@ use super::{
     row::{Row, Target},
 };
 
-/// What a person may get wrong, and what the answer has to name.
+/// Mistake of a person, and the words that the answer has to have.
 struct Wrong {
     what: &'static str,
     /// Options of `tiderace lab`, without the scenario and the directory of records.

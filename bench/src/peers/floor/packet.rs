@@ -19,7 +19,7 @@ const PROTECTED_BITS: u8 = 0x1f;
 
 /// A full packet, in bytes.
 pub const PACKET: usize = Settings::UDP_PAYLOAD as usize;
-/// What a packet has beside its payload, in bytes.
+/// Bytes of a packet beside its payload.
 pub const OVERHEAD: usize = HEADER + TAG;
 /// Payload of a full packet, in bytes.
 pub const PAYLOAD: usize = PACKET - OVERHEAD;

@@ -33,7 +33,7 @@ const BUFFER: usize = 65_536;
 const BATCH: usize = 65_507;
 /// Bytes of the shortest datagram that can open a connection (RFC 9000 §14.1).
 const SHORTEST_INITIAL: usize = 1_200;
-/// How far away a deadline is that never comes.
+/// Distance of a deadline that never comes.
 const NEVER: Duration = Duration::from_secs(86_400);
 
 /// A new connection ID.
@@ -69,12 +69,12 @@ impl Ord for Alarm {
     }
 }
 
-/// What is ready to leave: datagrams of one size, of which the last may be shorter.
+/// Datagrams ready to leave, of one size, of which the last may be shorter.
 struct Batch {
     len: usize,
     datagram: usize,
     to: SocketAddr,
-    /// There was no room for all there is.
+    /// Lack of room for all there is.
     more: bool,
 }
 

@@ -22,7 +22,7 @@ use super::settings::Buffers;
 const READ: usize = 64 * 1024;
 /// Room that a read has at least.
 const READ_AT_LEAST: usize = 2 * 1024;
-/// What reads take their memory from; it is used again when all that was read from it is gone.
+/// Memory for reads; it is used again when all that was read from it is gone.
 const READ_BUFFER: usize = 4 * READ;
 /// `ssl_early_data_accepted` of BoringSSL.
 const EARLY_DATA_ACCEPTED: u32 = 2;
@@ -32,14 +32,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the connections of an endpoint share with its driver.
+/// State that the connections of an endpoint share with its driver.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) agenda: Mutex<Agenda>,
     read_buffer: Mutex<BytesMut>,
 }
 
-/// What the driver has to do, and what it has done.
+/// Work of the driver, pending and done.
 #[derive(Default)]
 pub(super) struct Agenda {
     /// Connections that may have something to send.
@@ -48,11 +48,11 @@ pub(super) struct Agenda {
     pub(super) driver: Option<Waker>,
     /// Connections of a server whose handshake is complete.
     pub(super) accepted: VecDeque<Arc<Link>>,
-    /// Who waits for one.
+    /// Task that waits for one.
     pub(super) accepting: Option<Waker>,
     /// Connections that are not over.
     pub(super) live: usize,
-    /// Who waits until there are none.
+    /// Task that waits until there are none.
     pub(super) emptying: Option<Waker>,
     /// The driver has ended with an error.
     pub(super) failed: bool,
@@ -107,22 +107,22 @@ pub(super) struct Link {
     pub(super) ids: Vec<Vec<u8>>,
 }
 
-/// What is behind its lock.
+/// State behind the lock.
 pub(super) struct State {
     pub(super) quic: quiche::Connection<Buffers>,
-    /// It is on the driver's list.
+    /// On the driver's list.
     listed: bool,
     /// The driver knows its IDs.
     pub(super) routed: bool,
     /// The driver has forgotten it.
     pub(super) gone: bool,
-    /// When the driver looks at its timers, at the latest.
+    /// Time at which the driver looks at its timers, at the latest.
     pub(super) armed: Option<Instant>,
     established: bool,
     over: bool,
     /// Streams opened here.
     opened: u64,
-    /// Those of them that quiche has not heard of.
+    /// Part of them that quiche has not heard of.
     unheard: u64,
     /// Streams of the other end that nobody has accepted.
     offered: VecDeque<u64>,
@@ -197,12 +197,12 @@ impl Link {
         state.pending_unless_over(cx, |waiting| &mut waiting.established)
     }
 
-    /// Whether the server took the early data; known when the connection is established.
+    /// Returns whether the server took the early data; known when the connection is established.
     pub(super) fn early_data_was_accepted(&self) -> bool {
         self.state().quic.early_data_reason() == EARLY_DATA_ACCEPTED
     }
 
-    /// What the handshake agreed on, as TLS calls it.
+    /// Negotiated cipher suite, as TLS calls it.
     pub(super) fn cipher_suite(&self) -> Option<&'static str> {
         let mut state = self.state();
         let tls: &mut SslRef = state.quic.as_mut();

@@ -1,4 +1,4 @@
-//! What quiche is configured with: the settings of all stacks, in its words.
+//! Configuration of quiche: the settings of all stacks, in its words.
 
 use anyhow::Result;
 use boring::{
@@ -16,7 +16,7 @@ use crate::{
 
 /// Length of the connection IDs that endpoints choose.
 pub(super) const ID_LEN: usize = 8;
-/// Its queues are bounded in datagrams: as many as others hold of 1,200 B in theirs.
+/// Queues are bounded in datagrams: as many as others hold of 1,200 B in theirs.
 const DATAGRAMS: usize = Settings::DATAGRAM_QUEUE as usize / 1_264;
 
 /// Stream data and datagrams are handed over as they are, without a copy.

@@ -27,7 +27,7 @@ use tiderace::{
 };
 
 const ALPN: &[u8] = b"hq-interop";
-/// What the runner takes for "not supported".
+/// Exit code that the runner takes for "not supported".
 const UNSUPPORTED: u8 = 127;
 /// A request line that is longer is none.
 const LONGEST_REQUEST: usize = 4096;
@@ -143,7 +143,7 @@ async fn answer(www: &Path, mut send: SendStream, mut receive: RecvStream) -> Re
     Ok(())
 }
 
-/// Where a URL leads, and which file it names.
+/// Address and file of a URL.
 fn target(url: &str) -> Result<(SocketAddr, String, String)> {
     let rest = url.strip_prefix("https://").with_context(|| format!("`{url}` is no https URL"))?;
     let (authority, path) = rest.split_once('/').with_context(|| format!("`{url}` names no file"))?;

@@ -34,7 +34,7 @@ pub(super) struct Family {
     /// Datagrams the endpoint answered by itself: Version Negotiation, refusal, stateless reset.
     responses: Vec<BytesMut>,
     signals: VecDeque<Signal>,
-    /// Where datagrams are built.
+    /// Buffer for datagrams.
     buffer: Vec<u8>,
 }
 

@@ -49,7 +49,7 @@ impl Stack {
             .collect()
     }
 
-    /// Its name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiderace => "tiderace",
@@ -59,7 +59,7 @@ impl Stack {
         }
     }
 
-    /// What of the script this stack cannot do by its nature, in words for the report.
+    /// Parts of the script that this stack cannot play by its nature, in words for the report.
     pub fn leaves_out(self) -> &'static [&'static str] {
         match self {
             Self::Tiderace => &[],
@@ -79,25 +79,25 @@ impl Stack {
         }
     }
 
-    /// Whether it can be told to start a key update.
+    /// Returns whether it can be told to start a key update.
     pub fn starts_key_updates(self) -> bool {
         self != Self::Quiche
     }
 
-    /// Whether it starts a key update only after a packet under the current keys was acknowledged (RFC 9001 §6.1), also when
+    /// Returns whether it starts a key update only after a packet under the current keys was acknowledged (RFC 9001 §6.1), also when
     /// the other end started the current ones. quinn-proto 0.11 and noq-proto do not: when all that they sent under those keys
     /// was lost, the other end meets keys two ahead of its own, which nothing can read.
     pub fn waits_before_key_update(self) -> bool {
         !matches!(self, Self::Quinn | Self::Noq)
     }
 
-    /// Whether it may send FIN on a stream that it resets, with the size that it had sent by then. quiche 0.30 leaves the
+    /// Returns whether it may send FIN on a stream that it resets, with the size that it had sent by then. quiche 0.30 leaves the
     /// stream in its queue, where an empty frame with FIN can overtake RESET_STREAM.
     pub fn resets_may_finish(self) -> bool {
         self == Self::Quiche
     }
 
-    /// Whether, as a client, it reads packets under new keys before the handshake is confirmed. quiche 0.30 does not: when
+    /// Returns whether, as a client, it reads packets under new keys before the handshake is confirmed. quiche 0.30 does not: when
     /// HANDSHAKE_DONE is lost and the server updates its keys, the client can never read the repeated one.
     pub fn reads_new_keys_before_confirmation(self) -> bool {
         self != Self::Quiche

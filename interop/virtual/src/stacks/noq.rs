@@ -47,7 +47,7 @@ fn poll_transmit(
     connection.poll_transmit(now, NonZeroUsize::new(segments)?, buffer)
 }
 
-/// Its BBR waits for random times between probes, and they come from the system: only its own tests can seed them.
+/// BBR waits for random times between probes, and they come from the system: only its own tests can seed them.
 fn bbr() -> proto::congestion::Bbr3Config {
     proto::congestion::Bbr3Config::default()
 }

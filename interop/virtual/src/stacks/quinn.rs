@@ -47,7 +47,7 @@ fn poll_transmit(
     connection.poll_transmit(now, segments, buffer)
 }
 
-/// Its BBR draws from the system's randomness, which cannot be seeded.
+/// BBR draws from the system's randomness, which cannot be seeded.
 fn bbr() -> proto::congestion::BbrConfig {
     proto::congestion::BbrConfig::default()
 }

@@ -11,7 +11,7 @@ use real_interop::contract::{Client, Figures, Pattern, Request, SERVER_NAME};
 
 use crate::{PIECE, config, give_ids, new_id, utf8, wires::Wires};
 
-/// How long a client that wants to come back waits for a ticket.
+/// Time that a client that wants to come back waits for a ticket.
 const TICKET: Duration = Duration::from_secs(5);
 /// `ssl_early_data_accepted` of BoringSSL.
 const EARLY_DATA_ACCEPTED: u32 = 2;
@@ -37,15 +37,15 @@ pub(crate) async fn request(arguments: Client) -> Result<Figures> {
             quic.set_session(&session)?;
         }
         let comes_back = arguments.resume && number + 1 < arguments.connections;
-        let mut visit = Visit::new(quic, wires, &arguments, resumes && arguments.early);
-        visit.exchange().await?;
-        ensure!(visit.quic.is_resumed() == resumes, "resumed: {}", visit.quic.is_resumed());
-        let reason = visit.quic.early_data_reason();
-        ensure!(!visit.early || reason == EARLY_DATA_ACCEPTED, "early data was not accepted: reason {reason}");
+        let mut connection = ClientConnection::new(quic, wires, &arguments, resumes && arguments.early);
+        connection.exchange().await?;
+        ensure!(connection.quic.is_resumed() == resumes, "resumed: {}", connection.quic.is_resumed());
+        let reason = connection.quic.early_data_reason();
+        ensure!(!connection.early || reason == EARLY_DATA_ACCEPTED, "early data was not accepted: reason {reason}");
         if comes_back {
-            session = Some(visit.ticket().await?);
+            session = Some(connection.ticket().await?);
         }
-        visit.close().await?;
+        connection.close().await?;
     }
     Ok(Figures {
         bytes_received: arguments.get * arguments.streams,
@@ -131,7 +131,7 @@ impl Exchange {
 }
 
 /// One connection, from the first packet to the last.
-struct Visit<'a> {
+struct ClientConnection<'a> {
     quic: quiche::Connection,
     wires: Wires,
     arguments: &'a Client,
@@ -142,7 +142,7 @@ struct Visit<'a> {
     moved: bool,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> ClientConnection<'a> {
     fn new(quic: quiche::Connection, wires: Wires, arguments: &'a Client, early: bool) -> Self {
         Self { quic, wires, arguments, pattern: Pattern::default(), early, moved: false }
     }

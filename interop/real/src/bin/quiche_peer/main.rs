@@ -15,7 +15,7 @@ use real_interop::contract::{ALPN, Command, Role, conclude};
 
 /// Length of the connection IDs that this program chooses.
 const ID_LEN: usize = 16;
-/// What is read from a stream, or written to it, at a time.
+/// Bytes read from a stream, or written to it, at a time.
 const PIECE: usize = 64 * 1024;
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     conclude(result, "quiche 0.30")
 }
 
-/// What both ends are configured with.
+/// Configuration of both ends.
 fn config(early: bool) -> Result<quiche::Config> {
     let mut config = quiche::Config::new(quiche::PROTOCOL_VERSION)?;
     config.set_application_protos(&[ALPN])?;

@@ -26,13 +26,13 @@ pub(crate) async fn serve(arguments: Server) -> Result<Figures> {
     Ok(Figures::default())
 }
 
-/// What is being done on a stream.
+/// Work on a stream.
 enum Work {
     /// The line is not whole.
     Reading(Vec<u8>),
     /// Bytes of the pattern: how many, and how many were sent.
     Getting(u64, u64),
-    /// What the client sends is looked at.
+    /// Digest of what the client sends.
     Putting(Digest),
     /// The answer, and how much of it was sent.
     Telling(Vec<u8>, usize),
@@ -153,7 +153,7 @@ impl Endpoint {
     }
 }
 
-/// What a token says: who it was for, and where its first packet was sent.
+/// Content of a token: its client, and the first destination connection ID.
 fn claims(from: SocketAddr, original: &[u8]) -> Vec<u8> {
     let mut claims = from.to_string().into_bytes();
     claims.push(b' ');

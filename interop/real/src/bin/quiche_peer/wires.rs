@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use quiche::RecvInfo;
 use tokio::{net::UdpSocket, time::timeout};
 
-/// How long to wait when no timer runs.
+/// Time that to wait when no timer runs.
 const LONG: Duration = Duration::from_secs(1);
 /// Datagrams taken before connections get to answer.
 const AT_A_TIME: usize = 64;
