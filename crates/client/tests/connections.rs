@@ -269,6 +269,7 @@ async fn frames(listener: TcpListener, tls: rustls::ServerConfig, told: oneshot:
     stream.read_exact(&mut preface).await.unwrap();
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    stream.flush().await.unwrap();
     let mut seen = Vec::new();
     let mut head = [0; 9];
     while stream.read_exact(&mut head).await.is_ok() {

@@ -152,6 +152,7 @@ async fn raw(site: &Site, bytes: &[u8]) -> Vec<u8> {
     let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
     let mut stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.unwrap();
     stream.write_all(bytes).await.unwrap();
+    stream.flush().await.unwrap();
     let mut said = Vec::new();
     tokio::time::timeout(LIMIT, stream.read_to_end(&mut said)).await.expect("the gateway hangs up").unwrap();
     said

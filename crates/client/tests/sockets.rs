@@ -67,6 +67,7 @@ async fn an_answer_of_the_proxy_arrives_although_the_program_still_sends() {
     let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
     // Asked as if it were the origin, which is refused.
     to.write_all(b"POST / HTTP/1.1\r\nhost: a.example\r\ncontent-length: 1000000000\r\n\r\n").await.unwrap();
+    to.flush().await.unwrap();
     let sending = tokio::spawn(async move { while to.write_all(&[1; 1000]).await.is_ok() {} });
     // The reset, if one comes, comes before the first byte is read.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -87,6 +88,7 @@ async fn what_is_not_https_is_asked_over_tcp() {
         let mut asked = [0; 1_000];
         let _ = stream.read(&mut asked).await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        stream.flush().await.unwrap();
         let _ = stream.read(&mut asked).await;
     });
     // Where QUIC would be spoken, nothing is heard.

@@ -89,6 +89,7 @@ async fn over_h2(site: &Site, fields: &[Field]) {
     bytes.extend_from_slice(&[1, 5, 0, 0, 0, 1]);
     bytes.extend_from_slice(&section);
     stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
     // Until the stream is answered or reset, or the connection is given up.
     let answered = async {
         let mut head = [0; 9];

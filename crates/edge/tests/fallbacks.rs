@@ -15,7 +15,10 @@ use http::Response;
 use http_body_util::BodyExt;
 use site::{BackEnd, Error, Site, full, get};
 use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
-use tokio::net::{TcpSocket, UdpSocket};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, UdpSocket},
+};
 
 /// A client is known by its address: each case has one of its own.
 fn host(last: u8) -> SocketAddr {
@@ -45,11 +48,12 @@ async fn tcp(site: &Site, from: SocketAddr) -> Result<(), Error> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let mut stream = connector.connect("localhost".try_into()?, stream).await?;
     // The gateway has seen the end of the handshake when it answers.
-    tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-        .await?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+    // TLS keeps what was written when the task's turn is over in the middle of it.
+    stream.flush().await?;
     let mut answer = Vec::new();
-    let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await;
-    assert!(!answer.is_empty());
+    let read = stream.read_to_end(&mut answer).await;
+    assert!(!answer.is_empty(), "{from}: {read:?}");
     Ok(())
 }
 

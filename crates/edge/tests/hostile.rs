@@ -369,6 +369,7 @@ async fn protocols_are_what_was_agreed_on() {
     for alpn in [&[][..], &[&b"h2"[..]]] {
         let mut stream = site.tls(alpn).await;
         stream.write_all(request).await.unwrap();
+        stream.flush().await.unwrap();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
         answers.push(answer.starts_with(b"HTTP/1.1 "));

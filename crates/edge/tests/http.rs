@@ -319,6 +319,7 @@ async fn what_is_not_to_be_indexed_stays_so() {
         let heard = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            stream.flush().await.unwrap();
             let mut seen = Vec::new();
             loop {
                 if let Some(at) = seen.windows(NAME.len()).position(|bytes| bytes == NAME) {

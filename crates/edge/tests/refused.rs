@@ -78,6 +78,7 @@ async fn over_http2() {
     bytes.extend(frame(9, 4, 3, &large[2_000..]));
     bytes.extend(frame(1, 5, 5, &good));
     stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
     let mut open = vec![1, 3, 5];
     while !open.is_empty() {
         let mut head = [0; 9];

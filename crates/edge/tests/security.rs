@@ -17,6 +17,7 @@ fn route(back_end: &BackEnd) -> String {
 async fn raw(site: &Site, bytes: &[u8]) -> String {
     let mut stream = site.tls(&[b"http/1.1"]).await;
     stream.write_all(bytes).await.unwrap();
+    stream.flush().await.unwrap();
     let mut answer = Vec::new();
     // A gateway that has refused may reset the connection behind its answer.
     let _ = within(stream.read_to_end(&mut answer)).await;
@@ -102,8 +103,10 @@ async fn slow_clients_are_let_go() {
     let silent = tokio::net::TcpStream::connect(site.address).await.unwrap();
     let mut half = site.tls(&[b"http/1.1"]).await;
     half.write_all(b"GET / HTTP/1.1\r\nHost: loc").await.unwrap();
+    half.flush().await.unwrap();
     let mut content = site.tls(&[b"http/1.1"]).await;
     content.write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc").await.unwrap();
+    content.flush().await.unwrap();
     let _ = tokio::join!(over(Box::new(silent)), over(Box::new(half)), over(Box::new(content)));
     let (_endpoint, quic) = site.quic(b"h3").await;
     let (mut send, mut recv) = quic.open_bi().await.unwrap();

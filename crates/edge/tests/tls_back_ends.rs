@@ -83,6 +83,7 @@ async fn answer(mut request: Request<Incoming>, name: String) -> Result<Response
             let mut bytes = [0; 4];
             stream.read_exact(&mut bytes).await.unwrap();
             stream.write_all(&bytes).await.unwrap();
+            stream.flush().await.unwrap();
         });
         let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
         return Ok(response.body(site::full("")).unwrap());
@@ -200,6 +201,7 @@ async fn a_websocket_goes_through_where_requests_go_over_http2() {
     assert_eq!(site.process.status()["back_ends"][0]["protocol"], "h2");
     let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     stream.write_all(b"ping").await.unwrap();
+    stream.flush().await.unwrap();
     let mut bytes = [0; 4];
     stream.read_exact(&mut bytes).await.unwrap();
     assert_eq!(&bytes, b"ping");

@@ -60,6 +60,7 @@ async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite 
     for size in [10, 100_000] {
         let data: Bytes = pattern(size);
         stream.write_all(&data[..size.min(4_000)]).await.unwrap();
+        stream.flush().await.unwrap();
         let mut back = vec![0; size.min(4_000)];
         stream.read_exact(&mut back).await.unwrap();
         assert!(back == data[..size.min(4_000)]);

@@ -46,6 +46,7 @@ async fn greet(stream: &mut TlsStream<TcpStream>) -> Option<Vec<u8>> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).await.ok()?;
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.ok()?;
+    stream.flush().await.ok()?;
     let mut settings = None;
     loop {
         let mut head = [0; 9];
@@ -68,6 +69,7 @@ async fn flooded(once: Vec<u8>, again: Vec<u8>) -> Result<usize, String> {
         async move {
             greet(&mut stream).await;
             let _ = stream.write_all(&once).await;
+            let _ = stream.flush().await;
             while !again.is_empty() && stream.write_all(&again).await.is_ok() && stream.flush().await.is_ok() {
                 tokio::task::yield_now().await;
             }

@@ -31,6 +31,7 @@ async fn proxy(trust: &tiderace_client::Trust, timeouts: Timeouts, secure: Secur
 async fn said(to: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await.expect("the connection ends");
     String::from_utf8_lossy(&answer).into_owned()
@@ -64,6 +65,7 @@ async fn origin(answer: &'static str) -> (SocketAddr, mpsc::UnboundedReceiver<St
                 }
                 let _ = told.send(String::from_utf8_lossy(&request).into_owned());
                 let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.flush().await;
                 let _ = stream.shutdown().await;
             });
         }

@@ -126,6 +126,7 @@ async fn content_that_drips_is_given_up() {
             let mut request = [0; 4_096];
             let _ = stream.read(&mut request).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+            stream.flush().await.unwrap();
             while stream.write_all(b"1\r\nx\r\n").await.is_ok() && stream.flush().await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

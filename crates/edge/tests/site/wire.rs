@@ -107,6 +107,7 @@ pub async fn raw_h1(site: &Site, bytes: &[u8]) -> String {
     let mut answer = Vec::new();
     // A gateway that has refused may have closed meanwhile.
     let _ = stream.write_all(bytes).await;
+    let _ = stream.flush().await;
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -122,6 +123,7 @@ pub async fn raw_h2(site: &Site, path: &[u8]) -> String {
     bytes.extend([u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, 1]);
     bytes.extend(fields);
     stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
     let mut content = Vec::new();
     loop {
         let mut head = [0; 9];
