@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use site::{BackEnd, Site, full, get, read, until};
-use tiderace::{ClientConfig, EarlyData, Endpoint, Profile, RustlsClient};
+use tiderace::{ClientConfig, EarlyData, Endpoint, RustlsClient};
 
 /// The policies that requests were under, from the access log.
 fn logged(site: &Site) -> Vec<Option<String>> {
@@ -109,7 +109,7 @@ async fn what_the_path_shows_changes_the_policy() {
 
 /// A Request of a client that comes back: whether its request left as early data, what became of that, and the answer.
 async fn request_again(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
-    let config = ClientConfig::new(tls.clone(), Arc::new(Profile::default()));
+    let config = ClientConfig::new(tls.clone(), Arc::new(site::patient()));
     let endpoint = Endpoint::client_for(site.address).unwrap();
     let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
     let (connection, early) = match connecting.into_early() {

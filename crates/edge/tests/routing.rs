@@ -21,7 +21,7 @@ use site::{
     BackEnd, Directory, Site, full, get, get1, mirror, text,
     wire::{Wire, raw_h1, raw_h2, raw_h3},
 };
-use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
+use tiderace::{ClientConfig, Connection, Endpoint, RustlsClient};
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc};
 
 fn route(back_end: &BackEnd) -> String {
@@ -30,7 +30,7 @@ fn route(back_end: &BackEnd) -> String {
 
 fn client(site: &Site, alpn: &str, early: bool) -> ClientConfig {
     let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(alpn).early_data(early);
-    ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(Profile::default()))
+    ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(site::patient()))
 }
 
 /// A back end that says whom it was told that a request is of, when it comes.

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use site::{Site, pattern, until, within};
-use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
+use tiderace::{ClientConfig, Connection, Endpoint, RustlsClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket, UnixListener},
@@ -206,7 +206,7 @@ async fn path(gateway: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
 /// A connection of a client that comes back, whose handshake gets no answer until the switch is on.
 async fn comes_back(site: &Site) -> (Endpoint, Connection, watch::Sender<bool>) {
     let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(b"test").early_data(true);
-    let config = ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(Profile::default()));
+    let config = ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(site::patient()));
     for _ in 0..100 {
         let (through, switch) = path(site.address).await;
         switch.send(false).unwrap();

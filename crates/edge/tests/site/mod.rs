@@ -68,6 +68,11 @@ impl Drop for Directory {
 /// Time limit of a test: a test that hangs ends, and a slow machine does not turn it red.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
+/// The profile of clients: a handshake has as long as a test.
+pub fn patient() -> Profile {
+    Profile { handshake_timeout: LIMIT, ..Profile::default() }
+}
+
 /// Waits for what has to come.
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("it comes")
@@ -146,7 +151,7 @@ impl Site {
     }
 
     pub async fn try_quic(&self, alpn: &[u8]) -> Result<(Endpoint, tiderace::Connection), Error> {
-        self.quic_with(alpn, Profile::default()).await
+        self.quic_with(alpn, patient()).await
     }
 
     pub async fn quic_with(&self, alpn: &[u8], profile: Profile) -> Result<(Endpoint, tiderace::Connection), Error> {
