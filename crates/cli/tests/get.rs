@@ -263,5 +263,6 @@ async fn a_certificate_that_is_refused_is_named() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("certificate") && said.contains(why), "{said}");
+        assert!(said.contains("hint: `--ca FILE`"), "{said}");
     }
 }

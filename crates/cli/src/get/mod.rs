@@ -8,7 +8,7 @@ mod write_out;
 use std::{io::Write, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use client::{Client, FetchError, Fetched, Leg, Route, TcpVersions};
+use client::{Cause, Client, FetchError, Fetched, Leg, Route, TcpVersions};
 use http::{HeaderMap, StatusCode, header};
 use serde_json::json;
 use tiderace::EarlyData;
@@ -231,6 +231,9 @@ async fn ask(args: &Args, client: &Client, mut asked: Asked, route: &Route) -> R
             }
             Err(error) => {
                 complain(&error);
+                if let Some(Cause::Certificate { .. }) = error.cause() {
+                    eprintln!("hint: `--ca FILE` trusts a certificate of your own; `-k` checks none");
+                }
                 return Ok(None);
             }
         };
