@@ -150,7 +150,7 @@ struct Settings {
     /// One-way delay of both directions, such as 25ms; the round trip is twice that
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     delay: Option<Duration>,
-    /// Rate of each direction that has one, such as 20Mbit/s
+    /// Rate of each direction that has one, such as 20M (bits per second)
     #[arg(long, value_name = "RATE")]
     rate: Option<Bitrate>,
     /// Queue of each direction that has a rate, in bytes ('125 kB') or in rate x round trip ('2 BDP')

@@ -4,21 +4,30 @@ use core::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bits per second. In files: `"20 Mbit/s"`, `"1.1 Mbit/s"`, `"64 kbit/s"`.
+/// Bits per second. As text: `"20 Mbit/s"`, or shorter `"20M"`, `"20mbit"`, `"20Mbps"`. Prefixes are decimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bitrate(u64);
 
-/// Bytes. In files: `"125 kB"`, `"64 KiB"`, `"1500 B"`.
+/// Bytes. As text: `"125 kB"`, `"64 KiB"`, `"1500 B"`, or shorter `"125k"`, `"64Ki"`, `"1500"`. `k`, `M`, `G`, `T` are
+/// decimal; `Ki`, `Mi`, `Gi`, `Ti` are powers of 1024.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DataSize(u64);
 
 /// A rate or size that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read `{text}` as {what}: expected for example {example}")]
+#[error("cannot read `{text}` as {what}: {}expected for example {example}", .hint.map(|hint| format!("{hint}; ")).unwrap_or_default())]
 pub struct ParseUnitError {
     text: String,
     what: &'static str,
     example: &'static str,
+    hint: Option<&'static str>,
+}
+
+impl ParseUnitError {
+    /// The likely mistake, where the text shows one.
+    pub const fn hint(&self) -> Option<&'static str> {
+        self.hint
+    }
 }
 
 impl Bitrate {
@@ -93,24 +102,83 @@ fn scaled(number: f64, unit: f64) -> Option<u64> {
     (value.is_finite() && (0.0..9e18).contains(&value)).then_some(value as u64)
 }
 
+/// Hint for a size where a rate belongs.
+const BYTES_IN_A_RATE: &str = "`B` is bytes, and a rate is in bits: multiply by 8, and write `bit` or nothing";
+/// Hint for a rate or a number of bits where a size belongs.
+const BITS_IN_A_SIZE: &str = "`b` and `bit` are bits, and a size is in bytes: write `B` or nothing";
+/// Hint for a rate without a unit.
+const BARE_RATE: &str = "a rate needs a unit";
+/// Hint for a binary prefix in a rate.
+const BINARY_RATE: &str = "prefixes of rates are decimal: `k`, `M`, `G`, `T`";
+/// Hint for a size with a time.
+const TIME_IN_A_SIZE: &str = "a size has no time";
+
+/// Splits `Mbit` into the power of its prefix (2 for `M`) and the rest.
+fn prefix(unit: &str) -> (i32, &str) {
+    let power = match unit.as_bytes().first() {
+        Some(b'k' | b'K') => 1,
+        Some(b'm' | b'M') => 2,
+        Some(b'g' | b'G') => 3,
+        Some(b't' | b'T') => 4,
+        _ => return (0, unit),
+    };
+    (power, &unit[1..])
+}
+
+/// Bits per second in a unit of rates, or a hint if the mistake is a known one.
+fn rate_unit(unit: &str) -> Result<f64, Option<&'static str>> {
+    let (power, rest) = prefix(unit);
+    let without_time = rest.strip_suffix("/s").or_else(|| rest.strip_suffix("ps"));
+    let noun = without_time.unwrap_or(rest);
+    match noun {
+        // A case decides between bits and bytes, which differ by 8.
+        "b" => {}
+        _ if noun.eq_ignore_ascii_case("bit") || noun.eq_ignore_ascii_case("bits") => {}
+        // `20M` and `20M/s`: as iperf and tc have it.
+        "" if power > 0 => {}
+        "" => return Err(without_time.is_none().then_some(BARE_RATE)),
+        _ if is_bytes(noun) => return Err(Some(BYTES_IN_A_RATE)),
+        _ if power > 0 && noun.starts_with('i') => return Err(Some(BINARY_RATE)),
+        _ => return Err(None),
+    }
+    Ok(1e3f64.powi(power))
+}
+
+/// Bytes in a unit of sizes, or a hint if the mistake is a known one.
+fn size_unit(unit: &str) -> Result<f64, Option<&'static str>> {
+    let (power, rest) = prefix(unit);
+    let (base, noun) = match rest.strip_prefix('i') {
+        Some(noun) if power > 0 => (1024f64, noun),
+        _ => (1e3, rest),
+    };
+    match noun {
+        "" => Ok(base.powi(power)),
+        _ if is_bytes(noun) => Ok(base.powi(power)),
+        "b" | "bit" | "bits" | "bps" | "b/s" | "bit/s" => Err(Some(BITS_IN_A_SIZE)),
+        _ if noun.ends_with("/s") => Err(Some(TIME_IN_A_SIZE)),
+        _ => Err(None),
+    }
+}
+
+/// Returns whether this names the byte.
+fn is_bytes(noun: &str) -> bool {
+    noun == "B" || noun.eq_ignore_ascii_case("byte") || noun.eq_ignore_ascii_case("bytes")
+}
+
+/// Reads a number and its unit.
+fn read(text: &str, unit: fn(&str) -> Result<f64, Option<&'static str>>) -> Result<u64, Option<&'static str>> {
+    let (number, name) = split(text).ok_or(None)?;
+    scaled(number, unit(name)?).ok_or(Some("the number is too large"))
+}
+
 impl FromStr for Bitrate {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let read = || {
-            let (number, unit) = split(text)?;
-            let unit = match unit.trim_end_matches("/s").trim_end_matches("ps") {
-                "bit" | "b" => 1.0,
-                "kbit" | "kb" => 1e3,
-                "Mbit" | "Mb" => 1e6,
-                "Gbit" | "Gb" => 1e9,
-                _ => return None,
-            };
-            scaled(number, unit)
-        };
-        read().map(Self).ok_or_else(|| ParseUnitError {
+        read(text, rate_unit).map(Self).map_err(|hint| ParseUnitError {
             text: text.to_owned(),
             what: "a rate",
             example: "`20 Mbit/s`, `64 kbit/s` or `1 Gbit/s`",
+            hint,
         })
     }
 }
@@ -118,24 +186,11 @@ impl FromStr for Bitrate {
 impl FromStr for DataSize {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let read = || {
-            let (number, unit) = split(text)?;
-            let unit = match unit {
-                "" | "B" => 1.0,
-                "kB" => 1e3,
-                "MB" => 1e6,
-                "GB" => 1e9,
-                "KiB" => 1024.0,
-                "MiB" => 1_048_576.0,
-                "GiB" => 1_073_741_824.0,
-                _ => return None,
-            };
-            scaled(number, unit)
-        };
-        read().map(Self).ok_or_else(|| ParseUnitError {
+        read(text, size_unit).map(Self).map_err(|hint| ParseUnitError {
             text: text.to_owned(),
             what: "a size",
             example: "`1500 B`, `125 kB` or `10 MiB`",
+            hint,
         })
     }
 }
@@ -213,8 +268,93 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_rate() {
-        for bad in ["", "20", "Mbit/s", "20 Mbyte/s", "-1 Mbit/s", "1e3 Mbit/s"] {
+        for bad in
+            ["", "20", "Mbit/s", "20 Mbyte/s", "-1 Mbit/s", "1e3 Mbit/s", "20/s", "1.2.3M", "20 Mbit/s/s", "20 Pbit/s"]
+        {
             assert!(bad.parse::<Bitrate>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        for text in [
+            "20M",
+            "20m",
+            "20 M",
+            "20M/s",
+            "20mbit",
+            "20Mbit",
+            "20 MBIT",
+            "20Mb",
+            "20Mbps",
+            "20mbps",
+            "20Mb/s",
+            "20 Mbit/s",
+            "20mbit/s",
+            "20 Mbits/s",
+            "20000k",
+            "20000Kbit",
+            "0.02G",
+            " 20 Mbit/s ",
+            "20_000_000 bit/s",
+            "20000000b",
+            "20000000bps",
+        ] {
+            assert_eq!(text.parse(), Ok(Bitrate::from_mbps(20)), "{text}");
+        }
+        assert_eq!("1.5G".parse(), Ok(Bitrate::from_mbps(1_500)));
+        assert_eq!("2T".parse(), Ok(Bitrate::from_mbps(2_000_000)));
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (texts, bytes) in [
+            (
+                &["20M", "20MB", "20 MB", "20m", "20 Mbyte", "20000k", "20000KB", "20000000", "20000000B", "20 Mbytes"]
+                    [..],
+                20_000_000,
+            ),
+            (&["64Ki", "64 KiB", "64kiB", "64ki"], 65_536),
+            (&["1.5G", "1500 MB"], 1_500_000_000),
+            (&["2Gi", "2 GiB", "2048Mi"], 2_147_483_648),
+            (&["0", "0 B"], 0),
+        ] {
+            for text in texts {
+                assert_eq!(text.parse(), Ok(DataSize::from_bytes(bytes)), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_have_hints() {
+        for (text, hint) in [
+            ("20", Some(BARE_RATE)),
+            ("20 MB/s", Some(BYTES_IN_A_RATE)),
+            ("20MBps", Some(BYTES_IN_A_RATE)),
+            ("20 Mbyte/s", Some(BYTES_IN_A_RATE)),
+            ("20MB", Some(BYTES_IN_A_RATE)),
+            ("20 Mibit/s", Some(BINARY_RATE)),
+            ("99999999T", Some("the number is too large")),
+            ("fast", None),
+        ] {
+            let error = text.parse::<Bitrate>().unwrap_err();
+            assert_eq!(error.hint(), hint, "{text}");
+            assert!(error.to_string().contains(hint.unwrap_or("20 Mbit/s")), "{error}");
+        }
+        for (text, hint) in [
+            ("20Mb", Some(BITS_IN_A_SIZE)),
+            ("20mbit", Some(BITS_IN_A_SIZE)),
+            ("20 Mbit/s", Some(BITS_IN_A_SIZE)),
+            ("20 MB/s", Some(TIME_IN_A_SIZE)),
+            ("99999999T", Some("the number is too large")),
+            ("", None),
+            ("M", None),
+            ("-1 kB", None),
+            ("5 apples", None),
+            ("5i", None),
+        ] {
+            let error = text.parse::<DataSize>().unwrap_err();
+            assert_eq!(error.hint(), hint, "{text}");
         }
     }
 

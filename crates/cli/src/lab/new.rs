@@ -33,11 +33,11 @@ pub(super) struct NewArgs {
     /// Name of the scenario; the file is NAME.toml in this directory
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Rate from servers to clients, such as 20M
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    /// Rate from servers to clients, in bits per second, such as 20M
+    #[arg(long, value_name = "RATE")]
     rate: Option<Bitrate>,
     /// Rate from clients to servers [default: the same]
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE")]
     up_rate: Option<Bitrate>,
     /// Round-trip time of the empty path, such as 50ms
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
@@ -123,11 +123,6 @@ struct Answers {
     contenders: Vec<String>,
 }
 
-/// A rate whose unit may be short: `20M` is 20 Mbit/s.
-fn rate(text: &str) -> Result<Bitrate, units::ParseUnitError> {
-    text.parse().or_else(|error| format!("{}bit/s", text.trim()).parse().map_err(|_| error))
-}
-
 pub(super) fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let answers = match (args.rate, args.rtt) {
@@ -195,7 +190,7 @@ fn asked(args: &NewArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> Res
     };
     let rate = match args.rate {
         Some(rate) => rate,
-        None => ask.until("Rate to the clients", "20M", rate)?,
+        None => ask.until("Rate to the clients", "20M", str::parse)?,
     };
     let rtt = match args.rtt {
         Some(rtt) => rtt,

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tiderace::units::{DataSize, ParseUnitError};
 
 /// A time with its unit: `250 ms`, `30 s`, `5 min`, `2 h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +54,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A number of bytes: `64 kB`, `1 MiB`, `1500 B`.
+/// A number of bytes: `64 kB`, `1 MiB`, `1500 B`; `64k` is `64 kB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -61,19 +62,15 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no size; expected a number with a unit, as in `64 kB`, `1 MiB`");
-        let (number, unit) = parts(text).ok_or_else(wrong)?;
-        let factor = match unit {
-            "B" => 1.0,
-            "kB" => 1e3,
-            "KiB" => 1024.0,
-            "MB" => 1e6,
-            "MiB" => 1_048_576.0,
-            "GB" => 1e9,
-            "GiB" => 1_073_741_824.0,
-            _ => return Err(wrong()),
+        let wrong = |hint: Option<&str>| {
+            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            format!("`{text}` is no size; expected a number with a unit, as in `64 kB`, `1 MiB`{hint}")
         };
-        Ok(Self((number * factor) as u64))
+        // A number alone may have been meant in any unit.
+        if text.trim().ends_with(|last: char| last.is_ascii_digit() || last == '.') {
+            return Err(wrong(None));
+        }
+        text.parse().map(|size: DataSize| Self(size.as_bytes())).map_err(|error: ParseUnitError| wrong(error.hint()))
     }
 }
 
@@ -183,7 +180,16 @@ mod tests {
         for bad in ["", "5", "s", "-1 s", "5 years", "1e99 h"] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
-        assert!("5".parse::<Size>().is_err());
+        assert_eq!(
+            ("64k".parse(), "1Mi".parse(), "1.5G".parse()),
+            (Ok(Size(64_000)), Ok(Size(1 << 20)), Ok(Size(1_500_000_000)))
+        );
+        for (bad, said) in
+            [("5", "a number with a unit"), ("5 Mb", "bits"), ("5 MB/s", "no time"), ("-5 kB", "is no size")]
+        {
+            let error = bad.parse::<Size>().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
         for text in ["10 %", "0.5 %", "0 %", "100 %", "33.3 %"] {
             assert_eq!(text.parse::<Part>().unwrap().to_string(), text);
         }
