@@ -1,5 +1,6 @@
 //! `tiderace get` as a server sees it.
 
+mod program;
 mod scratch;
 
 use std::{
@@ -265,4 +266,89 @@ async fn a_certificate_that_is_refused_is_named() {
         assert!(said.contains("certificate") && said.contains(why), "{said}");
         assert!(said.contains("hint: `--ca FILE`"), "{said}");
     }
+}
+
+/// A path of 300 ms to the server, for QUIC alone.
+fn slow_path(to: SocketAddr) -> program::Service {
+    let path = std::env::temp_dir().join(format!("tiderace-get-slow-{}-{}.toml", std::process::id(), to.port()));
+    std::fs::write(&path, SLOW_PATH).unwrap();
+    let arguments = ["relay", "--path", path.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    let relay = program::Service::start(&[&arguments[..], &["--to", &to.to_string(), "--json"]].concat());
+    std::fs::remove_file(&path).unwrap();
+    relay
+}
+
+const SLOW_PATH: &str = r#"
+name = "slow"
+title = "For a test"
+about = "20 Mbit/s, 300 ms"
+
+[path.down]
+rate = "20M"
+queue = "1M"
+delay = "150 ms"
+
+[traffic]
+workload = "bulk"
+connections = 1
+
+[run]
+duration = "1 s"
+"#;
+
+/// The round trip is longer than the silence after which TCP takes part: the connection is the same all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reuse_and_handshake_are_told_at_a_long_round_trip() {
+    let (endpoint, folder) = server("far");
+    let to = endpoint.local_addr();
+    let relay = tokio::task::spawn_blocking(move || slow_path(to)).await.unwrap();
+    let url = format!("https://{to}/");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.args(["get", "--json", "--only", "quic", "--udp", relay.address(), "--ca"]).arg(folder.0.join("cert.pem"));
+    command.args([&url, &url, &url]).env_remove("RUST_LOG").stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let asked = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    serve_early(&endpoint, 1).await;
+    let output = asked.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| line["reused"].as_bool().unwrap()).collect::<Vec<_>>(), [false, true, true]);
+    let took: Vec<_> = lines.iter().map(|line| line["handshake_ms"].as_f64()).collect();
+    // One round trip at least.
+    assert!(took[0].is_some_and(|took| took >= 300.0) && took[1..] == [None, None], "{lines:?}");
+}
+
+/// What comes over two different paths is not compared.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_paths_give_no_verdict() {
+    let (endpoint, folder) = server("paths");
+    let to = endpoint.local_addr();
+    let relay = tokio::task::spawn_blocking(move || slow_path(to)).await.unwrap();
+    let url = format!("https://{to}/");
+    let ask = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+        command.args(["get", "--udp", relay.address(), "--ca"]).arg(folder.0.join("cert.pem")).args(more).arg(&url);
+        command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+    };
+    let asked = ask(&["--json"]);
+    serve_early(&endpoint, 1).await;
+    let output = asked.await.unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&line["same_path"], &line["verdict"]), (&false.into(), &serde_json::Value::Null), "{line}");
+    assert_eq!(line["udp"], relay.address());
+    let asked = ask(&[]);
+    serve_early(&endpoint, 1).await;
+    let said = String::from_utf8(asked.await.unwrap().stderr).unwrap();
+    assert!(said.contains("paths were not the same") && said.contains(relay.address()), "{said}");
+    for verdict in ["QUIC works", "TCP was"] {
+        assert!(!said.contains(verdict), "{said}");
+    }
+    // With one way alone there is nothing to compare, and no second path.
+    let asked = ask(&["--json", "--only", "quic"]);
+    serve_early(&endpoint, 1).await;
+    let line: serde_json::Value = serde_json::from_slice(&asked.await.unwrap().stdout).unwrap();
+    assert_eq!(line["same_path"], true, "{line}");
 }

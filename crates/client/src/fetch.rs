@@ -84,7 +84,7 @@ pub struct Fetched {
     pub early_data: EarlyData,
     /// The server answered 425 (Too Early), and the answer is the one after the handshake.
     pub too_early: bool,
-    /// The connection was there before: nothing was raced.
+    /// The connection was there before. Nothing was raced, unless it was silent for too long: then TCP took part, and was later.
     pub reused: bool,
     /// The HTTPS record by which the addresses were chosen.
     pub offer: Option<Offer>,
@@ -214,7 +214,7 @@ impl Client {
                     Sent::Answered(answered) => answered,
                     // The path may be gone: TCP takes part from here on.
                     Sent::Silent(silent) => {
-                        live = Some(silent);
+                        live = Some(Live { pending: silent, reused: true });
                         guard = slot.clone().lock_owned().await;
                         guard.forget();
                         break;
@@ -250,13 +250,13 @@ impl Client {
         target: &Target,
         mut job: Job,
         route: &Route,
-        live: Option<(Quic, dial::Pending)>,
+        live: Option<Live>,
         mut open: Option<OwnedMutexGuard<Slot>>,
         begun: std::time::Instant,
     ) -> Result<Fetched, FetchError> {
         let (inner, patience, origin) = (self.inner.clone(), self.inner.head_start, target.origin());
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
-        let was_there = live.is_some();
+        let (was_there, reused) = (live.is_some(), live.as_ref().is_some_and(|live| live.reused));
         // Over a connection that was there the response is waited for, and TCP beside it.
         let limit = if was_there { inner.timeouts.response } else { inner.timeouts.connect };
         let connecting = async {
@@ -271,7 +271,7 @@ impl Client {
                 tcp_allowed: route.only != Some(Leg::Quic),
             };
             let mut dial = match live {
-                Some(live) => Dial::beside(means, setup.to, setup.plan, live),
+                Some(live) => Dial::beside(means, setup.to, setup.plan, live.pending),
                 None => {
                     let early = job.is_repeatable().then(|| job.request());
                     Dial::new(means, setup.to, setup.plan, early)
@@ -326,7 +326,8 @@ impl Client {
         let mut response = match sent {
             Sent::Answered(answered) => answered?,
             // The handshake came through, and nothing after it: TCP takes part from here on.
-            Sent::Silent(live) => {
+            Sent::Silent(pending) => {
+                let live = Live { pending, reused };
                 let open = match &slot {
                     Some(slot) => {
                         let mut open = slot.clone().lock_owned().await;
@@ -347,12 +348,13 @@ impl Client {
             }
             response = progress.wait(limit, link.send(job.request())).await??;
         }
+        let reused = reused && matches!(link, Link::Quic(_));
         let early_data = match &link {
-            Link::Quic(quic) => quic.connection().early_data(),
+            Link::Quic(quic) if !reused => quic.connection().early_data(),
             _ => EarlyData::None,
         };
         let handshake = match &link {
-            Link::Quic(_) if was_there => None,
+            Link::Quic(_) if reused => None,
             Link::Quic(quic) => {
                 let stats = quic.connection().stats();
                 stats.map(|stats| Duration::from_nanos(stats.handshake_time)).filter(|took| !took.is_zero())
@@ -383,7 +385,7 @@ impl Client {
             Some(verdict)
         };
         let fetched = self.fetched(response, protocol, begun, tokio::spawn(judge));
-        Ok(Fetched { handshake, early_data, too_early, offer, ..fetched })
+        Ok(Fetched { handshake, early_data, too_early, reused, offer, ..fetched })
     }
 
     /// Sends a request of `http` over TCP.
@@ -474,6 +476,13 @@ impl Client {
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A QUIC connection on which nothing is heard while a request is under way.
+struct Live {
+    pending: (Quic, dial::Pending),
+    /// The connection was there before this request.
+    reused: bool,
 }
 
 /// Outcome of a request on a connection.

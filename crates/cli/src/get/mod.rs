@@ -71,7 +71,10 @@ pub(crate) struct Args {
     /// Use this address for a host and port in place of a look-up
     #[arg(long, value_name = "HOST:PORT:ADDRESS", help_heading = CONNECTION)]
     resolve: Vec<Resolved>,
-    /// Speak QUIC to this address in place of the URL's, such as a relay; TCP still goes to the URL's own
+    /// Speak QUIC to this address in place of the URL's, such as a relay
+    ///
+    /// TCP still goes to the URL's own address, over another path. Without `--only` or a version there is then no verdict: the
+    /// output says that the paths were not the same, and in JSON `same_path` is false and `verdict` null.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = CONNECTION)]
     udp: Option<SocketAddr>,
     /// Open a connection for each URL, and close it after
@@ -307,10 +310,15 @@ async fn exchange(args: &Args, client: &Client, place: usize, asked: Asked, rout
     let verdict = verdict.ok().and_then(Result::ok).flatten();
     let first_byte_ms = fetched.first_byte.as_secs_f64() * 1e3;
     let handshake_ms = fetched.handshake.map(|took| took.as_secs_f64() * 1e3);
-    let said = match (verdict, fetched.reused) {
-        (Some(verdict), _) => verdict.to_string(),
-        (None, true) => "the connection was open".to_owned(),
-        (None, false) => "there is no verdict".to_owned(),
+    // A relay delays one leg only: who was first says nothing about QUIC and TCP.
+    let elsewhere = route.udp.filter(|_| route.only.is_none());
+    let said = match (elsewhere, verdict, fetched.reused) {
+        (Some(udp), ..) => {
+            format!("no comparison: the paths were not the same, QUIC went to {udp} and TCP to the address of the URL")
+        }
+        (None, Some(verdict), _) => verdict.to_string(),
+        (None, None, true) => "the connection was open".to_owned(),
+        (None, None, false) => "there is no verdict".to_owned(),
     };
     if args.json {
         let offer = fetched.offer.as_ref().map(
@@ -319,7 +327,8 @@ async fn exchange(args: &Args, client: &Client, place: usize, asked: Asked, rout
         write_json_line(&json!({
             "url": args.urls[place], "url_effective": asked.url.as_str(), "redirects": redirects, "method": asked.method.as_str(),
             "status": status.as_u16(), "protocol": fetched.protocol, "bytes": length, "total_ms": total * 1e3,
-            "first_byte_ms": first_byte_ms, "handshake_ms": handshake_ms, "verdict": said, "early_data": word(fetched.early_data),
+            "first_byte_ms": first_byte_ms, "handshake_ms": handshake_ms, "verdict": elsewhere.is_none().then_some(&said),
+            "udp": route.udp.map(|udp| udp.to_string()), "same_path": elsewhere.is_none(), "early_data": word(fetched.early_data),
             "too_early": fetched.too_early, "reused": fetched.reused, "https_record": offer,
         }))?;
     } else if !args.silent {
