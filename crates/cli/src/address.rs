@@ -16,8 +16,8 @@ pub(crate) struct Target {
     pub(crate) address: SocketAddr,
 }
 
-/// Finds the address of `HOST:PORT`: the first one that this machine has a route to.
-pub(crate) fn resolve(target: &str) -> Result<Target, Failure> {
+/// Splits `HOST:PORT`; an IPv6 address as HOST stands in brackets.
+pub(crate) fn split(target: &str) -> Result<(String, u16), Failure> {
     let form =
         || Failure::new(format_args!("`{target}` is no HOST:PORT")).hint("write it like localhost:4433 or [::1]:4433");
     let (host, port) = target.rsplit_once(':').ok_or_else(form)?;
@@ -30,7 +30,13 @@ pub(crate) fn resolve(target: &str) -> Result<Target, Failure> {
     if bare.is_some() && host.parse::<Ipv6Addr>().is_err() {
         return Err(form());
     }
-    let found: Vec<SocketAddr> = (host, port)
+    Ok((host.to_owned(), port))
+}
+
+/// Finds the address of `HOST:PORT`: the first one that this machine has a route to.
+pub(crate) fn resolve(target: &str) -> Result<Target, Failure> {
+    let (host, port) = split(target)?;
+    let found: Vec<SocketAddr> = (host.as_str(), port)
         .to_socket_addrs()
         .map_err(|error| {
             Failure::new(format_args!("cannot find the host `{host}`: {}", plain(&error)))
@@ -40,7 +46,7 @@ pub(crate) fn resolve(target: &str) -> Result<Target, Failure> {
     let mut refused = None;
     for address in found {
         match route(address) {
-            Ok(()) => return Ok(Target { host: host.to_owned(), address }),
+            Ok(()) => return Ok(Target { host, address }),
             Err(error) => refused = refused.or(Some((address, error))),
         }
     }

@@ -14,6 +14,7 @@ mod qlog;
 mod relay;
 mod serve;
 mod stdout;
+mod stream;
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -46,6 +47,8 @@ enum Command {
     Relay(relay::Args),
     /// Serve a directory over HTTPS, without a configuration.
     Serve(serve::Args),
+    /// Send the standard input on a QUIC stream, and print the answer.
+    Stream(stream::Args),
     /// Print completions for a shell.
     Completions(about::CompletionsArgs),
     /// Print the manual page, or write those of all commands.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Qlog(args) => qlog::run(args),
         Command::Relay(args) => relay::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Stream(args) => stream::run(&args),
         Command::Completions(args) => about::completions(&args, Cli::command()),
         Command::Man(args) => about::man(&args, Cli::command()),
         Command::Version(args) => about::version(&args),

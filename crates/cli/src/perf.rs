@@ -1,12 +1,13 @@
 //! `tiderace perf`: how fast connections are, between two machines or two processes, over real UDP sockets.
 //!
 //! [`server`] answers, [`client`] asks and reports. [`protocol`] is what they say to each other, [`transfer`] one
-//! stream of the client, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
+//! stream of the client, [`interval`] the lines meanwhile, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
 //! certificates.
 
 mod client;
 mod cpu;
 mod fec;
+mod interval;
 mod progress;
 mod protocol;
 mod reach;
@@ -21,7 +22,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use clap::{Parser, Subcommand};
 use tiderace::{
     Profile, QlogDir,
-    transport::{congestion::Algorithm, fec::FecPolicy},
+    transport::{ack_frequency::AckFrequency, congestion::Algorithm, fec::FecPolicy},
 };
 
 use crate::{address, failure::Failure};
@@ -53,6 +54,10 @@ struct EndArgs {
     /// `rlc:1/5:40`, `rs:10+2`, `xor:10`. It takes both ends: an end with `off` gets none
     #[arg(long, value_name = "POLICY", default_value = "receive")]
     fec: FecPolicy,
+    /// Acknowledgements that this end asks its peer for (draft-ietf-quic-ack-frequency): `off` asks for nothing, `fixed:N` for one
+    /// in N packets, `adaptive` for as few as the path bears
+    #[arg(long, value_name = "POLICY", default_value = "off")]
+    ack_frequency: AckFrequency,
     /// Write a qlog file for each connection into this directory; costs CPU time
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
@@ -61,8 +66,14 @@ struct EndArgs {
 impl EndArgs {
     fn profile(&self) -> Result<Profile, Failure> {
         let congestion = self.cc.as_deref().map(congestion).transpose()?.unwrap_or_default();
-        let mut profile =
-            Profile { name: "perf".to_owned(), congestion, max_mtu: self.mtu, fec: self.fec, ..Profile::default() };
+        let mut profile = Profile {
+            name: "perf".to_owned(),
+            congestion,
+            max_mtu: self.mtu,
+            fec: self.fec,
+            ack_frequency: self.ack_frequency,
+            ..Profile::default()
+        };
         profile.streams.max_streams_bidi = MAX_STREAMS;
         Ok(profile)
     }

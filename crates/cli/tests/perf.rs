@@ -76,6 +76,56 @@ fn a_time_ends_uploads_and_downloads() {
 }
 
 #[test]
+fn intervals_add_up() {
+    let server = Service::perf();
+    let common = ["perf", "client", server.address(), "--insecure", "--duration", "1 s", "--interval", "100ms"];
+    let report = run_json(&[&common[..], &["--upload", "--download", "--json"]].concat());
+    let of = |direction: &str| -> Vec<Value> {
+        report["intervals"].as_array().unwrap().iter().filter(|line| line["direction"] == direction).cloned().collect()
+    };
+    let [down, up] = [of("download"), of("upload")];
+    // How many there are is the machine's affair; two at least, as the rest after the last tick is one.
+    assert!(down.len() >= 2 && down.len() == up.len(), "{report}");
+    let sum: u64 = down.iter().map(|line| count(&line["bytes"])).sum();
+    assert_eq!(sum, count(&report["download"]["bytes"]), "{report}");
+    for lines in [&down, &up] {
+        for (line, next) in lines.iter().zip(&lines[1..]) {
+            assert_eq!(line["end_s"], next["start_s"]);
+        }
+    }
+    assert!(up.iter().all(|line| line["cwnd_bytes"].is_u64() && line["packets_lost"].is_u64()), "{report}");
+    assert!(down.iter().all(|line| line.get("cwnd_bytes").is_none()), "{report}");
+
+    let output = run(&[&common[..], &["--upload", "--csv"]].concat());
+    let table = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    assert!(rows.len() >= 4 && rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    assert_eq!((rows[0][0], rows[1][0], rows.last().unwrap()[0]), ("kind", "interval", "total"), "{table}");
+    assert_eq!(rows.iter().filter(|row| row[0] == "total").count(), 1, "{table}");
+
+    let output = run(&common);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.lines().next().unwrap().contains("download") && table.contains("handshake"), "{table}");
+    assert!(!table.contains("cwnd"), "the client does not know the window of the server: {table}");
+}
+
+#[test]
+fn fewer_acknowledgements_can_be_asked_for() {
+    let directory = std::env::temp_dir().join(format!("tiderace-perf-acks-{}", std::process::id()));
+    let qlog = directory.to_str().unwrap();
+    let server = Service::perf();
+    for (policy, asks) in [("off", false), ("fixed:50", true)] {
+        let common = ["perf", "client", server.address(), "--insecure", "--upload", "--bytes", "3M", "--json"];
+        let report = run_json(&[&common[..], &["--ack-frequency", policy, "--qlog", qlog]].concat());
+        assert_eq!(report["upload"]["bytes"], 3_000_000);
+        let files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        let text: String = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(text.contains("\"ack_frequency\""), asks, "{policy}");
+    }
+}
+
+#[test]
 fn handshakes_alone() {
     let server = Service::perf();
     let arguments = ["perf", "client", server.address(), "--insecure", "--handshakes", "60", "--json"];
@@ -269,6 +319,8 @@ fn wrong_options_are_said() {
     for (arguments, expected) in [
         (&["perf", "client", "127.0.0.1:9", "--cc", "cubix"][..], "did you mean `cubic`?"),
         (&["perf", "client", "127.0.0.1:9", "--bytes", "0"], "more than 0"),
+        (&["perf", "client", "127.0.0.1:9", "--interval", "1ms"], "--interval '1 s'"),
+        (&["perf", "client", "127.0.0.1:9", "--handshakes", "5", "--csv"], "--duration"),
         (&["perf", "client", "127.0.0.1:9", "--duration", "100000 h"], "has a unit"),
         (&["relay", "--path", "mobil", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "did you mean `mobile`?"),
         (&["relay", "--path", "./none.toml", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "lab list"),

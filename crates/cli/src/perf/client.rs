@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, process::ExitCode, sync::Arc, 
 
 use clap::Parser;
 use tiderace::{
-    ClientConfig, Connection, Endpoint,
+    ClientConfig, Connection, Endpoint, Stats,
     transport::fec::FecPolicy,
     units::{DataSize, duration_text},
 };
@@ -17,6 +17,7 @@ use super::{
     EndArgs,
     cpu::process_time,
     fec::{self, Counts},
+    interval::{CSV_HEADER, Form, Interval, Intervals, Snapshot},
     missing_qlog,
     progress::{Goal, Moved, Progress},
     protocol::SenderReport,
@@ -29,6 +30,7 @@ use super::{
 use crate::{
     address,
     failure::{Failure, UNSOUND},
+    printable::printable,
     stdout::{write_json_line, write_out},
 };
 
@@ -37,12 +39,16 @@ use crate::{
 /// Goodput counts bytes of the application once, at the end that receives them. RTT and loss are those of the end that
 /// sends. Percentiles need enough samples: 60 for p95, 300 for p99.
 ///
+/// With --interval a line for each direction says what this interval has moved: bytes received, or bytes sent without those sent
+/// again. RTT stands there when it was measured in the interval; cwnd and losses are known of what the client sends (--upload).
+///
 /// Exit code 0: everything that was asked for was done. 1: some connections failed, and the report says how. 2: an
 /// option is wrong or the server cannot be reached, and nothing is reported.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT
   tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
+  tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --json")]
 pub(super) struct Args {
     /// The server
@@ -75,7 +81,13 @@ pub(super) struct Args {
     /// Name that the server's certificate has to be for [default: HOST]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
-    /// Print the result as JSON
+    /// Print a line each so often while the transfer runs, such as '1 s'
+    #[arg(short, long, value_name = "TIME", value_parser = duration_text::parse)]
+    interval: Option<Duration>,
+    /// Print comma-separated values: a header, a row for each interval and direction, and a row for each whole direction
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print the result as JSON, with the lines of --interval in `intervals`
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -83,6 +95,9 @@ pub(super) struct Args {
     #[command(flatten)]
     end: EndArgs,
 }
+
+/// Shortest interval: lines would cost more than the transfer.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest time that may be given.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -106,6 +121,15 @@ impl Args {
         }
     }
 
+    /// Form of the output.
+    fn form(&self) -> Form {
+        match (self.json, self.csv) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Csv,
+            _ => Form::Text,
+        }
+    }
+
     fn check(&self) -> Result<(), Failure> {
         if self.bytes.is_some_and(|bytes| bytes.as_bytes() == 0) || self.duration.is_some_and(|span| span.is_zero()) {
             return Err(Failure::new("a transfer of nothing").hint("give `--bytes` or `--duration` more than 0"));
@@ -113,7 +137,17 @@ impl Args {
         if self.timeout.is_zero() {
             return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
         }
-        for (option, span) in [("--duration", self.duration), ("--timeout", Some(self.timeout))] {
+        if self.interval.is_some_and(|span| span < SHORTEST_INTERVAL) {
+            return Err(Failure::new("`--interval` is shorter than 10 ms").hint("give for example `--interval '1 s'`"));
+        }
+        if (self.interval.is_some() || self.csv) && self.volume().is_none() {
+            return Err(Failure::new(
+                "`--interval` and `--csv` are about a transfer, and `--handshakes` alone has none",
+            )
+            .hint("add `--duration '10 s'` or `--bytes SIZE`"));
+        }
+        let spans = [("--duration", self.duration), ("--timeout", Some(self.timeout)), ("--interval", self.interval)];
+        for (option, span) in spans {
             if span.is_some_and(|span| span > LONGEST) {
                 let message = format_args!("`{option}` is longer than 30 days").to_string();
                 return Err(Failure::new(message).hint("a time has a unit, such as `10 s` or `500 ms`"));
@@ -170,12 +204,18 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         sender: outcome.sender,
         fec: outcome.fec,
         cpu: outcome.cpu,
+        intervals: outcome.intervals,
         errors: tally.errors,
     };
-    if args.json {
-        write_json_line(&report.json())?;
-    } else {
-        write_out(&report.text())?;
+    match args.form() {
+        Form::Json => write_json_line(&report.json())?,
+        Form::Text => write_out(&report.text())?,
+        Form::Csv => {
+            write_out(&report.csv())?;
+            for (message, count) in &report.errors {
+                eprintln!("error: {count} × {}", printable(message));
+            }
+        }
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
@@ -210,6 +250,7 @@ struct Outcome {
     sender: Option<Sender>,
     fec: Vec<fec::Direction>,
     cpu: Option<Cpu>,
+    intervals: Vec<Interval>,
 }
 
 /// A connection on which data is transferred.
@@ -249,7 +290,7 @@ impl Run<'_> {
         match volume {
             Some(volume) => {
                 let lines = self.connect_others(Line::new(first)).await;
-                Ok(self.transfer(volume, lines).await)
+                self.transfer(volume, lines).await
             }
             None => Ok(Outcome::default()),
         }
@@ -308,7 +349,7 @@ impl Run<'_> {
     }
 
     /// The transfer, on all connections at the same time.
-    async fn transfer(&mut self, volume: Volume, lines: Vec<Line>) -> Outcome {
+    async fn transfer(&mut self, volume: Volume, lines: Vec<Line>) -> Result<Outcome, Failure> {
         let (upload, download) = (self.args.upload, self.args.download || !self.args.upload);
         let per_direction = lines.len() as u64 * u64::from(self.args.streams);
         let goal = match volume {
@@ -316,7 +357,17 @@ impl Run<'_> {
             Volume::For(span) => Goal::After(span),
         };
         let (moved, cpu_before) = (Moved::default(), process_time());
-        let bar = Progress::start(goal, moved.clone());
+        let [received, sent] = [moved.part(), moved.part()];
+        // Lines of intervals show the progress themselves.
+        let bar = self.args.interval.is_none().then(|| Progress::start(goal, moved.clone()));
+        if self.args.csv {
+            write_out(CSV_HEADER)?;
+        }
+        let intervals = self.args.interval.map(|period| {
+            let watched = lines.iter().map(|line| (line.connection.clone(), line.rtt.clone())).collect::<Vec<_>>();
+            let received = download.then(|| received.clone());
+            Intervals::start(period, self.args.form(), "quic", move || look(&watched, received.as_ref(), upload))
+        });
         let now = Instant::now();
         let mut tasks = JoinSet::new();
         for (place, line) in lines.iter().enumerate() {
@@ -331,7 +382,7 @@ impl Run<'_> {
                 }
                 for up in [true, false] {
                     if if up { upload } else { download } {
-                        let (connection, moved) = (line.connection.clone(), moved.clone());
+                        let (connection, moved) = (line.connection.clone(), if up { &sent } else { &received }.clone());
                         tasks.spawn(async move {
                             let delivered = if up {
                                 transfer::upload(&connection, end, &moved).await
@@ -354,6 +405,10 @@ impl Run<'_> {
         }
         drop(bar);
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
+        let intervals = match intervals {
+            Some(intervals) => intervals.finish().await?,
+            None => Vec::new(),
+        };
 
         let (sender, fec) = self.ask(upload, download, &lines, &mut failed).await;
         for error in &failed {
@@ -362,13 +417,14 @@ impl Run<'_> {
                 Some(error) => self.tally.error(error),
             }
         }
-        Outcome {
+        Ok(Outcome {
             download: download.then_some(sums[0]),
             upload: upload.then_some(sums[1]),
             sender,
             fec,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
-        }
+            intervals,
+        })
     }
 
     /// Asks the sending ends for their counters.
@@ -414,6 +470,22 @@ impl Run<'_> {
             _ => "the server",
         };
         (sum.map(|sum| Sender::new(end, &sum)), fec)
+    }
+}
+
+/// Counters of these connections at the moment.
+fn look(lines: &[(Connection, RttSamples)], received: Option<&Moved>, upload: bool) -> Snapshot {
+    let stats: Vec<_> = lines.iter().filter_map(|(connection, _)| connection.stats()).collect();
+    let sum = |of: fn(&Stats) -> u64| upload.then(|| stats.iter().map(of).sum());
+    let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
+    let rtts = stats.iter().map(|stats| Duration::from_nanos(stats.smoothed_rtt)).sum::<Duration>();
+    Snapshot {
+        received: received.map(Moved::get),
+        sent: sum(|stats| stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)),
+        rtt_samples: lines.iter().map(|(_, rtt)| rtt.seen()).sum(),
+        rtt: rtts.checked_div(count),
+        cwnd: sum(|stats| stats.congestion_window),
+        lost: sum(|stats| stats.packets_lost),
     }
 }
 

@@ -17,15 +17,26 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Bytes that were moved so far (or handshakes that were made), by all tasks together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Moved(Arc<AtomicU64>);
+pub(super) struct Moved {
+    own: Arc<AtomicU64>,
+    /// Counter that this one is a part of.
+    whole: Option<Arc<AtomicU64>>,
+}
 
 impl Moved {
     pub(super) fn add(&self, amount: usize) {
-        self.0.fetch_add(amount as u64, Ordering::Relaxed);
+        for counter in [Some(&self.own), self.whole.as_ref()].into_iter().flatten() {
+            counter.fetch_add(amount as u64, Ordering::Relaxed);
+        }
     }
 
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// A counter of its own whose amounts count here, too.
+    pub(super) fn part(&self) -> Self {
+        Self { own: Arc::default(), whole: Some(self.own.clone()) }
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
     }
 }
 

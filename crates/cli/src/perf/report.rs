@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use serde::Serialize;
 
 use super::{
-    fec, per_gib,
+    fec,
+    interval::{self, Interval},
+    per_gib,
     progress::{mbit_per_s, rate},
     protocol::SenderReport,
     samples::{Samples, Summary},
@@ -30,6 +32,9 @@ pub(super) struct Report {
     /// Directions in which packets were protected.
     pub(super) fec: Vec<fec::Direction>,
     pub(super) cpu: Option<Cpu>,
+    /// Lines of `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) intervals: Vec<Interval>,
     /// Errors, with counts.
     pub(super) errors: BTreeMap<String, u32>,
 }
@@ -164,6 +169,28 @@ impl Report {
         out
     }
 
+    /// The rows of `--csv` about the whole transfer.
+    pub(super) fn csv(&self) -> String {
+        let rows =
+            [("download", &self.download), ("upload", &self.upload)].into_iter().filter_map(|(direction, goodput)| {
+                let goodput = goodput.as_ref()?;
+                // RTT and losses are of the ends that sent: with both directions they belong to neither row alone.
+                let sender = self.sender.as_ref().filter(|_| self.download.is_none() || self.upload.is_none());
+                let total = Interval {
+                    direction,
+                    start_s: 0.0,
+                    end_s: goodput.elapsed_s,
+                    bytes: goodput.bytes,
+                    mbit_per_s: goodput.goodput_mbit_per_s,
+                    rtt_ms: sender.and_then(|sender| sender.rtt.as_ref()).map(|rtt| rtt.p50_ms),
+                    cwnd_bytes: None,
+                    packets_lost: sender.map(|sender| sender.packets_lost),
+                };
+                Some(interval::row("total", "quic", &total))
+            });
+        rows.collect()
+    }
+
     /// One JSON object.
     pub(super) fn json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("every map has text keys, and no number is infinite")
@@ -208,6 +235,7 @@ mod tests {
             }),
             fec: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
+            intervals: Vec::new(),
             errors: BTreeMap::from([("idle for too long".to_owned(), 1)]),
         }
     }
@@ -224,6 +252,11 @@ mod tests {
         cpu           0.50 s per GiB (0.50 s of this process)
         error         1 × idle for too long
         ");
+    }
+
+    #[test]
+    fn the_total_is_a_row() {
+        assert_eq!(report().csv(), "total,quic,download,0.000000,2.000000,250000000,1000.000000,50.000000,,5\n");
     }
 
     #[test]

@@ -112,6 +112,11 @@ impl RttSamples {
         Self(Arc::new(Mutex::new(Samples::new())))
     }
 
+    /// Number of samples so far.
+    pub(super) fn seen(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seen
+    }
+
     pub(super) fn get(&self) -> Samples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
