@@ -55,7 +55,7 @@ impl Connection {
         // Handshake packets
         // RFC 9000 §10.2.3 SHOULD-2: before the handshake is confirmed, one closes in Handshake and in 1-RTT packets
         // RFC 9000 §10.2.3 SHOULD-3: before the handshake is confirmed, a server closes in an Initial packet as well
-        let levels: &[SpaceId] = if self.handshake.is_confirmed() {
+        let levels: &[SpaceId] = if self.sources.handshake.is_confirmed() {
             &[SpaceId::DATA]
         } else {
             &[SpaceId::Initial, SpaceId::Handshake, SpaceId::DATA]
@@ -96,7 +96,10 @@ impl Connection {
     /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
     fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
         let path = self.paths.active();
-        if self.side == Side::Client || self.control.handshake_done.is_acked() || !path.amplification.is_validated() {
+        if self.side == Side::Client
+            || self.sources.control.handshake_done.is_acked()
+            || !path.amplification.is_validated()
+        {
             return;
         }
         let Some(packet) = packets.iter().find(|packet| packet.space != SpaceId::Initial) else { return };

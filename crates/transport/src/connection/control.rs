@@ -9,7 +9,14 @@ use bytes::Bytes;
 use units::{Duration, Instant};
 use wire::{Frame, Side, Writer};
 
-use super::{Connection, receive::PacketSeen, spaces::SpaceId, verdicts::Carriers};
+use super::{
+    Connection,
+    identity::Identity,
+    receive::PacketSeen,
+    sources::{Page, Sources},
+    spaces::SpaceId,
+    verdicts::Carriers,
+};
 use crate::{
     ack_frequency::{AckRequests, MAX_DELAY_US},
     acks::{AckPolicy, AckState},
@@ -39,14 +46,14 @@ pub(super) trait FrameSource {
 /// The sources of control frames, in the order in which they are written: whether `$body` holds with each as `$source`, up
 /// to the first with which it does not.
 macro_rules! control_sources {
-    ($connection:expr, $source:ident => $body:expr) => {
+    ($sources:expr, $identity:expr, $source:ident => $body:expr) => {
         control_sources!($source => $body;
-            $connection.ack_requests,
-            $connection.control.handshake_done,
-            $connection.identity.local_ids,
-            $connection.identity.remote_ids,
-            $connection.control.ping,
-            $connection.control.token
+            $sources.ack_requests,
+            $sources.control.handshake_done,
+            $identity.local_ids,
+            $identity.remote_ids,
+            $sources.control.ping,
+            $sources.control.token
         )
     };
     ($source:ident => $body:expr; $($owner:expr),+) => {
@@ -76,12 +83,12 @@ impl Carriers<'_> {
     /// Tells the source of a control frame what became of it.
     pub(super) fn settle_control(&mut self, arrived: bool, frame: &SentFrame) {
         match frame {
-            SentFrame::NewConnectionId(_) => settle(self.local_ids, arrived, frame),
-            SentFrame::RetireConnectionId(_) => settle(self.remote_ids, arrived, frame),
-            SentFrame::NewToken => settle(&mut self.control.token, arrived, frame),
-            SentFrame::AckFrequency(_) => settle(self.ack_requests, arrived, frame),
-            SentFrame::HandshakeDone => settle(&mut self.control.handshake_done, arrived, frame),
-            SentFrame::Ping => settle(&mut self.control.ping, arrived, frame),
+            SentFrame::NewConnectionId(_) => settle(&mut self.identity.local_ids, arrived, frame),
+            SentFrame::RetireConnectionId(_) => settle(&mut self.identity.remote_ids, arrived, frame),
+            SentFrame::NewToken => settle(&mut self.sources.control.token, arrived, frame),
+            SentFrame::AckFrequency(_) => settle(&mut self.sources.ack_requests, arrived, frame),
+            SentFrame::HandshakeDone => settle(&mut self.sources.control.handshake_done, arrived, frame),
+            SentFrame::Ping => settle(&mut self.sources.control.ping, arrived, frame),
             _ => unreachable!("no control frame"),
         }
     }
@@ -301,32 +308,28 @@ impl FrameSource for AckRequests {
     }
 }
 
-impl Connection {
+impl Sources {
     /// Returns whether a control frame waits to be sent.
     #[inline]
-    pub(super) fn wants_to_send_control(&self) -> bool {
+    pub(super) fn wants_to_send_control(&self, identity: &Identity) -> bool {
         self.control.wants_to_send()
             || self.ack_requests.wants_to_send()
-            || self.identity.local_ids.wants_to_send()
-            || FrameSource::wants_to_send(&self.identity.remote_ids)
+            || identity.local_ids.wants_to_send()
+            || FrameSource::wants_to_send(&identity.remote_ids)
     }
 
     /// Writes the control frames that wait, as far as there is room.
-    pub(super) fn write_control(&mut self, now: Instant, w: &mut Writer<'_>) {
+    pub(super) fn write_control(&mut self, page: &mut Page<'_>, w: &mut Writer<'_>) {
+        let Page { now, ledger, identity, stats, .. } = page;
         let asks = self.ack_requests.wants_to_send();
-        self.write_control_frames(now, w);
-        if asks && !self.ack_requests.wants_to_send() {
-            self.stats.ack_requests_sent += 1;
-            self.apply_ack_delay();
-        }
+        let mut record = |frame| ledger.record(frame);
+        let _ =
+            control_sources!(self, identity, source => !source.wants_to_send() || source.write(*now, w, &mut record));
+        stats.ack_requests_sent += u64::from(asks && !self.ack_requests.wants_to_send());
     }
+}
 
-    fn write_control_frames(&mut self, now: Instant, w: &mut Writer<'_>) {
-        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
-        let mut record = |frame| space.ledger.record(frame);
-        let _ = control_sources!(self, source => !source.wants_to_send() || source.write(now, w, &mut record));
-    }
-
+impl Connection {
     /// Obeys a frame of the peer: all types but STREAM, DATAGRAM and ACK.
     pub(super) fn handle_control_frame(
         &mut self,
@@ -342,30 +345,30 @@ impl Connection {
                     SpaceId::Handshake => Level::Handshake,
                     SpaceId::Data(_) => Level::OneRtt,
                 };
-                self.handshake.on_crypto(now, level, offset, data)
+                self.sources.handshake.on_crypto(now, level, offset, data)
             }
-            Frame::ResetStream { id, code, final_size } => self.streams.on_reset_stream(id, code, final_size),
-            Frame::StopSending { id, code } => self.streams.on_stop_sending(id, code),
+            Frame::ResetStream { id, code, final_size } => self.sources.streams.on_reset_stream(id, code, final_size),
+            Frame::StopSending { id, code } => self.sources.streams.on_stop_sending(id, code),
             Frame::MaxData(limit) => {
-                self.streams.on_max_data(limit);
+                self.sources.streams.on_max_data(limit);
                 Ok(())
             }
-            Frame::MaxStreamData { id, limit } => self.streams.on_max_stream_data(id, limit),
-            Frame::MaxStreams { dir, limit } => self.streams.on_max_streams(dir, limit),
+            Frame::MaxStreamData { id, limit } => self.sources.streams.on_max_stream_data(id, limit),
+            Frame::MaxStreams { dir, limit } => self.sources.streams.on_max_streams(dir, limit),
             Frame::DataBlocked(limit) => {
-                self.streams.on_data_blocked(limit);
+                self.sources.streams.on_data_blocked(limit);
                 Ok(())
             }
             Frame::StreamsBlocked { dir, limit } => {
-                self.streams.on_streams_blocked(dir, limit);
+                self.sources.streams.on_streams_blocked(dir, limit);
                 Ok(())
             }
-            Frame::StreamDataBlocked { id, limit } => self.streams.on_stream_data_blocked(id, limit),
+            Frame::StreamDataBlocked { id, limit } => self.sources.streams.on_stream_data_blocked(id, limit),
             Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
                 self.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
                 // The ID in use may be another, of another length.
                 self.fit_datagrams();
-                if self.handshake.is_confirmed() {
+                if self.sources.handshake.is_confirmed() {
                     self.consider_preferred_address(now);
                 }
                 Ok(())

@@ -82,7 +82,7 @@ impl Connection {
     // wait.
     pub fn open_early(&mut self, dir: Dir) -> Option<StreamId> {
         let id = self.open(dir)?;
-        self.streams.allow_early(id);
+        self.sources.streams.allow_early(id);
         Some(id)
     }
 
@@ -106,8 +106,8 @@ impl Connection {
         // RFC 9000 §9.6.2 MUST NOT-1: a preferred address is for the connection on which it came, and no other.
         self.early.state = EarlyData::Offered;
         self.early.remembered = Some(Box::new(Remembered::of(&then)));
-        self.streams.begin_early();
-        self.streams.set_peer_parameters(&then)?;
+        self.sources.streams.begin_early();
+        self.sources.streams.set_peer_parameters(&then)?;
         self.stats.early_data_offered = 1;
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Connection {
             self.void_early(now, false);
             // RFC 9001 §4.6.2 MUST-1: all streams begin anew. Their data is still here, so the application need not
             // care.
-            self.streams.on_zero_rtt_rejected();
+            self.sources.streams.on_zero_rtt_rejected();
         }
         self.push(Event::EarlyData { accepted });
     }
@@ -143,7 +143,7 @@ impl Connection {
             self.keys.discard(Level::ZeroRtt);
             self.observe(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }
-        self.streams.end_early();
+        self.sources.streams.end_early();
     }
 
     /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.

@@ -8,6 +8,7 @@ use super::{
     Connection,
     packet::{OpenPacket, Protection},
     receive::PacketSeen,
+    sources::{Page, Sources},
     spaces::SpaceId,
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     error::{Code, TransportError},
     fec::{Content, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
     recovery::{self, AckOutcome},
-    sent::SentFrame,
+    sent::{Ledger, SentFrame},
 };
 
 /// A packet with a repair symbol gets the size of its neighbours when no more than this is missing, so that all can leave in one
@@ -28,7 +29,7 @@ impl Connection {
     fn fec_receiver(&mut self) -> Result<&mut crate::fec::Receiver, TransportError> {
         // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
         let unknown = || TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
-        self.fec.receiver.as_deref_mut().ok_or_else(unknown)
+        self.sources.fec.receiver.as_deref_mut().ok_or_else(unknown)
     }
 
     /// The rest of the packet is symbol `id`: whether its frames are known already.
@@ -71,8 +72,8 @@ impl Connection {
             let content = Bytes::copy_from_slice(content);
             self.observe(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
-            self.streams.next_buffer(content.len(), content.len());
-            self.datagrams.next_buffer(content.len(), content.len());
+            self.sources.streams.next_buffer(content.len(), content.len());
+            self.sources.datagrams.next_buffer(content.len(), content.len());
             let mut frames = Frames::new(&content);
             loop {
                 let start = frames.position();
@@ -89,10 +90,10 @@ impl Connection {
                         let len = stream.data.len() as u64;
                         self.stats.stream_bytes_received += len;
                         let part = std::iter::once(content.slice_ref(stream.data));
-                        self.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
+                        self.sources.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
                     }
                     Frame::Datagram { data } => {
-                        self.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
+                        self.sources.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
                     }
                     frame => self.handle_control_frame(now, seen, frame)?,
                 }
@@ -108,7 +109,7 @@ impl Connection {
     /// A SYMBOL_ACK frame: packets that were lost and need not be sent again.
     pub(super) fn on_symbol_ack(&mut self, now: Instant, ack: &SymbolAck<'_>) -> Result<(), TransportError> {
         self.fec_receiver()?;
-        let Some(sender) = &self.fec.sender else {
+        let Some(sender) = &self.sources.fec.sender else {
             return Err(violation("symbols recovered of which none was sent", frame_type::SYMBOL_ACK));
         };
         let mut recovered = Vec::new();
@@ -124,7 +125,7 @@ impl Connection {
             let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, Some(now)) else { return Ok(()) };
             let outcome = recovery::on_recovered(ledger, paths, SpaceId::DATA, pn, now, &mut carriers);
             carriers.settle();
-            if let Some(sender) = &mut self.fec.sender {
+            if let Some(sender) = &mut self.sources.fec.sender {
                 sender.on_verdict(crate::sent::Verdict::Recovered, id);
                 match outcome {
                     Some(_) => {
@@ -144,7 +145,7 @@ impl Connection {
 }
 
 /// Writing.
-impl Connection {
+impl Sources {
     /// Where a symbol begins in the packet that is being built, when what follows in it is to be one.
     #[inline]
     pub(super) fn symbol_room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
@@ -166,13 +167,12 @@ impl Connection {
     }
 
     /// Datagrams and stream data of a packet without a symbol: nothing that is worth one.
-    pub(super) fn write_unprotected(&mut self, now: Instant, w: &mut Writer<'_>) {
-        let Some(space) = self.spaces.get_mut(SpaceId::DATA) else { return };
-        let ledger = &mut space.ledger;
+    pub(super) fn write_unprotected(&mut self, page: &mut Page<'_>, w: &mut Writer<'_>) {
+        let Page { now, ledger, .. } = page;
         let protects = |tolerance| self.fec.sender.as_ref().is_some_and(|sender| sender.protects(tolerance));
         let protected = protects(Tolerance::NONE);
         if self.datagrams.wants_to_send() {
-            self.datagrams.write_while(now, w, |tolerance| !protects(tolerance), &mut |f| ledger.record(f));
+            self.datagrams.write_while(*now, w, |tolerance| !protects(tolerance), &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
             self.streams.write_frames_while(w, |protectable| !(protectable && protected), &mut |f| ledger.record(f));
@@ -180,18 +180,17 @@ impl Connection {
     }
 
     /// Datagrams and stream data of a packet, as a source symbol; where it starts, when there is any.
-    pub(super) fn write_symbol(&mut self, now: Instant, room: SymbolRoom, w: &mut Writer<'_>) -> Option<usize> {
+    pub(super) fn write_symbol(&mut self, page: &mut Page<'_>, room: SymbolRoom, w: &mut Writer<'_>) -> Option<usize> {
+        let Page { now, ledger, stats, .. } = page;
         let start = w.position();
         w.reserve(room.padding).fill(0);
         Frame::SourceSymbol { id: room.id }.encode(w);
         let content = w.position();
         let mut inner = Writer::new(w.reserve(room.bytes));
-        let space = self.spaces.get_mut(SpaceId::DATA)?;
-        let ledger = &mut space.ledger;
         let mut ends = false;
         let mut carried = Content::EMPTY;
         if self.datagrams.wants_to_send() {
-            carried = self.datagrams.write_while(now, &mut inner, |_| true, &mut |f| ledger.record(f));
+            carried = self.datagrams.write_while(*now, &mut inner, |_| true, &mut |f| ledger.record(f));
         }
         if self.streams.wants_to_send() {
             let before = inner.position();
@@ -217,7 +216,7 @@ impl Connection {
             }
         }
         let padding = if len == room.bytes { room.padding } else { 0 };
-        self.stats.fec_header_bytes_sent += (content - start - room.padding + padding) as u64;
+        stats.fec_header_bytes_sent += (content - start - room.padding + padding) as u64;
         if len == room.bytes {
             return Some(content);
         }
@@ -229,27 +228,27 @@ impl Connection {
 
     /// Writes a report of recovered symbols beside an acknowledgement.
     #[inline]
-    pub(super) fn write_symbol_ack(&mut self, w: &mut Writer<'_>) {
+    pub(super) fn write_symbol_ack(&mut self, ledger: &mut Ledger, w: &mut Writer<'_>) {
         let Some(receiver) = self.fec.receiver.as_mut().filter(|receiver| receiver.has_report()) else { return };
-        if let Some(largest) = receiver.write_report(w)
-            && let Some(space) = self.spaces.get_mut(SpaceId::DATA)
-        {
-            space.ledger.record(SentFrame::SymbolAck { largest });
+        if let Some(largest) = receiver.write_report(w) {
+            ledger.record(SentFrame::SymbolAck { largest });
         }
     }
+}
 
+impl Connection {
     /// A datagram with a repair symbol; its size, 0 when none may leave or none is worth it.
     pub(super) fn build_repair(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
         let id = SpaceId::DATA;
         let Some(space) = self.spaces.get(id) else { return 0 };
-        let probe = space.probes > 0 && self.fec.sender.as_ref().is_some_and(|sender| sender.has_probe());
+        let probe = space.probes > 0 && self.sources.fec.sender.as_ref().is_some_and(|sender| sender.has_probe());
         if !probe && allowance < out.len() as u64 {
             return 0;
         }
         let path = self.paths.active_index();
         let Some((mut w, packet)) = self.begin_packet((id, Protection::Space), path, out, 0, 0) else { return 0 };
         let left = w.remaining();
-        let Some(sender) = &mut self.fec.sender else { return 0 };
+        let Some(sender) = &mut self.sources.fec.sender else { return 0 };
         let room = |first| left.saturating_sub(RepairFrame::header_len(first));
         let Some((repair, data)) = sender.next_repair(now, room) else { return 0 };
         let frame =
@@ -265,7 +264,7 @@ impl Connection {
         }
         let packet = OpenPacket { probe, ..packet.finish(&w) };
         let size = self.close_packet(now, &packet, out, ecn);
-        if let Some(sender) = &mut self.fec.sender {
+        if let Some(sender) = &mut self.sources.fec.sender {
             sender.figures.repair_bytes += size as u64;
         }
         size
@@ -276,12 +275,12 @@ impl Connection {
         if self.has_data() {
             return false;
         }
-        self.fec.sender.as_mut().is_some_and(|sender| sender.flush(now))
+        self.sources.fec.sender.as_mut().is_some_and(|sender| sender.flush(now))
     }
 
     /// Acknowledgements and losses may change what is worth protecting.
     pub(super) fn review_fec(&mut self, now: Instant, outcome: &AckOutcome) {
-        let Some(sender) = &mut self.fec.sender else { return };
+        let Some(sender) = &mut self.sources.fec.sender else { return };
         let path = self.paths.active_mut();
         let rtt = path.recovery.rtt();
         let Some(min_rtt) = rtt.min() else { return };

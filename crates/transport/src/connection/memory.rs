@@ -100,8 +100,8 @@ impl Connection {
     /// Tells the parts how much buffers may have beyond what is kept of them.
     pub(super) fn set_slack(&mut self) {
         let slack = self.memory.limit / SLACK_SHARE;
-        self.streams.set_slack(slack);
-        self.datagrams.set_slack(slack);
+        self.sources.streams.set_slack(slack);
+        self.sources.datagrams.set_slack(slack);
     }
 
     /// A batch of so many bytes arrived that is more than acknowledgements. What small ones bring is charged when nothing more is
@@ -122,8 +122,8 @@ impl Connection {
         let Memory { since: 0, holds_little, quiet, unacknowledged, .. } = &mut self.memory else {
             return self.account(now);
         };
-        let moved = self.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
-        if *holds_little && moved < OWN_STEP && *quiet < QUIET_TURNS && self.fec.sender.is_none() {
+        let moved = self.sources.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
+        if *holds_little && moved < OWN_STEP && *quiet < QUIET_TURNS && self.sources.fec.sender.is_none() {
             *quiet += 1;
         } else {
             self.account(now);
@@ -139,8 +139,8 @@ impl Connection {
         if self.reception.deferred.capacity() > DEFERRED_KEPT {
             self.reception.deferred.shrink_to(DEFERRED_KEPT);
         }
-        self.streams.compact_if_wasteful();
-        if let Some(sender) = &self.fec.sender
+        self.sources.streams.compact_if_wasteful();
+        if let Some(sender) = &self.sources.fec.sender
             && (sender.figures.symbols as u32).wrapping_sub(self.memory.symbols.1) >= COUNT_EVERY
         {
             let bytes = u32::try_from(sender.memory()).unwrap_or(u32::MAX);
@@ -151,7 +151,7 @@ impl Connection {
             little if little < OWN_STEP => 0,
             own => own.next_multiple_of(OWN_STEP),
         };
-        let limit = limit(self.streams.receive_window(), self.memory.beside);
+        let limit = limit(self.sources.streams.receive_window(), self.memory.beside);
         if (limit, own) != (self.memory.limit, self.memory.own) {
             (self.memory.limit, self.memory.own) = (limit, own);
             self.memory.budget.set_limit(limit + own);
@@ -169,11 +169,11 @@ impl Connection {
         }
         self.memory.charge.set(held + own);
         self.memory.holds_little = held < OWN_STEP;
-        self.memory.unacknowledged = self.streams.unacknowledged_bytes();
+        self.memory.unacknowledged = self.sources.streams.unacknowledged_bytes();
         let budget = &self.memory.budget;
         let room = !budget.is_exceeded() && !budget.process().is_scarce();
-        self.streams.permit_growth(room);
-        if self.handshake.is_confirmed() {
+        self.sources.streams.permit_growth(room);
+        if self.sources.handshake.is_confirmed() {
             self.memory.itself.set(AT_REST);
         }
     }
@@ -182,12 +182,12 @@ impl Connection {
     #[inline]
     fn received_memory(&self) -> u64 {
         let unopened: u64 = self.reception.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
-        let symbols = self.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
+        let symbols = self.sources.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
         let records = self.reception.deferred.capacity() * size_of::<super::frames::Deferred>();
-        self.streams.received_memory()
-            + self.datagrams.received_memory()
+        self.sources.streams.received_memory()
+            + self.sources.datagrams.received_memory()
             + unopened
-            + (self.handshake.received_memory() + symbols + records) as u64
+            + (self.sources.handshake.received_memory() + symbols + records) as u64
     }
 
     /// Bytes that this end holds to be sent, or until it is acknowledged; and of records that a peer makes it keep by acknowledging
@@ -204,8 +204,8 @@ impl Connection {
             }
         }
         (
-            self.streams.unacknowledged_bytes()
-                + self.streams.own_memory()
+            self.sources.streams.unacknowledged_bytes()
+                + self.sources.streams.own_memory()
                 + u64::from(self.memory.symbols.0)
                 + memory as u64
                 - of_acks,
@@ -218,9 +218,9 @@ impl Connection {
     fn shed(&mut self, bytes: u64) {
         let target = self.received_memory().saturating_sub(bytes);
         let excess = |this: &Self| this.received_memory().saturating_sub(target);
-        self.datagrams.shed(excess(self));
+        self.sources.datagrams.shed(excess(self));
         if excess(self) > 0
-            && let Some(receiver) = &mut self.fec.receiver
+            && let Some(receiver) = &mut self.sources.fec.receiver
         {
             receiver.shed(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
@@ -228,8 +228,8 @@ impl Connection {
             self.give_up_unopened(|_| false);
         }
         if excess(self) > 0 {
-            self.streams.set_slack(0);
-            self.streams.compact_if_wasteful();
+            self.sources.streams.set_slack(0);
+            self.sources.streams.compact_if_wasteful();
             self.set_slack();
         }
     }
@@ -247,11 +247,11 @@ impl Connection {
         if self.lifecycle.is_open() || self.is_readable_after_end() && !at_any_cost {
             return;
         }
-        self.streams.forget();
-        self.datagrams.forget();
+        self.sources.streams.forget();
+        self.sources.datagrams.forget();
         self.reception.deferred = Vec::new();
         self.give_up_unopened(|_| false);
-        self.fec.forget();
+        self.sources.fec.forget();
         for id in self.spaces.ids() {
             if let Some(space) = self.spaces.get_mut(id) {
                 space.ledger.clear(|_, _| {});

@@ -50,7 +50,7 @@ impl Connection {
         }
         // RFC 9000 §9 MUST-3: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
-        if self.side == Side::Client || !self.handshake.is_confirmed() {
+        if self.side == Side::Client || !self.sources.handshake.is_confirmed() {
             self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
@@ -84,7 +84,7 @@ impl Connection {
         } else {
             let seed = self.random.path_seed(self.paths.opened());
             let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-            recovery.set_max_ack_delay(self.ack_requests.max_ack_delay());
+            recovery.set_max_ack_delay(self.sources.ack_requests.max_ack_delay());
             recovery
         };
         // RFC 9000 §8: the limit protects third parties from servers; a client knows the server's address.
@@ -150,7 +150,7 @@ impl Connection {
         let old = self.paths.activate(path);
         // RFC 9000 §9.5 MUST NOT-2: with another connection ID.
         self.identity.remote_ids.activate(path, old);
-        self.ack_requests.restart();
+        self.sources.ack_requests.restart();
         self.stats.path_changes += 1;
         self.observe_migration(now, Migration::Started, path);
         self.fit_datagrams();
@@ -158,7 +158,7 @@ impl Connection {
 
     /// Returns whether [`rebind`](Self::rebind) has nothing to wait for.
     pub(crate) fn may_rebind(&self) -> bool {
-        self.side == Side::Server || self.handshake.is_confirmed() || !self.lifecycle.is_open()
+        self.side == Side::Server || self.sources.handshake.is_confirmed() || !self.lifecycle.is_open()
     }
 
     /// The socket of this client was replaced by one with another address: goes on from there at once. Does nothing for a
@@ -169,7 +169,7 @@ impl Connection {
     /// or has left no connection ID for it, is over without a word: [`CloseReason::Stranded`].
     // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
-        if self.side == Side::Server || !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
+        if self.side == Side::Server || !self.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return;
         }
         self.restart_moves(now);
@@ -186,7 +186,7 @@ impl Connection {
         // There is no way back: the old socket is gone.
         self.paths.set_last_validated(path);
         self.challenge(now, path);
-        self.control.ping.request();
+        self.sources.control.ping.request();
         self.consider_preferred_address(now);
     }
 
@@ -239,7 +239,7 @@ impl Connection {
             return Err(MigrateError::NotClient);
         }
         // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
-        if !self.handshake.is_confirmed() || !self.lifecycle.is_open() {
+        if !self.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
         self.may_leave()?;
@@ -342,7 +342,7 @@ impl Connection {
             self.paths.set_last_validated(index);
             self.use_path(now, index);
             // RFC 9000 §9.2: anything but a probing frame tells the server.
-            self.control.ping.request();
+            self.sources.control.ping.request();
         }
         let news = if self.side == Side::Server && !destined { address_is_news } else { path_is_news };
         if news && index == self.paths.active_index() {

@@ -52,7 +52,6 @@ use units::{Duration, Instant, RandomStream, Seed};
 use wire::{ConnectionId, PreferredAddress, ResetToken, Side, TransportParameters};
 
 use self::{
-    control::Control,
     early::Early,
     events::Events,
     identity::Identity,
@@ -61,20 +60,18 @@ use self::{
     lifecycle::{CloseFrame, Lifecycle},
     memory::Memory,
     randomness::Randomness,
+    sources::Sources,
     spaces::Spaces,
     unopened::Reception,
     versions::Versions,
     watch::{Observation, Unwatched},
 };
 use crate::{
-    ack_frequency::AckRequests,
     cid::{LocalIds, RemoteIds},
     config::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     crypto::Labels,
-    datagrams::{DatagramEvent, Datagrams},
     error::TransportError,
     events::{CloseReason, Event},
-    fec::Fec,
     handshake::{Done, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
     memory::ProcessBudget,
@@ -129,7 +126,6 @@ pub struct Connection {
     random: Randomness,
     identity: Identity,
     lifecycle: Lifecycle,
-    handshake: Handshake,
     keys: Keys,
     key_updates: KeyUpdates,
     early: Early,
@@ -138,11 +134,7 @@ pub struct Connection {
     spaces: Spaces,
     paths: Paths,
     reception: Reception,
-    streams: Streams,
-    datagrams: Datagrams,
-    control: Control,
-    ack_requests: AckRequests,
-    fec: Fec,
+    sources: Sources,
     timers: Timers,
     idle: Idle,
     silence: silence::Silence,
@@ -285,7 +277,6 @@ impl Connection {
             random: Randomness::new(random, setup.seed),
             identity: Identity::new(version, LocalIds::new(setup.scid, setup.reset_token), remote_ids, setup.tokens),
             lifecycle: Lifecycle::new(),
-            handshake,
             keys,
             key_updates: KeyUpdates::new(profile.key_update),
             early: Early::new(),
@@ -298,11 +289,7 @@ impl Connection {
             spaces: Spaces::new(&profile),
             paths: Paths::new(path),
             reception: Reception::default(),
-            streams: Streams::new(side, &profile.streams),
-            datagrams: Datagrams::new(&profile.datagrams_config()),
-            control: Control::default(),
-            ack_requests: AckRequests::new(profile.ack_frequency),
-            fec: Fec::default(),
+            sources: Sources::new(side, &profile, handshake),
             timers,
             idle: Idle::new(profile.idle_timeout),
             silence: silence::Silence::default(),
@@ -329,52 +316,44 @@ impl Connection {
         if let Some(event) = self.events.pop_before_end() {
             return Some(event);
         }
-        if let Some(event) = self.streams.poll_event() {
-            return Some(Event::Stream(event));
-        }
-        if let Some(event) = self.datagrams.poll_event() {
-            return Some(match event {
-                DatagramEvent::Readable => Event::DatagramsReadable,
-                DatagramEvent::Writable => Event::DatagramsWritable,
-                DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
-                DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
-            });
+        if let Some(event) = self.sources.poll_event() {
+            return Some(event);
         }
         self.events.pop_end()
     }
 
     /// The TLS session may go on: what it was waiting for is there.
     pub fn resume_handshake(&mut self, now: Instant) {
-        self.handshake.resume();
+        self.sources.handshake.resume();
         self.progress_handshake(now);
         self.retry_unopened(now);
     }
 
     /// What the handshake waits for outside of the connection.
     pub fn handshake_waits_for(&self) -> Option<crate::tls::Waiting> {
-        self.handshake.waiting()
+        self.sources.handshake.waiting()
     }
 
     /// The steps of the TLS session are run elsewhere from here on.
     pub(crate) fn hand_out_tls(&mut self) {
-        self.handshake.hand_out_steps();
+        self.sources.handshake.hand_out_steps();
     }
 
     // What the endpoint asks.
 
     /// Whoever is woken calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
     pub(crate) fn set_handshake_waker(&mut self, waker: Waker) {
-        self.handshake.set_waker(waker);
+        self.sources.handshake.set_waker(waker);
     }
 
     /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
     pub(crate) fn new_tls_step(&mut self) -> Option<bool> {
-        self.handshake.new_step()
+        self.sources.handshake.new_step()
     }
 
     /// The step that waits to be run elsewhere.
     pub(crate) fn take_tls_step(&mut self) -> Option<Step> {
-        self.handshake.take_step()
+        self.sources.handshake.take_step()
     }
 
     /// A step of the TLS session is done.
@@ -382,7 +361,7 @@ impl Connection {
         if !self.lifecycle.is_open() {
             return;
         }
-        match self.handshake.take_back(done) {
+        match self.sources.handshake.take_back(done) {
             Ok(()) => {
                 self.progress_handshake(now);
                 self.retry_unopened(now);
@@ -439,7 +418,7 @@ impl Connection {
 
     /// Returns whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
     pub(crate) fn is_busy(&self) -> bool {
-        self.paths.is_in_flight() || self.streams.has_bidi()
+        self.paths.is_in_flight() || self.sources.streams.has_bidi()
     }
 
     /// Returns whether any packet from the peer was authentic.

@@ -24,7 +24,7 @@ impl Connection {
         let path = self.paths.active_mut();
         // Not before the handshake is confirmed: until then the address may be anybody's.
         // RFC 8899 §3 MUST NOT-1: nothing but a probe is larger than the size in use
-        if size == usize::from(path.mtu) && self.handshake.is_confirmed() {
+        if size == usize::from(path.mtu) && self.sources.handshake.is_confirmed() {
             path.discovery.on_full_datagrams(now, (len / size) as u32);
         }
     }
@@ -43,7 +43,10 @@ impl Connection {
             return None;
         }
         // Not before the handshake is confirmed: until then the address may be anybody's.
-        if !path.amplification.is_validated() || !self.handshake.is_confirmed() || !self.keys.can_seal(Level::OneRtt) {
+        if !path.amplification.is_validated()
+            || !self.sources.handshake.is_confirmed()
+            || !self.keys.can_seal(Level::OneRtt)
+        {
             return None;
         }
         // Room for a datagram of the size in use is enough: where data takes all room that an acknowledgement makes, there

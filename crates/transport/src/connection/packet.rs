@@ -203,7 +203,7 @@ impl Connection {
             observer.packet_sent(now, &event);
         }
         if packet.symbol > 0
-            && let Some(sender) = &mut self.fec.sender
+            && let Some(sender) = &mut self.sources.fec.sender
         {
             sender.on_sent(now, packet.pn, &out[packet.symbol..packet.end]);
         }
@@ -215,7 +215,7 @@ impl Connection {
                 self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
             }
             SpaceId::Data(path) => {
-                let tail = packet.tail.map_or(&[][..], |tail| self.streams.tail(tail));
+                let tail = packet.tail.map_or(&[][..], |tail| self.sources.streams.tail(tail));
                 let sealed = self.keys.seal_short_with(bytes, pn_offset, packet.pn, path, tail);
                 // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
                 self.note_key_updates(now, Initiator::Local);

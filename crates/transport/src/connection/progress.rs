@@ -17,7 +17,7 @@ impl Connection {
     /// Lets TLS work on what has arrived, and obeys what it says.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
-            let event = self.handshake.advance();
+            let event = self.sources.handshake.advance();
             self.follow_handshake_version();
             match event {
                 Ok(None) => return,
@@ -56,7 +56,8 @@ impl Connection {
     }
 
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
-        let peer = self.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
+        let peer =
+            self.sources.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
         self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
         self.check_versions(now, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
@@ -70,8 +71,8 @@ impl Connection {
         self.random.set_grease(self.profile.grease && peer.grease_quic_bit);
         self.check_remembered(&peer)?;
         self.stop_early(now);
-        self.streams.set_peer_parameters(&peer)?;
-        self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        self.sources.streams.set_peer_parameters(&peer)?;
+        self.sources.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         // RFC 9000 §7.4.1 MUST-2: of what a client must not remember, what the server says in this handshake counts, and
         // what it does not say has its default.
         self.peer = PeerPromises {
@@ -82,7 +83,7 @@ impl Connection {
             max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
         };
         let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
-        self.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
+        self.sources.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
         if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0)
             && let Some(space) = self.spaces.get_mut(SpaceId::DATA)
         {
@@ -91,8 +92,8 @@ impl Connection {
             space.acks.report_times(ArrivalTimes::new(basis, peer.receive_timestamps_exponent, most));
         }
         if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
-            self.fec.start(self.profile.fec, window);
-            if let Some(code) = self.fec.sender.as_ref().and_then(|sender| sender.code()) {
+            self.sources.fec.start(self.profile.fec, window);
+            if let Some(code) = self.sources.fec.sender.as_ref().and_then(|sender| sender.code()) {
                 self.observe(now, |observer, at| observer.code_updated(at, None, Some(code)));
             }
         }
@@ -112,45 +113,39 @@ impl Connection {
         let begun = self.timers.get(Timer::Idle).map(|limit| limit.saturating_sub(self.profile.handshake_timeout));
         let took = begun.map_or(Duration::ZERO, |begun| now.saturating_since(begun));
         self.stats.handshake_time = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.stats.resumed = self.handshake.session().is_some_and(|session| session.is_resumed()).into();
+        self.stats.resumed = self.sources.handshake.session().is_some_and(|session| session.is_resumed()).into();
         self.lifecycle.connect();
         self.identity.local_ids.start(self.peer.active_connection_id_limit);
         self.push(Event::Connected);
         self.restart_idle(now);
         if let Some(observer) = &mut self.observation.observer {
-            observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+            observer.connected(now, self.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.side == Side::Server {
             // RFC 9000 §19.20 MUST NOT-1, RFC 9001 §4.1.2 MUST-1: for a server complete means confirmed, and it says
             // so.
-            self.control.handshake_done.request();
+            self.sources.control.handshake_done.request();
             self.paths.active_mut().amplification.validate();
             let remote = self.paths.active().remote;
             // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
             // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
             if let Some(token) = self.identity.new_token(&mut self.random.stream, now, remote) {
-                self.control.token.send(token);
+                self.sources.control.token.send(token);
             }
             self.forget_early_keys_later(now);
             self.on_confirmed(now);
-            self.handshake.settle();
+            self.sources.handshake.settle();
         }
     }
 
     /// Tells the datagrams what fits into a packet of the path in use.
     pub(super) fn fit_datagrams(&mut self) {
-        // First byte, ID, the longest packet number, tag.
-        let mut overhead = 1 + self.identity.remote_ids.current().len() + 4 + crate::crypto::TAG_LEN;
-        if self.fec.sender.is_some() {
-            // The frame in front of a repair symbol with the longest ID that is ever reached, and the length in it.
-            overhead += wire::RepairFrame::header_len(1 << 30) + 2;
-        }
-        self.datagrams.set_packet_room(usize::from(self.paths.active().mtu) - overhead);
+        self.sources.fit_datagrams(self.paths.active().mtu, self.identity.remote_ids.current().len());
     }
 
     /// Both ends have the keys: those of the handshake are forgotten.
     pub(super) fn on_confirmed(&mut self, now: Instant) {
-        if !self.handshake.confirm() {
+        if !self.sources.handshake.confirm() {
             return;
         }
         self.keys.on_handshake_confirmed();
@@ -168,7 +163,7 @@ impl Connection {
         if let Some(mut space) = self.spaces.take(id) {
             self.keys.discard(level);
             self.observe(now, |observer, at| observer.keys_discarded(at, level, None));
-            self.handshake.discard(level);
+            self.sources.handshake.discard(level);
             self.settle_space(now, id, &mut space);
         }
         if level == Level::Initial {

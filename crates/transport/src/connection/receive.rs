@@ -109,7 +109,7 @@ impl Connection {
         // Windows grow by what arrives within a round trip; before the first sample nothing is known.
         let rtt = self.paths.active().recovery.rtt();
         let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
-        self.streams.tune(now, rtt);
+        self.sources.streams.tune(now, rtt);
         let arrival = Arrival { path, received_at, ecn, waited: false };
         let (processed, acks_only) = (self.stats.packets_received, self.stats.ack_only_packets_received);
         let mut start = 0;
@@ -143,8 +143,8 @@ impl Connection {
     /// Streams and datagrams get slices of the buffer: one reference each, no copy.
     fn deliver_deferred(&mut self, now: Instant, payload: Bytes, buffer: usize) {
         let mut deferred = std::mem::take(&mut self.reception.deferred);
-        self.streams.next_buffer(buffer, payload.len());
-        self.datagrams.next_buffer(buffer, payload.len());
+        self.sources.streams.next_buffer(buffer, payload.len());
+        self.sources.datagrams.next_buffer(buffer, payload.len());
         let mut rest = &deferred[..];
         while let Some(item) = rest.first() {
             let count;
@@ -154,11 +154,11 @@ impl Connection {
                     count = run.frames;
                     self.stats.stream_bytes_received += run.len;
                     let parts = rest[..count].iter().map(|item| payload.slice(item.range().clone()));
-                    self.streams.on_stream_run(id, offset, run.len, parts, run.fin)
+                    self.sources.streams.on_stream_run(id, offset, run.len, parts, run.fin)
                 }
                 Deferred::Datagram { range, frame_size } => {
                     count = 1;
-                    self.datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
+                    self.sources.datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
                 }
             };
             if let Err(error) = result {
@@ -472,7 +472,10 @@ impl Connection {
         }
         self.idle.is_restarted = false;
         // Tickets come in 1-RTT packets after the handshake.
-        if seen.kind != PacketKind::OneRtt || !self.handshake.is_confirmed() || self.handshake.has_unread() {
+        if seen.kind != PacketKind::OneRtt
+            || !self.sources.handshake.is_confirmed()
+            || self.sources.handshake.has_unread()
+        {
             self.progress_handshake(now);
         }
     }

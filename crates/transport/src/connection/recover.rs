@@ -10,10 +10,10 @@ use super::{
     verdicts::Carriers,
 };
 use crate::{
-    ack_frequency::View,
+    ack_frequency::{AckRequests, View},
     acks::MAX_TIMES,
     error::{Code, TransportError},
-    path::Paths,
+    path::{Path, Paths},
     recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason, Way},
     sent::{Ledger, PathIndex, SentFrame, Verdict},
     tls::Level,
@@ -30,7 +30,7 @@ const REPEATED: usize = 2;
 impl Connection {
     /// Progress of the handshake, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
-        let confirmed = self.handshake.is_confirmed();
+        let confirmed = self.sources.handshake.is_confirmed();
         Progress {
             has_handshake_keys: self.keys.can_seal(Level::Handshake),
             confirmed,
@@ -38,7 +38,7 @@ impl Connection {
             // as a probe; nothing else would bring it on its way.
             peer_validated_us: self.side == Side::Server
                 || confirmed
-                || self.handshake.is_acked() && !self.handshake.wants_to_send(Level::Handshake),
+                || self.sources.handshake.is_acked() && !self.sources.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit: self.datagram_room() == 0,
             waited_for_keys: Duration::ZERO,
         }
@@ -122,7 +122,7 @@ impl Connection {
         carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         if id == SpaceId::Handshake && outcome.acked_packets > 0 {
-            self.handshake.on_acked();
+            self.sources.handshake.on_acked();
         }
         self.on_outcome(now, &outcome);
         Ok(())
@@ -139,14 +139,8 @@ impl Connection {
         let carriers = Carriers {
             space: id,
             acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.identity.local_ids,
-            remote_ids: &mut self.identity.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
+            sources: &mut self.sources,
+            identity: &mut self.identity,
             observer: observed_at.zip(self.observation.observer.as_deref_mut()),
             arrived: None,
         };
@@ -162,11 +156,14 @@ impl Connection {
         self.stats.packets_lost_randomly += outcome.random_packets;
         self.stats.packets_lost_spuriously += outcome.spurious_packets;
         self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
-        if self.fec.sender.is_some() {
+        if self.sources.fec.sender.is_some() {
             self.review_fec(now, outcome);
         }
-        if self.ack_requests.is_on() && outcome.acked_packets > 0 {
-            self.review_acks(now);
+        if self.sources.ack_requests.is_on() && outcome.acked_packets > 0 {
+            self.apply_ack_delay();
+            if self.sources.handshake.is_confirmed() {
+                review_requests(&mut self.sources.ack_requests, self.paths.active(), now);
+            }
         }
         match outcome.ecn {
             EcnFeedback::Valid { newly_ce } => {
@@ -191,32 +188,10 @@ impl Connection {
         }
     }
 
-    /// Sees what the acknowledgement says about requests, and whether another is due.
-    fn review_acks(&mut self, now: Instant) {
-        self.apply_ack_delay();
-        let Self { ack_requests, paths, .. } = self;
-        let path = paths.active();
-        let recovery = &path.recovery;
-        let Some(min_rtt) = recovery.rtt().min().filter(|_| self.handshake.is_confirmed()) else { return };
-        let mtu = u64::from(path.mtu);
-        let controller = recovery.controller();
-        let in_min_rtt = |rate: Bitrate| rate.in_time(min_rtt).as_bytes() / mtu;
-        let view = View {
-            window: recovery.window() / mtu,
-            smoothed_rtt: recovery.rtt().smoothed(),
-            min_rtt,
-            rate: controller.pacing_rate().map(in_min_rtt),
-            probing: controller.is_probing(),
-            packet_threshold: recovery.reordering().packet_threshold(),
-        };
-        ack_requests.review(now, &view);
-    }
-
     /// Lets probe timeouts count with the delay that may be in force (draft-ietf-quic-ack-frequency-14 §7).
     pub(super) fn apply_ack_delay(&mut self) {
-        if self.ack_requests.take_change() {
-            let delay = self.ack_requests.max_ack_delay();
-            self.paths.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
+        if self.sources.ack_requests.take_change() {
+            self.paths.set_max_ack_delay(self.sources.ack_requests.max_ack_delay());
         }
     }
 
@@ -246,7 +221,7 @@ impl Connection {
                 self.stats.probe_timeouts += 1;
                 self.paths[path].recovery.on_probe_timeout(now);
                 self.stats.ecn_failures += u64::from(self.paths[path].marks.on_timeout());
-                if !self.handshake.is_confirmed() {
+                if !self.sources.handshake.is_confirmed() {
                     // What was trusted without proof may be what does not arrive.
                     let mtu = self.paths[path].discovery.distrust();
                     self.set_path_mtu(now, path, mtu);
@@ -260,13 +235,14 @@ impl Connection {
     /// Asks for probes in a space. RFC 9002 §6.2.4 MUST-1, SHOULD-2: they carry something new, or else repeat what is
     /// missing.
     fn probe(&mut self, now: Instant, id: SpaceId, anti_deadlock: bool) {
-        let new_data = self.wants_to_send(id);
+        let new_data = self.sources.wants_to_send(id, &self.identity);
         if let Some(space) = self.spaces.get_mut(id) {
             space.probes = if anti_deadlock { 1 } else { PROBES };
         }
         if id == SpaceId::DATA {
             // Repair of all that is missing does more than a copy of a part of it.
-            let repaired = !new_data && self.fec.sender.as_mut().is_some_and(|sender| sender.probe(now, PROBES));
+            let repaired =
+                !new_data && self.sources.fec.sender.as_mut().is_some_and(|sender| sender.probe(now, PROBES));
             if !new_data && !repaired {
                 self.repeat_oldest(id, REPEATED);
             }
@@ -274,7 +250,7 @@ impl Connection {
         }
         // The whole flight of the handshake is missing, most likely; all of it goes again, as far as the limits permit.
         for level in [Level::Initial, Level::Handshake] {
-            if let Some(crypto) = self.handshake.crypto(level) {
+            if let Some(crypto) = self.sources.handshake.crypto(level) {
                 crypto.send_again();
             }
         }
@@ -282,7 +258,7 @@ impl Connection {
         // peer may need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
         let in_flight = self.paths.active().recovery.ack_eliciting_in_flight(other);
-        let joins = in_flight > 0 || self.handshake.wants_to_send(other.level());
+        let joins = in_flight > 0 || self.sources.handshake.wants_to_send(other.level());
         if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
             space.probes = space.probes.max(PROBES);
         }
@@ -305,14 +281,8 @@ impl Connection {
         let mut carriers = Carriers {
             space: id,
             acks: &mut space.acks,
-            streams: &mut self.streams,
-            datagrams: &mut self.datagrams,
-            handshake: &mut self.handshake,
-            local_ids: &mut self.identity.local_ids,
-            remote_ids: &mut self.identity.remote_ids,
-            control: &mut self.control,
-            ack_requests: &mut self.ack_requests,
-            fec: &mut self.fec,
+            sources: &mut self.sources,
+            identity: &mut self.identity,
             observer: None,
             arrived: None,
         };
@@ -329,4 +299,22 @@ impl Connection {
             self.spaces.put_initial(space);
         }
     }
+}
+
+/// Sees what an acknowledgement on `path` says about requests, and whether another is due.
+fn review_requests(requests: &mut AckRequests, path: &Path, now: Instant) {
+    let recovery = &path.recovery;
+    let Some(min_rtt) = recovery.rtt().min() else { return };
+    let mtu = u64::from(path.mtu);
+    let controller = recovery.controller();
+    let in_min_rtt = |rate: Bitrate| rate.in_time(min_rtt).as_bytes() / mtu;
+    let view = View {
+        window: recovery.window() / mtu,
+        smoothed_rtt: recovery.rtt().smoothed(),
+        min_rtt,
+        rate: controller.pacing_rate().map(in_min_rtt),
+        probing: controller.is_probing(),
+        packet_threshold: recovery.reordering().packet_threshold(),
+    };
+    requests.review(now, &view);
 }

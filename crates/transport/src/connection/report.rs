@@ -56,7 +56,7 @@ impl Connection {
 
     /// The TLS session: application protocol, server name, certificates, exported keys.
     pub fn tls(&self) -> Option<&dyn Session> {
-        self.handshake.session()
+        self.sources.handshake.session()
     }
 
     /// The ID that the client addressed first: names the connection in logs of both ends.
@@ -76,12 +76,12 @@ impl Connection {
 
     /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
     pub fn ack_frequency(&self) -> AckFrequency {
-        self.ack_requests.policy()
+        self.sources.ack_requests.policy()
     }
 
     /// The forward error correction in force; off also when the peer does not understand it.
     pub fn fec(&self) -> FecPolicy {
-        match (&self.fec.sender, &self.fec.receiver) {
+        match (&self.sources.fec.sender, &self.sources.fec.receiver) {
             (Some(_), _) => self.profile.fec,
             (None, Some(_)) => FecPolicy::Receive,
             (None, None) => FecPolicy::Off,
@@ -113,9 +113,9 @@ impl Connection {
         stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
         stats.mtu = path.mtu.into();
         stats.congestion_events += self.paths.congestion_events();
-        let asked = self.ack_requests.newest();
+        let asked = self.sources.ack_requests.newest();
         stats.packets_per_ack_asked = asked.packets;
-        stats.ack_requests_acked = self.ack_requests.acked();
+        stats.ack_requests_acked = self.sources.ack_requests.acked();
         stats.ack_delay_asked = nanos(asked.delay);
         if let Some(space) = self.spaces.get(SpaceId::DATA) {
             stats.receive_times_sent = space.acks.times_reported();
@@ -127,7 +127,7 @@ impl Connection {
             stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
             stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
         }
-        if let Some(sender) = &self.fec.sender {
+        if let Some(sender) = &self.sources.fec.sender {
             let figures = sender.figures;
             stats.fec_symbols_sent = figures.symbols;
             stats.fec_repairs_sent = figures.repairs;
@@ -139,7 +139,7 @@ impl Connection {
             let repair = if sender.is_on() { sender.scheme().overhead() } else { 0.0 };
             stats.fec_repair_rate = (repair * 1000.0).round() as u64;
         }
-        if let Some(receiver) = &self.fec.receiver {
+        if let Some(receiver) = &self.sources.fec.receiver {
             let figures = receiver.figures();
             stats.fec_symbols_received = figures.sources;
             stats.fec_repairs_received = figures.repairs;
@@ -152,7 +152,7 @@ impl Connection {
             stats.fec_work = figures.work;
             stats.fec_recovery_delay = nanos(receiver.recovery_delay());
         }
-        let streams = self.streams.figures();
+        let streams = self.sources.streams.figures();
         stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
         stats.stream_bytes_retransmitted = streams.resent_bytes;
         stats.stream_bytes_delivered = streams.delivered_bytes;
@@ -161,7 +161,7 @@ impl Connection {
         stats.stream_bytes_duplicate = streams.duplicate_bytes;
         stats.stream_bytes_unwanted = streams.unwanted_bytes;
         stats.stream_bytes_unread = streams.receive_buffered_bytes;
-        let datagrams = self.datagrams.figures();
+        let datagrams = self.sources.datagrams.figures();
         stats.datagram_frames_sent = datagrams.sent;
         stats.datagram_frames_lost = datagrams.lost;
         stats.datagram_frames_expired = datagrams.expired;
@@ -181,14 +181,13 @@ impl Connection {
 
     /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
     pub fn records_memory(&self) -> usize {
-        let spaces = self.spaces.ids().filter_map(|id| self.spaces.get(id));
-        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum::<usize>() + self.fec.memory()
+        self.spaces.records_memory() + self.sources.fec.memory()
     }
 
     /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits to be
     /// acknowledged or to be read. What the application has written ahead is not in it, nor what the TLS library holds.
     pub fn memory(&self) -> usize {
-        let streams = self.streams.figures();
+        let streams = self.sources.streams.figures();
         let waiting = streams.send_buffered_bytes - streams.send_unsent_bytes + streams.receive_buffered_bytes;
         size_of::<Self>() + self.records_memory() + (streams.overhead_bytes + waiting) as usize
     }

@@ -67,7 +67,7 @@ impl Connection {
     /// A packet arrived.
     #[inline]
     pub(super) fn restart_silence(&mut self, now: Instant) {
-        if self.side == Side::Server || !self.profile.silence_pings || !self.handshake.is_confirmed() {
+        if self.side == Side::Server || !self.profile.silence_pings || !self.sources.handshake.is_confirmed() {
             return;
         }
         let received = self.stats.stream_bytes_received;
@@ -87,7 +87,7 @@ impl Connection {
             return false;
         }
         self.silence.found = true;
-        let awaited = self.streams.awaited(self.silence.burst());
+        let awaited = self.sources.streams.awaited(self.silence.burst());
         let most = match awaited {
             Awaited::Answer => MOST_FOR_ANSWER,
             Awaited::Rest => MOST_FOR_REST,
@@ -99,7 +99,7 @@ impl Connection {
         // The next gap begins when it is acknowledged.
         self.silence.pings += 1;
         self.stats.silence_pings += 1;
-        self.control.ping.request();
+        self.sources.control.ping.request();
         // A server may send three times as much to an address that is not validated: its challenge in full size, and data.
         self.silence.pads = awaited == Awaited::Rest;
         true

@@ -1,103 +1,132 @@
 //! Sources of frames: what a space has to say, and the order in which it is written into a packet.
 
 use units::Instant;
-use wire::{Frame, Writer};
+use wire::{Frame, Side, Writer};
 
-use super::{Connection, spaces::SpaceId, transmit::Permit};
-use crate::{path::Path, sent::SentFrame, streams::Tail};
+use super::{control::Control, identity::Identity, spaces::SpaceId, transmit::Permit};
+use crate::{
+    ack_frequency::AckRequests,
+    datagrams::{DatagramEvent, Datagrams},
+    events::Event,
+    fec::Fec,
+    handshake::Handshake,
+    path::Path,
+    profile::Profile,
+    sent::Ledger,
+    stats::Stats,
+    streams::{Streams, Tail},
+    tls::Level,
+};
 
 /// Our `ack_delay_exponent`: the default, so that it is not sent.
 pub(super) const ACK_DELAY_EXPONENT: u8 = 3;
 
-impl Connection {
+/// Owns the parts that put frames into packets and hear what became of them. Only connection IDs belong to the
+/// [`Identity`].
+pub(super) struct Sources {
+    pub(super) handshake: Handshake,
+    pub(super) streams: Streams,
+    pub(super) datagrams: Datagrams,
+    pub(super) control: Control,
+    pub(super) ack_requests: AckRequests,
+    pub(super) fec: Fec,
+}
+
+/// The packet that sources write their frames into, and the books that these are entered in.
+pub(super) struct Page<'a> {
+    pub(super) now: Instant,
+    pub(super) space: SpaceId,
+    /// Where the frames of the packet start.
+    pub(super) frames_start: usize,
+    pub(super) pn_len: usize,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) identity: &'a mut Identity,
+    pub(super) stats: &'a mut Stats,
+}
+
+impl Sources {
+    pub(super) fn new(side: Side, profile: &Profile, handshake: Handshake) -> Self {
+        Self {
+            handshake,
+            streams: Streams::new(side, &profile.streams),
+            datagrams: Datagrams::new(&profile.datagrams_config()),
+            control: Control::default(),
+            ack_requests: AckRequests::new(profile.ack_frequency),
+            fec: Fec::default(),
+        }
+    }
+
     /// Returns whether a space has anything to say beside acknowledgements.
     #[inline]
-    pub(super) fn wants_to_send(&self, id: SpaceId) -> bool {
+    pub(super) fn wants_to_send(&self, id: SpaceId, identity: &Identity) -> bool {
         let data = matches!(id, SpaceId::Data(_));
         data && self.streams.wants_to_send()
             || self.handshake.wants_to_send(id.level())
-            || data && (self.datagrams.wants_to_send() || self.fec.wants_to_send() || self.wants_to_send_control())
+            || data
+                && (self.datagrams.wants_to_send() || self.fec.wants_to_send() || self.wants_to_send_control(identity))
     }
 
-    /// An acknowledgement, when one is due or another packet leaves anyway.
+    /// Returns whether the next packet will have the size of the last although that did not fill a datagram: a flow of DATAGRAM
+    /// frames of equal length, with nothing beside them that would fill the rest.
     #[inline]
-    // RFC 9000 §13.2 SHOULD-1: an acknowledgement travels with whatever packet leaves
-    // RFC 9000 §13.2.1 SHOULD-2: new acknowledgements travel with other frames
-    pub(super) fn write_ack(&mut self, now: Instant, id: SpaceId, w: &mut Writer<'_>) {
-        let Some(space) = self.spaces.get_mut(id).filter(|space| space.acks.has_news()) else { return };
-        if let Some(largest) = space.acks.write(w, now, ACK_DELAY_EXPONENT) {
-            // RFC 9000 §13.2.6 MUST-1: ACK frames travel in the space that they speak of
-            // RFC 9000 §13.2.6 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
-            // RFC 9000 §17.2.3 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
-            space.ledger.record(SentFrame::Ack { largest });
-            self.stats.ack_frames_sent += 1;
-            if let SpaceId::Data(path) = id {
-                self.keys.on_ack_sent(path, largest);
-            }
-        }
+    pub(super) fn next_is_alike(&self) -> bool {
+        self.datagrams.next_is_alike() && !self.streams.wants_to_send() && self.handshake.is_confirmed()
     }
 
     /// The frames of a packet, most urgent first. Returns where its source symbol starts, if it has one.
     #[inline]
     pub(super) fn write_frames(
         &mut self,
-        now: Instant,
-        id: SpaceId,
-        frames_start: usize,
-        pn_len: usize,
+        page: &mut Page<'_>,
         tail: Option<&mut Option<Tail>>,
         w: &mut Writer<'_>,
     ) -> Option<usize> {
-        let space = self.spaces.get_mut(id)?;
-        let ledger = &mut space.ledger;
-        if let Some(crypto) = self.handshake.crypto(id.level())
+        if let Some(crypto) = self.handshake.crypto(page.space.level())
             && crypto.wants_to_send()
         {
             let before = w.position();
-            crypto.write_frames(w, &mut |f| ledger.record(f));
-            self.stats.crypto_bytes_sent += (w.position() - before) as u64;
+            crypto.write_frames(w, &mut |f| page.ledger.record(f));
+            page.stats.crypto_bytes_sent += (w.position() - before) as u64;
         }
         // RFC 9000 §12.5 MUST-1: the application's CONNECTION_CLOSE stays in the space of application data
         // RFC 9000 §12.5 MUST-2: frames other than those of the handshake stay in the space of application data
         // RFC 9001 §4.9 MUST-2: new data goes out at the highest level there is
         // RFC 9221 §5 MUST-1: datagrams travel in 0-RTT and 1-RTT packets only
         // RFC 9221 §6 MUST-1: datagrams are protected as stream data is
-        if !matches!(id, SpaceId::Data(_)) {
+        if !matches!(page.space, SpaceId::Data(_)) {
             return None;
         }
-        if self.wants_to_send_control() {
+        if self.wants_to_send_control(page.identity) {
             let before = w.position();
-            self.write_control(now, w);
-            self.stats.control_bytes_sent += (w.position() - before) as u64;
+            self.write_control(page, w);
+            page.stats.control_bytes_sent += (w.position() - before) as u64;
         }
-        let capacity = w.position() + w.remaining() - frames_start;
+        let capacity = w.position() + w.remaining() - page.frames_start;
         if self.fec.sender.is_some() {
-            if !self.protects_next(now) {
-                self.write_unprotected(now, w);
+            if !self.protects_next(page.now) {
+                self.write_unprotected(page, w);
                 return None;
             }
-            if let Some(room) = self.symbol_room(capacity, w.remaining(), pn_len) {
-                return self.write_symbol(now, room, w);
+            if let Some(room) = self.symbol_room(capacity, w.remaining(), page.pn_len) {
+                return self.write_symbol(page, room, w);
             }
         }
-        let space = self.spaces.get_mut(id)?;
-        let ledger = &mut space.ledger;
         // RFC 9221 §5 SHOULD-1: a datagram leaves as soon as it may
         if self.datagrams.wants_to_send() {
-            self.datagrams.write(now, w, &mut |f| ledger.record(f));
+            self.datagrams.write(page.now, w, &mut |f| page.ledger.record(f));
         }
         if self.streams.wants_to_send() {
             match tail {
-                Some(tail) => *tail = self.streams.write_frames_but_tail(w, &mut |f| ledger.record(f)),
-                None => self.streams.write_frames(w, &mut |f| ledger.record(f)),
+                Some(tail) => *tail = self.streams.write_frames_but_tail(w, &mut |f| page.ledger.record(f)),
+                None => self.streams.write_frames(w, &mut |f| page.ledger.record(f)),
             }
         }
         None
     }
 
-    /// Returns whether the peer should acknowledge the next packet at once, whatever it was asked for.
+    /// Returns whether the peer should acknowledge the next packet on `path` at once, whatever it was asked for.
     #[cold]
-    pub(super) fn needs_prompt_ack(&self, id: SpaceId, permit: Permit) -> bool {
+    pub(super) fn needs_prompt_ack(&self, path: &Path, id: SpaceId, permit: Permit) -> bool {
         if !matches!(id, SpaceId::Data(_)) || !self.ack_requests.is_understood() {
             return false;
         }
@@ -106,17 +135,73 @@ impl Connection {
             return true;
         }
         // The packet fills the window, and with it the peer still collects: neither end would move until its timer does.
-        let Path { recovery, mtu, .. } = self.paths.active();
+        let Path { recovery, mtu, .. } = path;
         recovery.window().saturating_sub(recovery.bytes_in_flight()) < 2 * u64::from(*mtu)
             && recovery.ack_eliciting_in_flight(id) + 1 < self.ack_requests.packets_per_ack()
     }
 
-    pub(super) fn write_immediate_ack(&mut self, w: &mut Writer<'_>) {
-        if w.remaining() > 0 {
-            let before = w.position();
-            Frame::ImmediateAck.encode(w);
-            self.stats.control_bytes_sent += (w.position() - before) as u64;
-            self.stats.immediate_acks_asked += 1;
+    /// The next event of a stream, or of datagrams.
+    pub(super) fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.streams.poll_event() {
+            return Some(Event::Stream(event));
         }
+        Some(match self.datagrams.poll_event()? {
+            DatagramEvent::Readable => Event::DatagramsReadable,
+            DatagramEvent::Writable => Event::DatagramsWritable,
+            DatagramEvent::SendDropped { count, .. } => Event::DatagramsDropped { count },
+            DatagramEvent::ReceiveDropped { count, .. } => Event::DatagramsUnread { count },
+        })
+    }
+
+    /// Tells the parts how much buffers may have beyond what is kept of them.
+    pub(super) fn set_slack(&mut self, slack: u64) {
+        self.streams.set_slack(slack);
+        self.datagrams.set_slack(slack);
+    }
+
+    /// Tells the datagrams what fits into a packet of `mtu` bytes with a destination ID of `id_len` bytes.
+    pub(super) fn fit_datagrams(&mut self, mtu: u16, id_len: usize) {
+        // First byte, ID, the longest packet number, tag.
+        let mut overhead = 1 + id_len + 4 + crate::crypto::TAG_LEN;
+        if self.fec.sender.is_some() {
+            // The frame in front of a repair symbol with the longest ID that is ever reached, and the length in it.
+            overhead += wire::RepairFrame::header_len(1 << 30) + 2;
+        }
+        self.datagrams.set_packet_room(usize::from(mtu) - overhead);
+    }
+
+    /// Bytes that the peer makes these parts hold.
+    #[inline]
+    pub(super) fn received_memory(&self) -> u64 {
+        let symbols = self.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
+        self.streams.received_memory()
+            + self.datagrams.received_memory()
+            + (self.handshake.received_memory() + symbols) as u64
+    }
+
+    /// Returns memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        if let Some(crypto) = self.handshake.crypto(Level::OneRtt) {
+            crypto.shrink();
+        }
+        self.streams.shrink();
+        self.datagrams.shrink();
+    }
+
+    /// The connection is over: forgets data and symbols.
+    pub(super) fn forget(&mut self) {
+        self.streams.forget();
+        self.datagrams.forget();
+        self.fec.forget();
+    }
+}
+
+/// Asks the peer to acknowledge the packet at once.
+pub(super) fn write_immediate_ack(stats: &mut Stats, w: &mut Writer<'_>) {
+    if w.remaining() > 0 {
+        let before = w.position();
+        Frame::ImmediateAck.encode(w);
+        stats.control_bytes_sent += (w.position() - before) as u64;
+        stats.immediate_acks_asked += 1;
     }
 }

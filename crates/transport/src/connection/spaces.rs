@@ -1,7 +1,17 @@
 //! Packet number spaces: what was sent in each, and what has to be acknowledged.
 
+use units::Instant;
+use wire::Writer;
+
+use super::sources::ACK_DELAY_EXPONENT;
 pub(crate) use crate::sent::SpaceId;
-use crate::{PathId, acks::AckState, profile::Profile, sent::Ledger, tls::Level};
+use crate::{
+    PathId,
+    acks::AckState,
+    profile::Profile,
+    sent::{Ledger, SentFrame},
+    tls::Level,
+};
 
 impl SpaceId {
     /// The level whose handshake bytes travel in this space.
@@ -20,6 +30,24 @@ pub(crate) struct Space {
     pub(crate) acks: AckState,
     /// Probes that a timeout asks for; they may exceed the congestion window.
     pub(crate) probes: u8,
+}
+
+impl Space {
+    /// An acknowledgement, when one is due or another packet leaves anyway. Returns the largest packet number that it names.
+    #[inline]
+    // RFC 9000 §13.2 SHOULD-1: an acknowledgement travels with whatever packet leaves
+    // RFC 9000 §13.2.1 SHOULD-2: new acknowledgements travel with other frames
+    pub(super) fn write_ack(&mut self, now: Instant, w: &mut Writer<'_>) -> Option<u64> {
+        if !self.acks.has_news() {
+            return None;
+        }
+        let largest = self.acks.write(w, now, ACK_DELAY_EXPONENT)?;
+        // RFC 9000 §13.2.6 MUST-1: ACK frames travel in the space that they speak of
+        // RFC 9000 §13.2.6 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
+        // RFC 9000 §17.2.3 MUST-2: 1-RTT packets are acknowledged in 1-RTT packets
+        self.ledger.record(SentFrame::Ack { largest });
+        Some(largest)
+    }
 }
 
 /// Owns the spaces. Those of the handshake are freed with their keys.
@@ -73,6 +101,36 @@ impl Spaces {
             SpaceId::Handshake => self.handshake.take(),
             SpaceId::Data(_) => None,
         }
+    }
+
+    /// Returns memory that is not in use.
+    pub(crate) fn shrink(&mut self) {
+        for id in self.ids() {
+            if let Some(space) = self.get_mut(id) {
+                space.ledger.shrink();
+                space.acks.shrink();
+            }
+        }
+    }
+
+    /// Forgets what was sent; the connection is over.
+    pub(crate) fn forget_sent(&mut self) {
+        for id in self.ids() {
+            if let Some(space) = self.get_mut(id) {
+                space.ledger.clear(|_, _| {});
+            }
+        }
+    }
+
+    /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
+    pub(crate) fn records_memory(&self) -> usize {
+        let spaces = self.ids().filter_map(|id| self.get(id));
+        spaces.map(|space| space.ledger.memory() + space.acks.memory()).sum()
+    }
+
+    /// The earliest deadline of an acknowledgement.
+    pub(crate) fn ack_deadline(&self) -> Option<Instant> {
+        self.ids().filter_map(|id| self.get(id)?.acks.deadline()).min()
     }
 
     /// Puts the space of Initial packets back, after a Retry.

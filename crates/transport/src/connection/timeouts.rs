@@ -31,7 +31,7 @@ impl Connection {
                 // RFC 9000 §10.1: the connection ends silently.
                 Timer::Idle if self.lifecycle.was_connected() => self.end_silently(now, CloseReason::IdleTimeout),
                 Timer::Idle => self.give_up_handshake(now),
-                Timer::KeepAlive => self.control.ping.request(),
+                Timer::KeepAlive => self.sources.control.ping.request(),
                 Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
@@ -88,12 +88,12 @@ impl Connection {
         let recovery = self.recovery_deadline();
         self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));
         // What may not be sent anyway, because of the address, needs no waking: the peer's next datagram does that.
-        let acks = self.spaces.ids().filter_map(|id| self.spaces.get(id)?.acks.deadline()).min();
+        let acks = self.spaces.ack_deadline();
         // Nor does what waits for an answer of TLS.
-        let acks = acks.filter(|_| self.datagram_room() > 0 && !self.handshake.is_away());
+        let acks = acks.filter(|_| self.datagram_room() > 0 && !self.sources.handshake.is_away());
         self.timers.set(Timer::AckDelay, acks);
         let held = self.has_data();
-        if let Some(sender) = &mut self.fec.sender {
+        if let Some(sender) = &mut self.sources.fec.sender {
             sender.on_held(now, held);
         }
         let paced_until = if held {
@@ -107,7 +107,7 @@ impl Connection {
         };
         self.timers.set(Timer::Pacing, paced_until);
         // While data waits, repair follows from it.
-        let repair = self.fec.deadline().filter(|_| !held);
+        let repair = self.sources.fec.deadline().filter(|_| !held);
         self.timers.set(Timer::Repair, repair);
         let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);

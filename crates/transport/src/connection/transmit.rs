@@ -9,6 +9,7 @@ use wire::{Frame, Side};
 use super::{
     Connection,
     packet::{OpenPacket, Protection},
+    sources::{Page, write_immediate_ack},
     spaces::SpaceId,
 };
 use crate::{
@@ -60,14 +61,16 @@ impl Connection {
         // A client that closes as soon as it is connected still ends the handshake: the other end learns of the
         // connection and of its code.
         let owes_flight = || {
-            self.side == Side::Client && self.lifecycle.is_leaving() && self.handshake.wants_to_send(Level::Handshake)
+            self.side == Side::Client
+                && self.lifecycle.is_leaving()
+                && self.sources.handshake.wants_to_send(Level::Handshake)
         };
         if (self.lifecycle.is_open() || owes_flight())
             && let Some(transmit) = self.transmit_batch(now, buffer)
         {
             return Some(transmit);
         }
-        if self.fec.sender.is_some()
+        if self.sources.fec.sender.is_some()
             && self.lifecycle.is_open()
             && self.flush_symbols(now)
             && let Some(transmit) = self.transmit_batch(now, buffer)
@@ -89,7 +92,7 @@ impl Connection {
         let (remote, local) = (path.remote, path.local);
         // Larger ones may be what is lost: probes after a timeout have the size that every path carries.
         // A repair symbol has the size of what it repairs, though; with the second timeout the size is in doubt.
-        let small = self.spaces.wants_probes() && !(self.fec.has_probe() && path.recovery.pto_count() < 2);
+        let small = self.spaces.wants_probes() && !(self.sources.fec.has_probe() && path.recovery.pto_count() < 2);
         let mtu = usize::from(if small { path.mtu.min(BASE_MTU) } else { path.mtu });
         if self.key_updates.is_due(&self.stats) {
             self.key_updates.wanted = true;
@@ -104,7 +107,7 @@ impl Connection {
         while segments < MAX_SEGMENTS && len + segment_size <= buffer.len() {
             let room = self.datagram_room().min(segment_size);
             // A repair symbol is longer than the packets that it repairs.
-            if room == 0 || segment_size < mtu && self.fec.wants_to_send() {
+            if room == 0 || segment_size < mtu && self.sources.fec.wants_to_send() {
                 break;
             }
             let size = self.build_datagram(now, &mut buffer[len..len + room], allowance, ecn);
@@ -122,7 +125,7 @@ impl Connection {
             segments += 1;
             // Only the last datagram of a buffer may be shorter than the others: the first gives their size.
             if size < segment_size {
-                if segments > 1 || !self.next_is_alike() {
+                if segments > 1 || !self.sources.next_is_alike() {
                     break;
                 }
                 segment_size = size;
@@ -139,20 +142,13 @@ impl Connection {
         Some(Transmit { remote, local, ecn, len, segment_size })
     }
 
-    /// Returns whether the next packet will have the size of the last although that did not fill a datagram: a flow of DATAGRAM
-    /// frames of equal length, with nothing beside them that would fill the rest.
-    #[inline]
-    fn next_is_alike(&self) -> bool {
-        self.datagrams.next_is_alike() && !self.streams.wants_to_send() && self.handshake.is_confirmed()
-    }
-
     /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
     /// useful fits: before the handshake is confirmed, a datagram with an Initial packet.
     #[inline]
     pub(super) fn datagram_room(&self) -> usize {
         let path = self.paths.active();
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
-        let least = if self.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
+        let least = if self.sources.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
         if room < least { 0 } else { room }
     }
 
@@ -171,9 +167,10 @@ impl Connection {
     /// Returns whether any space has anything to say beside acknowledgements.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
-        self.wants_to_send(SpaceId::DATA) && self.can_seal_data()
-            || !self.handshake.is_confirmed()
-                && (self.wants_to_send(SpaceId::Initial) || self.wants_to_send(SpaceId::Handshake))
+        self.sources.wants_to_send(SpaceId::DATA, &self.identity) && self.can_seal_data()
+            || !self.sources.handshake.is_confirmed()
+                && (self.sources.wants_to_send(SpaceId::Initial, &self.identity)
+                    || self.sources.wants_to_send(SpaceId::Handshake, &self.identity))
     }
 
     fn try_update_keys(&mut self, now: Instant) {
@@ -189,10 +186,10 @@ impl Connection {
     /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
     #[inline]
     fn build_datagram(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
-        if !self.handshake.is_confirmed() {
+        if !self.sources.handshake.is_confirmed() {
             return self.build_coalesced(now, out, allowance, ecn);
         }
-        if self.fec.wants_to_send() {
+        if self.sources.fec.wants_to_send() {
             let size = self.build_repair(now, out, allowance, ecn);
             if size > 0 {
                 return size;
@@ -202,7 +199,7 @@ impl Connection {
         let Some(permit) = self.permit(now, SpaceId::DATA, allowance, out.len()) else { return 0 };
         let Some(mut packet) = self.open_packet(now, SpaceId::DATA, out, 0, permit) else { return 0 };
         if packet.ack_eliciting
-            && let Some(sender) = &mut self.fec.sender
+            && let Some(sender) = &mut self.sources.fec.sender
         {
             sender.on_packet(now);
         }
@@ -223,7 +220,7 @@ impl Connection {
             && packet.ack_eliciting
             && packet.long.is_none()
             && allowance >= 2 * datagram as u64
-            && self.streams.wants_to_send_data()
+            && self.sources.streams.wants_to_send_data()
     }
 
     /// Builds a datagram of a packet in each space that has something to say.
@@ -240,7 +237,7 @@ impl Connection {
                 continue;
             };
             // What TLS answers is due soon and takes the acknowledgement along.
-            if !permit.data && self.handshake.is_away() {
+            if !permit.data && self.sources.handshake.is_away() {
                 continue;
             }
             if let Some(packet) = self.open_packet(now, space, out, at, permit) {
@@ -289,7 +286,7 @@ impl Connection {
         let probe = space.probes > 0;
         // RFC 9002 §7 MUST NOT-1, RFC 9002 §7.5 MUST NOT-1, RFC 9221 §5.4 MUST-1: what is in flight stays below the
         // window; only probes may exceed it.
-        let data = probe || (allowance >= datagram as u64 && self.wants_to_send(id));
+        let data = probe || (allowance >= datagram as u64 && self.sources.wants_to_send(id, &self.identity));
         (data || space.acks.wants_ack(now)).then_some(Permit { data, probe })
     }
 
@@ -311,32 +308,53 @@ impl Connection {
         }
         let protection = if early { Protection::Early } else { Protection::Space };
         let (mut w, packet) = self.begin_packet((id, protection), self.paths.active_index(), out, start, 4)?;
+        let space = self.spaces.get_mut(id)?;
         let frames_start = w.position();
         // RFC 9000 §10.3 SHOULD-2: long enough that a stateless reset which answers it is long enough to look like a packet.
         let least = if matches!(id, SpaceId::Data(_)) { self.identity.local_ids.id_len() + 22 - TAG_LEN } else { 0 };
         // RFC 9000 §13.2.6 MUST-3, RFC 9000 §17.2.3 MUST-2, RFC 9001 §5.6 MUST NOT-2: a 0-RTT packet cannot carry an
         // acknowledgement.
         if !early {
-            self.write_ack(now, id, &mut w);
-            if self.fec.receiver.is_some() && matches!(id, SpaceId::Data(_)) {
-                self.write_symbol_ack(&mut w);
+            if let Some(largest) = space.write_ack(now, &mut w) {
+                self.stats.ack_frames_sent += 1;
+                if let SpaceId::Data(path) = id {
+                    self.keys.on_ack_sent(path, largest);
+                }
+            }
+            if self.sources.fec.receiver.is_some() && matches!(id, SpaceId::Data(_)) {
+                self.sources.write_symbol_ack(&mut space.ledger, &mut w);
             }
         }
         let after_ack = w.position();
         self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
         let (mut symbol, mut tail) = (None, None);
         if permit.data {
-            if (permit.probe || self.ack_requests.is_sparse()) && self.needs_prompt_ack(id, permit) {
-                self.write_immediate_ack(&mut w);
+            if (permit.probe || self.sources.ack_requests.is_sparse())
+                && self.sources.needs_prompt_ack(self.paths.active(), id, permit)
+            {
+                write_immediate_ack(&mut self.stats, &mut w);
             }
             // Whoever looks at the packet before it is sealed sees it whole.
             let may_leave_out = !early
-                && self.handshake.is_confirmed()
+                && self.sources.handshake.is_confirmed()
                 && self.observation.observer.is_none()
-                && self.fec.sender.is_none()
+                && self.sources.fec.sender.is_none()
                 && self.keys.seals_from_elsewhere();
             let left_out = if may_leave_out { Some(&mut tail) } else { None };
-            symbol = self.write_frames(now, id, frames_start, packet.pn_len, left_out, &mut w);
+            let mut page = Page {
+                now,
+                space: id,
+                frames_start,
+                pn_len: packet.pn_len,
+                ledger: &mut space.ledger,
+                identity: &mut self.identity,
+                stats: &mut self.stats,
+            };
+            let asks = self.sources.ack_requests.wants_to_send();
+            symbol = self.sources.write_frames(&mut page, left_out, &mut w);
+            if asks && !self.sources.ack_requests.wants_to_send() {
+                self.apply_ack_delay();
+            }
         }
         let space = self.spaces.get_mut(id)?;
         let mut ack_eliciting = w.position() > after_ack;

@@ -95,7 +95,7 @@ impl Connection {
                 return;
             }
         }
-        if self.handshake.is_confirmed() {
+        if self.sources.handshake.is_confirmed() {
             self.give_up_unopened(|_| false);
         }
     }

@@ -3,32 +3,20 @@
 use units::{Duration, Instant};
 use wire::StreamId;
 
-use super::{control::Control, spaces::SpaceId};
+use super::{identity::Identity, sources::Sources, spaces::SpaceId};
 use crate::{
-    ack_frequency::AckRequests,
     acks::AckState,
-    cid::{LocalIds, RemoteIds},
-    datagrams::Datagrams,
-    fec::Fec,
-    handshake::Handshake,
     observe::{LossEvent, Observer},
     recovery::{Fates, LossTrigger},
     sent::{SentFrame, Verdict},
-    streams::Streams,
 };
 
 /// The parts that put frames into packets, borrowed for the time in which an acknowledgement is worked through.
 pub(super) struct Carriers<'a> {
     pub(super) space: SpaceId,
     pub(super) acks: &'a mut AckState,
-    pub(super) streams: &'a mut Streams,
-    pub(super) datagrams: &'a mut Datagrams,
-    pub(super) handshake: &'a mut Handshake,
-    pub(super) local_ids: &'a mut LocalIds,
-    pub(super) remote_ids: &'a mut RemoteIds,
-    pub(super) control: &'a mut Control,
-    pub(super) ack_requests: &'a mut AckRequests,
-    pub(super) fec: &'a mut Fec,
+    pub(super) sources: &'a mut Sources,
+    pub(super) identity: &'a mut Identity,
     /// Observer of losses.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
     /// Stream data that arrived and is not told yet.
@@ -69,7 +57,7 @@ impl Fates for Carriers<'_> {
 
     fn packet_lost(&mut self, pn: u64, size: u16, mtu_probe: bool, trigger: LossTrigger, after: Duration) {
         if !mtu_probe {
-            self.fec.on_packet_lost(pn);
+            self.sources.fec.on_packet_lost(pn);
         }
         if let Some((now, observer)) = &mut self.observer {
             let space = self.space.level();
@@ -99,7 +87,7 @@ impl Carriers<'_> {
                 }
             }
             SentFrame::Ack { .. } => self.tell_rare(arrived, frame),
-            SentFrame::Symbol(id) => self.fec.on_symbol(verdict, id),
+            SentFrame::Symbol(id) => self.sources.fec.on_symbol(verdict, id),
             _ => {
                 // What concerns a stream is told in the order in which it happened.
                 self.settle();
@@ -112,7 +100,7 @@ impl Carriers<'_> {
     #[inline]
     pub(super) fn settle(&mut self) {
         if let Some(ArrivedRun { id, start, end }) = self.arrived.take() {
-            self.streams.on_data_acked(id, start, end, false);
+            self.sources.streams.on_data_acked(id, start, end, false);
         }
     }
 
@@ -142,9 +130,9 @@ impl Carriers<'_> {
             | SentFrame::ResetStream(_)
             | SentFrame::StopSending(_) => {
                 if arrived {
-                    self.streams.on_acked(frame);
+                    self.sources.streams.on_acked(frame);
                 } else {
-                    self.streams.on_lost(frame);
+                    self.sources.streams.on_lost(frame);
                 }
             }
             SentFrame::Ack { largest } => {
@@ -155,7 +143,7 @@ impl Carriers<'_> {
             SentFrame::Crypto { offset, len } => {
                 // RFC 9001 §4 MUST-1: lost handshake data is sent again under the keys that it had
                 // RFC 9001 §4.9 MUST-1: handshake data goes out again at the level that it had
-                if let Some(stream) = self.handshake.crypto(self.space.level()) {
+                if let Some(stream) = self.sources.handshake.crypto(self.space.level()) {
                     if arrived {
                         stream.on_acked(offset, len);
                     } else {
@@ -165,12 +153,12 @@ impl Carriers<'_> {
             }
             SentFrame::Datagram(number) => {
                 if arrived {
-                    self.datagrams.on_acked(number);
+                    self.sources.datagrams.on_acked(number);
                 } else {
-                    self.datagrams.on_lost(number);
+                    self.sources.datagrams.on_lost(number);
                 }
             }
-            SentFrame::SymbolAck { largest } => self.fec.on_report(arrived, largest),
+            SentFrame::SymbolAck { largest } => self.sources.fec.on_report(arrived, largest),
             SentFrame::Symbol(_) => unreachable!("told above"),
             _ => self.settle_control(arrived, frame),
         }

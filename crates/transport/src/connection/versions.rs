@@ -91,7 +91,7 @@ impl Connection {
     fn adopt_version(&mut self, version: u32) -> bool {
         let Some(versions) = &self.identity.versions else { return false };
         // RFC 9369 §5 MUST NOT-1: what a client gets from here on is for this version.
-        self.handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
+        self.sources.handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
         // RFC 9369 §4.1 MUST-3, MUST-4: whatever is sent from here on is of this version, but for early data.
         self.identity.version = version;
         self.keys.set_labels(labels(version));
@@ -107,7 +107,7 @@ impl Connection {
 
     /// A server whose handshake has moved to another version follows it.
     pub(super) fn follow_handshake_version(&mut self) {
-        let version = self.handshake.version();
+        let version = self.sources.handshake.version();
         if self.side == Side::Server && version != self.identity.version {
             self.adopt_version(version);
         }

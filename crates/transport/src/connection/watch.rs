@@ -58,9 +58,9 @@ impl Connection {
         observer.started(now, &self.start_event());
         observer.metrics(now, &self.metrics());
         if self.lifecycle.was_connected() {
-            observer.connected(now, self.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+            observer.connected(now, self.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
-        if self.handshake.is_confirmed() {
+        if self.sources.handshake.is_confirmed() {
             observer.confirmed(now);
         }
         self.set_observer(observer);
@@ -184,7 +184,7 @@ impl Connection {
         if self.observation.observer.is_none() || self.observation.client_random_told {
             return;
         }
-        let random = self.handshake.session().and_then(|session| session.client_random());
+        let random = self.sources.handshake.session().and_then(|session| session.client_random());
         if let Some(random) = random {
             self.observation.client_random_told = true;
             self.observe(now, |observer, at| observer.client_random(at, &random));
@@ -207,7 +207,7 @@ impl Connection {
                     Allowance::Bytes(_) => return,
                 }
             }
-        } else if self.streams.is_blocked() {
+        } else if self.sources.streams.is_blocked() {
             Limit::FlowControl
         } else {
             Limit::Application

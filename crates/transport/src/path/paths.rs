@@ -8,7 +8,7 @@ use std::{
     ops::{Index, IndexMut},
 };
 
-use units::Instant;
+use units::{Duration, Instant};
 use wire::PreferredAddress;
 
 use super::Path;
@@ -160,6 +160,11 @@ impl Paths {
     /// Times that congestion was reacted to, on all paths of the list.
     pub(crate) fn congestion_events(&self) -> u64 {
         self.list.iter().map(|path| path.recovery.congestion_events()).sum()
+    }
+
+    /// The delay of the peer's acknowledgements that may be in force.
+    pub(crate) fn set_max_ack_delay(&mut self, delay: Duration) {
+        self.list.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
     }
 
     /// Time at which a path validation has to be looked at next.
