@@ -121,7 +121,7 @@ impl Connection {
         if self.side == Side::Server {
             // RFC 9001 §4.6.2 MUST NOT-1: refused early data is not looked at.
             if !accepted {
-                self.give_up_unopened(|unopened| !unopened.is_early());
+                self.reception.give_up_unopened(&mut self.stats, |unopened| !unopened.is_early());
             }
         } else if !accepted {
             self.stop_early(now);
@@ -141,7 +141,7 @@ impl Connection {
     pub(super) fn stop_early(&mut self, now: Instant) {
         if self.sends_early() {
             self.keys.discard(Level::ZeroRtt);
-            self.observe(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
+            self.observation.tell(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }
         self.sources.streams.end_early();
     }
@@ -198,7 +198,7 @@ impl Connection {
         if self.early.forget_keys_at.is_some_and(|at| at <= now) {
             self.early.forget_keys_at = None;
             self.keys.discard(Level::ZeroRtt);
-            self.observe(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
+            self.observation.tell(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }
     }
 }

@@ -70,7 +70,7 @@ impl Connection {
         let mut any = false;
         while let Some(Recovered { id, content, delay }) = self.fec_receiver()?.next_recovered(now) {
             let content = Bytes::copy_from_slice(content);
-            self.observe(now, |observer, at| observer.symbol_recovered(at, id, delay));
+            self.observation.tell(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
             self.sources.streams.next_buffer(content.len(), content.len());
             self.sources.datagrams.next_buffer(content.len(), content.len());
@@ -136,7 +136,7 @@ impl Connection {
                 }
             }
             if let Some(outcome) = outcome {
-                self.observe(now, |observer, at| observer.packet_recovered(at, pn));
+                self.observation.tell(now, |observer, at| observer.packet_recovered(at, pn));
                 self.on_outcome(now, &outcome);
             }
         }
@@ -293,7 +293,7 @@ impl Connection {
         let patience = if sender.is_on() { (sender.patience(), sender.patience_time()) } else { Default::default() };
         path.recovery.set_patience(patience.0, patience.1);
         if before != after {
-            self.observe(now, |observer, at| observer.code_updated(at, before, after));
+            self.observation.tell(now, |observer, at| observer.code_updated(at, before, after));
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Key updates that this end starts: after so many packets or bytes.
 
 use serde::{Deserialize, Serialize};
+use units::Instant;
 
-use crate::{error::TransportError, stats::Stats};
+use super::watch::Observation;
+use crate::{error::TransportError, keys::Keys, observe::Initiator, stats::Stats};
 
 /// Policy of updates of the 1-RTT keys that this end starts (RFC 9001 §6), beside the limits of the cipher, which always hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,24 @@ impl KeyUpdates {
     #[inline]
     pub(super) fn is_due(&self, stats: &Stats) -> bool {
         stats.packets_sent >= self.packets || stats.bytes_sent >= self.bytes
+    }
+
+    /// Counts and reports updates of the 1-RTT keys that have happened, at the wish of `by`.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        keys: &Keys,
+        stats: &mut Stats,
+        observation: &mut Observation,
+        now: Instant,
+        by: Initiator,
+    ) {
+        let phase = keys.updates();
+        if phase != stats.key_updates {
+            stats.key_updates = phase;
+            self.restart(stats);
+            observation.tell(now, |observer, at| observer.keys_updated(at, phase, by));
+        }
     }
 
     /// The keys are new, by the wish of either side.

@@ -10,12 +10,14 @@
 
 use units::Instant;
 
-use super::{Connection, lifecycle::CloseFrame};
+use super::{Connection, lifecycle::CloseFrame, sources::Sources, spaces::Spaces, unopened::Reception};
 use crate::{
     error::{Code, TransportError},
     events::{CloseReason, memory_words},
-    memory::{Charge, ConnectionBudget, ITEM_OVERHEAD, ProcessBudget, ProcessCharge},
+    memory::{Charge, ConnectionBudget, ProcessBudget, ProcessCharge},
+    path::Paths,
     profile::Profile,
+    stats::Stats,
     streams::{STREAM, StreamsConfig},
 };
 
@@ -32,8 +34,6 @@ const OWN_STEP: u64 = 16 * 1024;
 /// Bytes of records for each byte in flight that are this end's own doing, however small its packets are. Beyond that they are of
 /// acknowledgements, which stay in the ring for as long as the peer does not acknowledge what went before them.
 const RECORDS_PER_BYTE: u64 = 16;
-/// Records of frames that are kept between batches.
-const DEFERRED_KEPT: usize = 256;
 
 /// Owns the account of a connection.
 pub(super) struct Memory {
@@ -96,104 +96,26 @@ fn limit(window: u64, beside: u64) -> u64 {
     window.saturating_mul(2).max(BUDGET_MIN).saturating_add(beside)
 }
 
-impl Connection {
-    /// Tells the parts how much buffers may have beyond what is kept of them.
-    pub(super) fn set_slack(&mut self) {
-        let slack = self.memory.limit / SLACK_SHARE;
-        self.sources.streams.set_slack(slack);
-        self.sources.datagrams.set_slack(slack);
-    }
+/// What the parts of a connection hold.
+pub(super) struct Held<'a> {
+    pub(super) sources: &'a mut Sources,
+    pub(super) reception: &'a mut Reception,
+    pub(super) spaces: &'a Spaces,
+    pub(super) paths: &'a Paths,
+    pub(super) stats: &'a mut Stats,
+}
 
-    /// A batch of so many bytes arrived that is more than acknowledgements. What small ones bring is charged when nothing more is
-    /// to be sent.
-    #[inline]
-    pub(super) fn account_for(&mut self, now: Instant, bytes: usize) {
-        self.memory.since = self.memory.since.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if self.memory.since >= ACCOUNT_EVERY {
-            self.account(now);
-        }
-    }
-
-    /// Charges what is held when nothing more is to be sent, if it may have changed by more than a step.
-    ///
-    /// Whoever sends hears mostly acknowledgements, and these leave nothing to be held.
-    #[inline]
-    pub(super) fn account_at_rest(&mut self, now: Instant) {
-        let Memory { since: 0, holds_little, quiet, unacknowledged, .. } = &mut self.memory else {
-            return self.account(now);
-        };
-        let moved = self.sources.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
-        if *holds_little && moved < OWN_STEP && *quiet < QUIET_TURNS && self.sources.fec.sender.is_none() {
-            *quiet += 1;
-        } else {
-            self.account(now);
-        }
-    }
-
-    /// Charges what is held.
-    pub(super) fn account(&mut self, now: Instant) {
-        (self.memory.since, self.memory.quiet) = (0, 0);
-        if !self.lifecycle.is_open() {
-            return;
-        }
-        if self.reception.deferred.capacity() > DEFERRED_KEPT {
-            self.reception.deferred.shrink_to(DEFERRED_KEPT);
-        }
-        self.sources.streams.compact_if_wasteful();
-        if let Some(sender) = &self.sources.fec.sender
-            && (sender.figures.symbols as u32).wrapping_sub(self.memory.symbols.1) >= COUNT_EVERY
-        {
-            let bytes = u32::try_from(sender.memory()).unwrap_or(u32::MAX);
-            self.memory.symbols = (bytes, sender.figures.symbols as u32);
-        }
-        let (own, of_acks) = self.sent_memory();
-        let own = match own {
-            little if little < OWN_STEP => 0,
-            own => own.next_multiple_of(OWN_STEP),
-        };
-        let limit = limit(self.sources.streams.receive_window(), self.memory.beside);
-        if (limit, own) != (self.memory.limit, self.memory.own) {
-            (self.memory.limit, self.memory.own) = (limit, own);
-            self.memory.budget.set_limit(limit + own);
-            self.set_slack();
-        }
-        let mut held = self.received_memory() + of_acks;
-        let others = self.memory.budget.held().saturating_sub(self.memory.charge.bytes());
-        if held + others > limit {
-            self.shed(held + others - limit);
-            held = self.received_memory() + of_acks;
-            if held > limit {
-                self.end_for_memory(now, false);
-                return;
-            }
-        }
-        self.memory.charge.set(held + own);
-        self.memory.holds_little = held < OWN_STEP;
-        self.memory.unacknowledged = self.sources.streams.unacknowledged_bytes();
-        let budget = &self.memory.budget;
-        let room = !budget.is_exceeded() && !budget.process().is_scarce();
-        self.sources.streams.permit_growth(room);
-        if self.sources.handshake.is_confirmed() {
-            self.memory.itself.set(AT_REST);
-        }
-    }
-
+impl Held<'_> {
     /// Bytes that the peer makes this end hold, records of what was sent left out.
     #[inline]
-    fn received_memory(&self) -> u64 {
-        let unopened: u64 = self.reception.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
-        let symbols = self.sources.fec.receiver.as_ref().map_or(0, |receiver| receiver.received_memory());
-        let records = self.reception.deferred.capacity() * size_of::<super::frames::Deferred>();
-        self.sources.streams.received_memory()
-            + self.sources.datagrams.received_memory()
-            + unopened
-            + (self.sources.handshake.received_memory() + symbols + records) as u64
+    fn received(&self) -> u64 {
+        self.sources.received_memory() + self.reception.memory()
     }
 
-    /// Bytes that this end holds to be sent, or until it is acknowledged; and of records that a peer makes it keep by acknowledging
-    /// nothing.
+    /// Bytes that this end holds to be sent, or until it is acknowledged, those of symbols left out; and of records that a peer
+    /// makes it keep by acknowledging nothing.
     #[inline]
-    fn sent_memory(&self) -> (u64, u64) {
+    fn sent(&self) -> (u64, u64) {
         let (memory, records) = self.spaces.sent_memory();
         let mut of_acks = 0;
         if records as u64 >= OWN_STEP {
@@ -203,21 +125,15 @@ impl Connection {
                 of_acks = memory as u64 - ours;
             }
         }
-        (
-            self.sources.streams.unacknowledged_bytes()
-                + self.sources.streams.own_memory()
-                + u64::from(self.memory.symbols.0)
-                + memory as u64
-                - of_acks,
-            of_acks,
-        )
+        let streams = &self.sources.streams;
+        (streams.unacknowledged_bytes() + streams.own_memory() + memory as u64 - of_acks, of_acks)
     }
 
     /// Gives up what may be lost, and copies what keeps buffers in memory, for so many bytes.
     #[cold]
-    fn shed(&mut self, bytes: u64) {
-        let target = self.received_memory().saturating_sub(bytes);
-        let excess = |this: &Self| this.received_memory().saturating_sub(target);
+    fn shed(&mut self, bytes: u64, slack: u64) {
+        let target = self.received().saturating_sub(bytes);
+        let excess = |this: &Self| this.received().saturating_sub(target);
         self.sources.datagrams.shed(excess(self));
         if excess(self) > 0
             && let Some(receiver) = &mut self.sources.fec.receiver
@@ -225,12 +141,98 @@ impl Connection {
             receiver.shed(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
         if excess(self) > 0 {
-            self.give_up_unopened(|_| false);
+            self.reception.give_up_unopened(self.stats, |_| false);
         }
         if excess(self) > 0 {
             self.sources.streams.set_slack(0);
             self.sources.streams.compact_if_wasteful();
-            self.set_slack();
+            self.sources.set_slack(slack);
+        }
+    }
+}
+
+impl Memory {
+    /// Bytes that buffers may have beyond what is kept of them.
+    pub(super) fn slack(&self) -> u64 {
+        self.limit / SLACK_SHARE
+    }
+
+    /// A batch of so many bytes arrived that is more than acknowledgements. Returns whether to charge what is held now; what small
+    /// batches bring is charged when nothing more is to be sent.
+    #[inline]
+    pub(super) fn on_arrived(&mut self, bytes: usize) -> bool {
+        self.since = self.since.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.since >= ACCOUNT_EVERY
+    }
+
+    /// Returns whether to charge what is held when nothing more is to be sent: if it may have changed by more than a step.
+    ///
+    /// Whoever sends hears mostly acknowledgements, and these leave nothing to be held.
+    #[inline]
+    pub(super) fn is_due_at_rest(&mut self, sources: &Sources) -> bool {
+        let Self { since: 0, holds_little, quiet, unacknowledged, .. } = self else { return true };
+        let moved = sources.streams.unacknowledged_bytes().abs_diff(*unacknowledged);
+        let is_due = !*holds_little || moved >= OWN_STEP || *quiet >= QUIET_TURNS || sources.fec.sender.is_some();
+        *quiet += u8::from(!is_due);
+        is_due
+    }
+
+    /// Charges what is held. `false` when it is too much, even without what may be lost.
+    #[must_use]
+    fn account(&mut self, held: &mut Held<'_>) -> bool {
+        held.reception.shrink_deferred();
+        held.sources.streams.compact_if_wasteful();
+        if let Some(sender) = &held.sources.fec.sender
+            && (sender.figures.symbols as u32).wrapping_sub(self.symbols.1) >= COUNT_EVERY
+        {
+            let bytes = u32::try_from(sender.memory()).unwrap_or(u32::MAX);
+            self.symbols = (bytes, sender.figures.symbols as u32);
+        }
+        let (own, of_acks) = held.sent();
+        let own = match own + u64::from(self.symbols.0) {
+            little if little < OWN_STEP => 0,
+            own => own.next_multiple_of(OWN_STEP),
+        };
+        let limit = limit(held.sources.streams.receive_window(), self.beside);
+        if (limit, own) != (self.limit, self.own) {
+            (self.limit, self.own) = (limit, own);
+            self.budget.set_limit(limit + own);
+            held.sources.set_slack(self.slack());
+        }
+        let mut received = held.received() + of_acks;
+        let others = self.budget.held().saturating_sub(self.charge.bytes());
+        if received + others > limit {
+            held.shed(received + others - limit, self.slack());
+            received = held.received() + of_acks;
+            if received > limit {
+                return false;
+            }
+        }
+        self.charge.set(received + own);
+        self.holds_little = received < OWN_STEP;
+        self.unacknowledged = held.sources.streams.unacknowledged_bytes();
+        let room = !self.budget.is_exceeded() && !self.budget.process().is_scarce();
+        held.sources.streams.permit_growth(room);
+        if held.sources.handshake.is_confirmed() {
+            self.itself.set(AT_REST);
+        }
+        true
+    }
+
+    /// The connection is over: gives back all but what the goodbye needs.
+    fn release(&mut self) {
+        self.charge.set(0);
+        self.itself.set(AT_REST);
+    }
+}
+
+impl Connection {
+    /// Charges what is held, and ends the connection when it is too much.
+    pub(super) fn account(&mut self, now: Instant) {
+        (self.memory.since, self.memory.quiet) = (0, 0);
+        let Self { sources, reception, spaces, paths, stats, .. } = self;
+        if self.lifecycle.is_open() && !self.memory.account(&mut Held { sources, reception, spaces, paths, stats }) {
+            self.end_for_memory(now, false);
         }
     }
 
@@ -244,20 +246,13 @@ impl Connection {
     /// The connection is over and has told so: gives all memory back but what the goodbye needs. Data that came before the peer's
     /// application said goodbye stays to be read.
     pub(crate) fn release_memory(&mut self, at_any_cost: bool) {
-        if self.lifecycle.is_open() || self.is_readable_after_end() && !at_any_cost {
+        if self.lifecycle.is_open() || self.lifecycle.is_readable() && !at_any_cost {
             return;
         }
-        self.sources.streams.forget();
-        self.sources.datagrams.forget();
+        self.sources.forget();
         self.reception.deferred = Vec::new();
-        self.give_up_unopened(|_| false);
-        self.sources.fec.forget();
-        for id in self.spaces.ids() {
-            if let Some(space) = self.spaces.get_mut(id) {
-                space.ledger.clear(|_, _| {});
-            }
-        }
-        self.memory.charge.set(0);
-        self.memory.itself.set(AT_REST);
+        self.reception.give_up_unopened(&mut self.stats, |_| false);
+        self.spaces.forget_sent();
+        self.memory.release();
     }
 }

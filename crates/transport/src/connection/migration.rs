@@ -51,7 +51,7 @@ impl Connection {
         // RFC 9000 §9 MUST-3: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
         if self.side == Side::Client || !self.sources.handshake.is_confirmed() {
-            self.drop_packet(now, None, bytes, DropReason::UnknownAddress);
+            self.observation.drop_packet(&mut self.stats, now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
         self.paths.set_candidate(remote, local, bytes);
@@ -284,7 +284,7 @@ impl Connection {
 
     fn observe_migration(&mut self, now: Instant, state: Migration, path: PathIndex) {
         let remote = self.paths[path].remote;
-        self.observe(now, |observer, at| observer.migration(at, state, remote));
+        self.observation.tell(now, |observer, at| observer.migration(at, state, remote));
     }
 
     /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the

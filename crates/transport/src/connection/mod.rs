@@ -299,7 +299,7 @@ impl Connection {
             observation: Observation::default(),
             profile,
         };
-        connection.set_slack();
+        connection.sources.set_slack(connection.memory.slack());
         connection
     }
 
@@ -447,15 +447,11 @@ impl Connection {
         self.timers.clear_all();
         let end = lifecycle::end_of_closing(now, self.pto());
         self.timers.set(Timer::Close, Some(end));
-        self.observe(now, |observer, at| observer.closed(at, &reason, ending));
+        self.observation.tell(now, |observer, at| observer.closed(at, &reason, ending));
         if matches!(reason, CloseReason::PeerApplication { .. }) {
             self.lifecycle.keep_readable();
         }
         self.push(Event::Closed(reason));
-    }
-
-    fn is_readable_after_end(&self) -> bool {
-        self.lifecycle.is_readable()
     }
 
     /// The peer ended the connection: nothing more is sent.

@@ -103,7 +103,7 @@ impl Connection {
         path.set_mtu(now, mtu);
         if index == self.paths.active_index() {
             self.fit_datagrams();
-            self.observe(now, |observer, at| observer.mtu_updated(at, old, mtu));
+            self.observation.tell(now, |observer, at| observer.mtu_updated(at, old, mtu));
         }
     }
 }

@@ -218,7 +218,7 @@ impl Connection {
                 let tail = packet.tail.map_or(&[][..], |tail| self.sources.streams.tail(tail));
                 let sealed = self.keys.seal_short_with(bytes, pn_offset, packet.pn, path, tail);
                 // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
-                self.note_key_updates(now, Initiator::Local);
+                self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
                 sealed
             }
             space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
@@ -277,7 +277,8 @@ impl Connection {
         let (remote, local) = (path.remote, path.local);
         self.stats.datagrams_sent += 1;
         self.stats.bytes_sent += len as u64;
-        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
+        self.observation
+            .tell(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
         Transmit { remote, local, ecn, len, segment_size: len }
     }
 }

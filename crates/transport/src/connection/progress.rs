@@ -44,8 +44,8 @@ impl Connection {
                     self.stop_early(now);
                 }
                 self.keys.install(level, direction, suite, &secret);
-                self.observe_client_random(now);
-                self.observe_keys(now, level, direction, suite);
+                self.observation.tell_client_random(now, &self.sources.handshake);
+                self.observation.tell(now, |observer, at| observer.key_installed(at, level, direction, suite));
             }
             TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,
             TlsEvent::RememberedParameters(raw) => self.on_remembered_parameters(&raw)?,
@@ -58,7 +58,7 @@ impl Connection {
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
         let peer =
             self.sources.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
-        self.observe(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
+        self.observation.tell(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
         self.check_versions(now, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
             self.identity.remote_ids.set_first_token(token);
@@ -94,7 +94,7 @@ impl Connection {
         if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
             self.sources.fec.start(self.profile.fec, window);
             if let Some(code) = self.sources.fec.sender.as_ref().and_then(|sender| sender.code()) {
-                self.observe(now, |observer, at| observer.code_updated(at, None, Some(code)));
+                self.observation.tell(now, |observer, at| observer.code_updated(at, None, Some(code)));
             }
         }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
@@ -149,7 +149,7 @@ impl Connection {
             return;
         }
         self.keys.on_handshake_confirmed();
-        self.observe(now, |observer, at| observer.confirmed(at));
+        self.observation.tell(now, |observer, at| observer.confirmed(at));
         self.identity.versions = None;
         self.consider_preferred_address(now);
         self.discard_space(now, SpaceId::Initial);
@@ -162,7 +162,7 @@ impl Connection {
         let level = id.level();
         if let Some(mut space) = self.spaces.take(id) {
             self.keys.discard(level);
-            self.observe(now, |observer, at| observer.keys_discarded(at, level, None));
+            self.observation.tell(now, |observer, at| observer.keys_discarded(at, level, None));
             self.sources.handshake.discard(level);
             self.settle_space(now, id, &mut space);
         }

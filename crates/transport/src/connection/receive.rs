@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use units::{Duration, Instant};
 use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
 
-use super::{Connection, frames::Deferred, labels, spaces::SpaceId};
+use super::{Connection, labels, spaces::SpaceId};
 use crate::{
     PathId,
     acks::Ecn,
@@ -31,32 +31,6 @@ pub(super) struct Arrival {
     pub(super) ecn: Option<Ecn>,
     /// The packet had to wait for its keys.
     pub(super) waited: bool,
-}
-
-/// STREAM frames at the front of what was deferred that follow one another on one stream.
-struct StreamRun {
-    frames: usize,
-    len: u64,
-    /// The last one ends the stream.
-    fin: bool,
-}
-
-/// The packets of a bulk transfer carry one frame each, and a batch has dozens of them.
-#[inline]
-fn stream_run(deferred: &[Deferred]) -> StreamRun {
-    let mut run = StreamRun { frames: 0, len: 0, fin: false };
-    let mut stream = None;
-    for item in deferred {
-        let Deferred::Stream { id, offset, range, fin } = item else { break };
-        let (first, start) = *stream.get_or_insert((*id, *offset));
-        if run.fin || first != *id || start + run.len != *offset {
-            break;
-        }
-        run.frames += 1;
-        run.len += (range.end - range.start) as u64;
-        run.fin = *fin;
-    }
-    run
 }
 
 /// Space, level and kind of packets with this long header.
@@ -87,7 +61,7 @@ pub(super) struct PacketSeen<'a> {
 impl Connection {
     /// Takes in the payloads of one read that are addressed to this connection. A slice of them keeps `buffer` bytes in memory.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
-        self.observe_datagrams(now, &datagram);
+        self.observation.datagrams_received(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
         let bytes = payload.len();
         let segments = bytes.div_ceil(segment_size.max(1)) as u64;
@@ -128,47 +102,21 @@ impl Connection {
             self.restart_silence(now);
         }
         let packets = self.stats.packets_received - processed;
-        if packets == 0 || packets > self.stats.ack_only_packets_received - acks_only {
-            self.account_for(now, bytes);
+        let acks_only = packets != 0 && packets <= self.stats.ack_only_packets_received - acks_only;
+        if !acks_only && self.memory.on_arrived(bytes) {
+            self.account(now);
         }
     }
 
     /// Hands up what the batch carried.
     pub(super) fn finish_batch(&mut self, now: Instant, payload: BytesMut, buffer: usize) {
-        if !self.reception.deferred.is_empty() {
-            self.deliver_deferred(now, payload.freeze(), buffer);
+        if self.reception.deferred.is_empty() {
+            return;
         }
-    }
-
-    /// Streams and datagrams get slices of the buffer: one reference each, no copy.
-    fn deliver_deferred(&mut self, now: Instant, payload: Bytes, buffer: usize) {
-        let mut deferred = std::mem::take(&mut self.reception.deferred);
-        self.sources.streams.next_buffer(buffer, payload.len());
-        self.sources.datagrams.next_buffer(buffer, payload.len());
-        let mut rest = &deferred[..];
-        while let Some(item) = rest.first() {
-            let count;
-            let result = match item {
-                &Deferred::Stream { id, offset, .. } => {
-                    let run = stream_run(rest);
-                    count = run.frames;
-                    self.stats.stream_bytes_received += run.len;
-                    let parts = rest[..count].iter().map(|item| payload.slice(item.range().clone()));
-                    self.sources.streams.on_stream_run(id, offset, run.len, parts, run.fin)
-                }
-                Deferred::Datagram { range, frame_size } => {
-                    count = 1;
-                    self.sources.datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
-                }
-            };
-            if let Err(error) = result {
-                self.fail(now, error);
-                break;
-            }
-            rest = &rest[count..];
+        let payload = payload.freeze();
+        if let Err(error) = self.reception.deliver(&mut self.sources, &mut self.stats, &payload, buffer) {
+            self.fail(now, error);
         }
-        deferred.clear();
-        self.reception.deferred = deferred;
     }
 
     /// One UDP payload: packets one after the other.
@@ -212,14 +160,14 @@ impl Connection {
                 // It fills the datagram.
                 // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
                 let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
-                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
                     at = end;
                     break;
                 };
                 // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
                 // RFC 9287 §3 MUST-2: who offers that takes packets without it
                 if !self.profile.grease && !wire::fixed_bit(&buffer[at..end]) {
-                    self.drop_packet(now, None, end - at, DropReason::Invalid);
+                    self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
                 } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
                     self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
                 } else {
@@ -230,7 +178,7 @@ impl Connection {
             }
             unreadable |= at == start;
             let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
-                self.drop_packet(now, None, end - at, DropReason::Invalid);
+                self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
                 at = end;
                 break;
             };
@@ -238,7 +186,7 @@ impl Connection {
             // RFC 9000 §17.2 MUST-1: the same holds for long headers. Version Negotiation has no such bit.
             let exempt = self.profile.grease || matches!(header, Header::VersionNegotiation { .. });
             if !exempt && !wire::fixed_bit(&buffer[at..end]) {
-                self.drop_packet(now, None, end - at, DropReason::Invalid);
+                self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
                 at = end;
                 break;
             }
@@ -262,7 +210,7 @@ impl Connection {
                     };
                     // RFC 9000 §14 MUST NOT-3: a datagram of the wrong size does not close a connection
                     if ty == LongType::Initial && refused {
-                        self.drop_packet(now, None, packet_end - at, DropReason::Invalid);
+                        self.observation.drop_packet(&mut self.stats, now, None, packet_end - at, DropReason::Invalid);
                         at = packet_end;
                         continue;
                     }
@@ -377,7 +325,7 @@ impl Connection {
                     // RFC 9001 §6.5 SHOULD-2, SHOULD-3: late packets of the old phase are opened for three probe
                     // timeouts.
                     self.keys.retire_previous_at(now + self.pto() * 3);
-                    self.note_key_updates(now, Initiator::Remote);
+                    self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Remote);
                 }
                 let seen = PacketSeen {
                     space: SpaceId::DATA,
@@ -408,7 +356,7 @@ impl Connection {
                 self.stats.undecryptable_bytes_received += size as u64;
                 self.fail(now, error);
             }
-            None => self.drop_packet(now, Some(level), size, DropReason::Undecryptable),
+            None => self.observation.drop_packet(&mut self.stats, now, Some(level), size, DropReason::Undecryptable),
         }
     }
 
@@ -424,7 +372,7 @@ impl Connection {
         let size = opened.payload.end + crate::crypto::TAG_LEN;
         // RFC 9000 §12.3 MUST-3, MUST-4: a packet number is processed once.
         if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
-            self.drop_packet(now, Some(seen.kind), size, DropReason::Duplicate);
+            self.observation.drop_packet(&mut self.stats, now, Some(seen.kind), size, DropReason::Duplicate);
             return;
         }
         seen.path = match seen.arrival.path {
@@ -534,7 +482,7 @@ impl Connection {
 
     #[cold]
     fn on_reset(&mut self, now: Instant, size: usize) {
-        self.observe(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
+        self.observation.tell(now, |observer, at| observer.unsealed_received(at, &Unsealed::StatelessReset, size));
         // RFC 9000 §10.3.1 MUST-3: a reset that fits drains the connection, and nothing more is sent
         self.drain(now, CloseReason::Reset);
     }
@@ -549,16 +497,16 @@ impl Connection {
             return;
         }
         if crate::crypto::verify_retry_tag(labels(self.identity.version), original.as_slice(), packet).is_err() {
-            self.drop_packet(now, None, packet.len(), DropReason::Undecryptable);
+            self.observation.drop_packet(&mut self.stats, now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
         self.stats.unsealed_bytes_received += packet.len() as u64;
         let retry = Unsealed::Retry { scid, token_len: token.len() };
-        self.observe(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
+        self.observation.tell(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.lifecycle.on_answered();
         self.identity.follow_retry(scid, token);
         self.keys.set_initial(scid.as_slice());
-        self.observe_initial_keys(now);
+        self.observation.initial_keys_replaced(now);
         self.resend_initial(now);
         self.void_early(now, true);
     }
@@ -584,7 +532,7 @@ impl Connection {
         }
         self.stats.unsealed_bytes_received += size as u64;
         let negotiation = Unsealed::VersionNegotiation { versions: &offered };
-        self.observe(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
+        self.observation.tell(now, |observer, at| observer.unsealed_received(at, &negotiation, size));
         if self.lifecycle.drain() {
             self.end(now, CloseReason::VersionMismatch { offered }, Ending::Silent);
             // Nobody holds state for this connection: nothing has to drain.

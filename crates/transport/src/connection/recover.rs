@@ -182,7 +182,7 @@ impl Connection {
         if self.observation.observer.is_some() {
             if let Some((path, latest)) = outcome.rtt {
                 let adjusted = self.paths[path].recovery.rtt().adjusted();
-                self.observe(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
+                self.observation.tell(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
             self.observe_metrics(now);
         }

@@ -5,10 +5,17 @@ use std::net::SocketAddr;
 use units::Duration;
 use wire::{ConnectionId, Side};
 
-use super::{Connection, spaces::SpaceId};
+use super::{Connection, sources::Sources, spaces::SpaceId};
 use crate::{
-    ack_frequency::AckFrequency, congestion::PathModel, fec::FecPolicy, memory::ConnectionBudget,
-    observe::RecoveryMetrics, recovery::Way, stats::Stats, tls::Session,
+    ack_frequency::AckFrequency,
+    congestion::PathModel,
+    fec::FecPolicy,
+    memory::ConnectionBudget,
+    observe::RecoveryMetrics,
+    path::Path,
+    recovery::{Recovery, Way},
+    stats::Stats,
+    tls::Session,
 };
 
 /// Getters.
@@ -101,81 +108,14 @@ impl Connection {
     /// All figures at this moment.
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
-        let path = self.paths.active();
-        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        let metrics = self.metrics();
-        stats.min_rtt = nanos(metrics.min_rtt);
-        stats.latest_rtt = nanos(metrics.latest_rtt);
-        stats.smoothed_rtt = nanos(metrics.smoothed_rtt);
-        stats.rtt_variation = nanos(metrics.rtt_variation);
-        stats.congestion_window = metrics.window;
-        stats.bytes_in_flight = metrics.in_flight;
-        stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
-        stats.mtu = path.mtu.into();
+        report_path(self.paths.active(), &mut stats);
         stats.congestion_events += self.paths.congestion_events();
-        let asked = self.sources.ack_requests.newest();
-        stats.packets_per_ack_asked = asked.packets;
-        stats.ack_requests_acked = self.sources.ack_requests.acked();
-        stats.ack_delay_asked = nanos(asked.delay);
         if let Some(space) = self.spaces.get(SpaceId::DATA) {
             stats.receive_times_sent = space.acks.times_reported();
             stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
         }
-        if let Some(one_way) = path.recovery.one_way() {
-            stats.forward_delay_variation = nanos(one_way.smoothed(Way::Forward));
-            stats.reverse_delay_variation = nanos(one_way.smoothed(Way::Reverse));
-            stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
-            stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
-        }
-        if let Some(sender) = &self.sources.fec.sender {
-            let figures = sender.figures;
-            stats.fec_symbols_sent = figures.symbols;
-            stats.fec_repairs_sent = figures.repairs;
-            stats.fec_repair_bytes_sent = figures.repair_bytes;
-            stats.fec_repairs_dropped = figures.dropped;
-            stats.fec_packets_recovered = figures.recovered;
-            stats.fec_packets_recovered_late = figures.recovered_late;
-            stats.fec_reviews = figures.reviews;
-            let repair = if sender.is_on() { sender.scheme().overhead() } else { 0.0 };
-            stats.fec_repair_rate = (repair * 1000.0).round() as u64;
-        }
-        if let Some(receiver) = &self.sources.fec.receiver {
-            let figures = receiver.figures();
-            stats.fec_symbols_received = figures.sources;
-            stats.fec_repairs_received = figures.repairs;
-            stats.fec_symbols_recovered = figures.recovered;
-            stats.fec_symbols_unrecovered = figures.unrecovered;
-            stats.fec_symbols_recovered_needlessly = figures.recovered_needlessly;
-            stats.fec_repairs_spare = figures.spare;
-            stats.fec_repairs_late = figures.late;
-            stats.fec_repairs_refused = figures.refused;
-            stats.fec_work = figures.work;
-            stats.fec_recovery_delay = nanos(receiver.recovery_delay());
-        }
-        let streams = self.sources.streams.figures();
-        stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
-        stats.stream_bytes_retransmitted = streams.resent_bytes;
-        stats.stream_bytes_delivered = streams.delivered_bytes;
-        stats.stream_header_bytes_sent = streams.header_bytes;
-        stats.control_bytes_sent += streams.control_bytes;
-        stats.stream_bytes_duplicate = streams.duplicate_bytes;
-        stats.stream_bytes_unwanted = streams.unwanted_bytes;
-        stats.stream_bytes_unread = streams.receive_buffered_bytes;
-        let datagrams = self.sources.datagrams.figures();
-        stats.datagram_frames_sent = datagrams.sent;
-        stats.datagram_frames_lost = datagrams.lost;
-        stats.datagram_frames_expired = datagrams.expired;
-        stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
-        stats.datagram_frames_dropped_unsent = datagrams.send_dropped;
-        stats.datagram_frames_abandoned = datagrams.abandoned;
-        stats.datagram_frames_queued = datagrams.queued;
-        stats.datagram_frames_waiting = datagrams.waiting;
-        stats.datagram_bytes_sent = datagrams.sent_bytes;
-        stats.datagram_header_bytes_sent = datagrams.header_bytes;
-        stats.datagram_frames_received = datagrams.received;
-        stats.datagram_frames_delivered = datagrams.delivered;
-        stats.datagram_frames_unread = datagrams.unread;
-        stats.waiting_bytes_received = self.reception.unopened.iter().map(|unopened| unopened.len() as u64).sum();
+        self.sources.report(&mut stats);
+        stats.waiting_bytes_received = self.reception.unopened_bytes() as u64;
         stats
     }
 
@@ -194,19 +134,104 @@ impl Connection {
 
     /// The state of recovery and congestion control of the path in use.
     pub fn metrics(&self) -> RecoveryMetrics {
-        let recovery = &self.paths.active().recovery;
-        let (rtt, controller) = (recovery.rtt(), recovery.controller());
-        RecoveryMetrics {
-            min_rtt: rtt.min().unwrap_or_default(),
-            smoothed_rtt: rtt.smoothed(),
-            latest_rtt: rtt.latest(),
-            rtt_variation: rtt.variation(),
-            window: recovery.window(),
-            ssthresh: controller.ssthresh(),
-            in_flight: recovery.bytes_in_flight(),
-            pacing_rate: recovery.pacing_rate(),
-            pto_count: recovery.pto_count(),
-            state: controller.state(),
+        metrics(&self.paths.active().recovery)
+    }
+}
+
+/// The state of recovery and congestion control of a path.
+fn metrics(recovery: &Recovery) -> RecoveryMetrics {
+    let (rtt, controller) = (recovery.rtt(), recovery.controller());
+    RecoveryMetrics {
+        min_rtt: rtt.min().unwrap_or_default(),
+        smoothed_rtt: rtt.smoothed(),
+        latest_rtt: rtt.latest(),
+        rtt_variation: rtt.variation(),
+        window: recovery.window(),
+        ssthresh: controller.ssthresh(),
+        in_flight: recovery.bytes_in_flight(),
+        pacing_rate: recovery.pacing_rate(),
+        pto_count: recovery.pto_count(),
+        state: controller.state(),
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Figures of the path in use.
+fn report_path(path: &Path, stats: &mut Stats) {
+    let metrics = metrics(&path.recovery);
+    stats.min_rtt = nanos(metrics.min_rtt);
+    stats.latest_rtt = nanos(metrics.latest_rtt);
+    stats.smoothed_rtt = nanos(metrics.smoothed_rtt);
+    stats.rtt_variation = nanos(metrics.rtt_variation);
+    stats.congestion_window = metrics.window;
+    stats.bytes_in_flight = metrics.in_flight;
+    stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
+    stats.mtu = path.mtu.into();
+    if let Some(one_way) = path.recovery.one_way() {
+        stats.forward_delay_variation = nanos(one_way.smoothed(Way::Forward));
+        stats.reverse_delay_variation = nanos(one_way.smoothed(Way::Reverse));
+        stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
+        stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
+    }
+}
+
+impl Sources {
+    /// Figures of the parts.
+    fn report(&self, stats: &mut Stats) {
+        let asked = self.ack_requests.newest();
+        stats.packets_per_ack_asked = asked.packets;
+        stats.ack_requests_acked = self.ack_requests.acked();
+        stats.ack_delay_asked = nanos(asked.delay);
+        if let Some(sender) = &self.fec.sender {
+            let figures = sender.figures;
+            stats.fec_symbols_sent = figures.symbols;
+            stats.fec_repairs_sent = figures.repairs;
+            stats.fec_repair_bytes_sent = figures.repair_bytes;
+            stats.fec_repairs_dropped = figures.dropped;
+            stats.fec_packets_recovered = figures.recovered;
+            stats.fec_packets_recovered_late = figures.recovered_late;
+            stats.fec_reviews = figures.reviews;
+            let repair = if sender.is_on() { sender.scheme().overhead() } else { 0.0 };
+            stats.fec_repair_rate = (repair * 1000.0).round() as u64;
         }
+        if let Some(receiver) = &self.fec.receiver {
+            let figures = receiver.figures();
+            stats.fec_symbols_received = figures.sources;
+            stats.fec_repairs_received = figures.repairs;
+            stats.fec_symbols_recovered = figures.recovered;
+            stats.fec_symbols_unrecovered = figures.unrecovered;
+            stats.fec_symbols_recovered_needlessly = figures.recovered_needlessly;
+            stats.fec_repairs_spare = figures.spare;
+            stats.fec_repairs_late = figures.late;
+            stats.fec_repairs_refused = figures.refused;
+            stats.fec_work = figures.work;
+            stats.fec_recovery_delay = nanos(receiver.recovery_delay());
+        }
+        let streams = self.streams.figures();
+        stats.stream_bytes_sent = streams.sent_bytes + streams.resent_bytes;
+        stats.stream_bytes_retransmitted = streams.resent_bytes;
+        stats.stream_bytes_delivered = streams.delivered_bytes;
+        stats.stream_header_bytes_sent = streams.header_bytes;
+        stats.control_bytes_sent += streams.control_bytes;
+        stats.stream_bytes_duplicate = streams.duplicate_bytes;
+        stats.stream_bytes_unwanted = streams.unwanted_bytes;
+        stats.stream_bytes_unread = streams.receive_buffered_bytes;
+        let datagrams = self.datagrams.figures();
+        stats.datagram_frames_sent = datagrams.sent;
+        stats.datagram_frames_lost = datagrams.lost;
+        stats.datagram_frames_expired = datagrams.expired;
+        stats.datagram_frames_dropped = datagrams.send_dropped + datagrams.receive_dropped;
+        stats.datagram_frames_dropped_unsent = datagrams.send_dropped;
+        stats.datagram_frames_abandoned = datagrams.abandoned;
+        stats.datagram_frames_queued = datagrams.queued;
+        stats.datagram_frames_waiting = datagrams.waiting;
+        stats.datagram_bytes_sent = datagrams.sent_bytes;
+        stats.datagram_header_bytes_sent = datagrams.header_bytes;
+        stats.datagram_frames_received = datagrams.received;
+        stats.datagram_frames_delivered = datagrams.delivered;
+        stats.datagram_frames_unread = datagrams.unread;
     }
 }

@@ -23,7 +23,7 @@ impl Connection {
                 continue;
             }
             any = true;
-            self.observe(now, |observer, at| observer.timer_expired(at, timer));
+            self.observation.tell(now, |observer, at| observer.timer_expired(at, timer));
             match timer {
                 Timer::LossDetection => self.on_recovery_timeout(now),
                 // These only mean that something can be sent.
@@ -40,7 +40,8 @@ impl Connection {
                     self.keys.on_timeout(now);
                     if due {
                         let phase = self.keys.updates().saturating_sub(1);
-                        self.observe(now, |observer, at| observer.keys_discarded(at, Level::OneRtt, Some(phase)));
+                        self.observation
+                            .tell(now, |observer, at| observer.keys_discarded(at, Level::OneRtt, Some(phase)));
                     }
                 }
                 Timer::Close => {

@@ -77,7 +77,9 @@ impl Connection {
         {
             return Some(transmit);
         }
-        self.account_at_rest(now);
+        if self.memory.is_due_at_rest(&self.sources) {
+            self.account(now);
+        }
         // A packet that cannot be sealed ends the connection on the way, and so does too much that is held.
         if !self.lifecycle.is_open() {
             return self.transmit_close(now, buffer);
@@ -138,7 +140,8 @@ impl Connection {
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
         let segment_size = segment_size.min(len);
-        self.observe(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
+        self.observation
+            .tell(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size, ecn }));
         Some(Transmit { remote, local, ecn, len, segment_size })
     }
 
@@ -179,7 +182,7 @@ impl Connection {
         let heard = self.spaces.get(SpaceId::DATA).is_some_and(|space| space.ledger.largest_acked().is_some());
         if heard && self.keys.update(now, self.pto() * 3) {
             self.key_updates.wanted = false;
-            self.note_key_updates(now, Initiator::Local);
+            self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
         }
     }
 

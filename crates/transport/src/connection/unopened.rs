@@ -1,16 +1,21 @@
-//! Packets that arrived before their keys.
+//! What arrived and is not handed up yet: packets before their keys, payload until its batch is read.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use units::Instant;
 use wire::Side;
 
-use super::{Connection, frames::Deferred, receive::Arrival, spaces::SpaceId};
-use crate::{acks::Ecn, observe::DropReason, path::ArrivalPath, tls::Level};
+use super::{Connection, frames::Deferred, receive::Arrival, sources::Sources, spaces::SpaceId};
+use crate::{
+    acks::Ecn, error::TransportError, keys::Keys, memory::ITEM_OVERHEAD, observe::DropReason, path::ArrivalPath,
+    stats::Stats, tls::Level,
+};
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
 const UNOPENED_LIMIT: usize = 16;
 /// Bytes of such packets: a peer may use datagrams of up to 64 KiB.
 const UNOPENED_BYTES: usize = 32 * 1024;
+/// Records of frames that are kept between batches.
+const DEFERRED_KEPT: usize = 256;
 
 /// Owns what was received and is not handed up yet.
 #[derive(Default)]
@@ -22,11 +27,122 @@ pub(super) struct Reception {
 }
 
 impl Reception {
+    /// Bytes of packets that wait for their keys.
+    #[inline]
+    pub(super) fn unopened_bytes(&self) -> usize {
+        self.unopened.iter().map(Unopened::len).sum()
+    }
+
+    /// Bytes of memory that packets without keys and records of frames take.
+    #[inline]
+    pub(super) fn memory(&self) -> u64 {
+        let unopened: u64 = self.unopened.iter().map(|unopened| unopened.len() as u64 + ITEM_OVERHEAD).sum();
+        unopened + (self.deferred.capacity() * size_of::<Deferred>()) as u64
+    }
+
+    /// Keeps a packet until its keys are there, as one of at most `limit`. `false` when there is no room.
+    fn keep(&mut self, limit: usize, level: Level, packet: &[u8], arrival: Arrival) -> bool {
+        if self.unopened.len() >= limit || self.unopened_bytes() + packet.len() > UNOPENED_BYTES {
+            return false;
+        }
+        // RFC 9000 §13.2.5 SHOULD-1: ACK Delay includes the time that a packet waited for its keys
+        let Arrival { path, received_at, ecn, .. } = arrival;
+        self.unopened.push(Unopened { level, path, received_at, ecn, packet: BytesMut::from(packet) });
+        true
+    }
+
+    /// The first packet whose keys are there by now.
+    fn take_openable(&mut self, keys: &Keys) -> Option<(BytesMut, Arrival)> {
+        let place = self.unopened.iter().position(|unopened| keys.can_open(unopened.level))?;
+        let Unopened { path, received_at, ecn, packet, .. } = self.unopened.remove(place);
+        Some((packet, Arrival { path, received_at, ecn, waited: true }))
+    }
+
+    /// Throws away what waits for keys, but for what `keep` names.
+    pub(super) fn give_up_unopened(&mut self, stats: &mut Stats, keep: impl Fn(&Unopened) -> bool) {
+        let before = self.unopened_bytes();
+        self.unopened.retain(keep);
+        stats.unopened_bytes_received += (before - self.unopened_bytes()) as u64;
+        if self.unopened.is_empty() {
+            self.unopened = Vec::new();
+        }
+    }
+
+    /// Hands up what a batch carried. Streams and datagrams get slices of the buffer: one reference each, no copy.
+    pub(super) fn deliver(
+        &mut self,
+        sources: &mut Sources,
+        stats: &mut Stats,
+        payload: &Bytes,
+        buffer: usize,
+    ) -> Result<(), TransportError> {
+        let Sources { streams, datagrams, .. } = sources;
+        streams.next_buffer(buffer, payload.len());
+        datagrams.next_buffer(buffer, payload.len());
+        let mut rest = &self.deferred[..];
+        let mut result = Ok(());
+        while let Some(item) = rest.first() {
+            let count;
+            result = match item {
+                &Deferred::Stream { id, offset, .. } => {
+                    let run = stream_run(rest);
+                    count = run.frames;
+                    stats.stream_bytes_received += run.len;
+                    let parts = rest[..count].iter().map(|item| payload.slice(item.range().clone()));
+                    streams.on_stream_run(id, offset, run.len, parts, run.fin)
+                }
+                Deferred::Datagram { range, frame_size } => {
+                    count = 1;
+                    datagrams.on_datagram(payload.slice(range.clone()), *frame_size)
+                }
+            };
+            if result.is_err() {
+                break;
+            }
+            rest = &rest[count..];
+        }
+        self.deferred.clear();
+        result
+    }
+
+    /// Returns memory that a large batch left behind.
+    pub(super) fn shrink_deferred(&mut self) {
+        if self.deferred.capacity() > DEFERRED_KEPT {
+            self.deferred.shrink_to(DEFERRED_KEPT);
+        }
+    }
+
     /// Returns memory that is not in use.
     pub(super) fn shrink(&mut self) {
         self.deferred = Vec::new();
         self.unopened.shrink_to_fit();
     }
+}
+
+/// STREAM frames at the front of what was deferred that follow one another on one stream.
+struct StreamRun {
+    frames: usize,
+    len: u64,
+    /// The last one ends the stream.
+    fin: bool,
+}
+
+/// The packets of a bulk transfer carry one frame each, and a batch has dozens of them.
+#[inline]
+fn stream_run(deferred: &[Deferred]) -> StreamRun {
+    let mut run = StreamRun { frames: 0, len: 0, fin: false };
+    let mut stream = None;
+    for item in deferred {
+        let Deferred::Stream { id, offset, range, fin } = item else { break };
+        let (first, start) = *stream.get_or_insert((*id, *offset));
+        if run.fin || first != *id || start + run.len != *offset {
+            break;
+        }
+        run.frames += 1;
+        run.len += (range.end - range.start) as u64;
+        run.fin = *fin;
+    }
+    run
 }
 
 /// A packet that arrived before its keys.
@@ -67,47 +183,26 @@ impl Connection {
             }
             _ => 0,
         };
-        let bytes: usize = self.reception.unopened.iter().map(Unopened::len).sum();
-        if self.reception.unopened.len() < limit && bytes + packet.len() <= UNOPENED_BYTES {
+        if self.reception.keep(limit, level, packet, arrival) {
             self.stats.packets_buffered += 1;
-            self.observe(now, |observer, at| observer.packet_buffered(at, level, packet.len()));
-            self.reception.unopened.push(Unopened {
-                level,
-                path: arrival.path,
-                // RFC 9000 §13.2.5 SHOULD-1: ACK Delay includes the time that a packet waited for its keys
-                received_at: arrival.received_at,
-                ecn: arrival.ecn,
-                packet: BytesMut::from(packet),
-            });
+            self.observation.tell(now, |observer, at| observer.packet_buffered(at, level, packet.len()));
         } else {
-            self.drop_packet(now, Some(level), packet.len(), DropReason::NoRoom);
+            self.observation.drop_packet(&mut self.stats, now, Some(level), packet.len(), DropReason::NoRoom);
         }
     }
 
     /// Opens what waited for keys, as far as they are there by now.
     pub(super) fn retry_unopened(&mut self, now: Instant) {
-        while let Some(place) = self.reception.unopened.iter().position(|u| self.keys.can_open(u.level)) {
-            let Unopened { path, received_at, ecn, mut packet, .. } = self.reception.unopened.remove(place);
+        while let Some((mut packet, arrival)) = self.reception.take_openable(&self.keys) {
             let end = packet.len();
-            self.handle_payload(now, &mut packet, 0, end, Arrival { path, received_at, ecn, waited: true });
+            self.handle_payload(now, &mut packet, 0, end, arrival);
             self.finish_batch(now, packet, end);
             if !self.lifecycle.is_open() {
                 return;
             }
         }
         if self.sources.handshake.is_confirmed() {
-            self.give_up_unopened(|_| false);
-        }
-    }
-
-    /// Throws away what waits for keys, but for what `keep` names.
-    pub(super) fn give_up_unopened(&mut self, keep: impl Fn(&Unopened) -> bool) {
-        let bytes = |unopened: &[Unopened]| unopened.iter().map(|packet| packet.len() as u64).sum::<u64>();
-        let before = bytes(&self.reception.unopened);
-        self.reception.unopened.retain(keep);
-        self.stats.unopened_bytes_received += before - bytes(&self.reception.unopened);
-        if self.reception.unopened.is_empty() {
-            self.reception.unopened = Vec::new();
+            self.reception.give_up_unopened(&mut self.stats, |_| false);
         }
     }
 }
