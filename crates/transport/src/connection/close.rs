@@ -3,17 +3,19 @@
 use std::net::SocketAddr;
 
 use units::{Duration, Instant};
-use wire::{ConnectionId, Frame, Side};
+use wire::{ConnectionId, Frame, Frames, Header, Side, Writer};
 
 use super::{
     Connection,
-    lifecycle::CloseFrame,
+    identity::Identity,
+    lifecycle::{CloseFrame, Lifecycle},
     packet::{OpenPacket, Protection},
+    receive::place_of,
     sources::ACK_DELAY_EXPONENT,
-    spaces::SpaceId,
+    spaces::{SpaceId, Spaces},
     transmit::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
 };
-use crate::{crypto::TAG_LEN, udp::Transmit};
+use crate::{PathId, crypto::TAG_LEN, keys::Keys, udp::Transmit};
 
 /// Bytes of an acknowledgement in front of a close, at most.
 const LAST_ACK: usize = 256;
@@ -34,6 +36,59 @@ pub(crate) struct RetainedClose {
     pub(crate) until: Instant,
     /// The sealed packet.
     pub(crate) packet: Box<[u8]>,
+}
+
+impl Lifecycle {
+    /// A payload while closing: only the peer's own goodbye is of interest, and whether to repeat ours.
+    pub(super) fn hear(&mut self, payload: &mut [u8], keys: &mut Keys, spaces: &Spaces, identity: &Identity) {
+        self.on_datagram(payload.len());
+        let mut rest = payload;
+        while self.is_closing() && !rest.is_empty() {
+            let Ok(header) = Header::parse(rest, identity.local_ids.id_len()) else { return };
+            let (packet, behind) = rest.split_at_mut(header.packet_len());
+            rest = behind;
+            let opened = match header {
+                Header::Short { pn_offset, .. } => {
+                    keys.open_short(packet, pn_offset, PathId(0), spaces.expected_pn(SpaceId::DATA))
+                }
+                Header::Long { ty, version, pn_offset, .. } if version == identity.version => {
+                    let (space, level, _) = place_of(ty);
+                    keys.open_long(level, packet, pn_offset, spaces.expected_pn(space))
+                }
+                _ => return,
+            };
+            let Ok(opened) = opened else { continue };
+            let closes = |f: Frame<'_>| matches!(f, Frame::ConnectionClose { .. } | Frame::ApplicationClose { .. });
+            // RFC 9000 §10.2.1: an endpoint that is closing and receives the peer's goodbye falls silent.
+            if Frames::new(&packet[opened.payload]).flatten().any(closes) {
+                self.drain();
+            }
+        }
+    }
+}
+
+impl CloseFrame {
+    /// Writes the frame into a packet: of application data, if `data`.
+    fn write(&self, data: bool, w: &mut Writer<'_>) {
+        // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
+        let cut = |reason: &[u8], room: usize| {
+            let most = reason.len().min(room.saturating_sub(24));
+            str::from_utf8(reason).map_or(most, |text| text.floor_char_boundary(most))
+        };
+        match self {
+            Self::Application { code, reason } if data => {
+                let len = cut(reason, w.remaining());
+                Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(w);
+            }
+            _ => {
+                let error = if let (Self::Transport(e), true) = (self, data) { e.clone() } else { self.in_handshake() };
+                let reason = error.reason.as_bytes();
+                let len = cut(reason, w.remaining());
+                Frame::ConnectionClose { error: error.code.0, frame_type: error.frame_type, reason: &reason[..len] }
+                    .encode(w);
+            }
+        }
+    }
 }
 
 impl Connection {
@@ -74,11 +129,11 @@ impl Connection {
         if self.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
             let last = packets.last_mut().expect("there is a first");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
-            self.pad(last, out, target);
+            last.pad(out, target, &mut self.stats);
         }
         let mut len = 0;
         for packet in &packets {
-            self.book_header(packet);
+            packet.book_header(&mut self.stats);
             len = self.close_packet(now, packet, out, None);
         }
         // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
@@ -131,34 +186,17 @@ impl Connection {
         let data = matches!(id, SpaceId::Data(_));
         let frames_start = w.position();
         let mut after_ack = frames_start;
-        let error;
-        // The words may be cut to fit: they are for people. RFC 9000 §19.19 SHOULD-1: what was UTF-8 stays so.
-        let cut = |reason: &[u8], room: usize| {
-            let most = reason.len().min(room.saturating_sub(24));
-            str::from_utf8(reason).map_or(most, |text| text.floor_char_boundary(most))
-        };
-        match close {
-            CloseFrame::Application { code, reason } if data => {
-                // What arrived before the application closed is acknowledged: the peer learns that it was delivered.
-                if space.acks.has_news()
-                    && w.remaining() > 2 * LAST_ACK
-                    && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
-                {
-                    self.stats.ack_frames_sent += 1;
-                    after_ack = w.position();
-                }
-                let len = cut(reason, w.remaining());
-                Frame::ApplicationClose { error: *code, reason: &reason[..len] }.encode(&mut w);
-            }
-            _ => {
-                error =
-                    if let (CloseFrame::Transport(e), true) = (close, data) { e.clone() } else { close.in_handshake() };
-                let reason = error.reason.as_bytes();
-                let len = cut(reason, w.remaining());
-                Frame::ConnectionClose { error: error.code.0, frame_type: error.frame_type, reason: &reason[..len] }
-                    .encode(&mut w);
-            }
+        // What arrived before the application closed is acknowledged: the peer learns that it was delivered.
+        if data
+            && matches!(close, CloseFrame::Application { .. })
+            && space.acks.has_news()
+            && w.remaining() > 2 * LAST_ACK
+            && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
+        {
+            self.stats.ack_frames_sent += 1;
+            after_ack = w.position();
         }
+        close.write(data, &mut w);
         self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
         self.stats.control_bytes_sent += (w.position() - after_ack) as u64;
         self.stats.padding_bytes_sent += packet.pad_to_sample(&mut w, 0);

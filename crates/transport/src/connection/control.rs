@@ -318,6 +318,23 @@ impl Sources {
             || FrameSource::wants_to_send(&identity.remote_ids)
     }
 
+    /// Obeys a frame about streams and their limits.
+    fn handle_stream_control(&mut self, frame: &Frame<'_>) -> Result<(), TransportError> {
+        let streams = &mut self.streams;
+        match *frame {
+            Frame::ResetStream { id, code, final_size } => return streams.on_reset_stream(id, code, final_size),
+            Frame::StopSending { id, code } => return streams.on_stop_sending(id, code),
+            Frame::MaxStreamData { id, limit } => return streams.on_max_stream_data(id, limit),
+            Frame::MaxStreams { dir, limit } => return streams.on_max_streams(dir, limit),
+            Frame::StreamDataBlocked { id, limit } => return streams.on_stream_data_blocked(id, limit),
+            Frame::MaxData(limit) => streams.on_max_data(limit),
+            Frame::DataBlocked(limit) => streams.on_data_blocked(limit),
+            Frame::StreamsBlocked { dir, limit } => streams.on_streams_blocked(dir, limit),
+            _ => unreachable!("no frame about streams"),
+        }
+        Ok(())
+    }
+
     /// Writes the control frames that wait, as far as there is room.
     pub(super) fn write_control(&mut self, page: &mut Page<'_>, w: &mut Writer<'_>) {
         let Page { now, ledger, identity, stats, .. } = page;
@@ -347,23 +364,14 @@ impl Connection {
                 };
                 self.sources.handshake.on_crypto(now, level, offset, data)
             }
-            Frame::ResetStream { id, code, final_size } => self.sources.streams.on_reset_stream(id, code, final_size),
-            Frame::StopSending { id, code } => self.sources.streams.on_stop_sending(id, code),
-            Frame::MaxData(limit) => {
-                self.sources.streams.on_max_data(limit);
-                Ok(())
-            }
-            Frame::MaxStreamData { id, limit } => self.sources.streams.on_max_stream_data(id, limit),
-            Frame::MaxStreams { dir, limit } => self.sources.streams.on_max_streams(dir, limit),
-            Frame::DataBlocked(limit) => {
-                self.sources.streams.on_data_blocked(limit);
-                Ok(())
-            }
-            Frame::StreamsBlocked { dir, limit } => {
-                self.sources.streams.on_streams_blocked(dir, limit);
-                Ok(())
-            }
-            Frame::StreamDataBlocked { id, limit } => self.sources.streams.on_stream_data_blocked(id, limit),
+            Frame::ResetStream { .. }
+            | Frame::StopSending { .. }
+            | Frame::MaxData(_)
+            | Frame::MaxStreamData { .. }
+            | Frame::MaxStreams { .. }
+            | Frame::DataBlocked(_)
+            | Frame::StreamsBlocked { .. }
+            | Frame::StreamDataBlocked { .. } => self.sources.handle_stream_control(&frame),
             Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
                 self.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
                 // The ID in use may be another, of another length.
@@ -406,7 +414,11 @@ impl Connection {
                 Ok(())
             }
             Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
-                self.on_ack_request(sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold)
+                let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
+                let min_delay = self.profile.acks.min_delay().unwrap_or_default();
+                on_ack_request(self.acks_on_request()?, min_delay, sequence, asked)?;
+                self.stats.ack_requests_received += 1;
+                Ok(())
             }
             Frame::ImmediateAck => {
                 self.acks_on_request()?.on_immediate();
@@ -433,28 +445,6 @@ impl Connection {
             .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
     }
 
-    /// The peer asks to be acknowledged in another rhythm.
-    fn on_ack_request(
-        &mut self,
-        sequence: u64,
-        eliciting_threshold: u64,
-        max_ack_delay_us: u64,
-        reordering_threshold: u64,
-    ) -> Result<(), TransportError> {
-        let min_delay = self.profile.acks.min_delay().unwrap_or_default();
-        let max_ack_delay = Duration::from_micros(max_ack_delay_us);
-        let acks = self.acks_on_request()?;
-        // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
-        if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
-            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
-        }
-        // The threshold counts the packets that need no acknowledgement; the next one does.
-        let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
-        acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
-        self.stats.ack_requests_received += 1;
-        Ok(())
-    }
-
     fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
         // RFC 9000 §19.7 MUST-2: only servers send it.
         if self.side == Side::Server {
@@ -464,4 +454,23 @@ impl Connection {
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }
+}
+
+/// The peer asks to be acknowledged in another rhythm: from so many packets, after so many microseconds, from so many missing
+/// packets on.
+fn on_ack_request(
+    acks: &mut AckState,
+    min_delay: Duration,
+    sequence: u64,
+    (eliciting_threshold, max_ack_delay_us, reordering_threshold): (u64, u64, u64),
+) -> Result<(), TransportError> {
+    let max_ack_delay = Duration::from_micros(max_ack_delay_us);
+    // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
+    if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
+        return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
+    }
+    // The threshold counts the packets that need no acknowledgement; the next one does.
+    let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
+    acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
+    Ok(())
 }

@@ -1,8 +1,9 @@
 //! Forward error correction where packets are built and read (docs/fec.md).
 
+use ::fec::Scheme;
 use bytes::Bytes;
 use units::Instant;
-use wire::{Frame, Frames, RepairFrame, SymbolAck, Writer, frame_type};
+use wire::{Frame, FrameError, Frames, RepairFrame, SymbolAck, Writer, frame_type};
 
 use super::{
     Connection,
@@ -14,9 +15,10 @@ use super::{
 use crate::{
     acks::Ecn,
     error::{Code, TransportError},
-    fec::{Content, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
+    fec::{Content, Fec, Receiver, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
+    path::Path,
     recovery::{self, AckOutcome},
-    sent::{Ledger, SentFrame},
+    sent::{Ledger, SentFrame, Verdict},
 };
 
 /// A packet with a repair symbol gets the size of its neighbours when no more than this is missing, so that all can leave in one
@@ -25,18 +27,6 @@ const FILL_UP: usize = 64;
 
 /// Reading.
 impl Connection {
-    /// The receiver of symbols, when forward error correction was agreed on.
-    fn fec_receiver(&mut self) -> Result<&mut crate::fec::Receiver, TransportError> {
-        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
-        let unknown = || TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
-        self.sources.fec.receiver.as_deref_mut().ok_or_else(unknown)
-    }
-
-    /// The rest of the packet is symbol `id`: whether its frames are known already.
-    pub(super) fn open_source_symbol(&mut self, seen: &PacketSeen<'_>, id: u64) -> Result<bool, TransportError> {
-        self.fec_receiver()?.is_known(id, seen.pn)
-    }
-
     /// The frames of a symbol have been read: it helps to rebuild others.
     pub(super) fn on_source_symbol(
         &mut self,
@@ -48,7 +38,7 @@ impl Connection {
         if content.is_empty() {
             return Err(violation("a symbol without frames", frame_type::SOURCE_SYMBOL));
         }
-        self.fec_receiver()?.on_source(now, id, content)?;
+        self.sources.fec.receiver()?.on_source(now, id, content)?;
         self.deliver_recovered(now, seen)
     }
 
@@ -59,7 +49,7 @@ impl Connection {
         seen: &PacketSeen<'_>,
         repair: &RepairFrame<'_>,
     ) -> Result<(), TransportError> {
-        self.fec_receiver()?.on_repair(now, seen.pn, repair)?;
+        self.sources.fec.receiver()?.on_repair(now, seen.pn, repair)?;
         self.deliver_recovered(now, seen)
     }
 
@@ -68,7 +58,7 @@ impl Connection {
     // RFC 9265 §4: recovery does not hide the loss.
     fn deliver_recovered(&mut self, now: Instant, seen: &PacketSeen<'_>) -> Result<(), TransportError> {
         let mut any = false;
-        while let Some(Recovered { id, content, delay }) = self.fec_receiver()?.next_recovered(now) {
+        while let Some(Recovered { id, content, delay }) = self.sources.fec.receiver()?.next_recovered(now) {
             let content = Bytes::copy_from_slice(content);
             self.observation.tell(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
@@ -78,14 +68,7 @@ impl Connection {
             loop {
                 let start = frames.position();
                 let Some(frame) = frames.next() else { break };
-                let frame = frame.map_err(|error| {
-                    TransportError::new(Code::FRAME_ENCODING_ERROR, "a frame in a recovered symbol cannot be read")
-                        .in_frame(error.frame_type)
-                })?;
-                if !may_be_in_symbol(&frame) {
-                    return Err(violation("the frame is not permitted in a symbol", frame.ty()));
-                }
-                match frame {
+                match check_recovered(frame)? {
                     Frame::Stream(stream) => {
                         let len = stream.data.len() as u64;
                         self.stats.stream_bytes_received += len;
@@ -108,33 +91,11 @@ impl Connection {
 
     /// A SYMBOL_ACK frame: packets that were lost and need not be sent again.
     pub(super) fn on_symbol_ack(&mut self, now: Instant, ack: &SymbolAck<'_>) -> Result<(), TransportError> {
-        self.fec_receiver()?;
-        let Some(sender) = &self.sources.fec.sender else {
-            return Err(violation("symbols recovered of which none was sent", frame_type::SYMBOL_ACK));
-        };
-        let mut recovered = Vec::new();
-        for range in ack.ranges() {
-            sender
-                .on_recovered(range, |id, pn| recovered.push((id, pn)))
-                .map_err(|()| violation("symbols recovered that were never sent", frame_type::SYMBOL_ACK))?;
-        }
-        // The largest ranges came first; packets are judged in the order in which they left.
-        recovered.reverse();
-        recovered.sort_unstable_by_key(|(_, pn)| *pn);
-        for (id, pn) in recovered {
+        for (id, pn) in self.sources.fec.recovered_packets(ack)? {
             let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, Some(now)) else { return Ok(()) };
             let outcome = recovery::on_recovered(ledger, paths, SpaceId::DATA, pn, now, &mut carriers);
             carriers.settle();
-            if let Some(sender) = &mut self.sources.fec.sender {
-                sender.on_verdict(crate::sent::Verdict::Recovered, id);
-                match outcome {
-                    Some(_) => {
-                        sender.figures.recovered += 1;
-                        sender.on_packet_lost(pn);
-                    }
-                    None => sender.figures.recovered_late += 1,
-                }
-            }
+            self.sources.fec.on_packet_recovered(id, pn, outcome.is_some());
             if let Some(outcome) = outcome {
                 self.observation.tell(now, |observer, at| observer.packet_recovered(at, pn));
                 self.on_outcome(now, &outcome);
@@ -277,13 +238,20 @@ impl Connection {
         }
         self.sources.fec.sender.as_mut().is_some_and(|sender| sender.flush(now))
     }
+}
 
-    /// Acknowledgements and losses may change what is worth protecting.
-    pub(super) fn review_fec(&mut self, now: Instant, outcome: &AckOutcome) {
-        let Some(sender) = &mut self.sources.fec.sender else { return };
-        let path = self.paths.active_mut();
+impl Fec {
+    /// Acknowledgements and losses on the path in use may change what is worth protecting. Returns the codes before and after, when
+    /// they differ.
+    pub(super) fn review(
+        &mut self,
+        now: Instant,
+        path: &mut Path,
+        outcome: &AckOutcome,
+    ) -> Option<(Option<Scheme>, Option<Scheme>)> {
+        let sender = self.sender.as_mut()?;
         let rtt = path.recovery.rtt();
-        let Some(min_rtt) = rtt.min() else { return };
+        let min_rtt = rtt.min()?;
         let smoothed_rtt = rtt.smoothed();
         let marked = matches!(outcome.ecn, recovery::EcnFeedback::Valid { newly_ce: 1.. });
         let view = View { smoothed_rtt, min_rtt, acked: outcome.acked_packets, lost: outcome.lost_packets, marked };
@@ -292,8 +260,60 @@ impl Connection {
         let after = sender.code();
         let patience = if sender.is_on() { (sender.patience(), sender.patience_time()) } else { Default::default() };
         path.recovery.set_patience(patience.0, patience.1);
-        if before != after {
-            self.observation.tell(now, |observer, at| observer.code_updated(at, before, after));
+        (before != after).then_some((before, after))
+    }
+
+    /// The receiver of symbols, when forward error correction was agreed on.
+    fn receiver(&mut self) -> Result<&mut Receiver, TransportError> {
+        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
+        let unknown = || TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
+        self.receiver.as_deref_mut().ok_or_else(unknown)
+    }
+
+    /// The rest of packet `pn` is symbol `id`: whether its frames are known already.
+    pub(super) fn open_source_symbol(&mut self, pn: u64, id: u64) -> Result<bool, TransportError> {
+        self.receiver()?.is_known(id, pn)
+    }
+
+    /// The symbols that a SYMBOL_ACK frame names, and the packets that they were lost with, in the order in which they left.
+    fn recovered_packets(&mut self, ack: &SymbolAck<'_>) -> Result<Vec<(u64, u64)>, TransportError> {
+        self.receiver()?;
+        let Some(sender) = &self.sender else {
+            return Err(violation("symbols recovered of which none was sent", frame_type::SYMBOL_ACK));
+        };
+        let mut recovered = Vec::new();
+        for range in ack.ranges() {
+            sender
+                .on_recovered(range, |id, pn| recovered.push((id, pn)))
+                .map_err(|()| violation("symbols recovered that were never sent", frame_type::SYMBOL_ACK))?;
+        }
+        // The largest ranges came first; packets are judged in the order in which they left.
+        recovered.reverse();
+        recovered.sort_unstable_by_key(|(_, pn)| *pn);
+        Ok(recovered)
+    }
+
+    /// Packet `pn` with symbol `id` was rebuilt: `in_time`, if it does not count as arrived or lost yet.
+    fn on_packet_recovered(&mut self, id: u64, pn: u64, in_time: bool) {
+        let Some(sender) = &mut self.sender else { return };
+        sender.on_verdict(Verdict::Recovered, id);
+        if in_time {
+            sender.figures.recovered += 1;
+            sender.on_packet_lost(pn);
+        } else {
+            sender.figures.recovered_late += 1;
         }
     }
+}
+
+/// A frame of a symbol that was rebuilt.
+fn check_recovered<'f>(frame: Result<Frame<'f>, FrameError>) -> Result<Frame<'f>, TransportError> {
+    let frame = frame.map_err(|error| {
+        TransportError::new(Code::FRAME_ENCODING_ERROR, "a frame in a recovered symbol cannot be read")
+            .in_frame(error.frame_type)
+    })?;
+    if !may_be_in_symbol(&frame) {
+        return Err(violation("the frame is not permitted in a symbol", frame.ty()));
+    }
+    Ok(frame)
 }

@@ -113,7 +113,7 @@ impl Connection {
                 Frame::SourceSymbol { id } => {
                     let start = frames.position();
                     symbol = Some((id, start));
-                    if self.open_source_symbol(seen, id).map_err(|e| e.in_frame(frame.ty()))? {
+                    if self.sources.fec.open_source_symbol(seen.pn, id).map_err(|e| e.in_frame(frame.ty()))? {
                         // Its frames were obeyed when it was rebuilt.
                         break;
                     }

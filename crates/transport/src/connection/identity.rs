@@ -99,6 +99,17 @@ impl Identity {
         }
     }
 
+    /// Returns whether a client that has heard nothing else minds Version Negotiation with these versions.
+    // RFC 8999 §6 MUST-2: one that names no version is ignored.
+    // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
+    // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
+    // RFC 9368 §4 MUST-1: Version Negotiation that offers the version in use is ignored
+    // RFC 9368 §4 MUST-2: nor does it count in an attempt that already follows from one.
+    pub(super) fn minds_negotiation(&self, offered: &[u32]) -> bool {
+        let reacts = self.versions.as_ref().is_some_and(|versions| versions.reacts());
+        !reacts && !offered.is_empty() && !offered.contains(&self.version)
+    }
+
     /// A client follows a Retry.
     pub(super) fn follow_retry(&mut self, scid: ConnectionId, token: Vec<u8>) {
         // RFC 9369 §4.1 MUST NOT-1: what answers it is of the same version, with the token

@@ -6,6 +6,7 @@
 //! `commands` of the application.
 
 mod close;
+mod coalesced;
 mod commands;
 mod control;
 mod early;

@@ -1,6 +1,6 @@
 //! The packet builder: header, room for frames, padding; then seal, ledger and the charge to the path.
 //!
-//! [`begin_packet`](Connection::begin_packet) writes the header, a writer of payload its frames,
+//! [`begin_packet`](Identity::begin_packet) writes the header, a writer of payload its frames,
 //! [`OpenPacket::finish`] leaves the packet open, so that the last one of a datagram can be padded, and
 //! [`close_packet`](Connection::close_packet) seals it. Transmissions, MTU probes, path probes, repair symbols and
 //! CONNECTION_CLOSE are such writers.
@@ -8,13 +8,15 @@
 use units::Instant;
 use wire::{HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
 
-use super::{Connection, spaces::SpaceId};
+use super::{Connection, identity::Identity, spaces::SpaceId};
 use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
+    keys::{Keys, SealError},
     observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
-    sent::{PathIndex, SentPacket},
-    streams::Tail,
+    sent::{Ledger, PathIndex, SentPacket},
+    stats::Stats,
+    streams::{Streams, Tail},
     tls::Level,
     udp::Transmit,
 };
@@ -69,6 +71,66 @@ impl OpenPacket {
         self
     }
 
+    /// Fills the packet up to `target`, where it does not reach that far.
+    pub(super) fn pad(&mut self, out: &mut [u8], target: usize, stats: &mut Stats) {
+        if self.end < target {
+            stats.padding_bytes_sent += (target - self.end) as u64;
+            out[self.end..target].fill(0);
+            self.end = target;
+        }
+    }
+
+    /// Enters what protects and names the packet into the books.
+    #[inline]
+    pub(super) fn book_header(&self, stats: &mut Stats) {
+        stats.header_bytes_sent += (self.pn_offset + self.pn_len - self.start + TAG_LEN) as u64;
+    }
+
+    /// What observers are told of the packet, which is in `out` and not sealed.
+    #[inline]
+    fn event<'b>(&self, out: &'b [u8], key_phase: u64) -> PacketEvent<'b> {
+        let frames = self.pn_offset + self.pn_len;
+        PacketEvent {
+            space: if self.is_early() { PacketSpace::ZeroRtt } else { self.space.level() },
+            pn: self.pn,
+            size: self.end + TAG_LEN - self.start,
+            header: &out[self.start..frames],
+            key_phase,
+            payload: &out[frames..self.end],
+            out_of_turn: self.probe,
+        }
+    }
+
+    /// Seals the packet in place, with the tail that was left out of it.
+    #[inline(always)]
+    fn seal(&self, out: &mut [u8], keys: &mut Keys, streams: &Streams) -> Result<(), SealError> {
+        let pn_offset = self.pn_offset - self.start;
+        let bytes = &mut out[self.start..self.end + TAG_LEN];
+        match self.space {
+            SpaceId::Data(_) if self.is_early() => keys.seal_long(Level::ZeroRtt, bytes, pn_offset, self.pn),
+            SpaceId::Data(path) => {
+                let tail = self.tail.map_or(&[][..], |tail| streams.tail(tail));
+                keys.seal_short_with(bytes, pn_offset, self.pn, path, tail)
+            }
+            space => keys.seal_long(space.level(), bytes, pn_offset, self.pn),
+        }
+    }
+
+    /// The ledger's record of the packet.
+    #[inline]
+    fn sent(&self, now: Instant, ecn: Option<Ecn>) -> SentPacket {
+        SentPacket {
+            sent_at: now,
+            size: u16::try_from(self.end + TAG_LEN - self.start).unwrap_or(u16::MAX),
+            path: self.path,
+            ack_eliciting: self.ack_eliciting,
+            in_flight: self.in_flight,
+            mtu_probe: self.mtu_probe,
+            pto_probe: self.probe,
+            ecn: ecn.is_some(),
+        }
+    }
+
     /// Pads the packet until it is `least` bytes long and enough bytes follow the packet number for the sample of header
     /// protection. Returns the bytes of padding.
     // RFC 9001 §5.4.2 MUST: enough bytes follow the packet number for the sample of header protection.
@@ -90,26 +152,25 @@ pub(super) fn pad_until(w: &mut Writer<'_>, end: usize) {
     w.reserve(padding).fill(0);
 }
 
-impl Connection {
+impl Identity {
     /// Writes the header of the next packet of a space at `start`: ack-eliciting and in flight, unless the caller says
     /// otherwise. The packet ends, with its tag, at the end of `out` at
     /// the latest. `None` when a long header leaves no room for `least` bytes of frames.
     #[inline(always)]
     pub(super) fn begin_packet<'b>(
-        &mut self,
+        &self,
+        ledger: &Ledger,
         (id, protection): (SpaceId, Protection),
-        path: PathIndex,
+        (path, active): (PathIndex, bool),
         out: &'b mut [u8],
         start: usize,
         least: usize,
     ) -> Option<(Writer<'b>, OpenPacket)> {
-        let space = self.spaces.get_mut(id)?;
-        let pn = space.ledger.next_pn();
-        let pn_len = packet_number_len(pn, space.ledger.largest_acked());
+        let pn = ledger.next_pn();
+        let pn_len = packet_number_len(pn, ledger.largest_acked());
         let limit = out.len() - TAG_LEN;
         // RFC 9000 §12.2 MUST NOT-1: packets in a datagram have the same destination ID
-        let active = path == self.paths.active_index();
-        let dcid = if active { *self.identity.remote_ids.current() } else { *self.identity.remote_ids.on_path(path) };
+        let dcid = if active { *self.remote_ids.current() } else { *self.remote_ids.on_path(path) };
         let mut w = Writer::new(&mut out[start..limit]);
         let (long, pn_offset) = match (id, protection) {
             (SpaceId::Data(_), Protection::Space) => {
@@ -120,13 +181,13 @@ impl Connection {
                     // RFC 9000 §8.1.2 MUST-1: after a Retry all Initial packets carry its token
                     // RFC 9000 §8.1.3 MUST-1: a token is in all Initial packets, until a Retry brings another
                     // RFC 9000 §17.2.2 MUST-1: a server's Initial packets carry no token
-                    SpaceId::Initial => (LongType::Initial, &self.identity.token),
+                    SpaceId::Initial => (LongType::Initial, &self.token),
                     SpaceId::Handshake => (LongType::Handshake, &[]),
                     SpaceId::Data(_) => (LongType::ZeroRtt, &[]),
                 };
                 // RFC 9000 §17.2.5.2 MUST NOT-1: the client's own ID stays what it was
-                let scid = self.identity.local_ids.first();
-                let header = LongHeader { ty, version: self.identity.version, dcid, scid };
+                let scid = self.local_ids.first();
+                let header = LongHeader { ty, version: self.version, dcid, scid };
                 if w.remaining() < header.encoded_len(token.len(), pn_len) + least {
                     return None;
                 }
@@ -156,22 +217,26 @@ impl Connection {
         };
         Some((w, packet))
     }
+}
 
-    /// Fills a packet up to `target`, where it does not reach that far.
-    pub(super) fn pad(&mut self, packet: &mut OpenPacket, out: &mut [u8], target: usize) {
-        if packet.end < target {
-            self.stats.padding_bytes_sent += (target - packet.end) as u64;
-            out[packet.end..target].fill(0);
-            packet.end = target;
-        }
+impl Connection {
+    /// Begins the next packet of a space on `path`, see [`Identity::begin_packet`].
+    #[inline(always)]
+    pub(super) fn begin_packet<'b>(
+        &self,
+        protection: (SpaceId, Protection),
+        path: PathIndex,
+        out: &'b mut [u8],
+        start: usize,
+        least: usize,
+    ) -> Option<(Writer<'b>, OpenPacket)> {
+        let ledger = &self.spaces.get(protection.0)?.ledger;
+        let path = (path, path == self.paths.active_index());
+        self.identity.begin_packet(ledger, protection, path, out, start, least)
     }
+}
 
-    /// Enters what protects and names a packet into the books.
-    #[inline]
-    pub(super) fn book_header(&mut self, packet: &OpenPacket) {
-        self.stats.header_bytes_sent += (packet.pn_offset + packet.pn_len - packet.start + TAG_LEN) as u64;
-    }
-
+impl Connection {
     /// Seals a packet, enters it into the ledger and charges its path. Returns where it ends.
     #[inline(always)]
     pub(super) fn close_packet(
@@ -185,57 +250,29 @@ impl Connection {
         if let Some(pos) = &packet.long {
             wire::patch_length(out, pos, end);
         }
-        let pn_offset = packet.pn_offset - packet.start;
         if packet.long.is_none() {
-            out[packet.start] = self.short_first_byte(packet.path, out[packet.start]);
+            out[packet.start] = self.random.short_first_byte(self.paths[packet.path].spin, out[packet.start]);
         }
         if let Some(observer) = &mut self.observation.observer {
-            let frames = packet.pn_offset + packet.pn_len;
-            let event = PacketEvent {
-                space: if packet.is_early() { PacketSpace::ZeroRtt } else { packet.space.level() },
-                pn: packet.pn,
-                size: end - packet.start,
-                header: &out[packet.start..frames],
-                key_phase: self.keys.updates(),
-                payload: &out[frames..packet.end],
-                out_of_turn: packet.probe,
-            };
-            observer.packet_sent(now, &event);
+            observer.packet_sent(now, &packet.event(out, self.keys.updates()));
         }
         if packet.symbol > 0
             && let Some(sender) = &mut self.sources.fec.sender
         {
             sender.on_sent(now, packet.pn, &out[packet.symbol..packet.end]);
         }
-        let bytes = &mut out[packet.start..end];
-        let sealed = match packet.space {
-            SpaceId::Data(_) if packet.is_early() => {
-                self.stats.early_packets_sent += 1;
-                self.stats.early_bytes_sent += (end - packet.start) as u64;
-                self.keys.seal_long(Level::ZeroRtt, bytes, pn_offset, packet.pn)
-            }
-            SpaceId::Data(path) => {
-                let tail = packet.tail.map_or(&[][..], |tail| self.sources.streams.tail(tail));
-                let sealed = self.keys.seal_short_with(bytes, pn_offset, packet.pn, path, tail);
-                // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
-                self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
-                sealed
-            }
-            space => self.keys.seal_long(space.level(), bytes, pn_offset, packet.pn),
-        };
+        let sealed = packet.seal(out, &mut self.keys, &self.sources.streams);
+        if packet.is_early() {
+            self.stats.early_packets_sent += 1;
+            self.stats.early_bytes_sent += (end - packet.start) as u64;
+        } else if matches!(packet.space, SpaceId::Data(_)) {
+            // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
+            self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
+        }
         if let Err(error) = sealed {
             self.key_updates.seal_error = Some(Box::new(error.into()));
         }
-        let sent = SentPacket {
-            sent_at: now,
-            size: u16::try_from(end - packet.start).unwrap_or(u16::MAX),
-            path: packet.path,
-            ack_eliciting: packet.ack_eliciting,
-            in_flight: packet.in_flight,
-            mtu_probe: packet.mtu_probe,
-            pto_probe: packet.probe,
-            ecn: ecn.is_some(),
-        };
+        let sent = packet.sent(now, ecn);
         if let Some(space) = self.spaces.get_mut(packet.space) {
             self.paths[packet.path].recovery.on_packet_sent(&mut space.ledger, packet.space, &sent);
         }

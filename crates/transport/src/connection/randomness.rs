@@ -4,8 +4,7 @@
 use rand_core::RngCore;
 use units::{RandomStream, Seed};
 
-use super::Connection;
-use crate::sent::PathIndex;
+use crate::path::Spin;
 
 /// Owns what a connection draws at random.
 pub(super) struct Randomness {
@@ -44,6 +43,17 @@ impl Randomness {
         let change = self.controllers;
         self.controllers += 1;
         move |path| self.seed.child("controller", change << 8 | path as u64)
+    }
+
+    /// The first byte of a packet with a short header, with the bit of `spin` and its fixed bit.
+    // RFC 9287 §3.1 SHOULD-1, MUST-1, MUST NOT-1, MUST NOT-2, MUST NOT-3: for a peer that permits it the fixed bit is
+    // unpredictable.
+    #[inline]
+    pub(super) fn short_first_byte(&mut self, spin: Spin, first: u8) -> u8 {
+        let noise = self.draw_bit();
+        let spin = u8::from(spin.bit(noise)) * wire::bits::SPIN;
+        let cleared = self.bits.grease && self.draw_bit();
+        (first | spin) & !(u8::from(cleared) * wire::bits::FIXED)
     }
 
     #[inline]
@@ -99,18 +109,5 @@ impl RandomBits {
         }
         self.left -= 1;
         self.bits >> self.left & 1 != 0
-    }
-}
-
-impl Connection {
-    /// The first byte of a packet with a short header on `path`, with its spin bit and its fixed bit.
-    // RFC 9287 §3.1 SHOULD-1, MUST-1, MUST NOT-1, MUST NOT-2, MUST NOT-3: for a peer that permits it the fixed bit is
-    // unpredictable.
-    #[inline]
-    pub(super) fn short_first_byte(&mut self, path: PathIndex, first: u8) -> u8 {
-        let noise = self.random.draw_bit();
-        let spin = u8::from(self.paths[path].spin.bit(noise)) * wire::bits::SPIN;
-        let cleared = self.random.bits.grease && self.random.draw_bit();
-        (first | spin) & !(u8::from(cleared) * wire::bits::FIXED)
     }
 }

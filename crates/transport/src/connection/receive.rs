@@ -1,12 +1,17 @@
 //! A datagram in: split into packets, opened in place, read frame by frame.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, ops::Range};
 
 use bytes::BytesMut;
 use units::{Duration, Instant};
-use wire::{ConnectionId, Header, LongType, PacketKind, ResetToken, Side};
+use wire::{ConnectionId, LongType, PacketKind, ResetToken, Side};
 
-use super::{Connection, labels, spaces::SpaceId};
+use super::{
+    Connection,
+    coalesced::{Coalesced, LongPacket, Part, Rules},
+    labels,
+    spaces::SpaceId,
+};
 use crate::{
     PathId,
     acks::Ecn,
@@ -20,9 +25,6 @@ use crate::{
     udp::Datagram,
 };
 
-/// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
-const MIN_INITIAL_DATAGRAM: usize = 1200;
-
 /// What is known of the datagram that a packet came in.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
@@ -34,7 +36,7 @@ pub(super) struct Arrival {
 }
 
 /// Space, level and kind of packets with this long header.
-fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
+pub(super) fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
     match ty {
         LongType::Initial => (SpaceId::Initial, Level::Initial, PacketKind::Initial),
         LongType::Handshake => (SpaceId::Handshake, Level::Handshake, PacketKind::Handshake),
@@ -72,7 +74,9 @@ impl Connection {
             if let Some(path) = self.paths.iter_mut().find(|path| path.may_be(remote, local)) {
                 path.amplification.on_received(payload.len());
             }
-            payload.chunks_mut(segment_size.max(1)).for_each(|payload| self.handle_while_closing(payload));
+            payload.chunks_mut(segment_size.max(1)).for_each(|payload| {
+                self.lifecycle.hear(payload, &mut self.keys, &self.spaces, &self.identity);
+            });
             return;
         }
         let Some(path) = self.path_of(now, remote, local, payload.len()) else { return };
@@ -135,134 +139,76 @@ impl Connection {
         if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
             self.handle_short(now, buffer, start, end, 1 + id_len, arrival);
         } else {
-            self.handle_coalesced(now, buffer, start, end, id_len, arrival);
+            self.handle_coalesced(now, buffer, start, end, arrival);
         }
     }
 
     /// Packets one after the other, or what is not a packet.
-    fn handle_coalesced(
-        &mut self,
-        now: Instant,
-        buffer: &mut BytesMut,
-        start: usize,
-        end: usize,
-        id_len: usize,
-        arrival: Arrival,
-    ) {
-        let mut first_dcid: Option<ConnectionId> = None;
-        let mut at = start;
+    fn handle_coalesced(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
+        let rules = Rules { side: self.side, id_len: self.identity.local_ids.id_len(), grease: self.profile.grease };
+        let mut parts = Coalesced::new(rules, start, end);
         // The first packet has a long header and cannot be opened.
-        let mut unreadable = false;
-        // RFC 9000 §12.2 MUST-1: several packets in a datagram are understood
-        // RFC 9000 §12.2 MUST-2: each packet in a datagram is processed and acknowledged by itself
-        while at < end && self.lifecycle.is_open() {
-            if !wire::is_long(&buffer[at..end]) {
-                // It fills the datagram.
-                // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
-                let Some(dcid) = wire::short_dcid(&buffer[at..end], id_len) else {
-                    self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
-                    at = end;
-                    break;
-                };
-                // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
-                // RFC 9287 §3 MUST-2: who offers that takes packets without it
-                if !self.profile.grease && !wire::fixed_bit(&buffer[at..end]) {
-                    self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
-                } else if first_dcid.is_none_or(|first| first.as_slice() == dcid) {
-                    self.handle_short(now, buffer, at, end, 1 + id_len, arrival);
-                } else {
-                    self.stats.ignored_bytes_received += (end - at) as u64;
+        let mut unreadable = wire::is_long(&buffer[start..end]);
+        while self.lifecycle.is_open()
+            && let Some((place, part)) = parts.next(buffer)
+        {
+            match part {
+                Part::Short => {
+                    self.handle_short(now, buffer, place.start, end, 1 + rules.id_len, arrival);
                 }
-                at = end;
-                break;
-            }
-            unreadable |= at == start;
-            let Ok(header) = Header::parse(&buffer[at..end], id_len) else {
-                self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
-                at = end;
-                break;
-            };
-            let packet_end = at + header.packet_len();
-            // RFC 9000 §17.2 MUST-1: the same holds for long headers. Version Negotiation has no such bit.
-            let exempt = self.profile.grease || matches!(header, Header::VersionNegotiation { .. });
-            if !exempt && !wire::fixed_bit(&buffer[at..end]) {
-                self.observation.drop_packet(&mut self.stats, now, None, end - at, DropReason::Invalid);
-                at = end;
-                break;
-            }
-            match header {
-                Header::Short { .. } => unreachable!("a packet with a long header has none"),
-                Header::Long { ty, version, dcid, scid, pn_offset, token, .. } => {
-                    // RFC 9000 §12.2 SHOULD-2: coalesced packets are for one connection; others are left out.
+                Part::Long(packet) => {
                     // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
-                    if *first_dcid.get_or_insert(dcid) != dcid
-                        || !self.speaks(version, ty, &buffer[at..packet_end], pn_offset)
-                    {
-                        self.stats.ignored_bytes_received += (end - at) as u64;
-                        at = end;
-                        break;
+                    if !self.speaks(packet.version, packet.ty, &buffer[place.clone()], packet.pn_offset) {
+                        self.stats.ignored_bytes_received += (place.len() + parts.skip_rest()) as u64;
+                    } else if packet.is_refused {
+                        self.drop_invalid(now, place.len());
+                    } else {
+                        let opened = self.handle_long(now, buffer, place, &packet, arrival);
+                        unreadable &= !packet.is_first || !opened;
                     }
-                    // RFC 9000 §14.1 MUST-3: a server discards an Initial packet in a datagram below 1,200 bytes;
-                    // RFC 9000 §17.2.2 MUST-2: a client one that carries a token.
-                    let refused = match self.side {
-                        Side::Server => end - start < MIN_INITIAL_DATAGRAM,
-                        Side::Client => !token.is_empty(),
-                    };
-                    // RFC 9000 §14 MUST NOT-3: a datagram of the wrong size does not close a connection
-                    if ty == LongType::Initial && refused {
-                        self.observation.drop_packet(&mut self.stats, now, None, packet_end - at, DropReason::Invalid);
-                        at = packet_end;
-                        continue;
-                    }
-                    let opened =
-                        self.handle_long(now, buffer, at, packet_end, pn_offset, (version, ty), dcid, scid, arrival);
-                    unreadable &= at != start || !opened;
                 }
-                Header::Retry { scid, token, .. } => {
-                    let token = buffer[at..packet_end][token].to_vec();
-                    let packet = buffer[at..packet_end].to_vec();
+                Part::Retry { scid, token } => {
+                    let token = buffer[place.clone()][token].to_vec();
+                    let packet = buffer[place].to_vec();
                     self.handle_retry(now, &packet, scid, token);
                 }
-                Header::VersionNegotiation { scid, versions, .. } => {
+                Part::VersionNegotiation { scid, versions } => {
+                    let packet = &buffer[place.clone()];
                     // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
-                    if buffer[at..packet_end][scid] != *self.identity.remote_ids.current().as_slice() {
-                        self.stats.ignored_bytes_received += (end - at) as u64;
-                        at = end;
-                        break;
+                    if packet[scid] == *self.identity.remote_ids.current().as_slice() {
+                        let offered: Vec<u32> = wire::header::versions(&packet[versions]).collect();
+                        self.handle_version_negotiation(now, offered, place.len());
+                    } else {
+                        self.stats.ignored_bytes_received += (place.len() + parts.skip_rest()) as u64;
                     }
-                    let offered: Vec<u32> = wire::header::versions(&buffer[at..packet_end][versions]).collect();
-                    self.handle_version_negotiation(now, offered, packet_end - at);
                 }
-                Header::UnknownVersion { .. } => {
-                    self.stats.ignored_bytes_received += (end - at) as u64;
-                    at = end;
-                    break;
-                }
+                Part::Invalid => self.drop_invalid(now, place.len()),
+                Part::Ignored => self.stats.ignored_bytes_received += place.len() as u64,
             }
-            at = packet_end;
         }
         // What follows a packet that ended the connection.
-        self.stats.closing_bytes_received += (end - at) as u64;
+        self.stats.closing_bytes_received += parts.rest() as u64;
         // RFC 9000 §10.3 MUST-4: another version may have resets with long headers.
         if unreadable && self.lifecycle.is_open() {
             self.check_reset(now, &buffer[start..end]);
         }
     }
 
+    fn drop_invalid(&mut self, now: Instant, size: usize) {
+        self.observation.drop_packet(&mut self.stats, now, None, size, DropReason::Invalid);
+    }
+
     /// `false` when the packet cannot be opened.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one header")]
     fn handle_long(
         &mut self,
         now: Instant,
         buffer: &mut BytesMut,
-        start: usize,
-        end: usize,
-        pn_offset: usize,
-        (version, ty): (u32, LongType),
-        dcid: ConnectionId,
-        scid: ConnectionId,
+        place: Range<usize>,
+        packet: &LongPacket,
         arrival: Arrival,
     ) -> bool {
+        let &LongPacket { ty, version, dcid, scid, pn_offset, .. } = packet;
+        let Range { start, end } = place;
         let (space, level, kind) = place_of(ty);
         let expected = self.spaces.expected_pn(space);
         let packet = &mut buffer[start..end];
@@ -428,36 +374,6 @@ impl Connection {
         }
     }
 
-    /// While closing only the peer's own goodbye is of interest, and whether to repeat ours.
-    fn handle_while_closing(&mut self, payload: &mut [u8]) {
-        self.lifecycle.on_datagram(payload.len());
-        let mut rest = payload;
-        while self.lifecycle.is_closing() && !rest.is_empty() {
-            let Ok(header) = Header::parse(rest, self.identity.local_ids.id_len()) else { return };
-            let (packet, behind) = rest.split_at_mut(header.packet_len());
-            rest = behind;
-            let opened = match header {
-                Header::Short { pn_offset, .. } => {
-                    let expected = self.spaces.expected_pn(SpaceId::DATA);
-                    self.keys.open_short(packet, pn_offset, PathId(0), expected)
-                }
-                Header::Long { ty, version, pn_offset, .. } if version == self.identity.version => {
-                    let (space, level, _) = place_of(ty);
-                    self.keys.open_long(level, packet, pn_offset, self.spaces.expected_pn(space))
-                }
-                _ => return,
-            };
-            let Ok(opened) = opened else { continue };
-            let closes = |f: wire::Frame<'_>| {
-                matches!(f, wire::Frame::ConnectionClose { .. } | wire::Frame::ApplicationClose { .. })
-            };
-            // RFC 9000 §10.2.1: an endpoint that is closing and receives the peer's goodbye falls silent.
-            if wire::Frames::new(&packet[opened.payload]).flatten().any(closes) {
-                self.lifecycle.drain();
-            }
-        }
-    }
-
     /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
     // RFC 9000 §10.3.1 MUST-1, MUST-2: compare the last 16 bytes with the token of the ID in use, without leaking by
     // timing.
@@ -514,19 +430,8 @@ impl Connection {
     // RFC 9000 §6.2 MUST-1, MUST-2, MUST-3: Version Negotiation counts only before any other packet, and not if it
     // offers what we chose.
     fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
-        // RFC 8999 §6 MUST-2: one that names no version is ignored.
-        // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
-        // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
-        // RFC 9368 §4 MUST-1: Version Negotiation that offers the version in use is ignored
         // RFC 9368 §2.1 MUST-1: a server ignores it
-        // RFC 9368 §4 MUST-2: nor in an attempt that already follows from one.
-        let reacts = self.identity.versions.as_ref().is_some_and(|versions| versions.reacts());
-        if self.side == Side::Server
-            || self.lifecycle.is_answered()
-            || reacts
-            || offered.is_empty()
-            || offered.contains(&self.identity.version)
-        {
+        if self.side == Side::Server || self.lifecycle.is_answered() || !self.identity.minds_negotiation(&offered) {
             self.stats.ignored_bytes_received += size as u64;
             return;
         }

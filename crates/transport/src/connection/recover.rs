@@ -6,16 +6,19 @@ use wire::{Ack, Side, frame_type};
 use super::{
     Connection,
     receive::PacketSeen,
+    sources::Sources,
     spaces::{Space, SpaceId},
     verdicts::Carriers,
+    watch::Observation,
 };
 use crate::{
     ack_frequency::{AckRequests, View},
     acks::MAX_TIMES,
     error::{Code, TransportError},
     path::{Path, Paths},
-    recovery::{self, AckOutcome, Deadline, EcnFeedback, Progress, Reason, Way},
+    recovery::{self, AckOutcome, Deadline, EcnFeedback, OneWay, Progress, Reason, Way},
     sent::{Ledger, PathIndex, SentFrame, Verdict},
+    stats::Stats,
     tls::Level,
 };
 
@@ -30,18 +33,8 @@ const REPEATED: usize = 2;
 impl Connection {
     /// Progress of the handshake, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
-        let confirmed = self.sources.handshake.is_confirmed();
-        Progress {
-            has_handshake_keys: self.keys.can_seal(Level::Handshake),
-            confirmed,
-            // Early data that waits for its acknowledgement can fill the window, so that the client's last flight has to leave
-            // as a probe; nothing else would bring it on its way.
-            peer_validated_us: self.side == Side::Server
-                || confirmed
-                || self.sources.handshake.is_acked() && !self.sources.handshake.wants_to_send(Level::Handshake),
-            at_amplification_limit: self.datagram_room() == 0,
-            waited_for_keys: Duration::ZERO,
-        }
+        let has_handshake_keys = self.keys.can_seal(Level::Handshake);
+        self.sources.recovery_progress(self.side, has_handshake_keys, self.datagram_room() == 0)
     }
 
     /// The receive times in an ACK frame, before the packets that they are about leave the ledger.
@@ -52,51 +45,15 @@ impl Connection {
         seen: &PacketSeen<'_>,
         ack: &Ack<'_>,
     ) -> Result<(), TransportError> {
-        let most = self.profile.receive_times();
-        let error = |code, what| Err(TransportError::new(code, what).in_frame(frame_type::ACK_RECEIVE_TIMESTAMPS));
-        if most == 0 {
-            // RFC 9000 §12.4 MUST: a type that was not negotiated is as good as unknown.
-            return error(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
-        }
-        let Some(times) = ack.receive_times() else { return Ok(()) };
-        // draft-ietf-quic-receive-ts-02 §5 MUST: no more than we asked for.
-        if times.clone().count() > most {
-            return error(Code::PROTOCOL_VIOLATION, "more receive times than were asked for");
-        }
-        let Self { spaces, paths, observation, stats, peer, .. } = self;
-        let active = paths.active_index();
-        let (Some(space), Some(one_way)) = (spaces.get(seen.space), paths.active_mut().recovery.one_way_mut()) else {
-            return Ok(());
-        };
-        // The frame goes back in time; the estimates go forward.
-        let mut reported = [(0, 0); MAX_TIMES];
-        let count = reported.iter_mut().zip(times).map(|(place, time)| *place = time).count();
-        let mut newest = None;
-        let mut smallest: Option<Duration> = None;
-        for &(pn, units) in reported[..count].iter().rev() {
-            let received = Duration::from_micros(units.saturating_mul(1 << RECEIVE_TIMES_EXPONENT));
-            if pn == ack.largest {
-                newest = Some(received);
-            }
-            let entry = space.ledger.entry(pn).filter(|e| e.path == active && e.is_ack_eliciting());
-            let Some(entry) = entry else { continue };
-            stats.receive_times_received += 1;
-            let variation = one_way.on_forward(now, entry.sent_at, received);
-            smallest = Some(smallest.map_or(variation, |smallest| smallest.min(variation)));
-            if let Some(observer) = &mut observation.observer {
-                observer.one_way_sample(now, Way::Forward, pn, variation);
-            }
-        }
-        if let Some(smallest) = smallest {
-            one_way.on_reported(smallest);
-        }
-        if let Some(received) = newest.filter(|_| seen.path == active) {
-            // The acknowledgement left the peer when it had held the largest packet back for so long.
-            let held = Duration::from_micros(ack.delay.saturating_mul(1 << peer.ack_delay_exponent));
-            let variation = one_way.on_reverse(seen.arrival.received_at, received.saturating_add(held));
-            if let Some(observer) = &mut observation.observer {
-                observer.one_way_sample(now, Way::Reverse, seen.pn, variation);
-            }
+        check_receive_times(ack, self.profile.receive_times())?;
+        // The acknowledgement left the peer when it had held the largest packet back for so long.
+        let held = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
+        let active = self.paths.active_index();
+        let one_way = self.paths.active_mut().recovery.one_way_mut();
+        if let (Some(space), Some(one_way)) = (self.spaces.get(seen.space), one_way) {
+            let Self { observation, stats, .. } = self;
+            let mut times = ReceiveTimes { now, ledger: &space.ledger, active, one_way, observation, stats };
+            times.read(seen, ack, held);
         }
         Ok(())
     }
@@ -136,28 +93,15 @@ impl Connection {
         observed_at: Option<Instant>,
     ) -> Option<(Carriers<'_>, &mut Ledger, &mut Paths)> {
         let Space { ledger, acks, .. } = self.spaces.get_mut(id)?;
-        let carriers = Carriers {
-            space: id,
-            acks,
-            sources: &mut self.sources,
-            identity: &mut self.identity,
-            observer: observed_at.zip(self.observation.observer.as_deref_mut()),
-            arrived: None,
-        };
-        Some((carriers, ledger, &mut self.paths))
+        let observer = observed_at.zip(self.observation.observer.as_deref_mut());
+        Some((Carriers::new(id, acks, &mut self.sources, &mut self.identity, observer), ledger, &mut self.paths))
     }
 
     /// Counts what an acknowledgement or a timeout brought.
     pub(super) fn on_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
-        self.stats.packets_acked += outcome.acked_packets;
-        self.stats.packets_lost += outcome.lost_packets;
-        self.stats.bytes_lost += outcome.lost_bytes;
-        self.stats.loss_detection_time += u64::try_from(outcome.loss_detection_time.as_nanos()).unwrap_or(0);
-        self.stats.packets_lost_randomly += outcome.random_packets;
-        self.stats.packets_lost_spuriously += outcome.spurious_packets;
-        self.stats.persistent_congestion += u64::from(outcome.persistent_congestion);
-        if self.sources.fec.sender.is_some() {
-            self.review_fec(now, outcome);
+        count_outcome(&mut self.stats, outcome);
+        if let Some((before, after)) = self.sources.fec.review(now, self.paths.active_mut(), outcome) {
+            self.observation.tell(now, |observer, at| observer.code_updated(at, before, after));
         }
         if self.sources.ack_requests.is_on() && outcome.acked_packets > 0 {
             self.apply_ack_delay();
@@ -165,19 +109,7 @@ impl Connection {
                 review_requests(&mut self.sources.ack_requests, self.paths.active(), now);
             }
         }
-        match outcome.ecn {
-            EcnFeedback::Valid { newly_ce } => {
-                self.stats.ecn_confirmed += 1;
-                self.stats.ecn_ce_marks += newly_ce;
-                self.paths[outcome.ecn_path].marks.on_valid();
-            }
-            // RFC 9000 §13.4.2.2 MUST-1, MUST-2: a path that does not bring the marks back is not marked any more.
-            EcnFeedback::Failed => {
-                self.stats.ecn_failures += 1;
-                self.paths[outcome.ecn_path].marks.on_failed();
-            }
-            EcnFeedback::None => {}
-        }
+        self.paths[outcome.ecn_path].on_ecn(outcome.ecn);
         self.on_mtu_outcome(now, outcome);
         if self.observation.observer.is_some() {
             if let Some((path, latest)) = outcome.rtt {
@@ -197,13 +129,7 @@ impl Connection {
 
     /// Time and reason of the next look of recovery.
     pub(super) fn recovery_deadline(&self) -> Option<(PathIndex, Deadline)> {
-        let progress = self.recovery_progress();
-        let deadline = |path: PathIndex| {
-            // The handshake happens on one path; others only wait for what they carried.
-            let progress = if path == self.paths.active_index() { progress } else { Progress::CONFIRMED };
-            Some((path, self.paths[path].recovery.deadline(&progress)?))
-        };
-        self.paths.indices().filter_map(deadline).min_by_key(|(_, d)| d.at)
+        self.paths.recovery_deadline(&self.recovery_progress())
     }
 
     /// The deadline of recovery has passed.
@@ -249,11 +175,7 @@ impl Connection {
             return;
         }
         // The whole flight of the handshake is missing, most likely; all of it goes again, as far as the limits permit.
-        for level in [Level::Initial, Level::Handshake] {
-            if let Some(crypto) = self.sources.handshake.crypto(level) {
-                crypto.send_again();
-            }
-        }
+        self.sources.repeat_handshake();
         // RFC 9002 §6.2.4 SHOULD-1: other spaces with packets in flight join, and those with something to say: the
         // peer may need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
@@ -278,14 +200,7 @@ impl Connection {
 
     /// Forgets what was sent in a space whose keys are gone, or sends it again where a Retry voids it.
     pub(super) fn settle_space(&mut self, now: Instant, id: SpaceId, space: &mut Space) {
-        let mut carriers = Carriers {
-            space: id,
-            acks: &mut space.acks,
-            sources: &mut self.sources,
-            identity: &mut self.identity,
-            observer: None,
-            arrived: None,
-        };
+        let mut carriers = Carriers::new(id, &mut space.acks, &mut self.sources, &mut self.identity, None);
         recovery::discard_space(&mut space.ledger, &mut self.paths, id, now, &mut |_: Verdict, frame: SentFrame| {
             carriers.tell(Verdict::Lost, &frame);
         });
@@ -317,4 +232,106 @@ fn review_requests(requests: &mut AckRequests, path: &Path, now: Instant) {
         packet_threshold: recovery.reordering().packet_threshold(),
     };
     requests.review(now, &view);
+}
+
+/// Counts what an acknowledgement or a timeout brought.
+fn count_outcome(stats: &mut Stats, outcome: &AckOutcome) {
+    stats.packets_acked += outcome.acked_packets;
+    stats.packets_lost += outcome.lost_packets;
+    stats.bytes_lost += outcome.lost_bytes;
+    stats.loss_detection_time += u64::try_from(outcome.loss_detection_time.as_nanos()).unwrap_or(0);
+    stats.packets_lost_randomly += outcome.random_packets;
+    stats.packets_lost_spuriously += outcome.spurious_packets;
+    stats.persistent_congestion += u64::from(outcome.persistent_congestion);
+    match outcome.ecn {
+        EcnFeedback::Valid { newly_ce } => {
+            stats.ecn_confirmed += 1;
+            stats.ecn_ce_marks += newly_ce;
+        }
+        EcnFeedback::Failed => stats.ecn_failures += 1,
+        EcnFeedback::None => {}
+    }
+}
+
+impl Sources {
+    /// Progress of the handshake, as far as probe timeouts depend on it.
+    fn recovery_progress(&self, side: Side, has_handshake_keys: bool, at_amplification_limit: bool) -> Progress {
+        let confirmed = self.handshake.is_confirmed();
+        Progress {
+            has_handshake_keys,
+            confirmed,
+            // Early data that waits for its acknowledgement can fill the window, so that the client's last flight has to leave
+            // as a probe; nothing else would bring it on its way.
+            peer_validated_us: side == Side::Server
+                || confirmed
+                || self.handshake.is_acked() && !self.handshake.wants_to_send(Level::Handshake),
+            at_amplification_limit,
+            waited_for_keys: Duration::ZERO,
+        }
+    }
+
+    /// Sends all of the handshake again that was not acknowledged.
+    fn repeat_handshake(&mut self) {
+        for level in [Level::Initial, Level::Handshake] {
+            if let Some(crypto) = self.handshake.crypto(level) {
+                crypto.send_again();
+            }
+        }
+    }
+}
+
+/// Checks an ACK frame with receive times, of which `most` were asked for.
+fn check_receive_times(ack: &Ack<'_>, most: usize) -> Result<(), TransportError> {
+    let error = |code, what| Err(TransportError::new(code, what).in_frame(frame_type::ACK_RECEIVE_TIMESTAMPS));
+    if most == 0 {
+        // RFC 9000 §12.4 MUST: a type that was not negotiated is as good as unknown.
+        return error(Code::FRAME_ENCODING_ERROR, "the frame type is unknown");
+    }
+    // draft-ietf-quic-receive-ts-02 §5 MUST: no more than we asked for.
+    if ack.receive_times().is_some_and(|times| times.count() > most) {
+        return error(Code::PROTOCOL_VIOLATION, "more receive times than were asked for");
+    }
+    Ok(())
+}
+
+/// What receive times are measured with: what was sent on the path in use, and its estimates.
+struct ReceiveTimes<'a> {
+    now: Instant,
+    ledger: &'a Ledger,
+    active: PathIndex,
+    one_way: &'a mut OneWay,
+    observation: &'a mut Observation,
+    stats: &'a mut Stats,
+}
+
+impl ReceiveTimes<'_> {
+    /// Reads the receive times of an ACK frame. The peer `held` its largest packet back for so long.
+    fn read(&mut self, seen: &PacketSeen<'_>, ack: &Ack<'_>, held: Duration) {
+        let Some(times) = ack.receive_times() else { return };
+        // The frame goes back in time; the estimates go forward.
+        let mut reported = [(0, 0); MAX_TIMES];
+        let count = reported.iter_mut().zip(times).map(|(place, time)| *place = time).count();
+        let mut newest = None;
+        let mut smallest: Option<Duration> = None;
+        for &(pn, units) in reported[..count].iter().rev() {
+            let received = Duration::from_micros(units.saturating_mul(1 << RECEIVE_TIMES_EXPONENT));
+            if pn == ack.largest {
+                newest = Some(received);
+            }
+            let entry = self.ledger.entry(pn).filter(|e| e.path == self.active && e.is_ack_eliciting());
+            let Some(entry) = entry else { continue };
+            self.stats.receive_times_received += 1;
+            let variation = self.one_way.on_forward(self.now, entry.sent_at, received);
+            smallest = Some(smallest.map_or(variation, |smallest| smallest.min(variation)));
+            self.observation.tell(self.now, |observer, at| observer.one_way_sample(at, Way::Forward, pn, variation));
+        }
+        if let Some(smallest) = smallest {
+            self.one_way.on_reported(smallest);
+        }
+        if let Some(received) = newest.filter(|_| seen.path == self.active) {
+            let variation = self.one_way.on_reverse(seen.arrival.received_at, received.saturating_add(held));
+            let pn = seen.pn;
+            self.observation.tell(self.now, |observer, at| observer.one_way_sample(at, Way::Reverse, pn, variation));
+        }
+    }
 }

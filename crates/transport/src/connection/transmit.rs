@@ -208,12 +208,12 @@ impl Connection {
         }
         let limit = out.len() - TAG_LEN;
         if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
-            self.pad(&mut packet, out, limit);
+            packet.pad(out, limit, &mut self.stats);
         }
         if self.silence.take_padding() {
-            self.pad(&mut packet, out, MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN);
+            packet.pad(out, MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN, &mut self.stats);
         }
-        self.book_header(&packet);
+        packet.book_header(&mut self.stats);
         self.close_packet(now, &packet, out, ecn)
     }
 
@@ -264,12 +264,12 @@ impl Connection {
             // RFC 9000 §14 MUST NOT-1: no QUIC over paths that cannot carry 1200 bytes
             if last.end < target {
                 last.in_flight = true;
-                self.pad(last, out, target);
+                last.pad(out, target, &mut self.stats);
             }
         }
         let mut size = 0;
         for packet in open.iter().flatten() {
-            self.book_header(packet);
+            packet.book_header(&mut self.stats);
             size = self.close_packet(now, packet, out, ecn);
         }
         size

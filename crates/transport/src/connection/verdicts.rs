@@ -66,6 +66,20 @@ impl Fates for Carriers<'_> {
     }
 }
 
+impl<'a> Carriers<'a> {
+    /// The parts that hear of verdicts on packets of a space.
+    #[inline]
+    pub(super) fn new(
+        space: SpaceId,
+        acks: &'a mut AckState,
+        sources: &'a mut Sources,
+        identity: &'a mut Identity,
+        observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
+    ) -> Self {
+        Self { space, acks, sources, identity, observer, arrived: None }
+    }
+}
+
 impl Carriers<'_> {
     #[inline]
     pub(super) fn tell(&mut self, verdict: Verdict, frame: &SentFrame) {

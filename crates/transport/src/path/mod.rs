@@ -21,7 +21,7 @@ pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
 pub(crate) use paths::{ArrivalPath, Paths};
 pub(crate) use spin::Spin;
 
-use crate::recovery::Recovery;
+use crate::recovery::{EcnFeedback, Recovery};
 
 /// Owns the state of one path.
 pub(crate) struct Path {
@@ -72,6 +72,17 @@ impl Path {
     #[inline]
     pub(crate) fn may_be(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
         self.remote == remote && (self.local == local || self.local.is_none() || local.is_none())
+    }
+
+    /// What an acknowledgement says about marks.
+    #[inline]
+    pub(crate) fn on_ecn(&mut self, feedback: EcnFeedback) {
+        match feedback {
+            EcnFeedback::Valid { .. } => self.marks.on_valid(),
+            // RFC 9000 §13.4.2.2 MUST-1, MUST-2: a path that does not bring the marks back is not marked any more.
+            EcnFeedback::Failed => self.marks.on_failed(),
+            EcnFeedback::None => {}
+        }
     }
 
     /// The peer takes no datagrams above `max` bytes.

@@ -13,7 +13,7 @@ use wire::PreferredAddress;
 
 use super::Path;
 use crate::{
-    recovery::{self, Recovery},
+    recovery::{self, Deadline, Progress, Recovery},
     sent::PathIndex,
 };
 
@@ -160,6 +160,16 @@ impl Paths {
     /// Times that congestion was reacted to, on all paths of the list.
     pub(crate) fn congestion_events(&self) -> u64 {
         self.list.iter().map(|path| path.recovery.congestion_events()).sum()
+    }
+
+    /// Time and reason of the next look of recovery, at the path that it names.
+    pub(crate) fn recovery_deadline(&self, progress: &Progress) -> Option<(PathIndex, Deadline)> {
+        let deadline = |path: PathIndex| {
+            // The handshake happens on one path; others only wait for what they carried.
+            let progress = if path == self.active { progress } else { &Progress::CONFIRMED };
+            Some((path, self[path].recovery.deadline(progress)?))
+        };
+        self.indices().filter_map(deadline).min_by_key(|(_, d)| d.at)
     }
 
     /// The delay of the peer's acknowledgements that may be in force.
