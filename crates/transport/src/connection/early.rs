@@ -9,13 +9,14 @@
 //! 0-RTT and 1-RTT packets share the numbers, the ledger and loss recovery. What differs is here: which limits hold, when
 //! 0-RTT packets may be sent, and what becomes of them.
 
-use units::Instant;
+use units::{Duration, Instant};
 use wire::{Ack, Dir, Side, StreamId, TransportParameters};
 
 use super::{Connection, spaces::SpaceId};
 use crate::{
     error::{Code, TransportError},
     events::Event,
+    keys::Keys,
     recovery,
     sent::{SentFrame, Verdict},
     tls::{EarlyData, Level},
@@ -60,6 +61,55 @@ impl Early {
         self.forget_keys_at
     }
 
+    /// A server's handshake is complete: 0-RTT packets that are still under way are opened for a while.
+    // RFC 9001 §4.9.3 MUST-1, RECOMMENDED-1: three probe timeouts; counted from the handshake's end, before which no
+    // 1-RTT packet is opened.
+    pub(super) fn forget_keys_later(&mut self, now: Instant, keys: &Keys, pto: Duration) {
+        if keys.can_open(Level::ZeroRtt) {
+            self.forget_keys_at = Some(now + pto * 3);
+        }
+    }
+
+    /// Returns whether the server's 0-RTT keys are to be forgotten, once.
+    fn take_due(&mut self, now: Instant) -> bool {
+        self.forget_keys_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// A client offers early data, under these parameters.
+    // RFC 9000 §7.4.1 MUST NOT-1, MUST-3, MUST-5: of the remembered values only those that limit what is sent
+    // hold for early data; exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
+    // RFC 9000 §9.6.2 MUST NOT-1: a preferred address is for the connection on which it came, and no other.
+    fn offer(&mut self, then: &TransportParameters) {
+        self.state = EarlyData::Offered;
+        self.remembered = Some(Box::new(Remembered::of(then)));
+    }
+
+    /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
+    // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
+    // RFC 9221 §3 MUST-4, MUST-5: nor is the size of datagrams.
+    pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
+        let Some(then) = self.remembered.as_deref().filter(|_| self.state == EarlyData::Accepted) else {
+            return Ok(());
+        };
+        if then.0.iter().zip(Remembered::of(peer).0).any(|(then, now)| now < *then) {
+            let what = "early data was accepted under limits that are smaller now";
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
+        }
+        Ok(())
+    }
+
+    /// An ACK frame for packets with application data.
+    // RFC 9001 §4.6.2 SHOULD-1: who refuses early data and acknowledges it is in error.
+    #[inline]
+    pub(super) fn check_refused(&self, ack: &Ack<'_>) -> Result<(), TransportError> {
+        let below = self.refused_below;
+        if below > 0 && ack.ranges().any(|range| *range.start() < below) {
+            let what = "early data was refused, and is acknowledged";
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
+        }
+        Ok(())
+    }
+
     /// Returns whether 0-RTT packets may still become readable.
     pub(super) fn is_undecided(&self) -> bool {
         self.state == EarlyData::None
@@ -101,11 +151,7 @@ impl Connection {
     /// A client resumes a session and offers early data.
     pub(super) fn on_remembered_parameters(&mut self, raw: &[u8]) -> Result<(), TransportError> {
         let Ok(then) = TransportParameters::decode(Side::Server, raw) else { return Ok(()) };
-        // RFC 9000 §7.4.1 MUST NOT-1, MUST-3, MUST-5: of the remembered values only those that limit what is sent
-        // hold for early data; exponents, delays, IDs, tokens and addresses are those of this connection's handshake.
-        // RFC 9000 §9.6.2 MUST NOT-1: a preferred address is for the connection on which it came, and no other.
-        self.early.state = EarlyData::Offered;
-        self.early.remembered = Some(Box::new(Remembered::of(&then)));
+        self.early.offer(&then);
         self.sources.streams.begin_early();
         self.sources.streams.set_peer_parameters(&then)?;
         self.stats.early_data_offered = 1;
@@ -146,20 +192,6 @@ impl Connection {
         self.sources.streams.end_early();
     }
 
-    /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
-    // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
-    // RFC 9221 §3 MUST-4, MUST-5: nor is the size of datagrams.
-    pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
-        let Some(then) = self.early.remembered.as_deref().filter(|_| self.early.state == EarlyData::Accepted) else {
-            return Ok(());
-        };
-        if then.0.iter().zip(Remembered::of(peer).0).any(|(then, now)| now < *then) {
-            let what = "early data was accepted under limits that are smaller now";
-            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
-        }
-        Ok(())
-    }
-
     /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again
     /// (RFC 9000 §17.2.3 SHOULD-1, MUST-1), or because the server has refused them, when the parts know by other
     /// means.
@@ -173,30 +205,8 @@ impl Connection {
         recovery::discard_space(ledger, paths, SpaceId::DATA, now, &mut tell);
     }
 
-    /// An ACK frame for packets with application data.
-    // RFC 9001 §4.6.2 SHOULD-1: who refuses early data and acknowledges it is in error.
-    #[inline]
-    pub(super) fn check_refused(&self, ack: &Ack<'_>) -> Result<(), TransportError> {
-        let below = self.early.refused_below;
-        if below > 0 && ack.ranges().any(|range| *range.start() < below) {
-            let what = "early data was refused, and is acknowledged";
-            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what));
-        }
-        Ok(())
-    }
-
-    /// A server's handshake is complete: 0-RTT packets that are still under way are opened for a while.
-    // RFC 9001 §4.9.3 MUST-1, RECOMMENDED-1: three probe timeouts; counted from the handshake's end, before which no
-    // 1-RTT packet is opened.
-    pub(super) fn forget_early_keys_later(&mut self, now: Instant) {
-        if self.side == Side::Server && self.keys.can_open(Level::ZeroRtt) {
-            self.early.forget_keys_at = Some(now + self.pto() * 3);
-        }
-    }
-
     pub(super) fn forget_early_keys(&mut self, now: Instant) {
-        if self.early.forget_keys_at.is_some_and(|at| at <= now) {
-            self.early.forget_keys_at = None;
+        if self.early.take_due(now) {
             self.keys.discard(Level::ZeroRtt);
             self.observation.tell(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use units::Instant;
-use wire::{Frame, FrameErrorKind, Frames, PacketKind, StreamFrame, StreamId};
+use wire::{Frame, FrameError, FrameErrorKind, Frames, PacketKind, StreamFrame, StreamId};
 
 use super::{Connection, receive::PacketSeen};
 use crate::{
@@ -39,6 +39,28 @@ impl Deferred {
     }
 }
 
+/// A frame that a packet of this kind may carry.
+#[inline]
+fn checked<'f>(frame: Result<Frame<'f>, FrameError>, kind: PacketKind) -> Result<Frame<'f>, TransportError> {
+    let frame = frame.map_err(|error| {
+        // RFC 9000 §12.4 MUST-4: an unknown type is a FRAME_ENCODING_ERROR as well.
+        let what = match error.kind {
+            FrameErrorKind::Malformed(what) => what,
+            FrameErrorKind::Truncated => "the frame is cut off",
+            FrameErrorKind::Unknown => "the frame type is unknown",
+        };
+        TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(error.frame_type)
+    })?;
+    // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
+    // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
+    // RFC 9001 §8.3 MUST-1: CRYPTO in a 0-RTT packet is PROTOCOL_VIOLATION
+    if kind != PacketKind::OneRtt && !frame.is_permitted_in(kind) {
+        let what = "the frame is not permitted in this packet type";
+        return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
+    }
+    Ok(frame)
+}
+
 impl Connection {
     /// Reads the frames of an opened packet. `base` is where `payload` starts in the batch's buffer.
     pub(super) fn handle_frames(
@@ -71,22 +93,7 @@ impl Connection {
         loop {
             let start = frames.position();
             let Some(frame) = frames.next() else { break };
-            let frame = frame.map_err(|error| {
-                // RFC 9000 §12.4 MUST-4: an unknown type is a FRAME_ENCODING_ERROR as well.
-                let what = match error.kind {
-                    FrameErrorKind::Malformed(what) => what,
-                    FrameErrorKind::Truncated => "the frame is cut off",
-                    FrameErrorKind::Unknown => "the frame type is unknown",
-                };
-                TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(error.frame_type)
-            })?;
-            // RFC 9000 §12.4 MUST-3: a frame in a packet type that may not carry it is PROTOCOL_VIOLATION
-            // RFC 9000 §17.2.4 MUST-1: frames that do not belong into Handshake packets are PROTOCOL_VIOLATION
-            // RFC 9001 §8.3 MUST-1: CRYPTO in a 0-RTT packet is PROTOCOL_VIOLATION
-            if seen.kind != PacketKind::OneRtt && !frame.is_permitted_in(seen.kind) {
-                let what = "the frame is not permitted in this packet type";
-                return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame.ty()));
-            }
+            let frame = checked(frame, seen.kind)?;
             ack_eliciting |= frame.is_ack_eliciting();
             probing &= frame.is_probing();
             if symbol.is_some() && !fec::may_be_in_symbol(&frame) {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use units::{Instant, RandomStream};
 use wire::ConnectionId;
 
-use super::versions::Versions;
+use super::{Origin, versions::Versions};
 use crate::{
     cid::{LocalIds, RemoteIds},
-    config::ClientConfig,
+    config::{ClientConfig, ServerConfig},
     handshake::ExpectedIds,
     token::Tokens,
     token_store::{TokenOwner, TokenStore},
@@ -25,7 +25,7 @@ pub(super) struct Identity {
     pub(super) original_dcid: Option<ConnectionId>,
     /// Destination of clients before they know the server's ID. It routes here to the end: a copy of the first packet that
     /// the network delivers late must not start another connection.
-    pub(super) first_dcid: Option<ConnectionId>,
+    first_dcid: Option<ConnectionId>,
     /// The IDs that the peer has to confirm in its transport parameters.
     pub(super) expected: ExpectedIds,
     /// Seals the tokens of a server.
@@ -35,7 +35,7 @@ pub(super) struct Identity {
     /// Store of the tokens that a client is given, and the server's name.
     token_store: Option<Box<(Arc<dyn TokenStore>, String)>>,
     /// A server that gives its client a token for the next connection.
-    pub(super) gives_token: bool,
+    gives_token: bool,
 }
 
 impl Identity {
@@ -55,8 +55,24 @@ impl Identity {
         }
     }
 
+    /// A client addresses `dcid` first.
+    pub(super) fn begin_client(&mut self, config: &ClientConfig, dcid: ConnectionId, server_name: &str) {
+        self.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
+        self.original_dcid = Some(dcid);
+        self.set_tokens(config, server_name);
+    }
+
+    /// A server answers a client.
+    pub(super) fn begin_server(&mut self, config: &ServerConfig, origin: &Origin) {
+        self.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
+        self.expected.initial_source = Some(origin.peer);
+        self.first_dcid = Some(origin.initial_dcid);
+        self.gives_token = config.send_token;
+        self.original_dcid = Some(origin.original_dcid);
+    }
+
     /// Takes the token for `server_name` that a client shows, and notes where it keeps those that it is given.
-    pub(super) fn set_tokens(&mut self, config: &ClientConfig, server_name: &str) {
+    fn set_tokens(&mut self, config: &ClientConfig, server_name: &str) {
         // RFC 9000 §8.1.3 SHOULD-2: a client that has a token for the server shows it
         // RFC 9000 §8.1.3 MUST NOT-3: and to no other server
         self.token.clone_from(&config.token);

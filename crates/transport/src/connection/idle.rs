@@ -3,7 +3,7 @@
 use units::{Duration, Instant};
 
 use super::Connection;
-use crate::timers::Timer;
+use crate::timers::{Timer, Timers};
 
 /// Bounds of the time after which a connection counts as at rest; between them it is a third of the idle timeout.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -22,6 +22,14 @@ pub(super) struct Idle {
 impl Idle {
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, rest_after: rest_after(timeout), is_restarted: false }
+    }
+
+    /// Sets the timers of a connection on which something happens.
+    fn restart(&self, timers: &mut Timers, now: Instant, pto: Duration, keep_alive: Option<Duration>) {
+        let idle = (!self.timeout.is_zero()).then(|| now + self.timeout.max(pto * 3));
+        timers.set(Timer::Idle, idle);
+        timers.set(Timer::KeepAlive, keep_alive.map(|span| now + span));
+        timers.set(Timer::Rest, Some(now + self.rest_after));
     }
 
     /// The peer's idle timeout is known.
@@ -47,11 +55,8 @@ impl Connection {
             // Until then the handshake's own limit holds.
             return;
         }
-        let idle = (!self.idle.timeout.is_zero()).then(|| now + self.idle.timeout.max(self.pto() * 3));
-        self.timers.set(Timer::Idle, idle);
-        let keep_alive = self.profile.keep_alive.map(|span| now + span);
-        self.timers.set(Timer::KeepAlive, keep_alive);
-        self.timers.set(Timer::Rest, Some(now + self.idle.rest_after));
+        let keep_alive = self.profile.keep_alive;
+        self.idle.restart(&mut self.timers, now, self.paths.active().recovery.pto(), keep_alive);
     }
 
     /// Nothing was received, and nothing sent that asks for an answer, for a while.

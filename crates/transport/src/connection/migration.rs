@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand_core::RngCore;
 use units::Instant;
-use wire::{PreferredAddress, Side};
+use wire::Side;
 
-use super::Connection;
+use super::{Connection, PeerPromises};
 use crate::{
+    cid::RemoteIds,
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
-    path::{AmplificationLimit, ArrivalPath, EcnMarks, Outcome, Path, Spin},
-    reach::may_refer,
+    path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, Path, Paths, Spin, Validated},
     recovery::Recovery,
     sent::PathIndex,
 };
@@ -127,7 +127,7 @@ impl Connection {
         if self.paths.is_preferred(self.paths[path].local) && !self.paths[path].proven {
             self.paths[path].destined = true;
             if !self.paths[path].challenge.is_running() {
-                self.challenge(now, path);
+                self.paths.challenge(now, path, self.random.challenge_data());
             }
             return;
         }
@@ -137,11 +137,11 @@ impl Connection {
         if self.paths[path].proven {
             self.arrived(now, path);
         } else if !self.paths[path].challenge.is_running() {
-            self.challenge(now, path);
+            self.paths.challenge(now, path, self.random.challenge_data());
         }
         // RFC 9000 §9.3.3 MUST-1: the old path is asked too; if the peer is still there, someone copies its packets.
         if old != path && !self.paths[old].challenge.is_running() {
-            self.challenge(now, old);
+            self.paths.challenge(now, old, self.random.challenge_data());
         }
     }
 
@@ -152,7 +152,7 @@ impl Connection {
         self.identity.remote_ids.activate(path, old);
         self.sources.ack_requests.restart();
         self.stats.path_changes += 1;
-        self.observe_migration(now, Migration::Started, path);
+        self.observation.migrating(now, Migration::Started, &self.paths[path]);
         self.fit_datagrams();
     }
 
@@ -174,7 +174,7 @@ impl Connection {
         }
         self.restart_moves(now);
         // Not even a goodbye may leave from the new address.
-        if let Err(why) = self.may_leave() {
+        if let Err(why) = may_leave(&self.peer, &self.paths, &self.identity.remote_ids) {
             if self.lifecycle.drain() {
                 self.end(now, CloseReason::Stranded(why), Ending::Silent);
             }
@@ -185,24 +185,9 @@ impl Connection {
         self.use_path(now, path);
         // There is no way back: the old socket is gone.
         self.paths.set_last_validated(path);
-        self.challenge(now, path);
+        self.paths.challenge(now, path, self.random.challenge_data());
         self.sources.control.ping.request();
         self.consider_preferred_address(now);
-    }
-
-    /// Returns whether this client may send from another address.
-    fn may_leave(&self) -> Result<(), MigrateError> {
-        // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
-        // handshake, not for the one it prefers.
-        if self.peer.disable_active_migration && self.paths.active().remote == self.paths.handshake_remote() {
-            return Err(MigrateError::Disabled);
-        }
-        // RFC 9000 §9.5 MUST NOT-1: an ID of the peer is used from one local address only
-        // RFC 9000 §9.5 SHOULD NOT-1: who sends to an empty ID does not migrate
-        if !self.identity.remote_ids.has_spare() {
-            return Err(MigrateError::NoConnectionId);
-        }
-        Ok(())
     }
 
     /// Gives up all paths that this client was to move to. Returns whether one of them leads to the address that the server
@@ -210,13 +195,10 @@ impl Connection {
     fn abandon_moves(&mut self, now: Instant) -> bool {
         let mut preferred = false;
         for index in self.paths.indices() {
-            let path = &mut self.paths[index];
-            if !std::mem::take(&mut path.destined) {
-                continue;
+            if self.paths.abandon_move(index) {
+                preferred |= self.paths[index].remote != self.paths.handshake_remote();
+                self.release_id(now, index);
             }
-            path.challenge.abandon();
-            preferred |= self.paths[index].remote != self.paths.handshake_remote();
-            self.release_id(now, index);
         }
         preferred
     }
@@ -242,7 +224,7 @@ impl Connection {
         if !self.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
-        self.may_leave()?;
+        may_leave(&self.peer, &self.paths, &self.identity.remote_ids)?;
         let remote = self.paths.active().remote;
         self.restart_moves(now);
         self.head_for(now, remote, Some(local))?;
@@ -260,93 +242,55 @@ impl Connection {
         }
         let path = self.add_path(now, remote, local).ok_or(MigrateError::NoConnectionId)?;
         self.paths[path].destined = true;
-        self.challenge(now, path);
+        self.paths.challenge(now, path, self.random.challenge_data());
         Ok(())
     }
 
     /// The server would rather be reached elsewhere, and the client has not tried yet from where it is.
     // RFC 9000 §9.6.1 SHOULD-1, SHOULD-2, MUST-1, RFC 9000 §9.6.2 MUST-1, RFC 9000 §21.5.3 MUST NOT-1: once the
-    // handshake is confirmed the client validates a path there, and moves if it works. RFC 9000 §21.5.6: not to an address that is
-    // nearer to this host than the server is, so that no server has its clients ask who is there.
+    // handshake is confirmed the client validates a path there, and moves if it works.
     pub(super) fn consider_preferred_address(&mut self, now: Instant) {
-        let Some(&PreferredAddress { ipv4, ipv6, .. }) = self.paths.due_preferred_address() else { return };
-        let remote = self.paths.active().remote;
-        let preferred = if remote.is_ipv4() { ipv4.map(SocketAddr::from) } else { ipv6.map(SocketAddr::from) };
-        // From where the client is going, if it is.
-        let from = self.paths.iter().find(|path| path.destined).unwrap_or(self.paths.active()).local;
-        let leads_on = |to: &SocketAddr| *to != remote && may_refer(remote.ip(), *to);
-        let preferred = preferred.filter(leads_on);
+        let Some((preferred, from)) = self.paths.preferred_move() else { return };
         // Without a connection ID for it the client waits for one.
         if preferred.is_none_or(|preferred| self.head_for(now, preferred, from).is_ok()) {
             self.paths.clear_preferred_due();
         }
     }
 
-    fn observe_migration(&mut self, now: Instant, state: Migration, path: PathIndex) {
-        let remote = self.paths[path].remote;
-        self.observation.tell(now, |observer, at| observer.migration(at, state, remote));
-    }
-
     /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the
     /// path is validated when the peer moves there.
     pub(super) fn on_path_challenge(&mut self, now: Instant, path: PathIndex, data: [u8; 8]) {
-        // RFC 9000 §8.2.2 MUST-1: a challenge is answered with its data
-        // RFC 9000 §8.2.2 MUST-2: the answer goes along the path on which the challenge came
-        // RFC 9000 §8.2.2 MUST NOT-1: the answer to a challenge does not wait, unless for congestion control
-        // RFC 9000 §19.17 MUST-1: PATH_CHALLENGE is answered with PATH_RESPONSE of the same data
-        // RFC 9000 §8.2.1 MUST NOT-1: a challenge or its answer in a small datagram is not dropped for its size
-        self.paths[path].challenge.on_challenge(data);
-        let Path { proven, challenge, .. } = &self.paths[path];
+        let is_unproven = self.paths.on_challenge(path, data);
         // RFC 9000 §9.6.2 MUST-3: the server probes the client from the preferred address
         // RFC 9000 §9.6.3 SHOULD-2: a probe from another address makes the server validate that one
-        if self.side == Side::Server && !proven && !challenge.is_running() {
-            self.challenge(now, path);
+        if self.side == Side::Server && is_unproven {
+            self.paths.challenge(now, path, self.random.challenge_data());
         }
     }
 
-    pub(super) fn challenge(&mut self, now: Instant, path: PathIndex) {
-        let data = self.challenge_data();
-        let pto = self.paths[path].recovery.pto();
-        self.paths[path].challenge.start(data, now, pto);
-    }
-
-    pub(super) fn challenge_data(&mut self) -> [u8; 8] {
-        // RFC 9000 §8.2.1 MUST-1: unpredictable, and other data each time.
-        self.random.stream.next_u64().to_be_bytes()
-    }
-
+    /// The peer has answered a challenge.
     pub(super) fn on_path_response(&mut self, now: Instant, data: [u8; 8]) {
-        // RFC 9000 §8.2.2 MUST NOT-2: the answer counts wherever it arrives.
-        let validated = self.paths.indices().find_map(|index| match self.paths[index].challenge.on_response(data) {
-            Outcome::Validated { full_size } => Some((index, full_size)),
-            Outcome::Unrelated => None,
-        });
-        let Some((index, full_size)) = validated else { return };
-        let path = &mut self.paths[index];
-        let address_is_news = path.amplification.validate();
-        let path_is_news = full_size && !path.proven;
-        path.proven |= full_size;
-        let destined = path.destined && path_is_news;
-        path.destined &= !path_is_news;
-        if !self.paths[index].proven {
+        let Some(validated) = self.paths.on_response(data) else { return };
+        let Validated { path, address_is_news, path_is_news, destined, is_partial } = validated;
+        if is_partial {
             // RFC 9000 §8.2.1 MUST-3, RFC 9000 §8.2.3 MUST-1: the limit on bytes kept the challenge small; whether
             // the path carries 1,200 bytes is asked now that the address is known to be the peer's.
-            self.challenge(now, index);
+            self.paths.challenge(now, path, self.random.challenge_data());
         }
         if destined {
             // RFC 9000 §9.6.3 MUST-1: if the preferred address answers, it is taken, and the validation of the other is
             // given up.
-            if self.side == Side::Client && self.paths[index].remote != self.paths.handshake_remote() {
+            if self.side == Side::Client && self.paths[path].remote != self.paths.handshake_remote() {
                 self.abandon_moves(now);
             }
-            self.paths.set_last_validated(index);
-            self.use_path(now, index);
+            self.paths.set_last_validated(path);
+            self.use_path(now, path);
             // RFC 9000 §9.2: anything but a probing frame tells the server.
             self.sources.control.ping.request();
         }
         let news = if self.side == Side::Server && !destined { address_is_news } else { path_is_news };
-        if news && index == self.paths.active_index() {
-            self.arrived(now, index);
+        if news && path == self.paths.active_index() {
+            self.arrived(now, path);
         }
         self.release_unused_ids(now);
     }
@@ -354,18 +298,14 @@ impl Connection {
     /// The path in use is validated.
     fn arrived(&mut self, now: Instant, path: PathIndex) {
         self.paths.set_last_validated(path);
-        self.observe_migration(now, Migration::Validated, path);
+        self.observation.migrating(now, Migration::Validated, &self.paths[path]);
         self.push(Event::Migrated);
     }
 
     /// Gives the IDs of paths back that nobody needs any more.
     fn release_unused_ids(&mut self, now: Instant) {
-        if !self.paths.active().proven {
-            return;
-        }
         for index in self.paths.indices() {
-            let challenge = &self.paths[index].challenge;
-            if index != self.paths.active_index() && !challenge.is_running() && !challenge.wants_to_send() {
+            if self.paths.is_unused(index) {
                 self.release_id(now, index);
             }
         }
@@ -380,12 +320,10 @@ impl Connection {
     /// A challenge is due again, or its time is over.
     pub(super) fn on_path_timeout(&mut self, now: Instant) {
         for path in self.paths.indices() {
-            if self.paths[path].challenge.is_expired(now) {
-                self.paths[path].challenge.abandon();
+            if self.paths.on_validation_timeout(now, path, || self.random.challenge_data()) && !self.paths[path].proven
+            {
+                self.stats.path_failures += 1;
                 self.on_path_failure(now, path);
-            } else if let Some(pto) = self.paths[path].challenge.repeat_due(now) {
-                let data = self.challenge_data();
-                self.paths[path].challenge.start(data, now, pto * 2);
             }
         }
         self.release_unused_ids(now);
@@ -393,25 +331,31 @@ impl Connection {
 
     /// Nobody has answered on a path in time.
     fn on_path_failure(&mut self, now: Instant, path: PathIndex) {
-        if self.paths[path].proven {
+        let failure = self.paths.on_validation_failure(path);
+        if failure == Failure::Unimportant {
             return;
         }
-        self.stats.path_failures += 1;
-        if path == self.paths.active_index() {
-            if self.paths.last_validated() == path {
-                return;
-            }
-            // RFC 9000 §9.3.2 MUST-1: without proof the peer is still where it was.
-            let fallback = self.paths.last_validated();
-            self.paths.activate(fallback);
+        self.observation.migrating(now, Migration::Abandoned, &self.paths[path]);
+        if let Failure::FellBack(fallback) = failure {
             self.identity.remote_ids.activate(fallback, path);
-            self.observe_migration(now, Migration::Abandoned, path);
             self.fit_datagrams();
-        } else if std::mem::take(&mut self.paths[path].destined) {
-            self.observe_migration(now, Migration::Abandoned, path);
-            if self.side == Side::Client {
-                self.push(Event::MigrationFailed);
-            }
+        } else if self.side == Side::Client {
+            self.push(Event::MigrationFailed);
         }
     }
+}
+
+/// Returns whether a client may send from another address.
+fn may_leave(peer: &PeerPromises, paths: &Paths, remote_ids: &RemoteIds) -> Result<(), MigrateError> {
+    // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
+    // handshake, not for the one it prefers.
+    if peer.disable_active_migration && paths.active().remote == paths.handshake_remote() {
+        return Err(MigrateError::Disabled);
+    }
+    // RFC 9000 §9.5 MUST NOT-1: an ID of the peer is used from one local address only
+    // RFC 9000 §9.5 SHOULD NOT-1: who sends to an empty ID does not migrate
+    if !remote_ids.has_spare() {
+        return Err(MigrateError::NoConnectionId);
+    }
+    Ok(())
 }

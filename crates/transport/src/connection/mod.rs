@@ -64,14 +64,13 @@ use self::{
     sources::Sources,
     spaces::Spaces,
     unopened::Reception,
-    versions::Versions,
     watch::{Observation, Unwatched},
 };
 use crate::{
     cid::{LocalIds, RemoteIds},
     config::{ClientConfig, ConnectError, PreferredAddresses, ServerConfig},
     crypto::Labels,
-    error::TransportError,
+    error::{Code, TransportError},
     events::{CloseReason, Event},
     handshake::{Done, Handshake, Step, Unstarted, Upgrade},
     keys::{KeyLimits, Keys},
@@ -155,6 +154,63 @@ struct PeerPromises {
     disable_active_migration: bool,
 }
 
+impl PeerPromises {
+    /// The values of RFC 9000 §18.2 for parameters that the peer does not send.
+    const DEFAULT: Self = Self {
+        ack_delay_exponent: 3,
+        active_connection_id_limit: 2,
+        max_udp_payload_size: u16::MAX,
+        disable_active_migration: false,
+    };
+
+    fn of(peer: &TransportParameters) -> Result<Self, TransportError> {
+        Ok(Self {
+            ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
+                .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
+            active_connection_id_limit: peer.active_connection_id_limit,
+            disable_active_migration: peer.disable_active_migration,
+            max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
+        })
+    }
+}
+
+/// What a server puts into its transport parameters, whatever version it comes to.
+struct ServerParameters<'a> {
+    config: &'a ServerConfig,
+    profile: &'a Profile,
+    origin: &'a Origin,
+    scid: ConnectionId,
+    reset_token: ResetToken,
+    preferred: Option<PreferredAddress>,
+    /// Names the version that nobody implements.
+    grease: u64,
+}
+
+impl ServerParameters<'_> {
+    /// The parameters, encoded, of a connection that has come to `version`.
+    fn encode(&self, version: u32, random: &mut RandomStream) -> Vec<u8> {
+        let Self { config, profile, origin, .. } = self;
+        local_parameters(profile, self.scid, random, Side::Server, |p| {
+            p.version_information = Some(versions::information(version, &config.versions, self.grease));
+            // RFC 9369 §4.1 MUST-2: so they do when the version has changed after a Retry
+            // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
+            p.original_dcid = Some(origin.original_dcid);
+            p.stateless_reset_token = Some(self.reset_token);
+            p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
+            p.disable_active_migration = !config.migration;
+            p.preferred_address = self.preferred;
+        })
+    }
+
+    /// The version that the server would rather speak, with its parameters.
+    fn upgrade(&self, random: &mut RandomStream) -> Option<Upgrade> {
+        let spoken = self.origin.version;
+        // RFC 9368 §2.2 MUST NOT-1: only where a standard says that the versions are compatible: 1 and 2 (RFC 9369 §4).
+        let to = self.config.upgrade_to.filter(|version| *version != spoken && Labels::of(*version).is_some())?;
+        Some(Upgrade { version: to, parameters: self.encode(to, random) })
+    }
+}
+
 impl Connection {
     pub(crate) fn connect(
         now: Instant,
@@ -184,9 +240,7 @@ impl Connection {
             RemoteIds::new(dcid),
             path,
         );
-        connection.identity.versions = Versions::new(config.version, &config.versions, dcid, config.reacts);
-        connection.identity.original_dcid = Some(dcid);
-        connection.identity.set_tokens(config, server_name);
+        connection.identity.begin_client(config, dcid, server_name);
         connection.paths.follow_preferred_address(config.follow_preferred_address);
         connection.observation.unwatched = unwatched;
         connection.start_watching(now);
@@ -202,24 +256,17 @@ impl Connection {
             let PreferredAddresses { ipv4, ipv6 } = config.preferred_address;
             PreferredAddress { ipv4, ipv6, cid, reset_token }
         });
-        let grease = random.next_u64();
-        let parameters = |version: u32, random: &mut RandomStream| {
-            local_parameters(&profile, setup.scid, random, Side::Server, |p| {
-                p.version_information = Some(versions::information(version, &config.versions, grease));
-                // RFC 9369 §4.1 MUST-2: so they do when the version has changed after a Retry
-                // RFC 9000 §7.3 MUST-1: the ID parameters that an end sends are those of the packets that it sent
-                p.original_dcid = Some(origin.original_dcid);
-                p.stateless_reset_token = Some(setup.reset_token);
-                p.retry_source_cid = origin.retried.then_some(origin.initial_dcid);
-                p.disable_active_migration = !config.migration;
-                p.preferred_address = preferred;
-            })
+        let parameters = ServerParameters {
+            config,
+            profile: &profile,
+            origin,
+            scid: setup.scid,
+            reset_token: setup.reset_token,
+            preferred,
+            grease: random.next_u64(),
         };
-        let upgrade = config.upgrade_to;
-        // RFC 9368 §2.2 MUST NOT-1: only where a standard says that the versions are compatible: 1 and 2 (RFC 9369 §4).
-        let upgrade = upgrade.filter(|version| *version != origin.version && Labels::of(*version).is_some());
-        let upgrade = upgrade.map(|version| Upgrade { version, parameters: parameters(version, &mut random) });
-        let parameters = parameters(origin.version, &mut random);
+        let upgrade = parameters.upgrade(&mut random);
+        let parameters = parameters.encode(origin.version, &mut random);
         let unwatched = Unwatched::new(config.observe.as_ref(), &parameters);
         let handshake = Handshake::server(
             origin.version,
@@ -248,11 +295,7 @@ impl Connection {
         if connection.paths.is_preferred(local) {
             connection.paths.set_preferred_address(None);
         }
-        connection.identity.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
-        connection.identity.expected.initial_source = Some(origin.peer);
-        connection.identity.first_dcid = Some(origin.initial_dcid);
-        connection.identity.gives_token = config.send_token;
-        connection.identity.original_dcid = Some(origin.original_dcid);
+        connection.identity.begin_server(config, origin);
         connection.lifecycle.on_answered();
         connection.observation.unwatched = unwatched;
         connection
@@ -281,12 +324,7 @@ impl Connection {
             keys,
             key_updates: KeyUpdates::new(profile.key_update),
             early: Early::new(),
-            peer: PeerPromises {
-                ack_delay_exponent: 3,
-                active_connection_id_limit: 2,
-                max_udp_payload_size: u16::MAX,
-                disable_active_migration: false,
-            },
+            peer: PeerPromises::DEFAULT,
             spaces: Spaces::new(&profile),
             paths: Paths::new(path),
             reception: Reception::default(),

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     crypto::TAG_LEN,
-    path::BASE_MTU,
     recovery::{AckOutcome, Allowance},
     sent::PathIndex,
     tls::Level,
@@ -18,17 +17,6 @@ use crate::{
 };
 
 impl Connection {
-    /// Counts datagrams that would have been larger if the path allowed. A batch of `len` bytes was cut at `size`.
-    #[inline]
-    pub(super) fn note_full_datagrams(&mut self, now: Instant, size: usize, len: usize) {
-        let path = self.paths.active_mut();
-        // Not before the handshake is confirmed: until then the address may be anybody's.
-        // RFC 8899 §3 MUST NOT-1: nothing but a probe is larger than the size in use
-        if size == usize::from(path.mtu) && self.sources.handshake.is_confirmed() {
-            path.discovery.on_full_datagrams(now, (len / size) as u32);
-        }
-    }
-
     /// A datagram of `size` bytes that asks whether datagrams of this size arrive: PING and PADDING, alone in its batch,
     /// because it is longer than the others.
     // RFC 8899 §3 REQUIRED-1: it is larger than the size in use
@@ -79,17 +67,11 @@ impl Connection {
             self.paths[path].discovery.on_probe_lost(now, size);
         }
         if outcome.lost_packets > 0 {
-            self.look_for_black_hole(now);
-        }
-    }
-
-    fn look_for_black_hole(&mut self, now: Instant) {
-        let active = self.paths.active_index();
-        let path = self.paths.active_mut();
-        if path.recovery.take_black_hole() && path.mtu > BASE_MTU {
-            self.stats.mtu_black_holes += 1;
-            let mtu = path.discovery.on_black_hole(now);
-            self.set_path_mtu(now, active, mtu);
+            let active = self.paths.active_index();
+            if let Some(mtu) = self.paths[active].on_black_hole(now) {
+                self.stats.mtu_black_holes += 1;
+                self.set_path_mtu(now, active, mtu);
+            }
         }
     }
 

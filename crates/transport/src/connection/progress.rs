@@ -5,8 +5,7 @@ use wire::Side;
 
 use super::{Connection, PeerPromises, spaces::SpaceId};
 use crate::{
-    acks::ArrivalTimes,
-    error::{Code, TransportError},
+    error::TransportError,
     events::Event,
     observe::Initiator,
     timers::Timer,
@@ -18,7 +17,7 @@ impl Connection {
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
             let event = self.sources.handshake.advance();
-            self.follow_handshake_version();
+            self.identity.follow_handshake_version(self.side, &mut self.keys, &mut self.sources.handshake);
             match event {
                 Ok(None) => return,
                 Ok(Some(event)) => {
@@ -59,7 +58,7 @@ impl Connection {
         let peer =
             self.sources.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
         self.observation.tell(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
-        self.check_versions(now, &peer)?;
+        self.identity.check_versions(self.side, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
             self.identity.remote_ids.set_first_token(token);
         }
@@ -69,27 +68,17 @@ impl Connection {
             self.paths.set_preferred_address(Some(Box::new(preferred)));
         }
         self.random.set_grease(self.profile.grease && peer.grease_quic_bit);
-        self.check_remembered(&peer)?;
+        self.early.check_remembered(&peer)?;
         self.stop_early(now);
         self.sources.streams.set_peer_parameters(&peer)?;
         self.sources.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         // RFC 9000 §7.4.1 MUST-2: of what a client must not remember, what the server says in this handshake counts, and
         // what it does not say has its default.
-        self.peer = PeerPromises {
-            ack_delay_exponent: u8::try_from(peer.ack_delay_exponent)
-                .map_err(|_| TransportError::new(Code::TRANSPORT_PARAMETER_ERROR, "ack_delay_exponent is too large"))?,
-            active_connection_id_limit: peer.active_connection_id_limit,
-            disable_active_migration: peer.disable_active_migration,
-            max_udp_payload_size: u16::try_from(peer.max_udp_payload_size).unwrap_or(u16::MAX),
-        };
+        self.peer = PeerPromises::of(&peer)?;
         let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
         self.sources.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
-        if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0)
-            && let Some(space) = self.spaces.get_mut(SpaceId::DATA)
-        {
-            // Before every packet that is to be reported, those included that wait for their keys.
-            let basis = now.saturating_sub(Duration::from_secs(10));
-            space.acks.report_times(ArrivalTimes::new(basis, peer.receive_timestamps_exponent, most));
+        if let Some(space) = self.spaces.get_mut(SpaceId::DATA) {
+            space.report_times(now, &peer);
         }
         if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
             self.sources.fec.start(self.profile.fec, window);
@@ -98,10 +87,7 @@ impl Connection {
             }
         }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
-        for path in self.paths.iter_mut() {
-            path.limit_mtu(now, self.peer.max_udp_payload_size);
-            path.recovery.set_max_ack_delay(max_ack_delay);
-        }
+        self.paths.on_peer_limits(now, self.peer.max_udp_payload_size, max_ack_delay);
         self.fit_datagrams();
         self.idle.agree(Duration::from_millis(peer.max_idle_timeout_ms));
         Ok(())
@@ -132,7 +118,7 @@ impl Connection {
             if let Some(token) = self.identity.new_token(&mut self.random.stream, now, remote) {
                 self.sources.control.token.send(token);
             }
-            self.forget_early_keys_later(now);
+            self.early.forget_keys_later(now, &self.keys, self.paths.active().recovery.pto());
             self.on_confirmed(now);
             self.sources.handshake.settle();
         }

@@ -38,6 +38,12 @@ impl Randomness {
         self.seed.child("path", opened)
     }
 
+    /// Data of a path challenge.
+    // RFC 9000 §8.2.1 MUST-1: unpredictable, and other data each time.
+    pub(super) fn challenge_data(&mut self) -> [u8; 8] {
+        self.stream.next_u64().to_be_bytes()
+    }
+
     /// The seeds of congestion controllers that are changed together, by the place of their path.
     pub(super) fn controller_seeds(&mut self) -> impl Fn(usize) -> Seed + use<'_> {
         let change = self.controllers;

@@ -158,7 +158,8 @@ impl Connection {
                 }
                 Part::Long(packet) => {
                     // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
-                    if !self.speaks(packet.version, packet.ty, &buffer[place.clone()], packet.pn_offset) {
+                    let Self { side, identity, keys, sources, .. } = self;
+                    if !identity.speaks(*side, &packet, &buffer[place.clone()], keys, &mut sources.handshake) {
                         self.stats.ignored_bytes_received += (place.len() + parts.skip_rest()) as u64;
                     } else if packet.is_refused {
                         self.drop_invalid(now, place.len());

@@ -71,7 +71,7 @@ impl Connection {
             progress.waited_for_keys = now.saturating_since(seen.arrival.received_at);
         }
         if let SpaceId::Data(path) = id {
-            self.check_refused(ack)?;
+            self.early.check_refused(ack)?;
             self.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
         }
         let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return Ok(()) };

@@ -11,7 +11,10 @@ use units::{Duration, Instant};
 use wire::Side;
 
 use super::Connection;
-use crate::{streams::Awaited, timers::Timer};
+use crate::{
+    streams::{Awaited, Streams},
+    timers::Timer,
+};
 
 /// Silence of two probe timeouts and this is one: servers need time to think.
 const MARGIN: Duration = Duration::from_millis(250);
@@ -61,6 +64,35 @@ impl Silence {
     fn burst(&self) -> u64 {
         self.received - self.before
     }
+
+    /// A packet arrived, and with it so many bytes of streams since the beginning. Returns the time until a silence.
+    #[inline]
+    fn restart(&mut self, stream_bytes: u64, pto: Duration) -> Duration {
+        if stream_bytes != self.received {
+            let before = if self.found { self.received } else { self.before };
+            *self = Self { pings: 0, found: false, pads: false, received: stream_bytes, before };
+        }
+        self.gap(pto)
+    }
+
+    /// Nothing has arrived for a while. Returns whether that matters: then a PING is to be sent.
+    fn on_elapsed(&mut self, streams: &Streams) -> bool {
+        self.found = true;
+        let awaited = streams.awaited(self.burst());
+        let most = match awaited {
+            Awaited::Answer => MOST_FOR_ANSWER,
+            Awaited::Rest => MOST_FOR_REST,
+            Awaited::Nothing => 0,
+        };
+        if self.pings >= most {
+            return false;
+        }
+        // The next gap begins when it is acknowledged.
+        self.pings += 1;
+        // A server may send three times as much to an address that is not validated: its challenge in full size, and data.
+        self.pads = awaited == Awaited::Rest;
+        true
+    }
 }
 
 impl Connection {
@@ -70,38 +102,18 @@ impl Connection {
         if self.side == Side::Server || !self.profile.silence_pings || !self.sources.handshake.is_confirmed() {
             return;
         }
-        let received = self.stats.stream_bytes_received;
-        if received != self.silence.received {
-            let Silence { found, received: began, before, .. } = self.silence;
-            self.silence =
-                Silence { pings: 0, found: false, pads: false, received, before: if found { began } else { before } };
-        }
-        let gap = self.silence.gap(self.pto());
+        let gap = self.silence.restart(self.stats.stream_bytes_received, self.paths.active().recovery.pto());
         self.timers.set(Timer::Silence, Some(now + gap));
     }
 
     /// Nothing has arrived for a while. Returns whether that matters.
     pub(super) fn on_silence(&mut self) -> bool {
         // What is in flight has a probe timeout.
-        if self.paths.is_in_flight() {
-            return false;
+        let matters = !self.paths.is_in_flight() && self.silence.on_elapsed(&self.sources.streams);
+        if matters {
+            self.stats.silence_pings += 1;
+            self.sources.control.ping.request();
         }
-        self.silence.found = true;
-        let awaited = self.sources.streams.awaited(self.silence.burst());
-        let most = match awaited {
-            Awaited::Answer => MOST_FOR_ANSWER,
-            Awaited::Rest => MOST_FOR_REST,
-            Awaited::Nothing => 0,
-        };
-        if self.silence.pings >= most {
-            return false;
-        }
-        // The next gap begins when it is acknowledged.
-        self.silence.pings += 1;
-        self.stats.silence_pings += 1;
-        self.sources.control.ping.request();
-        // A server may send three times as much to an address that is not validated: its challenge in full size, and data.
-        self.silence.pads = awaited == Awaited::Rest;
-        true
+        matters
     }
 }

@@ -1,13 +1,13 @@
 //! Packet number spaces: what was sent in each, and what has to be acknowledged.
 
-use units::Instant;
-use wire::Writer;
+use units::{Duration, Instant};
+use wire::{TransportParameters, Writer};
 
 use super::sources::ACK_DELAY_EXPONENT;
 pub(crate) use crate::sent::SpaceId;
 use crate::{
     PathId,
-    acks::AckState,
+    acks::{AckState, ArrivalTimes},
     profile::Profile,
     sent::{Ledger, SentFrame},
     tls::Level,
@@ -33,6 +33,15 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// The peer says how it wants to be told of arrival times, if it does.
+    pub(super) fn report_times(&mut self, now: Instant, peer: &TransportParameters) {
+        if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0) {
+            // Before every packet that is to be reported, those included that wait for their keys.
+            let basis = now.saturating_sub(Duration::from_secs(10));
+            self.acks.report_times(ArrivalTimes::new(basis, peer.receive_timestamps_exponent, most));
+        }
+    }
+
     /// An acknowledgement, when one is due or another packet leaves anyway. Returns the largest packet number that it names.
     #[inline]
     // RFC 9000 §13.2 SHOULD-1: an acknowledgement travels with whatever packet leaves

@@ -18,6 +18,8 @@ use crate::{
     observe::{DatagramsEvent, Initiator},
     path::BASE_MTU,
     recovery::Allowance,
+    stats::Stats,
+    streams::Streams,
     tls::Level,
     udp::Transmit,
 };
@@ -41,6 +43,33 @@ pub(super) struct Permit {
     data: bool,
     /// A probe: it has to elicit an acknowledgement.
     pub(super) probe: bool,
+}
+
+impl OpenPacket {
+    /// Returns whether its end, below `limit`, is to be padded so that the next packet, which follows at once, can travel with it.
+    fn leaves_gap(&self, limit: usize, allowance: u64, datagram: usize, streams: &Streams) -> bool {
+        limit - self.end <= FILL
+            && self.ack_eliciting
+            && self.long.is_none()
+            && allowance >= 2 * datagram as u64
+            && streams.wants_to_send_data()
+    }
+}
+
+/// Pads the last of `open` packets where its datagram has to be of full size.
+// RFC 9000 §8.1 MUST-2, RFC 9000 §14.1 MUST-1, MUST-2, RFC 9001 §9.3 MUST-1: a client pads every datagram
+// with an Initial packet, a server those that elicit acknowledgements.
+fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &mut Stats) {
+    let pads = |p: &OpenPacket| p.space == SpaceId::Initial && (side == Side::Client || p.ack_eliciting);
+    if !open.iter().flatten().any(pads) {
+        return;
+    }
+    let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
+    // RFC 9000 §14 MUST NOT-1: no QUIC over paths that cannot carry 1200 bytes
+    if let Some(last) = open.iter_mut().flatten().last().filter(|last| last.end < target) {
+        last.in_flight = true;
+        last.pad(out, target, stats);
+    }
 }
 
 impl Connection {
@@ -136,7 +165,10 @@ impl Connection {
         if len == 0 {
             return None;
         }
-        self.note_full_datagrams(now, segment_size, len);
+        // Not before the handshake is confirmed: until then the address may be anybody's.
+        if self.sources.handshake.is_confirmed() {
+            self.paths.active_mut().on_datagrams_sent(now, segment_size, len);
+        }
         self.stats.datagrams_sent += segments as u64;
         self.stats.bytes_sent += len as u64;
         let segment_size = segment_size.min(len);
@@ -149,10 +181,8 @@ impl Connection {
     /// useful fits: before the handshake is confirmed, a datagram with an Initial packet.
     #[inline]
     pub(super) fn datagram_room(&self) -> usize {
-        let path = self.paths.active();
-        let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
         let least = if self.sources.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
-        if room < least { 0 } else { room }
+        self.paths.active().room(least)
     }
 
     /// Bytes that congestion control and pacing permit at the moment.
@@ -207,7 +237,7 @@ impl Connection {
             sender.on_packet(now);
         }
         let limit = out.len() - TAG_LEN;
-        if packet.end < limit && self.leaves_gap(limit - packet.end, &packet, allowance, out.len()) {
+        if packet.end < limit && packet.leaves_gap(limit, allowance, out.len(), &self.sources.streams) {
             packet.pad(out, limit, &mut self.stats);
         }
         if self.silence.take_padding() {
@@ -215,15 +245,6 @@ impl Connection {
         }
         packet.book_header(&mut self.stats);
         self.close_packet(now, &packet, out, ecn)
-    }
-
-    /// Returns whether the end of a packet is to be padded so that the next one, which follows at once, can travel with it.
-    fn leaves_gap(&self, gap: usize, packet: &OpenPacket, allowance: u64, datagram: usize) -> bool {
-        gap <= FILL
-            && packet.ack_eliciting
-            && packet.long.is_none()
-            && allowance >= 2 * datagram as u64
-            && self.sources.streams.wants_to_send_data()
     }
 
     /// Builds a datagram of a packet in each space that has something to say.
@@ -249,24 +270,7 @@ impl Connection {
                 count += 1;
             }
         }
-        if count == 0 {
-            return 0;
-        }
-        // RFC 9000 §8.1 MUST-2, RFC 9000 §14.1 MUST-1, MUST-2, RFC 9001 §9.3 MUST-1: a client pads every datagram
-        // with an Initial packet, a server those that elicit acknowledgements.
-        let pad = open
-            .iter()
-            .flatten()
-            .any(|p| p.space == SpaceId::Initial && (self.side == Side::Client || p.ack_eliciting));
-        if pad {
-            let last = open[count - 1].as_mut().expect("count packets are open");
-            let target = MIN_INITIAL_DATAGRAM.min(out.len()).saturating_sub(TAG_LEN);
-            // RFC 9000 §14 MUST NOT-1: no QUIC over paths that cannot carry 1200 bytes
-            if last.end < target {
-                last.in_flight = true;
-                last.pad(out, target, &mut self.stats);
-            }
-        }
+        expand(&mut open, self.side, out, &mut self.stats);
         let mut size = 0;
         for packet in open.iter().flatten() {
             packet.book_header(&mut self.stats);

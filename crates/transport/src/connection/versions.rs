@@ -5,15 +5,15 @@
 // RFC 9368 §8 MUST-1: versions are negotiated in this way and no other
 // RFC 9369 §4 MUST-1: version information is sent, read and checked
 
-use units::Instant;
 use wire::{ConnectionId, LongType, Side, TransportParameters, VersionInformation, version};
 
-use super::{Connection, initial_keys, labels};
+use super::{coalesced::LongPacket, identity::Identity, initial_keys, labels};
 use crate::{
     config::select_version,
     crypto::Labels,
     error::{Code, TransportError},
-    keys::KeyLimits,
+    handshake::Handshake,
+    keys::{KeyLimits, Keys},
     tls::{Level, TicketVersions},
 };
 
@@ -53,15 +53,23 @@ pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> Versio
     VersionInformation { chosen, available }
 }
 
-impl Connection {
+impl Identity {
     /// Returns whether a packet of this version is for the connection, apart from its keys. A client learns here that the server
     /// answers in another version.
-    pub(super) fn speaks(&mut self, version: u32, ty: LongType, packet: &[u8], pn_offset: usize) -> bool {
-        if version == self.identity.version {
+    pub(super) fn speaks(
+        &mut self,
+        side: Side,
+        header: &LongPacket,
+        packet: &[u8],
+        keys: &mut Keys,
+        handshake: &mut Handshake,
+    ) -> bool {
+        let &LongPacket { version, ty, pn_offset, .. } = header;
+        if version == self.version {
             return true;
         }
-        let Some(versions) = &self.identity.versions else { return false };
-        match self.side {
+        let Some(versions) = &self.versions else { return false };
+        match side {
             // RFC 9369 §4.1 MUST NOT-3: early data stays in the version of the first flight.
             // RFC 9369 §4.1 MUST NOT-2: Initial packets of that version are read as long as there are Initial keys.
             // RFC 9369 §4.1 MUST-5: other packets of another version are dropped.
@@ -69,56 +77,56 @@ impl Connection {
             // RFC 9369 §4.1 SHOULD-1: the first packet in another version that the client offered, and that is authentic, says
             // which version the server has chosen; from there on it is that.
             Side::Client => {
-                let may_switch = self.identity.version == versions.original && !self.keys.can_open(Level::Handshake);
+                let may_switch = self.version == versions.original && !keys.can_open(Level::Handshake);
                 may_switch
                     && ty == LongType::Initial
                     && versions.available.contains(&version)
-                    && self.is_authentic_initial(version, versions.initial_dcid, packet, pn_offset)
-                    && self.adopt_version(version)
+                    && is_authentic_initial(version, versions.initial_dcid, packet, pn_offset)
+                    && self.adopt_version(version, side, keys, handshake)
             }
         }
     }
 
-    /// Returns whether an Initial packet of another version was sealed by somebody who saw ours.
-    fn is_authentic_initial(&self, version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
-        Labels::of(version).is_some()
-            && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
-                .open_long(Level::Initial, &mut packet.to_vec(), pn_offset, 0)
-                .is_ok()
-    }
-
     /// The connection speaks this version from here on. `true`, for the sake of the caller.
-    fn adopt_version(&mut self, version: u32) -> bool {
-        let Some(versions) = &self.identity.versions else { return false };
+    fn adopt_version(&mut self, version: u32, side: Side, keys: &mut Keys, handshake: &mut Handshake) -> bool {
+        let Some(versions) = &self.versions else { return false };
         // RFC 9369 §5 MUST NOT-1: what a client gets from here on is for this version.
-        self.sources.handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
+        handshake.set_ticket_versions(TicketVersions { offered: versions.original, given: version });
         // RFC 9369 §4.1 MUST-3, MUST-4: whatever is sent from here on is of this version, but for early data.
-        self.identity.version = version;
-        self.keys.set_labels(labels(version));
-        if self.side == Side::Server {
-            self.keys.keep_first_initial();
+        self.version = version;
+        keys.set_labels(labels(version));
+        if side == Side::Server {
+            keys.keep_first_initial();
         }
-        if self.keys.can_seal(Level::Initial) {
+        if keys.can_seal(Level::Initial) {
             // RFC 9369 §4.1: with the ID of the client's first flight.
-            self.keys.set_initial(versions.initial_dcid.as_slice());
+            keys.set_initial(versions.initial_dcid.as_slice());
         }
         true
     }
 
     /// A server whose handshake has moved to another version follows it.
-    pub(super) fn follow_handshake_version(&mut self) {
-        let version = self.sources.handshake.version();
-        if self.side == Side::Server && version != self.identity.version {
-            self.adopt_version(version);
+    pub(super) fn follow_handshake_version(&mut self, side: Side, keys: &mut Keys, handshake: &mut Handshake) {
+        let version = handshake.version();
+        if side == Side::Server && version != self.version {
+            self.adopt_version(version, side, keys, handshake);
         }
     }
 
     /// Checks what the peer says of versions against what was seen.
-    pub(super) fn check_versions(&self, _now: Instant, peer: &TransportParameters) -> Result<(), TransportError> {
-        let Some(versions) = &self.identity.versions else { return Ok(()) };
-        judge(versions, self.side, self.identity.version, peer.version_information.as_ref())
+    pub(super) fn check_versions(&self, side: Side, peer: &TransportParameters) -> Result<(), TransportError> {
+        let Some(versions) = &self.versions else { return Ok(()) };
+        judge(versions, side, self.version, peer.version_information.as_ref())
             .map_err(|what| TransportError::new(Code::VERSION_NEGOTIATION_ERROR, what))
     }
+}
+
+/// Returns whether an Initial packet of another version was sealed by somebody who saw ours.
+fn is_authentic_initial(version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
+    Labels::of(version).is_some()
+        && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
+            .open_long(Level::Initial, &mut packet.to_vec(), pn_offset, 0)
+            .is_ok()
 }
 
 /// Returns whether what the peer told fits what was seen: the connection has come to `version`.

@@ -10,8 +10,8 @@ use crate::{
     crypto::CipherSuite,
     handshake::Handshake,
     observe::{
-        Both, DatagramsEvent, DropReason, Initiator, Limit, Observer, ObserverFactory, PacketSpace, RecoveryMetrics,
-        Start,
+        Both, DatagramsEvent, DropReason, Initiator, Limit, Migration, Observer, ObserverFactory, PacketSpace,
+        RecoveryMetrics, Start,
     },
     path::Path,
     recovery::Allowance,
@@ -120,6 +120,11 @@ impl Observation {
             DropReason::NoRoom => stats.unopened_bytes_received += bytes,
         }
         self.tell(now, |observer, at| observer.packet_dropped(at, space, size, reason));
+    }
+
+    /// Reports a move of the peer to `path`, or away from it.
+    pub(super) fn migrating(&mut self, now: Instant, state: Migration, path: &Path) {
+        self.tell(now, |observer, at| observer.migration(at, state, path.remote));
     }
 
     /// Tells the observer, once, by what name key logs know the connection.

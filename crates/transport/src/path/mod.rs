@@ -9,6 +9,7 @@ mod ecn;
 mod mtu;
 mod paths;
 mod spin;
+mod validation;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,6 +21,7 @@ pub(crate) use ecn::EcnMarks;
 pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
 pub(crate) use paths::{ArrivalPath, Paths};
 pub(crate) use spin::Spin;
+pub(crate) use validation::{Failure, Validated};
 
 use crate::recovery::{EcnFeedback, Recovery};
 
@@ -83,6 +85,27 @@ impl Path {
             EcnFeedback::Failed => self.marks.on_failed(),
             EcnFeedback::None => {}
         }
+    }
+
+    /// A batch of `len` bytes left that was cut at `size`: counts datagrams that would have been larger if the path allowed.
+    // RFC 8899 §3 MUST NOT-1: nothing but a probe is larger than the size in use
+    #[inline]
+    pub(crate) fn on_datagrams_sent(&mut self, now: Instant, size: usize, len: usize) {
+        if size == usize::from(self.mtu) {
+            self.discovery.on_full_datagrams(now, (len / size) as u32);
+        }
+    }
+
+    /// Looks, after losses, whether the path has ceased to carry datagrams of the size in use. Returns the size that is safe then.
+    pub(crate) fn on_black_hole(&mut self, now: Instant) -> Option<u16> {
+        (self.recovery.take_black_hole() && self.mtu > BASE_MTU).then(|| self.discovery.on_black_hole(now))
+    }
+
+    /// Bytes that the next datagram may have; 0 while so little may go to the address that `least` do not fit.
+    #[inline]
+    pub(crate) fn room(&self, least: usize) -> usize {
+        let room = usize::try_from(self.amplification.budget()).unwrap_or(usize::MAX).min(self.mtu.into());
+        if room < least { 0 } else { room }
     }
 
     /// The peer takes no datagrams above `max` bytes.

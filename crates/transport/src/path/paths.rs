@@ -172,6 +172,14 @@ impl Paths {
         self.indices().filter_map(deadline).min_by_key(|(_, d)| d.at)
     }
 
+    /// The peer takes no datagrams above `max` bytes, and acknowledges within `max_ack_delay`.
+    pub(crate) fn on_peer_limits(&mut self, now: Instant, max: u16, max_ack_delay: Duration) {
+        for path in &mut self.list {
+            path.limit_mtu(now, max);
+            path.recovery.set_max_ack_delay(max_ack_delay);
+        }
+    }
+
     /// The delay of the peer's acknowledgements that may be in force.
     pub(crate) fn set_max_ack_delay(&mut self, delay: Duration) {
         self.list.iter_mut().for_each(|path| path.recovery.set_max_ack_delay(delay));
