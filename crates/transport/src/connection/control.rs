@@ -399,18 +399,8 @@ impl Connection {
                 self.on_confirmed(now);
                 Ok(())
             }
-            Frame::ConnectionClose { error, frame_type, reason } => {
-                let error = TransportError {
-                    code: Code(error),
-                    frame_type,
-                    reason: String::from_utf8_lossy(reason).into_owned().into(),
-                };
-                self.drain(now, CloseReason::PeerClosed { error });
-                Ok(())
-            }
-            Frame::ApplicationClose { error, reason } => {
-                let reason = Bytes::copy_from_slice(reason);
-                self.drain(now, CloseReason::PeerApplication { code: error, reason });
+            Frame::ConnectionClose { .. } | Frame::ApplicationClose { .. } => {
+                self.drain(now, close_reason_of_peer(&frame));
                 Ok(())
             }
             Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
@@ -473,4 +463,18 @@ fn on_ack_request(
     let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
     acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
     Ok(())
+}
+
+/// What the peer's CONNECTION_CLOSE frame says.
+fn close_reason_of_peer(frame: &Frame<'_>) -> CloseReason {
+    match *frame {
+        Frame::ConnectionClose { error, frame_type, reason } => {
+            let reason = String::from_utf8_lossy(reason).into_owned().into();
+            CloseReason::PeerClosed { error: TransportError { code: Code(error), frame_type, reason } }
+        }
+        Frame::ApplicationClose { error, reason } => {
+            CloseReason::PeerApplication { code: error, reason: Bytes::copy_from_slice(reason) }
+        }
+        _ => unreachable!("no CONNECTION_CLOSE"),
+    }
 }

@@ -68,17 +68,11 @@ impl Connection {
             loop {
                 let start = frames.position();
                 let Some(frame) = frames.next() else { break };
-                match check_recovered(frame)? {
-                    Frame::Stream(stream) => {
-                        let len = stream.data.len() as u64;
-                        self.stats.stream_bytes_received += len;
-                        let part = std::iter::once(content.slice_ref(stream.data));
-                        self.sources.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
-                    }
-                    Frame::Datagram { data } => {
-                        self.sources.datagrams.on_datagram(content.slice_ref(data), frames.position() - start)?;
-                    }
-                    frame => self.handle_control_frame(now, seen, frame)?,
+                let frame = check_recovered(frame)?;
+                let size = frames.position() - start;
+                let bytes = &mut self.stats.stream_bytes_received;
+                if !self.sources.deliver_recovered(&frame, &content, size, bytes)? {
+                    self.handle_control_frame(now, seen, frame)?;
                 }
             }
         }
@@ -105,8 +99,30 @@ impl Connection {
     }
 }
 
-/// Writing.
+/// Writing, and what was rebuilt.
 impl Sources {
+    /// Hands up a frame of `size` bytes in the rebuilt `content` that carries data, and counts `bytes` of streams. `false` when it
+    /// carries none.
+    fn deliver_recovered(
+        &mut self,
+        frame: &Frame<'_>,
+        content: &Bytes,
+        size: usize,
+        bytes: &mut u64,
+    ) -> Result<bool, TransportError> {
+        match frame {
+            Frame::Stream(stream) => {
+                let len = stream.data.len() as u64;
+                *bytes += len;
+                let part = std::iter::once(content.slice_ref(stream.data));
+                self.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
+            }
+            Frame::Datagram { data } => self.datagrams.on_datagram(content.slice_ref(data), size)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Where a symbol begins in the packet that is being built, when what follows in it is to be one.
     #[inline]
     pub(super) fn symbol_room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
@@ -208,18 +224,9 @@ impl Connection {
         }
         let path = self.paths.active_index();
         let Some((mut w, packet)) = self.begin_packet((id, Protection::Space), path, out, 0, 0) else { return 0 };
-        let left = w.remaining();
-        let Some(sender) = &mut self.sources.fec.sender else { return 0 };
-        let room = |first| left.saturating_sub(RepairFrame::header_len(first));
-        let Some((repair, data)) = sender.next_repair(now, room) else { return 0 };
-        let frame =
-            RepairFrame { first: repair.first, count: repair.count, stride: repair.stride, row: repair.row, data };
-        let frame = Frame::Repair(frame);
-        let spare = left - frame.encoded_len();
-        if spare <= FILL_UP {
-            w.reserve(spare).fill(0);
+        if !self.sources.fec.write_repair(now, &mut w) {
+            return 0;
         }
-        frame.encode(&mut w);
         if probe && let Some(space) = self.spaces.get_mut(id) {
             space.probes -= 1;
         }
@@ -241,6 +248,23 @@ impl Connection {
 }
 
 impl Fec {
+    /// Writes a repair symbol that fits, and fills the packet up where little is missing. `false` when none is worth it.
+    fn write_repair(&mut self, now: Instant, w: &mut Writer<'_>) -> bool {
+        let left = w.remaining();
+        let Some(sender) = &mut self.sender else { return false };
+        let room = |first| left.saturating_sub(RepairFrame::header_len(first));
+        let Some((repair, data)) = sender.next_repair(now, room) else { return false };
+        let frame =
+            RepairFrame { first: repair.first, count: repair.count, stride: repair.stride, row: repair.row, data };
+        let frame = Frame::Repair(frame);
+        let spare = left - frame.encoded_len();
+        if spare <= FILL_UP {
+            w.reserve(spare).fill(0);
+        }
+        frame.encode(w);
+        true
+    }
+
     /// Acknowledgements and losses on the path in use may change what is worth protecting. Returns the codes before and after, when
     /// they differ.
     pub(super) fn review(

@@ -1,7 +1,7 @@
 //! Key updates that this end starts: after so many packets or bytes.
 
 use serde::{Deserialize, Serialize};
-use units::Instant;
+use units::{Duration, Instant};
 
 use super::watch::Observation;
 use crate::{error::TransportError, keys::Keys, observe::Initiator, stats::Stats};
@@ -40,6 +40,22 @@ impl KeyUpdates {
     #[inline]
     pub(super) fn is_due(&self, stats: &Stats) -> bool {
         stats.packets_sent >= self.packets || stats.bytes_sent >= self.bytes
+    }
+
+    /// Replaces the keys if that is wanted and allowed. The peer has acknowledged a packet, if `heard`.
+    pub(super) fn try_update(
+        &mut self,
+        keys: &mut Keys,
+        stats: &mut Stats,
+        observation: &mut Observation,
+        (now, pto, heard): (Instant, Duration, bool),
+    ) {
+        // The first update waits for an acknowledgement as every later one has to (RFC 9001 §6.1): a client that does not know yet
+        // that the handshake is confirmed may not follow it, and some peers take a first packet under new keys for an error.
+        if heard && keys.update(now, pto * 3) {
+            self.wanted = false;
+            self.note(keys, stats, observation, now, Initiator::Local);
+        }
     }
 
     /// Counts and reports updates of the 1-RTT keys that have happened, at the wish of `by`.

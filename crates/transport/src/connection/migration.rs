@@ -74,13 +74,8 @@ impl Connection {
         let mut discovery = self.profile.mtu_discovery();
         let mtu = discovery.limit(self.peer.max_udp_payload_size);
         let before = self.paths.active();
-        // RFC 9000 §9.4 MUST-1, MUST NOT-1: a new path starts with a new congestion controller and a new RTT, unless
-        // only the peer's port has changed, as NATs do.
-        let only_port = before.proven && before.remote.ip() == remote.ip() && before.local == local;
-        let recovery = if self.side == Side::Server && only_port {
-            let mut recovery = before.recovery.continued(now);
-            recovery.set_mtu(now, mtu);
-            recovery
+        let recovery = if self.side == Side::Server && before.differs_in_port(remote, local) {
+            before.continued(now, mtu)
         } else {
             let seed = self.random.path_seed(self.paths.opened());
             let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, ops::Range};
 
 use bytes::BytesMut;
-use units::{Duration, Instant};
+use units::Instant;
 use wire::{ConnectionId, LongType, PacketKind, ResetToken, Side};
 
 use super::{
@@ -60,6 +60,22 @@ pub(super) struct PacketSeen<'a> {
     pub(super) spin: bool,
 }
 
+impl PacketSeen<'_> {
+    /// What observers are told of the packet, which is `opened`: `header` bytes, then its frames. It had `size` bytes.
+    fn event<'b>(&self, opened: &'b [u8], header: usize, size: usize, key_phase: u64) -> PacketEvent<'b> {
+        let (header, payload) = opened.split_at(header);
+        PacketEvent {
+            space: self.kind,
+            pn: self.pn,
+            size,
+            header,
+            key_phase: key_phase.saturating_sub(u64::from(self.old_keys)),
+            payload,
+            out_of_turn: self.arrival.waited,
+        }
+    }
+}
+
 impl Connection {
     /// Takes in the payloads of one read that are addressed to this connection. A slice of them keeps `buffer` bytes in memory.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
@@ -84,10 +100,7 @@ impl Connection {
             // RFC 9000 §8.1 MUST-1: all bytes of datagrams that belong to the connection count towards the limit
             self.paths[path].amplification.on_received(payload.len());
         }
-        // Windows grow by what arrives within a round trip; before the first sample nothing is known.
-        let rtt = self.paths.active().recovery.rtt();
-        let rtt = if rtt.min().is_some() { rtt.smoothed() } else { Duration::ZERO };
-        self.sources.streams.tune(now, rtt);
+        self.sources.streams.tune(now, self.paths.active().recovery.rtt().sampled());
         let arrival = Arrival { path, received_at, ecn, waited: false };
         let (processed, acks_only) = (self.stats.packets_received, self.stats.ack_only_packets_received);
         let mut start = 0;
@@ -340,15 +353,7 @@ impl Connection {
         }
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observation.observer {
-            let event = PacketEvent {
-                space: seen.kind,
-                pn: seen.pn,
-                size,
-                header: &buffer[start..range.start],
-                key_phase: self.keys.updates().saturating_sub(u64::from(seen.old_keys)),
-                payload: &buffer[range.clone()],
-                out_of_turn: seen.arrival.waited,
-            };
+            let event = seen.event(&buffer[start..range.end], range.start - start, size, self.keys.updates());
             observer.packet_received(now, &event);
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {

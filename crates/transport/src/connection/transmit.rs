@@ -13,15 +13,8 @@ use super::{
     spaces::SpaceId,
 };
 use crate::{
-    acks::Ecn,
-    crypto::TAG_LEN,
-    observe::{DatagramsEvent, Initiator},
-    path::BASE_MTU,
-    recovery::Allowance,
-    stats::Stats,
-    streams::Streams,
-    tls::Level,
-    udp::Transmit,
+    acks::Ecn, crypto::TAG_LEN, observe::DatagramsEvent, path::BASE_MTU, recovery::Allowance, stats::Stats,
+    streams::Streams, tls::Level, udp::Transmit,
 };
 
 /// The kernel takes at most this many datagrams in one send.
@@ -207,13 +200,9 @@ impl Connection {
     }
 
     fn try_update_keys(&mut self, now: Instant) {
-        // The first update waits for an acknowledgement as every later one has to (RFC 9001 §6.1): a client that does not know yet
-        // that the handshake is confirmed may not follow it, and some peers take a first packet under new keys for an error.
         let heard = self.spaces.get(SpaceId::DATA).is_some_and(|space| space.ledger.largest_acked().is_some());
-        if heard && self.keys.update(now, self.pto() * 3) {
-            self.key_updates.wanted = false;
-            self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
-        }
+        let Self { keys, stats, observation, .. } = self;
+        self.key_updates.try_update(keys, stats, observation, (now, self.paths.active().recovery.pto(), heard));
     }
 
     /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.

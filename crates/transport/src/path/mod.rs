@@ -76,6 +76,20 @@ impl Path {
         self.remote == remote && (self.local == local || self.local.is_none() || local.is_none())
     }
 
+    /// Returns whether only the peer's port lies between this path and one between these addresses, as NATs change it.
+    pub(crate) fn differs_in_port(&self, remote: SocketAddr, local: Option<IpAddr>) -> bool {
+        self.proven && self.remote.ip() == remote.ip() && self.local == local
+    }
+
+    /// Recovery of a path that continues this one, with datagrams of `mtu` bytes.
+    // RFC 9000 §9.4 MUST-1, MUST NOT-1: a new path starts with a new congestion controller and a new RTT, unless
+    // only the peer's port has changed, as NATs do.
+    pub(crate) fn continued(&self, now: Instant, mtu: u16) -> Recovery {
+        let mut recovery = self.recovery.continued(now);
+        recovery.set_mtu(now, mtu);
+        recovery
+    }
+
     /// What an acknowledgement says about marks.
     #[inline]
     pub(crate) fn on_ecn(&mut self, feedback: EcnFeedback) {

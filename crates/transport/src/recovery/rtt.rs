@@ -92,6 +92,12 @@ impl Rtt {
         Duration::from_nanos(self.adjusted)
     }
 
+    /// The smoothed RTT; zero before the first sample.
+    // Windows grow by what arrives within a round trip; before the first sample nothing is known.
+    pub(crate) fn sampled(&self) -> Duration {
+        if self.min().is_some() { self.smoothed() } else { Duration::ZERO }
+    }
+
     /// The smoothed RTT; the assumed one before the first sample.
     #[inline]
     pub fn smoothed(&self) -> Duration {
