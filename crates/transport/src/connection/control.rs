@@ -14,7 +14,7 @@ use super::{
     identity::Identity,
     receive::PacketSeen,
     sources::{Page, Sources},
-    spaces::SpaceId,
+    spaces::{SpaceId, Spaces},
     verdicts::Carriers,
 };
 use crate::{
@@ -23,8 +23,8 @@ use crate::{
     cid::{LocalIds, RemoteIds},
     error::{Code, TransportError},
     events::{CloseReason, Event},
+    profile::Profile,
     sent::SentFrame,
-    tls::Level,
 };
 
 /// A source of control frames.
@@ -356,14 +356,7 @@ impl Connection {
     ) -> Result<(), TransportError> {
         match frame {
             Frame::Padding { .. } | Frame::Ping => Ok(()),
-            Frame::Crypto { offset, data } => {
-                let level = match seen.space {
-                    SpaceId::Initial => Level::Initial,
-                    SpaceId::Handshake => Level::Handshake,
-                    SpaceId::Data(_) => Level::OneRtt,
-                };
-                self.sources.handshake.on_crypto(now, level, offset, data)
-            }
+            Frame::Crypto { offset, data } => self.sources.handshake.on_crypto(now, seen.space.level(), offset, data),
             Frame::ResetStream { .. }
             | Frame::StopSending { .. }
             | Frame::MaxData(_)
@@ -406,12 +399,12 @@ impl Connection {
             Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
                 let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
                 let min_delay = self.profile.acks.min_delay().unwrap_or_default();
-                on_ack_request(self.acks_on_request()?, min_delay, sequence, asked)?;
+                on_ack_request(acks_on_request(&mut self.spaces, &self.profile)?, min_delay, sequence, asked)?;
                 self.stats.ack_requests_received += 1;
                 Ok(())
             }
             Frame::ImmediateAck => {
-                self.acks_on_request()?.on_immediate();
+                acks_on_request(&mut self.spaces, &self.profile)?.on_immediate();
                 self.stats.immediate_acks_received += 1;
                 Ok(())
             }
@@ -426,15 +419,6 @@ impl Connection {
         }
     }
 
-    /// Acknowledgement state that the peer may set, if it was told that it may.
-    fn acks_on_request(&mut self) -> Result<&mut AckState, TransportError> {
-        let space = self.spaces.get_mut(SpaceId::DATA).filter(|_| self.profile.acks.obey);
-        // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
-        space
-            .map(|space| &mut space.acks)
-            .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
-    }
-
     fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
         // RFC 9000 §19.7 MUST-2: only servers send it.
         if self.side == Side::Server {
@@ -444,6 +428,15 @@ impl Connection {
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }
+}
+
+/// Acknowledgement state that the peer may set, if it was told that it may.
+fn acks_on_request<'s>(spaces: &'s mut Spaces, profile: &Profile) -> Result<&'s mut AckState, TransportError> {
+    let space = spaces.get_mut(SpaceId::DATA).filter(|_| profile.acks.obey);
+    // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
+    space
+        .map(|space| &mut space.acks)
+        .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
 }
 
 /// The peer asks to be acknowledged in another rhythm: from so many packets, after so many microseconds, from so many missing

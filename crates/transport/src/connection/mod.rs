@@ -1,9 +1,9 @@
 //! One connection: in what order the parts see a datagram, an acknowledgement, a timeout.
 //!
-//! The parts own their state: `handshake` and `keys`, `spaces` (what was sent, what to acknowledge), `paths` (RTT,
-//! congestion control, pacing, address validation), `streams`, `datagrams`, `cid`, `lifecycle`. What stands here is
-//! the composition, in files by direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`,
-//! `commands` of the application.
+//! The parts own their state: `keys`, `spaces` (what was sent, what to acknowledge), `paths` (RTT, congestion control,
+//! pacing, address validation), `sources` of frames (handshake, streams, datagrams, control frames, repair), `identity`,
+//! `lifecycle`, `memory`. What stands here is the composition, in files by direction: [`receive`](self) a datagram in,
+//! `transmit` a datagram out, `timeouts`, `commands` of the application.
 
 mod close;
 mod coalesced;

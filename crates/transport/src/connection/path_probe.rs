@@ -1,7 +1,7 @@
 //! Probes of paths out: challenges, and answers to those of the peer (RFC 9000 §8.2).
 
 use units::Instant;
-use wire::Frame;
+use wire::{Frame, Writer};
 
 use super::{
     Connection,
@@ -9,7 +9,12 @@ use super::{
     spaces::SpaceId,
     transmit::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
 };
-use crate::{crypto::TAG_LEN, path::Path, tls::Level, udp::Transmit};
+use crate::{
+    crypto::TAG_LEN,
+    path::{Challenge, Path},
+    tls::Level,
+    udp::Transmit,
+};
 
 impl Connection {
     /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
@@ -28,20 +33,25 @@ impl Connection {
         let challenge = path.challenge.take_challenge(room >= full);
         let space = (SpaceId::DATA, Protection::Space);
         let (mut w, packet) = self.begin_packet(space, index, &mut buffer[..room], 0, 0)?;
-        let challenge = challenge.map(Frame::PathChallenge);
-        let reserved = challenge.as_ref().map_or(0, Frame::encoded_len);
-        // All in one datagram, so that many challenges in one datagram cost no more than one.
-        while w.remaining() >= reserved + Frame::PathResponse([0; 8]).encoded_len()
-            && let Some(data) = self.paths[index].challenge.take_response()
-        {
-            Frame::PathResponse(data).encode(&mut w);
-        }
-        if let Some(challenge) = challenge {
-            challenge.encode(&mut w);
-        }
+        write_probe(&mut self.paths[index].challenge, challenge, &mut w);
         // RFC 9000 §8.2.1 MUST-2, RFC 9000 §8.2.2 MUST-3, MUST NOT-3: both fill a datagram of 1,200 bytes, unless the
         // amplification limit forbids.
         pad_until(&mut w, full.min(room) - TAG_LEN);
         self.send_probe(now, &packet.finish(&w), buffer, None)
+    }
+}
+
+/// Writes the answers that wait, and a challenge.
+fn write_probe(path: &mut Challenge, challenge: Option<[u8; 8]>, w: &mut Writer<'_>) {
+    let challenge = challenge.map(Frame::PathChallenge);
+    let reserved = challenge.as_ref().map_or(0, Frame::encoded_len);
+    // All in one datagram, so that many challenges in one datagram cost no more than one.
+    while w.remaining() >= reserved + Frame::PathResponse([0; 8]).encoded_len()
+        && let Some(data) = path.take_response()
+    {
+        Frame::PathResponse(data).encode(w);
+    }
+    if let Some(challenge) = challenge {
+        challenge.encode(w);
     }
 }

@@ -60,7 +60,22 @@ pub(super) struct PacketSeen<'a> {
     pub(super) spin: bool,
 }
 
-impl PacketSeen<'_> {
+impl<'a> PacketSeen<'a> {
+    /// A packet with a short header, which `header` begins with: all that stands before the packet number.
+    #[inline]
+    fn short(header: &'a [u8], opened: &Opened, arrival: Arrival) -> Self {
+        Self {
+            space: SpaceId::DATA,
+            kind: PacketKind::OneRtt,
+            pn: opened.pn,
+            dcid: &header[1..],
+            arrival,
+            path: PathIndex::FIRST,
+            old_keys: opened.old_keys,
+            spin: header[0] & wire::bits::SPIN != 0,
+        }
+    }
+
     /// What observers are told of the packet, which is `opened`: `header` bytes, then its frames. It had `size` bytes.
     fn event<'b>(&self, opened: &'b [u8], header: usize, size: usize, key_phase: u64) -> PacketEvent<'b> {
         let (header, payload) = opened.split_at(header);
@@ -287,16 +302,7 @@ impl Connection {
                     self.keys.retire_previous_at(now + self.pto() * 3);
                     self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Remote);
                 }
-                let seen = PacketSeen {
-                    space: SpaceId::DATA,
-                    kind: PacketKind::OneRtt,
-                    pn: opened.pn,
-                    dcid: &buffer[start + 1..start + pn_offset],
-                    arrival,
-                    path: PathIndex::FIRST,
-                    old_keys: opened.old_keys,
-                    spin: buffer[start] & wire::bits::SPIN != 0,
-                };
+                let seen = PacketSeen::short(&buffer[start..start + pn_offset], &opened, arrival);
                 self.handle_opened(now, buffer, start, opened, seen);
             }
             Err(OpenError::NoKeys) => self.keep_unopened(now, Level::OneRtt, &buffer[start..end], arrival),
