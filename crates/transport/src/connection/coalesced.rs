@@ -7,7 +7,7 @@ use wire::{ConnectionId, Header, LongType, Side};
 /// RFC 9000 §14.1: the least size of a datagram with an Initial packet.
 const MIN_INITIAL_DATAGRAM: usize = 1200;
 
-/// What a connection accepts, apart from keys.
+/// Rules of a connection for packets, apart from keys.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) side: Side,

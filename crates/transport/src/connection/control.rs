@@ -458,7 +458,7 @@ fn on_ack_request(
     Ok(())
 }
 
-/// What the peer's CONNECTION_CLOSE frame says.
+/// Close reason in the peer's CONNECTION_CLOSE frame.
 fn close_reason_of_peer(frame: &Frame<'_>) -> CloseReason {
     match *frame {
         Frame::ConnectionClose { error, frame_type, reason } => {

@@ -96,7 +96,7 @@ fn limit(window: u64, beside: u64) -> u64 {
     window.saturating_mul(2).max(BUDGET_MIN).saturating_add(beside)
 }
 
-/// What the parts of a connection hold.
+/// Parts of a connection that hold memory.
 pub(super) struct Held<'a> {
     pub(super) sources: &'a mut Sources,
     pub(super) reception: &'a mut Reception,

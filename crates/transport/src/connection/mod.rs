@@ -174,7 +174,7 @@ impl PeerPromises {
     }
 }
 
-/// What a server puts into its transport parameters, whatever version it comes to.
+/// Transport parameters of a server, for any version of QUIC.
 struct ServerParameters<'a> {
     config: &'a ServerConfig,
     profile: &'a Profile,

@@ -86,7 +86,7 @@ impl OpenPacket {
         stats.header_bytes_sent += (self.pn_offset + self.pn_len - self.start + TAG_LEN) as u64;
     }
 
-    /// What observers are told of the packet, which is in `out` and not sealed.
+    /// Event for observers: the packet in `out`, which is not sealed yet.
     #[inline]
     fn event<'b>(&self, out: &'b [u8], key_phase: u64) -> PacketEvent<'b> {
         let frames = self.pn_offset + self.pn_len;

@@ -76,7 +76,7 @@ impl<'a> PacketSeen<'a> {
         }
     }
 
-    /// What observers are told of the packet, which is `opened`: `header` bytes, then its frames. It had `size` bytes.
+    /// Event for observers: the packet in `opened`, with `header` bytes before its frames. It had `size` bytes.
     fn event<'b>(&self, opened: &'b [u8], header: usize, size: usize, key_phase: u64) -> PacketEvent<'b> {
         let (header, payload) = opened.split_at(header);
         PacketEvent {

@@ -294,7 +294,7 @@ fn check_receive_times(ack: &Ack<'_>, most: usize) -> Result<(), TransportError>
     Ok(())
 }
 
-/// What receive times are measured with: what was sent on the path in use, and its estimates.
+/// Reader of receive times: knows what was sent on the path in use, and its estimates.
 struct ReceiveTimes<'a> {
     now: Instant,
     ledger: &'a Ledger,

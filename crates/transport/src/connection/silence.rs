@@ -75,7 +75,7 @@ impl Silence {
         self.gap(pto)
     }
 
-    /// Nothing has arrived for a while. Returns whether that matters: then a PING is to be sent.
+    /// Judges a time without packets. Returns whether a PING is to be sent.
     fn on_elapsed(&mut self, streams: &Streams) -> bool {
         self.found = true;
         let awaited = streams.awaited(self.burst());
@@ -106,7 +106,7 @@ impl Connection {
         self.timers.set(Timer::Silence, Some(now + gap));
     }
 
-    /// Nothing has arrived for a while. Returns whether that matters.
+    /// Looks at a time without packets. Returns whether it matters.
     pub(super) fn on_silence(&mut self) -> bool {
         // What is in flight has a probe timeout.
         let matters = !self.paths.is_in_flight() && self.silence.on_elapsed(&self.sources.streams);

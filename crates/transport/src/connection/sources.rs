@@ -36,7 +36,7 @@ pub(super) struct Sources {
 pub(super) struct Page<'a> {
     pub(super) now: Instant,
     pub(super) space: SpaceId,
-    /// Where the frames of the packet start.
+    /// Start of the frames of the packet.
     pub(super) frames_start: usize,
     pub(super) pn_len: usize,
     pub(super) ledger: &'a mut Ledger,

@@ -221,7 +221,7 @@ impl Connection {
     }
 }
 
-/// How the connection begins, or where it stands.
+/// Start of the connection, or its state at the moment, for observers.
 fn start_event(side: Side, identity: &Identity, path: &Path) -> Start {
     let remote_id = *identity.remote_ids.current();
     Start {

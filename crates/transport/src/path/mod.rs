@@ -90,7 +90,7 @@ impl Path {
         recovery
     }
 
-    /// What an acknowledgement says about marks.
+    /// Takes the ECN feedback of an acknowledgement.
     #[inline]
     pub(crate) fn on_ecn(&mut self, feedback: EcnFeedback) {
         match feedback {

@@ -8,7 +8,7 @@ use wire::PreferredAddress;
 use super::{Outcome, Path, Paths};
 use crate::{reach::may_refer, sent::PathIndex};
 
-/// What the answer to a challenge has shown.
+/// Outcome of an answer to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validated {
     pub(crate) path: PathIndex,
@@ -16,20 +16,20 @@ pub(crate) struct Validated {
     pub(crate) address_is_news: bool,
     /// The path carries what QUIC needs, which was not known.
     pub(crate) path_is_news: bool,
-    /// This end was to move to the path as soon as it is proven, which it is now.
+    /// A move to the path waited for its proof, which is there now.
     pub(crate) destined: bool,
     /// The challenge was small: another has to show what the path carries.
     pub(crate) is_partial: bool,
 }
 
-/// What the end of an unanswered validation means.
+/// Consequence of an unanswered validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing: the path is neither in use nor to be.
+    /// None: the path is neither in use nor to be.
     Unimportant,
     /// The path was in use; this one, the last that was validated, is from here on.
     FellBack(PathIndex),
-    /// This end was to move to the path.
+    /// A move of this end to the path is over.
     MoveAbandoned,
 }
 
@@ -87,7 +87,7 @@ impl Paths {
         false
     }
 
-    /// Nobody has answered in time on a path that is not proven.
+    /// Gives up the validation of a path that is not proven.
     pub(crate) fn on_validation_failure(&mut self, path: PathIndex) -> Failure {
         let fallback = self.last_validated();
         if path != self.active_index() {
@@ -118,7 +118,7 @@ impl Paths {
         self.active().proven && path != self.active_index() && !challenge.is_running() && !challenge.wants_to_send()
     }
 
-    /// Where a client is to go whose server would rather be reached elsewhere, and from where. The first is `None` when there is no
+    /// Target and origin of a client's move to the address that its server prefers. The first is `None` when there is no
     /// address that it can take.
     // RFC 9000 §21.5.6: not to an address that is nearer to this host than the server is, so that no server has its clients
     // ask who is there.
