@@ -95,29 +95,41 @@ async fn keep_alive_finds_out_how_soon_a_mapping_is_forgotten() {
     let (nat, mappings) = translator(server, Duration::from_millis(900)).await;
     let first = Some(Duration::from_millis(300));
     let settings = Settings { trust, keep_alive: first, idle_timeout: LIMIT, head_start: LIMIT, ..Settings::default() };
-    let client = Client::with(&settings).unwrap();
-    let route = Route { udp: Some(nat), ..Route::default() };
-    ask(&client, server, &route).await;
-    // Longer and longer silences, until one was too long; then between.
+    // An answer that is late on a busy machine looks like a mapping that is gone, and the estimate is too short. Not every time.
+    for attempt in 1.. {
+        let client = Client::with(&settings).unwrap();
+        let route = Route { udp: Some(nat), ..Route::default() };
+        ask(&client, server, &route).await;
+        let mapping = measured(&client).await;
+        let gone = mapping.forgotten.unwrap();
+        assert!(mapping.kept < gone, "{mapping:?}");
+        println!("measured mapping: kept {:?}, forgotten {gone:?}, translator 900 ms", mapping.kept);
+        let (before, silence) = (mappings.load(Ordering::SeqCst), mapping.next(Duration::from_secs(30)));
+        assert!(silence < gone, "{mapping:?}");
+        // The connection is the same all the while.
+        assert!(ask(&client, server, &route).await.0);
+        client.close().await;
+        // The translator counts from the last packet that it saw, which is a little earlier or later.
+        if gone >= Duration::from_millis(700) {
+            assert!(before >= 2, "{before} mappings, {mapping:?}");
+            return;
+        }
+        assert!(attempt < 10, "{mapping:?}");
+    }
+}
+
+/// Waits for longer and longer silences, until one was too long; then between.
+async fn measured(client: &Client) -> tiderace_client::keep_alive::Mapping {
     let begun = Instant::now();
     let mut found = Vec::new();
     while begun.elapsed() < LIMIT {
         tokio::time::sleep(Duration::from_millis(100)).await;
         found = client.measured_mappings();
-        if found.iter().any(|mapping| mapping.is_known()) {
-            break;
+        if let Some(mapping) = found.iter().find(|mapping| mapping.is_known()) {
+            return *mapping;
         }
     }
-    let mapping = found.iter().find(|mapping| mapping.is_known()).unwrap_or_else(|| panic!("{found:?}"));
-    // The translator counts from the last packet that it saw, which is a little earlier or later.
-    let gone = mapping.forgotten.unwrap();
-    assert!(gone >= Duration::from_millis(700) && mapping.kept < gone, "{mapping:?}");
-    println!("measured mapping: kept {:?}, forgotten {gone:?}, translator 900 ms", mapping.kept);
-    let (before, silence) = (mappings.load(Ordering::SeqCst), mapping.next(Duration::from_secs(30)));
-    assert!(before >= 2 && silence < gone, "{mapping:?}");
-    // The connection is the same all the while.
-    assert!(ask(&client, server, &route).await.0);
-    client.close().await;
+    panic!("{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{TcpListener, TcpStream, UdpSocket},
     thread,
 };
@@ -15,6 +15,16 @@ use units::{Bitrate, DataSize, Duration, Probability, Seed};
 
 /// Longer than any of these exchanges takes on a machine that works.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Does what a signal interrupted again: a process that is stopped and goes on has its waits end.
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => return ended,
+        }
+    }
+}
 
 fn network(config: &NetworkConfig) -> Option<Network> {
     match Network::start(config) {
@@ -60,12 +70,12 @@ fn packets_take_the_delay_of_each_direction() {
         let payload: Vec<u8> = (0..size).map(|index| u8::try_from(index % 251).unwrap()).collect();
         let sent = std::time::Instant::now();
         client.send_to(&payload, server.local_addr().unwrap()).unwrap();
-        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        let (length, from) = again(|| server.recv_from(&mut buffer)).unwrap();
         // Never earlier: the emulator delivers when a packet is due or later. How much later is measured, not tested.
         assert!(sent.elapsed() >= Duration::from_millis(20));
         assert_eq!((&buffer[..length], from), (&payload[..], client.local_addr().unwrap()));
         server.send_to(&buffer[..length], from).unwrap();
-        let (length, _) = client.recv_from(&mut buffer).unwrap();
+        let (length, _) = again(|| client.recv_from(&mut buffer)).unwrap();
         assert!(sent.elapsed() >= Duration::from_millis(70));
         assert_eq!(buffer[..length], payload);
     }
@@ -92,7 +102,7 @@ fn losses_are_those_of_the_link_packet_for_packet() {
             client.send_to(&(burst * 50 + number).to_be_bytes(), to).unwrap();
         }
         loop {
-            while server.recv_from(&mut buffer).is_ok() {
+            while again(|| server.recv_from(&mut buffer)).is_ok() {
                 arrived += 1;
             }
             let snapshot = network.snapshot().unwrap();
@@ -187,13 +197,13 @@ fn a_rebinding_gives_the_client_another_port_and_answers_find_it() {
         // Until the rebinding has come, however long this takes.
         while seen.len() < 2 && begun.elapsed() < LIMIT {
             client.send_to(b"ping", server.local_addr().unwrap()).unwrap();
-            let (length, from) = server.recv_from(&mut buffer).unwrap();
+            let (length, from) = again(|| server.recv_from(&mut buffer)).unwrap();
             if seen.last() != Some(&from) {
                 seen.push(from);
             }
             server.send_to(&buffer[..length], from).unwrap();
             // An answer that was on its way at the rebinding finds no mapping, and the next ping is sent without it.
-            match client.recv_from(&mut buffer) {
+            match again(|| client.recv_from(&mut buffer)) {
                 Ok((length, _)) => assert_eq!(&buffer[..length], b"ping"),
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
             }

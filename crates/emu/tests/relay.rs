@@ -4,6 +4,7 @@
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 
 use std::{
+    io,
     net::{SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
@@ -14,6 +15,16 @@ use tiderace_emu as emu;
 use units::{Bitrate, DataSize, Probability};
 
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Does what a signal interrupted again: a process that is stopped and goes on has its waits end.
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => return ended,
+        }
+    }
+}
 
 fn loopback() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -58,10 +69,10 @@ fn datagrams_pass_both_ways_unchanged_and_apart() {
     for (client, mark) in [(&one, 1u8), (&other, 2)] {
         for size in sizes {
             client.send(&vec![mark; size]).unwrap();
-            let (len, from) = server.recv_from(&mut buffer).unwrap();
+            let (len, from) = again(|| server.recv_from(&mut buffer)).unwrap();
             assert_eq!(buffer[..len], vec![mark; size]);
             server.send_to(&buffer[..len], from).unwrap();
-            let len = client.recv(&mut buffer).unwrap();
+            let len = again(|| client.recv(&mut buffer)).unwrap();
             assert_eq!(buffer[..len], vec![mark; size]);
         }
     }
@@ -94,7 +105,7 @@ fn loss_is_as_configured() {
         let started = Instant::now();
         while (seen.iter().filter(|seen| **seen).count() as u64) < delivered {
             assert!(started.elapsed() < PATIENCE, "packets are missing that the relay has sent");
-            while let Ok(len) = server.recv(&mut payload) {
+            while let Ok(len) = again(|| server.recv(&mut payload)) {
                 assert_eq!(len, 200);
                 let number = u32::from_be_bytes(*payload.first_chunk().unwrap()) as usize;
                 assert!(!std::mem::replace(&mut seen[number], true), "twice");
@@ -116,9 +127,9 @@ fn round_trip(client: &UdpSocket, server: &UdpSocket) -> Duration {
     let mut buffer = [0; 100];
     let started = Instant::now();
     client.send(&[7; 100]).unwrap();
-    let (len, from) = server.recv_from(&mut buffer).unwrap();
+    let (len, from) = again(|| server.recv_from(&mut buffer)).unwrap();
     server.send_to(&buffer[..len], from).unwrap();
-    client.recv(&mut buffer).unwrap();
+    again(|| client.recv(&mut buffer)).unwrap();
     started.elapsed()
 }
 
@@ -195,7 +206,7 @@ fn the_rate_is_exact() {
         }
         let mut buffer = [0; 2000];
         for _ in 0..80 {
-            server.recv(&mut buffer).unwrap();
+            again(|| server.recv(&mut buffer)).unwrap();
         }
         let took = started.elapsed().as_secs_f64();
         assert!(took >= exact, "took {took} s instead of {exact} s");
@@ -232,7 +243,7 @@ fn ipv6_passes_with_its_marks() {
     client.send(&[0; 1253]).unwrap();
     client.send(&[0; 1252]).unwrap();
     let mut buffer = [0; 2000];
-    assert_eq!(server.recv(&mut buffer).unwrap(), 1252);
+    assert_eq!(again(|| server.recv(&mut buffer)).unwrap(), 1252);
     ecn_exchange(&client, &server);
     assert_eq!(relay.stop().unwrap().up.dropped(DropReason::Mtu).packets, 1);
 }
@@ -356,7 +367,7 @@ fn time_begins_with_the_first_packet() {
     std::thread::sleep(Duration::from_millis(2_500));
     client.send(b"behind it").unwrap();
     let mut buffer = [0; 100];
-    let len = server.recv(&mut buffer).unwrap();
+    let len = again(|| server.recv(&mut buffer)).unwrap();
     assert_eq!(&buffer[..len], b"behind it");
 }
 
@@ -377,7 +388,7 @@ fn a_nat_changes_the_mapping_when_it_is_told() {
     // A client that is held up for half a second meets both changes at once.
     while seen.last().is_none_or(|last| last.ip() == seen[0].ip()) {
         client.send(b"?").unwrap();
-        let (_, from) = server.recv_from(&mut buffer).unwrap();
+        let (_, from) = again(|| server.recv_from(&mut buffer)).unwrap();
         if seen.last() != Some(&from) {
             assert!(!seen.contains(&from), "an old mapping has come back: {from} of {seen:?}");
             seen.push(from);
@@ -390,7 +401,7 @@ fn a_nat_changes_the_mapping_when_it_is_told() {
     for to in &seen {
         server.send_to(to.to_string().as_bytes(), to).unwrap();
     }
-    let len = client.recv(&mut buffer).unwrap();
+    let len = again(|| client.recv(&mut buffer)).unwrap();
     assert_eq!(&buffer[..len], last.to_string().as_bytes());
     let statistics = wait(&relay, "all are judged", |now| now.unmapped == changes && now.held == 0);
     assert_eq!((statistics.rebindings, statistics.clients, statistics.unreachable), (changes, 1, 0), "{statistics}");
@@ -407,12 +418,12 @@ fn a_nat_forgets_silent_clients() {
     let (relay, client, server) = path(|config| config.nat = Some(NatConfig { timeout, ..NatConfig::default() }));
     let mut buffer = [0; 100];
     client.send(b"first").unwrap();
-    let (_, first) = server.recv_from(&mut buffer).unwrap();
+    let (_, first) = again(|| server.recv_from(&mut buffer)).unwrap();
     std::thread::sleep(Duration::from_millis(800));
     server.send_to(b"too late", first).unwrap();
     wait(&relay, "the answer finds nobody", |now| now.unmapped == 1);
     client.send(b"second").unwrap();
-    let (_, second) = server.recv_from(&mut buffer).unwrap();
+    let (_, second) = again(|| server.recv_from(&mut buffer)).unwrap();
     assert!(first != second && first.ip() == second.ip());
     assert_eq!(relay.stop().unwrap().rebindings, 1);
 }
