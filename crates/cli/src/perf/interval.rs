@@ -148,7 +148,13 @@ impl Intervals {
                     _ = &mut stopped => true,
                 };
                 let after = (started.elapsed(), look());
-                for line in between(&before.1, &after.1, before.0, after.0) {
+                let rest = between(&before.1, &after.1, before.0, after.0);
+                // A transfer that ends with an interval leaves nothing to say of the next.
+                let is_empty = rest.iter().all(|line| line.bytes == 0);
+                if ends && is_empty && after.0 - before.0 < period / 10 {
+                    return Ok(lines);
+                }
+                for line in rest {
                     match form {
                         Form::Text => write_out(&line.text())?,
                         Form::Csv => write_out(&line.csv(transport))?,
