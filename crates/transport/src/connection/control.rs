@@ -13,7 +13,7 @@ use super::{
     Connection,
     identity::Identity,
     receive::PacketSeen,
-    sources::{Page, Sources},
+    sources::{PacketContext, Sources},
     spaces::{SpaceId, Spaces},
     verdicts::Carriers,
 };
@@ -336,8 +336,8 @@ impl Sources {
     }
 
     /// Writes the control frames that wait, as far as there is room.
-    pub(super) fn write_control(&mut self, page: &mut Page<'_>, w: &mut Writer<'_>) {
-        let Page { now, ledger, identity, stats, .. } = page;
+    pub(super) fn write_control(&mut self, packet: &mut PacketContext<'_>, w: &mut Writer<'_>) {
+        let PacketContext { now, ledger, identity, stats, .. } = packet;
         let asks = self.ack_requests.wants_to_send();
         let mut record = |frame| ledger.record(frame);
         let _ =

@@ -9,7 +9,7 @@ use super::{
     Connection,
     packet::{OpenPacket, Protection},
     receive::PacketSeen,
-    sources::{Page, Sources},
+    sources::{PacketContext, Sources},
     spaces::SpaceId,
 };
 use crate::{
@@ -144,8 +144,8 @@ impl Sources {
     }
 
     /// Datagrams and stream data of a packet without a symbol: nothing that is worth one.
-    pub(super) fn write_unprotected(&mut self, page: &mut Page<'_>, w: &mut Writer<'_>) {
-        let Page { now, ledger, .. } = page;
+    pub(super) fn write_unprotected(&mut self, packet: &mut PacketContext<'_>, w: &mut Writer<'_>) {
+        let PacketContext { now, ledger, .. } = packet;
         let protects = |tolerance| self.fec.sender.as_ref().is_some_and(|sender| sender.protects(tolerance));
         let protected = protects(Tolerance::NONE);
         if self.datagrams.wants_to_send() {
@@ -157,8 +157,13 @@ impl Sources {
     }
 
     /// Datagrams and stream data of a packet, as a source symbol; where it starts, when there is any.
-    pub(super) fn write_symbol(&mut self, page: &mut Page<'_>, room: SymbolRoom, w: &mut Writer<'_>) -> Option<usize> {
-        let Page { now, ledger, stats, .. } = page;
+    pub(super) fn write_symbol(
+        &mut self,
+        packet: &mut PacketContext<'_>,
+        room: SymbolRoom,
+        w: &mut Writer<'_>,
+    ) -> Option<usize> {
+        let PacketContext { now, ledger, stats, .. } = packet;
         let start = w.position();
         w.reserve(room.padding).fill(0);
         Frame::SourceSymbol { id: room.id }.encode(w);

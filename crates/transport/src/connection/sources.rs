@@ -32,8 +32,8 @@ pub(super) struct Sources {
     pub(super) fec: Fec,
 }
 
-/// The packet that sources write their frames into, and the books that these are entered in.
-pub(super) struct Page<'a> {
+/// A packet under construction, as sources see it, and the books that their frames are entered in.
+pub(super) struct PacketContext<'a> {
     pub(super) now: Instant,
     pub(super) space: SpaceId,
     /// Start of the frames of the packet.
@@ -77,48 +77,48 @@ impl Sources {
     #[inline]
     pub(super) fn write_frames(
         &mut self,
-        page: &mut Page<'_>,
+        packet: &mut PacketContext<'_>,
         tail: Option<&mut Option<Tail>>,
         w: &mut Writer<'_>,
     ) -> Option<usize> {
-        if let Some(crypto) = self.handshake.crypto(page.space.level())
+        if let Some(crypto) = self.handshake.crypto(packet.space.level())
             && crypto.wants_to_send()
         {
             let before = w.position();
-            crypto.write_frames(w, &mut |f| page.ledger.record(f));
-            page.stats.crypto_bytes_sent += (w.position() - before) as u64;
+            crypto.write_frames(w, &mut |f| packet.ledger.record(f));
+            packet.stats.crypto_bytes_sent += (w.position() - before) as u64;
         }
         // RFC 9000 §12.5 MUST-1: the application's CONNECTION_CLOSE stays in the space of application data
         // RFC 9000 §12.5 MUST-2: frames other than those of the handshake stay in the space of application data
         // RFC 9001 §4.9 MUST-2: new data goes out at the highest level there is
         // RFC 9221 §5 MUST-1: datagrams travel in 0-RTT and 1-RTT packets only
         // RFC 9221 §6 MUST-1: datagrams are protected as stream data is
-        if !matches!(page.space, SpaceId::Data(_)) {
+        if !matches!(packet.space, SpaceId::Data(_)) {
             return None;
         }
-        if self.wants_to_send_control(page.identity) {
+        if self.wants_to_send_control(packet.identity) {
             let before = w.position();
-            self.write_control(page, w);
-            page.stats.control_bytes_sent += (w.position() - before) as u64;
+            self.write_control(packet, w);
+            packet.stats.control_bytes_sent += (w.position() - before) as u64;
         }
-        let capacity = w.position() + w.remaining() - page.frames_start;
+        let capacity = w.position() + w.remaining() - packet.frames_start;
         if self.fec.sender.is_some() {
-            if !self.protects_next(page.now) {
-                self.write_unprotected(page, w);
+            if !self.protects_next(packet.now) {
+                self.write_unprotected(packet, w);
                 return None;
             }
-            if let Some(room) = self.symbol_room(capacity, w.remaining(), page.pn_len) {
-                return self.write_symbol(page, room, w);
+            if let Some(room) = self.symbol_room(capacity, w.remaining(), packet.pn_len) {
+                return self.write_symbol(packet, room, w);
             }
         }
         // RFC 9221 §5 SHOULD-1: a datagram leaves as soon as it may
         if self.datagrams.wants_to_send() {
-            self.datagrams.write(page.now, w, &mut |f| page.ledger.record(f));
+            self.datagrams.write(packet.now, w, &mut |f| packet.ledger.record(f));
         }
         if self.streams.wants_to_send() {
             match tail {
-                Some(tail) => *tail = self.streams.write_frames_but_tail(w, &mut |f| page.ledger.record(f)),
-                None => self.streams.write_frames(w, &mut |f| page.ledger.record(f)),
+                Some(tail) => *tail = self.streams.write_frames_but_tail(w, &mut |f| packet.ledger.record(f)),
+                None => self.streams.write_frames(w, &mut |f| packet.ledger.record(f)),
             }
         }
         None

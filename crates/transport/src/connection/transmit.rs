@@ -9,7 +9,7 @@ use wire::{Frame, Side};
 use super::{
     Connection,
     packet::{OpenPacket, Protection},
-    sources::{Page, write_immediate_ack},
+    sources::{PacketContext, write_immediate_ack},
     spaces::SpaceId,
 };
 use crate::{
@@ -337,7 +337,7 @@ impl Connection {
                 && self.sources.fec.sender.is_none()
                 && self.keys.seals_from_elsewhere();
             let left_out = if may_leave_out { Some(&mut tail) } else { None };
-            let mut page = Page {
+            let mut context = PacketContext {
                 now,
                 space: id,
                 frames_start,
@@ -347,7 +347,7 @@ impl Connection {
                 stats: &mut self.stats,
             };
             let asks = self.sources.ack_requests.wants_to_send();
-            symbol = self.sources.write_frames(&mut page, left_out, &mut w);
+            symbol = self.sources.write_frames(&mut context, left_out, &mut w);
             if asks && !self.sources.ack_requests.wants_to_send() {
                 self.apply_ack_delay();
             }
