@@ -77,34 +77,39 @@ impl Coalesced {
     /// The next part, and where it lies.
     // RFC 9000 §12.2 MUST-1: several packets in a datagram are understood
     // RFC 9000 §12.2 MUST-2: each packet in a datagram is processed and acknowledged by itself
+    #[inline]
     pub(super) fn next(&mut self, buffer: &[u8]) -> Option<(Range<usize>, Part)> {
         if self.at >= self.end {
             return None;
         }
         let at = self.at;
-        let (len, part) = self.part(&buffer[at..self.end]);
+        let bytes = &buffer[at..self.end];
+        let (len, part) = if wire::is_long(bytes) { self.long(bytes) } else { (bytes.len(), self.short(bytes)) };
         self.at += len;
         Some((at..self.at, part))
     }
 
-    /// The first part of `bytes`, and its length.
-    fn part(&mut self, bytes: &[u8]) -> (usize, Part) {
-        let Rules { side, id_len, grease } = self.rules;
-        if !wire::is_long(bytes) {
-            // It fills the datagram.
-            // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
-            let Some(dcid) = wire::short_dcid(bytes, id_len) else { return (bytes.len(), Part::Invalid) };
-            // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
-            // RFC 9287 §3 MUST-2: who offers that takes packets without it
-            let part = if !grease && !wire::fixed_bit(bytes) {
-                Part::Invalid
-            } else if self.first_dcid.is_none_or(|first| first.as_slice() == dcid) {
-                Part::Short
-            } else {
-                Part::Ignored
-            };
-            return (bytes.len(), part);
+    /// The rest of the datagram as a packet with a short header, which fills it.
+    #[inline]
+    fn short(&self, bytes: &[u8]) -> Part {
+        let Rules { id_len, grease, .. } = self.rules;
+        // RFC 9000 §10.3 MUST-2: packets too small to be valid are dropped
+        let Some(dcid) = wire::short_dcid(bytes, id_len) else { return Part::Invalid };
+        // RFC 9000 §17.3.1 MUST-1: without the fixed bit a packet is discarded, unless we offer to accept it.
+        // RFC 9287 §3 MUST-2: who offers that takes packets without it
+        if !grease && !wire::fixed_bit(bytes) {
+            Part::Invalid
+        } else if self.first_dcid.is_none_or(|first| first.as_slice() == dcid) {
+            Part::Short
+        } else {
+            Part::Ignored
         }
+    }
+
+    /// The first packet of `bytes`, which has a long header, and its length. Apart, so that short ones stay cheap.
+    #[inline(never)]
+    fn long(&mut self, bytes: &[u8]) -> (usize, Part) {
+        let Rules { side, id_len, grease } = self.rules;
         let Ok(header) = Header::parse(bytes, id_len) else { return (bytes.len(), Part::Invalid) };
         // RFC 9000 §17.2 MUST-1: the same holds for long headers. Version Negotiation has no such bit.
         let exempt = grease || matches!(header, Header::VersionNegotiation { .. });

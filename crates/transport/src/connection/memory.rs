@@ -228,6 +228,7 @@ impl Memory {
 
 impl Connection {
     /// Charges what is held, and ends the connection when it is too much.
+    #[inline]
     pub(super) fn account(&mut self, now: Instant) {
         (self.memory.since, self.memory.quiet) = (0, 0);
         let Self { sources, reception, spaces, paths, stats, .. } = self;

@@ -69,6 +69,7 @@ impl Reception {
     }
 
     /// Hands up what a batch carried. Streams and datagrams get slices of the buffer: one reference each, no copy.
+    #[inline]
     pub(super) fn deliver(
         &mut self,
         sources: &mut Sources,
