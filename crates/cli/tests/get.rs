@@ -319,7 +319,7 @@ async fn reuse_and_handshake_are_told_at_a_long_round_trip() {
     assert!(took[0].is_some_and(|took| took >= 300.0) && took[1..] == [None, None], "{lines:?}");
 }
 
-/// What comes over two different paths is not compared.
+/// Answers over two different paths are not compared.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_paths_give_no_verdict() {
     let (endpoint, folder) = server("paths");

@@ -126,7 +126,7 @@ fn a_share_of_the_day() {
 }
 
 #[test]
-#[ignore = "all queues; days take one of them"]
+#[ignore = "every queue with 6 and 10 offsets; `a_share_of_the_day` takes one"]
 fn every_share_is_within_its_tolerance() {
     for queue in QUEUES {
         for offsets in [6, 10] {

@@ -100,7 +100,7 @@ pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
     )
 }
 
-/// What lies between two snapshots, a line for each direction.
+/// Difference of two snapshots, a line for each direction.
 fn between(before: &Snapshot, after: &Snapshot, start: Duration, end: Duration) -> Vec<Interval> {
     // A smoothed value that nothing was added to was not measured in this interval.
     let rtt = after.rtt.filter(|_| after.rtt_samples > before.rtt_samples).map(|rtt| rtt.as_secs_f64() * 1e3);
@@ -158,9 +158,9 @@ impl Intervals {
                     match form {
                         Form::Text => write_out(&line.text())?,
                         Form::Csv => write_out(&line.csv(transport))?,
-                        Form::Json => {}
+                        // The report has them. What was printed is not kept: a transfer may take days.
+                        Form::Json => lines.push(line),
                     }
-                    lines.push(line);
                 }
                 before = after;
                 if ends {
@@ -171,7 +171,7 @@ impl Intervals {
         Self { stop, task }
     }
 
-    /// Prints the rest, which may be a short interval. Returns all lines.
+    /// Prints the rest, which may be a short interval. Returns all lines of [`Form::Json`].
     pub(super) async fn finish(self) -> Result<Vec<Interval>, Failure> {
         let _ = self.stop.send(());
         self.task.await.expect("it does not panic, and nobody cancels it")

@@ -49,9 +49,9 @@ pub(super) struct OpenPacket {
     pub(super) probe: bool,
     /// Tries out a larger datagram size.
     pub(super) mtu_probe: bool,
-    /// Where its source symbol starts; 0 when it has none.
+    /// Start of the packet's source symbol; 0 when there is none.
     pub(super) symbol: usize,
-    /// What was left out at its end.
+    /// Stream frame that was left out at the end of the packet.
     pub(super) tail: Option<Tail>,
 }
 

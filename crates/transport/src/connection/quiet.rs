@@ -1,4 +1,4 @@
-//! What a connection gives back when nothing happens on it: memory that its handshake or a busy phase left behind.
+//! Memory that a quiet connection gives back: what its handshake or a busy phase left behind.
 //!
 //! No timer of its own leads here. Deadlines move to later with every acknowledgement while the wake-up stays where it was;
 //! the first wake-up at which nothing is due means that the connection has been quiet for about a probe timeout.

@@ -1,6 +1,6 @@
 //! Counters of an endpoint.
 
-/// What an endpoint did that no connection reports.
+/// Counters of an endpoint, for what no connection reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
     /// Datagrams that belonged to no connection and were not answered.

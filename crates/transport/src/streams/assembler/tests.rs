@@ -104,7 +104,7 @@ fn what_fills_its_buffers_is_not_copied() {
     }
 }
 
-/// Whoever reads most of what shares buffers with the rest makes the rest be copied.
+/// Data that shares buffers with data that was read is copied, once most of them was read.
 #[test]
 fn what_is_left_of_buffers_is_copied() {
     const BUFFER: usize = 65_536;
