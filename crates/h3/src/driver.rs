@@ -20,6 +20,9 @@ use crate::{
 /// The most that is read from a stream in one go, in bytes.
 const READ: usize = 16 * 1024;
 
+/// Datagrams that are taken from the connection in one go.
+const DATAGRAMS_AT_ONCE: usize = 256;
+
 /// Role of a unidirectional stream of the peer.
 enum Role {
     /// Type not complete yet.
@@ -93,14 +96,14 @@ impl Driver {
             }
         }
         if self.shared.settings.datagrams {
-            let mut has_come = false;
-            while let Poll::Ready(datagram) = self.shared.quic.poll_read_datagram(cx) {
-                let datagram = datagram.map_err(Error::from)?;
-                self.shared.lock().flows.take(datagram)?;
-                has_come = true;
-            }
-            if has_come {
-                self.shared.lock().flows.settle();
+            let mut datagrams = Vec::new();
+            while let Poll::Ready(taken) = self.shared.quic.poll_read_datagrams(cx, &mut datagrams, DATAGRAMS_AT_ONCE) {
+                taken.map_err(Error::from)?;
+                let flows = &mut self.shared.lock().flows;
+                for datagram in datagrams.drain(..) {
+                    flows.take(datagram)?;
+                }
+                flows.settle();
             }
         }
         let held = self.held();

@@ -341,6 +341,30 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
+    /// Takes up to `most` datagrams that wait and appends them to `into`, the oldest first: what a packet full of small ones costs a
+    /// reader is mostly one call for each. Ready with their number, never 0 unless `most` is.
+    ///
+    /// # Errors
+    /// As [`read_datagram`](Self::read_datagram).
+    pub fn poll_read_datagrams(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<Bytes>,
+        most: usize,
+    ) -> Poll<Result<usize, CloseReason>> {
+        self.with(|waiters, connection| {
+            let before = into.len();
+            into.extend(std::iter::from_fn(|| connection.recv_datagram()).take(most));
+            let taken = into.len() - before;
+            if taken > 0 || most == 0 {
+                return Poll::Ready(Ok(taken));
+            }
+            waiters.wait(Wait::Datagram, cx.waker());
+            Poll::Pending
+        })
+        .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+    }
+
     /// Budget for what the peer makes this end hold. Layers above charge what they keep of it. `None` when the connection
     /// is gone.
     pub fn memory_budget(&self) -> Option<ConnectionBudget> {

@@ -24,6 +24,13 @@ use crate::{
 /// What a queued datagram costs beside its bytes: its place in the queue and, at least, the header of an allocation.
 const OVERHEAD: u64 = 64;
 
+/// DATAGRAM frames that each packet entitles to: a frame costs time beside its bytes, and a packet may hold a thousand empty ones. A
+/// packet of 1,200 bytes is full of datagrams of 36 bytes with so many.
+const PER_PACKET: u32 = 32;
+
+/// DATAGRAM frames that may be saved up, for packets that hold more now and then.
+const SAVED: u32 = 1024;
+
 /// Places that the queue of received datagrams keeps when it is empty.
 const PLACES_KEPT: usize = 512;
 
@@ -168,6 +175,8 @@ pub struct Datagrams {
     last_len: usize,
     incoming: VecDeque<Unread>,
     incoming_cost: u64,
+    /// DATAGRAM frames that are still taken; beyond them the peer's are dropped unread.
+    allowance: u32,
     /// The buffers that received datagrams are slices of.
     pins: Pins,
     /// Bytes of the copies of others.
@@ -212,6 +221,7 @@ impl Datagrams {
             last_len: 0,
             incoming: VecDeque::new(),
             incoming_cost: 0,
+            allowance: SAVED,
             pins: Pins::default(),
             copies: 0,
             peer_max_frame: 0,
@@ -409,6 +419,28 @@ impl Datagrams {
     /// The packet with this datagram was lost. RFC 9221 §5.2: it is not sent again.
     pub fn on_lost(&mut self, _number: u64) {
         self.figures.lost += 1;
+    }
+
+    /// A packet that carries DATAGRAM frames arrived, or was rebuilt: so many more of them are [admitted](Self::admits).
+    #[inline]
+    pub(crate) fn entitle(&mut self) {
+        self.allowance = SAVED.min(self.allowance + PER_PACKET);
+    }
+
+    /// Returns whether a DATAGRAM frame of `frame_size` bytes with `len` bytes of data is to be taken. Those beyond what the packets
+    /// entitle to are counted as received and dropped: RFC 9221 §5.3 lets a receiver drop what it cannot process.
+    #[inline]
+    pub(crate) fn admits(&mut self, len: usize, frame_size: usize) -> bool {
+        // What breaks the rules is not passed over.
+        if self.allowance == 0 && frame_size as u64 <= self.config.max_frame_size {
+            self.figures.received += 1;
+            self.figures.received_bytes += len as u64;
+            self.figures.receive_dropped += 1;
+            self.receive_dropped += 1;
+            return false;
+        }
+        self.allowance = self.allowance.saturating_sub(1);
+        true
     }
 
     /// A DATAGRAM frame of `frame_size` bytes arrived, its type and length included. When the queue is full, the oldest in

@@ -324,6 +324,31 @@ fn datagrams_are_refused_where_none_were_offered() {
     assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
 }
 
+/// A thousand empty datagrams in each packet cost their receiver as much as a thousand full ones would; so only as many are taken as packets
+/// justify. Datagrams that come in numbers that a sender has use for all arrive.
+#[test]
+fn packets_full_of_empty_datagrams_are_read_in_part() {
+    const PACKETS: u64 = 100;
+    for (in_packet, most) in [(30, 30 * PACKETS), (1_000, 1_024 + 32 * PACKETS)] {
+        let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();
+        let payload = bytes(&vec![Frame::Datagram { data: b"" }; in_packet as usize]);
+        let mut delivered = 0;
+        for _ in 0..PACKETS {
+            puppet.send(Level::OneRtt, &payload);
+            let connection = puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap();
+            delivered += std::iter::from_fn(|| connection.recv_datagram()).count() as u64;
+        }
+        assert_eq!(puppet.goodbye(), None);
+        let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
+        assert_eq!(stats.datagram_frames_received, in_packet * PACKETS);
+        assert_eq!(stats.datagram_frames_dropped, in_packet * PACKETS - delivered);
+        assert!(
+            delivered <= most && delivered + 32 >= most,
+            "{delivered} of {in_packet} in each packet, expected {most}"
+        );
+    }
+}
+
 /// Sets a bit of the header that protection covers, in an authentic packet.
 // RFC 9000 §17.3.1 MUST-3
 #[test]

@@ -64,6 +64,7 @@ impl Connection {
             any = true;
             self.sources.streams.next_buffer(content.len(), content.len());
             self.sources.datagrams.next_buffer(content.len(), content.len());
+            self.sources.datagrams.entitle();
             let mut frames = Frames::new(&content);
             loop {
                 let start = frames.position();
@@ -117,7 +118,10 @@ impl Sources {
                 let part = std::iter::once(content.slice_ref(stream.data));
                 self.streams.on_stream_run(stream.id, stream.offset, len, part, stream.fin)?;
             }
-            Frame::Datagram { data } => self.datagrams.on_datagram(content.slice_ref(data), size)?,
+            Frame::Datagram { data } if self.datagrams.admits(data.len(), size) => {
+                self.datagrams.on_datagram(content.slice_ref(data), size)?;
+            }
+            Frame::Datagram { .. } => {}
             _ => return Ok(false),
         }
         Ok(true)

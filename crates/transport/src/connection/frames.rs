@@ -89,6 +89,7 @@ impl Connection {
         let mut symbol = None;
         let mut symbol_acks = 0;
         let mut acks = 0;
+        let mut has_datagrams = false;
         let mut frames = Frames::new(payload);
         loop {
             let start = frames.position();
@@ -105,7 +106,12 @@ impl Connection {
                 }
                 Frame::Datagram { data } => {
                     let frame_size = frames.position() - start;
-                    self.reception.deferred.push(Deferred::Datagram { range: within(data), frame_size });
+                    if !std::mem::replace(&mut has_datagrams, true) {
+                        self.sources.datagrams.entitle();
+                    }
+                    if self.sources.datagrams.admits(data.len(), frame_size) {
+                        self.reception.deferred.push(Deferred::Datagram { range: within(data), frame_size });
+                    }
                 }
                 Frame::Ack(ack) => {
                     acks += 1;
