@@ -131,6 +131,14 @@ impl Flows {
         }
     }
 
+    /// The oldest datagram that waits for the reader of a stream.
+    fn pop(&mut self, stream: u64) -> Option<Bytes> {
+        let (datagram, cost) = self.open.get_mut(&stream)?.pop()?;
+        self.held -= cost;
+        self.relax();
+        Some(datagram)
+    }
+
     /// Nobody reads those of a stream any more.
     fn close(&mut self, stream: u64) {
         self.held -= self.open.remove(&stream).map_or(0, |flow| flow.held);
@@ -218,12 +226,10 @@ impl Datagrams {
         let Inner { shared, stream } = &*self.0;
         poll_fn(|cx| {
             let flows = &mut shared.lock().flows;
-            let Some(flow) = flows.open.get_mut(&stream.0) else { return Poll::Ready(None) };
-            if let Some((datagram, cost)) = flow.pop() {
-                flows.held -= cost;
-                flows.relax();
+            if let Some(datagram) = flows.pop(stream.0) {
                 return Poll::Ready(Some(datagram));
             }
+            let Some(flow) = flows.open.get_mut(&stream.0) else { return Poll::Ready(None) };
             if flows.is_over || flow.has_heard_all {
                 return Poll::Ready(None);
             }
@@ -231,6 +237,11 @@ impl Datagrams {
             Poll::Pending
         })
         .await
+    }
+
+    /// The next datagram from the peer, when one waits: what came together can be handed on together.
+    pub fn try_recv(&self) -> Option<Bytes> {
+        self.0.shared.lock().flows.pop(self.0.stream.0)
     }
 }
 

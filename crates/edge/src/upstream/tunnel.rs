@@ -236,6 +236,10 @@ async fn capsules_up(
             }
             Some(datagram) = datagrams.recv() => {
                 capsule::write(&mut out, capsule::DATAGRAM, &datagram);
+                // What came in one packet leaves with one call.
+                while out.len() < PIECE && let Some(datagram) = datagrams.try_recv() {
+                    capsule::write(&mut out, capsule::DATAGRAM, &datagram);
+                }
                 Bytes::new()
             }
         };
