@@ -16,9 +16,9 @@ const HOSTILE: [(&str, &[&str]); 6] = [
     ("bad-wire", &["-p", "tiderace-wire"]),
     ("bad-keys", &["-p", "tiderace-transport", "--lib", "--", "keys::", "crypto_stream::", "token::", "cid::"]),
     ("bad-streams", &["-p", "tiderace-transport", "--lib", "--", "attack::", "flood", "bounded", "hostile"]),
-    ("bad-packets", &["-p", "tiderace-transport", "--test", "hostile"]),
-    ("bad-garbage", &["-p", "tiderace-transport", "--test", "garbage"]),
-    ("bad-endings", &["-p", "tiderace-transport", "--test", "endings"]),
+    ("bad-packets", &["-p", "tiderace-transport", "--test", "protocol", "hostile::"]),
+    ("bad-garbage", &["-p", "tiderace-transport", "--test", "protocol", "garbage::"]),
+    ("bad-endings", &["-p", "tiderace-transport", "--test", "protocol", "endings::"]),
 ];
 
 /// All rows.

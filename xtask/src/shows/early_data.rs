@@ -18,7 +18,8 @@ const WHOLE: u64 = 1_000;
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let seeds = if context.long { WHOLE } else { SLICE };
-    let mut command = cargo(&context.root, ["test", "--locked", "-p", "tiderace-transport", "--test", "early_data"]);
+    let mut command =
+        cargo(&context.root, ["test", "--locked", "-p", "tiderace-transport", "--test", "protocol", "early_data::"]);
     command.args(["--no-fail-fast", "--", "--nocapture", "--test-threads", "1"]);
     command.env("EARLY_DATA_SEEDS", seeds.to_string());
     let ended = context.commands.run("early-data", &mut command, Duration::from_secs(3_600))?;

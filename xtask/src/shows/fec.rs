@@ -210,7 +210,7 @@ fn relayed(context: &Context, program: &Path, file: &Path, code: &str, seed: usi
 fn flows(context: &Context) -> Result<Vec<Row>> {
     let tests = ["a_flow_gets_the_protection", "what_is_worthless", "protection_is_chosen"];
     let each = |name: &str| {
-        let arguments = ["--workspace", "--test", "fec", "--", name];
+        let arguments = ["-p", "tiderace-transport", "--test", "protocol", "--", name];
         binary(context, "fec-flows", &arguments, Duration::from_secs(1_800))
     };
     Ok(tests.map(each).into())
@@ -219,6 +219,6 @@ fn flows(context: &Context) -> Result<Vec<Row>> {
 fn hostile(context: &Context) -> Result<Vec<Row>> {
     let limit = Duration::from_secs(1_800);
     let codes = ["--workspace", "--test", "hostile"];
-    let peers = ["--workspace", "--test", "fec"];
+    let peers = ["-p", "tiderace-transport", "--test", "protocol", "fec::"];
     Ok(vec![binary(context, "fec-hostile-codes", &codes, limit), binary(context, "fec-hostile-peers", &peers, limit)])
 }

@@ -134,8 +134,12 @@ fn documented(context: &Context, seen: &[Held]) -> Result<Row> {
 }
 
 fn decoding(context: &Context) -> Result<Vec<Row>> {
-    let ended =
-        test(context, "decoding", &["-p", "tiderace-transport", "--test", "fec"], &["the_work_of_decoding_follows"])?;
+    let ended = test(
+        context,
+        "decoding",
+        &["-p", "tiderace-transport", "--test", "protocol"],
+        &["the_work_of_decoding_follows"],
+    )?;
     let mut rows = Vec::new();
     ensure!(ended.succeeded(), "{}", ended.reason());
     for (attack, fields) in lines(&ended.stdout, "attack: ") {
@@ -156,7 +160,7 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
     } else {
         &["a_change_of_the_mapping_stalls_no_transfer"]
     };
-    let arguments = ["--release", "-p", "tiderace-transport", "--test", "rebinding"];
+    let arguments = ["--release", "-p", "tiderace-transport", "--test", "protocol"];
     let ended = test(context, "rebinding", &arguments, after)?;
     let mut rows = stalls(&ended)?;
     let mut command =
@@ -165,7 +169,7 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
     command.env("REBINDING_RELAY_RUNS", if context.long { "100" } else { "10" });
     let ended = context.commands.run("rebinding-relay", &mut command, LIMIT)?;
     rows.extend(stalls(&ended)?);
-    rows.push(binary(context, "pings", &["-p", "tiderace-transport", "--test", "rebinding"], LIMIT));
+    rows.push(binary(context, "pings", &["-p", "tiderace-transport", "--test", "protocol", "rebinding::"], LIMIT));
     Ok(rows)
 }
 

@@ -13,10 +13,10 @@ use super::{
 
 /// Groups of tests for the transport.
 const TESTS: [(&str, &[&str]); 4] = [
-    ("paths-addresses", &["-p", "tiderace-transport", "--test", "paths"]),
-    ("paths-mtu", &["-p", "tiderace-transport", "--test", "mtu"]),
-    ("paths-versions", &["-p", "tiderace-transport", "--test", "versions"]),
-    ("paths-bits", &["-p", "tiderace-transport", "--test", "header_bits"]),
+    ("paths-addresses", &["-p", "tiderace-transport", "--test", "protocol", "paths::"]),
+    ("paths-mtu", &["-p", "tiderace-transport", "--test", "protocol", "mtu::"]),
+    ("paths-versions", &["-p", "tiderace-transport", "--test", "protocol", "versions::"]),
+    ("paths-bits", &["-p", "tiderace-transport", "--test", "protocol", "header_bits::"]),
 ];
 
 /// All rows.
@@ -29,7 +29,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
 
 /// Rebindings of NATs and migrations in the middle of transfers: 1,000 seeded runs in full, 40 as a slice.
 fn moves(context: &Context) -> Result<Vec<Row>> {
-    let mut arguments = vec!["test", "-p", "tiderace-transport", "--test", "migration"];
+    let mut arguments = vec!["test", "-p", "tiderace-transport", "--test", "protocol"];
     arguments.extend(if context.long {
         &["a_thousand_moves", "--", "--nocapture", "--ignored"][..]
     } else {

@@ -20,7 +20,8 @@ const WHOLE: u64 = 10_000;
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let seeds = if context.long { WHOLE } else { SLICE };
-    let mut command = cargo(&context.root, ["test", "--locked", "-p", "tiderace-transport", "--test", "post_quantum"]);
+    let mut command =
+        cargo(&context.root, ["test", "--locked", "-p", "tiderace-transport", "--test", "protocol", "post_quantum::"]);
     command.args(["--no-fail-fast", "--", "--nocapture", "--test-threads", "1"]);
     command.env("POST_QUANTUM_SEEDS", seeds.to_string());
     let ended = context.commands.run("post-quantum", &mut command, Duration::from_secs(3_600))?;

@@ -21,7 +21,7 @@ pub(crate) fn ledgers(context: &Context) -> Result<Vec<Row>> {
 
 /// Random networks and applications.
 fn random(context: &Context) -> Result<Row> {
-    let arguments = ["--release", "-p", "tiderace-transport", "--test", "books"];
+    let arguments = ["--release", "-p", "tiderace-transport", "--test", "protocol", "books::"];
     let after: &[&str] = if context.long { &["--ignored"] } else { &[] };
     let ended = test(context, "ledgers", &arguments, after)?;
     let all = lines(&ended.stdout, "books: ");

@@ -3,9 +3,8 @@
 //! Lines that begin with `measured` are what `cargo xtask shows standards` reads. EARLY_DATA_SEEDS is the number of bad
 //! networks for each of the two verdicts.
 
-#[path = "support/qlog_schema.rs"]
-mod schema;
-mod support;
+use crate::schema;
+use crate::support;
 
 use std::{
     sync::{

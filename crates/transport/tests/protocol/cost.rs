@@ -1,6 +1,6 @@
 //! What a packet costs its receiver, counted: no more than its bytes justify, however many frames are in it.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Forward error correction over simulated paths: what is recovered, what is not sent again, and what congestion control sees
 //! all the same. And peers that abuse it.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

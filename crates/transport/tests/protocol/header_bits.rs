@@ -1,6 +1,6 @@
 //! Bits and keys: the spin bit, the fixed bit that is not fixed, keys that are updated in time.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

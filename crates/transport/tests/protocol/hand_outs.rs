@@ -1,6 +1,6 @@
 //! TLS steps that run elsewhere: how many may be out, which goes first, and what happens to a connection meanwhile.
 
-mod support;
+use crate::support;
 
 use std::{net::SocketAddr, sync::Arc};
 

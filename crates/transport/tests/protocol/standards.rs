@@ -1,6 +1,6 @@
 //! Requirements of the standards that show on the wire, one by one; the marks name them (`docs/compliance.md`).
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! What an endpoint tells about those who come to it.
 
-mod support;
+use crate::support;
 
 use std::{
     net::SocketAddr,

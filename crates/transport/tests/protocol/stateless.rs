@@ -1,7 +1,7 @@
 //! What an endpoint says to addresses that nobody has validated: stateless resets with a ring of several keys, and clients whose
 //! NEW_TOKEN token nobody can judge.
 
-mod support;
+use crate::support;
 
 use std::{
     collections::BTreeMap,

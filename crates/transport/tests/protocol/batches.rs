@@ -1,6 +1,6 @@
 //! What leaves, and when: datagrams of one size share a buffer, whatever filled them; keys change when both ends can follow.
 
-mod support;
+use crate::support;
 
 use std::net::SocketAddr;
 

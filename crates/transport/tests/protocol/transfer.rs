@@ -1,6 +1,6 @@
 //! Whole connections over simulated paths: every byte arrives, on good networks and bad ones.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! A server that accepts early data and says smaller limits than those under which it was sent (RFC 9000 §7.4.1): the client ends the
 //! connection, whichever limit it is.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! client – NAT – rate, delay, loss – server
 //! ```
 
-mod support;
+use crate::support;
 
 use netem::{LinkConfig, Loss, NatConfig, Queue, Rebinding};
 use rand_core::RngCore;

@@ -3,7 +3,7 @@
 //! Lines that begin with `measured` are what `cargo xtask shows standards` reads. POST_QUANTUM_SEEDS is the number of pairs of
 //! runs on each path.
 
-mod support;
+use crate::support;
 
 use std::{
     path::Path,

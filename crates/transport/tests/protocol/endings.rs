@@ -1,6 +1,6 @@
 //! How connections end: closing in every phase, silence, a peer that has lost its state.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The memory of all connections of a process: new ones are refused when it is scarce, and when it is exhausted the costliest end.
 
-mod support;
+use crate::support;
 
 use std::net::SocketAddr;
 

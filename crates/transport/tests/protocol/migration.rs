@@ -5,7 +5,7 @@
 //!         └─ 10.3.0.0 ── second network ──┴─ server 10.2.0.1
 //! ```
 
-mod support;
+use crate::support;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -634,7 +634,7 @@ fn transfers_survive_moves_with_a_short_stall() {
     assert!(finished >= 0.999 && median <= 1.0, "{finished} {median}");
 }
 
-/// `cargo test -p tiderace-transport --test migration -- --ignored --nocapture` prints the table.
+/// `cargo test -p tiderace-transport --test protocol migration:: -- --ignored --nocapture` prints the table.
 #[test]
 #[ignore = "takes minutes; `cargo xtask shows standards --only paths --long` runs it"]
 fn a_thousand_moves() {

@@ -1,7 +1,7 @@
 //! Noise: random datagrams, damaged copies of real ones, random frames in authentic packets. Nothing panics, nothing
 //! grows, and what is real still works.
 
-mod support;
+use crate::support;
 
 use proptest::prelude::*;
 use sim::{client_address, server_address};

@@ -1,7 +1,7 @@
 //! Paths that change and paths that interfere: NATs that rebind, attackers that copy packets, ECN marks that are bleached
 //! or invented, small MTUs, key updates while packets are lost and overtake one another.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

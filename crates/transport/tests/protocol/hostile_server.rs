@@ -1,6 +1,6 @@
 //! Servers of ill will that have the keys, and somebody else who has not: what a client computes, holds and sends for them is bounded.
 
-mod support;
+use crate::support;
 
 use bytes::Bytes;
 use support::{

@@ -1,6 +1,6 @@
 //! A peer that has the keys and breaks the rules: each breach closes the connection with its own code, nothing panics.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Acknowledgements on request (draft-ietf-quic-ack-frequency-14): both ends together, and against a peer that breaks the
 //! rules.
 
-mod support;
+use crate::support;
 
 use netem::{LinkConfig, Loss, Queue};
 use sim::{Simulation, client_address, point_to_point, server_address};

@@ -1,6 +1,6 @@
 //! Paths that carry more or less than others, and paths that change: what discovery finds, and how long it takes.
 
-mod support;
+use crate::support;
 
 use netem::{DropReason, Forced, LinkConfig, Loss, Script};
 use sim::{Dumbbell, Simulation, client_address, point_to_point, server_address};

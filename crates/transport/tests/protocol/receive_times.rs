@@ -1,7 +1,7 @@
 //! Receive times in acknowledgements (draft-ietf-quic-receive-ts-02): negotiated, bounded, and no way to harm who reads
 //! them.
 
-mod support;
+use crate::support;
 
 use support::puppet::{Puppet, bytes};
 use transport::{Code, Profile, Stats, tls::Level};

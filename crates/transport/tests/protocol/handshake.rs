@@ -1,7 +1,7 @@
 //! The handshake on bad paths: packets of the first flights lost, late, twice or damaged; Retry, Version Negotiation and
 //! address validation.
 
-mod support;
+use crate::support;
 
 use netem::{Duplicate, Forced, LinkConfig, PacketMeta, Script};
 use sim::{Dumbbell, LinkId, Simulation, client_address, point_to_point, server_address};

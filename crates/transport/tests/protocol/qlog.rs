@@ -1,9 +1,8 @@
 //! Connections that are watched from their first packet on: every event happens, and what is written as qlog is what the
 //! draft defines and what the connection has counted.
 
-#[path = "support/qlog_schema.rs"]
-mod schema;
-mod support;
+use crate::schema;
+use crate::support;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

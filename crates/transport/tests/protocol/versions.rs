@@ -1,6 +1,6 @@
 //! QUIC version 2, and how the two ends agree on a version: RFC 9368, RFC 9369.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! client – (NAT) – rate, queue, delay, jitter, loss, reordering, copies, corruption – server
 //! ```
 
-mod support;
+use crate::support;
 
 use bytes::Bytes;
 use netem::{
