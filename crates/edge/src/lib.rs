@@ -1,7 +1,7 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `tls` shows certificates, which `acme` gets from an authority, `admission` counts,
+//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
 //! `gateway` takes a request, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
@@ -17,6 +17,7 @@ pub mod admin;
 mod admission;
 mod body;
 mod capture;
+mod certificate;
 pub mod config;
 mod fallback;
 mod files;

@@ -1,16 +1,9 @@
 //! Certificates from files, chosen by server name, and the two TLS configurations that show them.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
-    time::SystemTime,
-};
+use std::{collections::HashMap, path::Path, sync::Arc, time::SystemTime};
 
 use rustls::{
     ServerConfig,
-    crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{ClientHello, ResolvesServerCert, StoresServerSessions},
     sign::CertifiedKey,
 };
@@ -19,62 +12,10 @@ use tiderace::{KeyRing, RustlsServer};
 use crate::{
     acme::{self, Challenges},
     capture::{CaptureKeyLog, Captures},
+    certificate::{TlsError, provider, read},
     config::Config,
     keys::{self, Strikes},
 };
-
-/// Certificates cannot be used.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum TlsError {
-    #[error("cannot read {}: {why}", path.display())]
-    Unreadable { path: PathBuf, why: String, key: bool },
-    #[error("expected certificates in PEM in {}, found none", .0.display())]
-    NoCertificate(PathBuf),
-    #[error("expected a private key in PEM in {}, found none", .0.display())]
-    NoKey(PathBuf),
-    #[error("the key in {} does not belong to the certificate: {why}", path.display())]
-    Mismatch { path: PathBuf, why: String },
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl TlsError {
-    /// The key is to blame, and not the certificate.
-    pub(crate) fn is_key(&self) -> bool {
-        matches!(self, Self::Unreadable { key: true, .. } | Self::NoKey(_) | Self::Mismatch { .. })
-    }
-
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unreadable { .. } => Some("paths are relative to the configuration's directory".to_owned()),
-            Self::NoCertificate(_) => Some("the file has to have `-----BEGIN CERTIFICATE-----`".to_owned()),
-            Self::NoKey(_) => Some("the file has to have `-----BEGIN PRIVATE KEY-----`".to_owned()),
-            Self::Mismatch { .. } | Self::Refused(_) => None,
-        }
-    }
-}
-
-pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
-}
-
-/// Reads a chain and its key, and sees that they belong together.
-pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
-    let bytes = |path: &Path, key: bool| {
-        std::fs::read(path).map_err(|error| TlsError::Unreadable { path: path.to_owned(), why: error.to_string(), key })
-    };
-    let pem = bytes(chain, false)?;
-    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|why| TlsError::Unreadable { path: chain.to_owned(), why: why.to_string(), key: false })?;
-    if certificates.is_empty() {
-        return Err(TlsError::NoCertificate(chain.to_owned()));
-    }
-    let private = PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| TlsError::NoKey(key.to_owned()))?;
-    CertifiedKey::from_der(certificates, private, provider())
-        .map_err(|why| TlsError::Mismatch { path: key.to_owned(), why: why.to_string() })
-}
 
 /// Certificates by server name.
 #[derive(Debug, Default)]
@@ -212,6 +153,8 @@ pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+
     use super::*;
 
     fn certified(name: &str) -> Arc<CertifiedKey> {

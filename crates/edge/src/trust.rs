@@ -9,7 +9,7 @@ use rustls::{
 use rustls_platform_verifier::Verifier;
 use tiderace::transport::tls::rustls_backend::CertificateCheck;
 
-use crate::tls::provider;
+use crate::certificate::provider;
 
 /// Whose certificates are good.
 #[derive(Clone, Debug, PartialEq, Eq)]

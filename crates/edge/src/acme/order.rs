@@ -22,7 +22,7 @@ use rustls::{
 use serde::{Deserialize, Serialize};
 
 use super::{Challenges, store};
-use crate::{config::Acme, tls, trust::Trust};
+use crate::{certificate, config::Acme, trust::Trust};
 
 /// The account, as it is kept.
 #[derive(Serialize, Deserialize)]
@@ -92,7 +92,7 @@ fn keep(config: &Acme, chain: &str, key: &KeyPair) -> Result<(), String> {
     // Tried as it will be used, beside the one in use.
     let trial = file.with_extension("trial");
     store::write(&trial, text.as_bytes()).map_err(cannot)?;
-    let usable = tls::read(&trial, &trial);
+    let usable = certificate::read(&trial, &trial);
     let _ = fs::remove_file(&trial);
     usable.map_err(|error| format!("what came cannot be used: {error}"))?;
     store::write(&file, text.as_bytes()).map_err(cannot)
@@ -140,7 +140,7 @@ fn proof(name: &str, digest: &[u8]) -> Result<CertifiedKey, String> {
     parameters.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
     let certificate = parameters.self_signed(&key).map_err(wrong)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let key = tls::provider().key_provider.load_private_key(key).map_err(|error| error.to_string())?;
+    let key = certificate::provider().key_provider.load_private_key(key).map_err(|error| error.to_string())?;
     // Not read again: its critical extension is one that nobody knows but who asks for it.
     Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }

@@ -15,8 +15,8 @@ use rustls::{
 use x509_parser::{extensions::GeneralName, prelude::FromDer};
 
 use crate::{
+    certificate::{self, TlsError},
     config::Acme,
-    tls::{self, TlsError},
 };
 
 /// The file with the certificate of `config`, whether it is there or not; `None` when none is asked for.
@@ -28,7 +28,7 @@ pub(crate) fn file(config: &Acme) -> Option<PathBuf> {
 /// The certificate and its key; `None` when it is not there yet.
 pub(crate) fn load(config: &Acme) -> Option<Result<CertifiedKey, TlsError>> {
     let file = file(config).filter(|file| file.exists())?;
-    Some(tls::read(&file, &file))
+    Some(certificate::read(&file, &file))
 }
 
 /// For whom and how long a certificate is good.
@@ -49,7 +49,7 @@ impl Validity {
 pub(super) fn validity(config: &Acme) -> Result<Validity, String> {
     let file = file(config).ok_or("no name")?;
     // Chain and key have to belong together, too.
-    tls::read(&file, &file).map_err(|error| error.to_string())?;
+    certificate::read(&file, &file).map_err(|error| error.to_string())?;
     validity_of(&fs::read(&file).map_err(|error| error.to_string())?)
 }
 

@@ -357,7 +357,7 @@ impl Config {
     /// Certificates and keys that belong together and can be read, directories that exist.
     pub(super) fn check_files(&self) -> Result<(), Fault> {
         let with_path = |path: &[super::read::Step], chain: &str, key: &str| {
-            crate::tls::read(Path::new(chain), Path::new(key)).map(drop).map_err(|error| {
+            crate::certificate::read(Path::new(chain), Path::new(key)).map(drop).map_err(|error| {
                 let mut path = path.to_vec();
                 path.push(Key(if error.is_key() { "key" } else { "certificate" }));
                 Fault { path, message: error.to_string(), hint: error.hint() }
