@@ -14,7 +14,10 @@ use std::{
 use tiderace::{Charge, ConnectionBudget, ProcessBudget};
 use tokio::sync::Notify;
 
-use crate::{generation::Shared, metrics::ReasonLabel};
+use crate::{
+    admission::Admission,
+    metrics::{Metrics, ReasonLabel},
+};
 
 /// Interval between checks of the memory in use.
 const LOOK: Duration = Duration::from_millis(250);
@@ -138,17 +141,17 @@ impl Trimming {
     }
 }
 
-/// Looks after the budget until the gateway is gone.
-pub(crate) async fn watch(shared: Weak<Shared>) {
+/// Looks after the budget until nobody has it any more.
+pub(crate) async fn watch(memory: Weak<Memory>, admission: Arc<Admission>, metrics: Arc<Metrics>) {
     let mut trimming = Trimming { peak: 0, last: Instant::now(), again: false };
     loop {
         tokio::time::sleep(LOOK).await;
-        let Some(shared) = shared.upgrade() else { return };
-        let closed = shared.memory.shed();
-        shared.metrics.memory_closed.get_or_create(&ReasonLabel { reason: "exhausted" }).inc_by(closed);
+        let Some(memory) = memory.upgrade() else { return };
+        let closed = memory.shed();
+        metrics.memory_closed.get_or_create(&ReasonLabel { reason: "exhausted" }).inc_by(closed);
         // Connections hold what is not charged, too.
-        let held = shared.memory.process.held() + shared.admission.total() as u64 * BASE;
-        drop(shared);
+        let held = memory.process.held() + admission.total() as u64 * BASE;
+        drop(memory);
         if trimming.is_due(held, Instant::now()) {
             // Not on a thread that serves: the allocator is locked meanwhile.
             let _ = tokio::task::spawn_blocking(trim).await;

@@ -113,7 +113,7 @@ impl Process {
         let first = Generation::build(config, 1, None, &persistent, &workers, &metrics).map_err(ProcessError::Setup)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, persistent));
-        tokio::spawn(memory::watch(Arc::downgrade(&shared)));
+        tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
         let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
         let logs = shared.persistent.logs.clone();
         let this = Arc::new(Self {
@@ -343,9 +343,11 @@ impl Process {
                 }
             }
         };
+        let challenges = &self.shared.persistent.challenges;
+        let certificates = acme::keep(|| self.shared.current().config.acme.clone(), challenges, &self.shared.metrics);
         tokio::select! {
             () = watching => {}
-            () = acme::keep(&self.shared) => {}
+            () = certificates => {}
             () = stop => {}
         }
         self.drain().await;

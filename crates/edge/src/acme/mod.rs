@@ -18,7 +18,10 @@ use rustls::{server::ClientHello, sign::CertifiedKey};
 
 pub(crate) use self::store::file;
 use self::store::{Validity, load};
-use crate::{config::Acme, generation::Shared, metrics::ReasonLabel};
+use crate::{
+    config::Acme,
+    metrics::{Metrics, ReasonLabel},
+};
 
 /// The protocol that an authority asks for when it looks (RFC 8737 §6.2).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
@@ -96,14 +99,14 @@ fn renewal(validity: &Validity, before: Duration) -> SystemTime {
     validity.until - before.min(life / 3)
 }
 
-/// Asks for certificates when they are due. Does not end.
-pub(crate) async fn keep(shared: &Shared) {
+/// Asks for certificates when they are due, as `current` says at the time. Does not end.
+pub(crate) async fn keep(current: impl Fn() -> Acme, challenges: &Arc<Challenges>, metrics: &Metrics) {
     let mut wait = FIRST_WAIT;
     let mut not_before: Option<Instant> = None;
     let mut last: Option<Acme> = None;
     loop {
         tokio::time::sleep(LOOK).await;
-        let config = shared.current().config.acme.clone();
+        let config = current();
         if config.names.0.is_empty() {
             continue;
         }
@@ -114,17 +117,17 @@ pub(crate) async fn keep(shared: &Shared) {
         }
         if let Ok(validity) = store::validity(&config) {
             let until = validity.until.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-            shared.metrics.certificate_until.set(until.cast_signed());
+            metrics.certificate_until.set(until.cast_signed());
         }
         let Some(why) = due(&config, SystemTime::now()).filter(|_| not_before.is_none_or(|at| at <= Instant::now()))
         else {
             continue;
         };
         tracing::info!("a certificate for {} is asked for: {why}", config.names.0.join(", "));
-        let ordered = tokio::time::timeout(PATIENCE, order::order(&config, &shared.persistent.challenges)).await;
+        let ordered = tokio::time::timeout(PATIENCE, order::order(&config, challenges)).await;
         let outcome = ordered.unwrap_or_else(|_| Err(format!("nothing came within {} s", PATIENCE.as_secs())));
         let reason = if outcome.is_ok() { "completed" } else { "failed" };
-        shared.metrics.certificate_orders.get_or_create(&ReasonLabel { reason }).inc();
+        metrics.certificate_orders.get_or_create(&ReasonLabel { reason }).inc();
         match outcome {
             Ok(()) => {
                 tracing::info!("a certificate for {} has come", config.names.0.join(", "));
