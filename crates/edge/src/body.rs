@@ -22,12 +22,9 @@ use tokio::{
 };
 
 use crate::{
-    observe::{Cause, Ending, ErrorWithEnding},
-    upstream::fields,
+    ending::{BodyError, Cause, Ending, ErrorWithEnding},
+    fields,
 };
-
-/// Why a body broke off.
-pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Any body.
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;

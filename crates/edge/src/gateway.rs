@@ -12,13 +12,14 @@ use tiderace::ConnectionBudget;
 
 use crate::{
     body::{self, AnyBody, Pace, settle, trailing},
+    ending::{Cause, Ending},
+    fields,
     files::plain,
     generation::{Generation, RouteHandler, Shared, Target},
-    observe::{Cause, Ending, Entry},
+    observe::Entry,
     path,
     policy::PolicyProgress,
     upstream::{
-        fields,
         switch::{self, SwitchForm, SwitchRequest},
         tunnel,
     },

@@ -4,7 +4,8 @@
 //! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
-//! `gateway` takes a request, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `stream` does so with streams of other protocols, `qmux` where
+//! `gateway` takes a request, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
+//! content, and `ending` why a request ended; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
 //! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
@@ -19,7 +20,9 @@ mod body;
 mod capture;
 mod certificate;
 pub mod config;
+mod ending;
 mod fallback;
+mod fields;
 mod files;
 mod folder;
 mod gateway;

@@ -21,11 +21,12 @@ use crate::{
     acme, admin,
     capture::{CaptureRequest, CaptureTarget},
     config::{self, Config, ConfigError, address},
+    ending::Ending,
     generation::{Generation, PersistentState, Shared},
     listen::Listener,
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
-    observe::{Ending, Logs},
+    observe::Logs,
     tls,
     worker::Workers,
 };

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 
 use crate::{
     config,
+    ending::{Cause, Ending},
     listen::{ListenerContext, Tcp},
-    observe::{Cause, Ending},
     stream::{self, ClientIdentity, Datagrams, Incoming, Outgoing, StreamClosed, Target},
 };
 

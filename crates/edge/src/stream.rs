@@ -21,10 +21,10 @@ use tokio::{
 
 use crate::{
     config::{self, host_port},
+    ending::{Cause, Ending},
     generation::Shared,
     listen::ListenerContext,
     metrics::{ProtocolLabel, ResultLabels},
-    observe::{Cause, Ending},
 };
 
 /// Code of a connection or stream that nobody answers for.

@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 
 use super::store::{CHUNK, Store, Version};
-use crate::body::BodyError;
+use crate::ending::BodyError;
 
 /// Source of a file's content.
 pub(super) struct Source {

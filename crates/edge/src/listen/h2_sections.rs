@@ -11,7 +11,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::observe::Ending;
+use crate::ending::Ending;
 
 /// RFC 9113 §3.4: the bytes with which a client begins.
 const PREFACE: usize = 24;

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use crate::observe::{Cause, Ending};
+use crate::ending::{Cause, Ending};
 
 /// Bytes that are read in one turn. HTTP/2 takes in all that is there before a request is looked at, so that more would be held of
 /// them than anybody has agreed to.

@@ -33,12 +33,13 @@ use crate::{
     acme,
     admission::{Place, Refusal},
     body::{AnyBody, incoming, watched},
+    ending::{Cause, Ending},
     fallback,
     gateway::{self, Peer},
     generation::{Generation, Shared},
     memory::Listed,
     metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
-    observe::{Cause, Ending, Entry},
+    observe::Entry,
     qmux,
 };
 

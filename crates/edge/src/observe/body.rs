@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::Entry;
-use crate::body::{AnyBody, BodyError};
+use crate::{body::AnyBody, ending::BodyError};
 
 /// An answer's body. The entry ends with it.
 pub(super) struct Observed {

@@ -16,11 +16,11 @@ use http_body_util::BodyExt;
 
 use super::{
     body::Observed,
-    ending::{Cause, Ending},
     log::{AccessLog, Line},
 };
 use crate::{
-    body::{AnyBody, BodyError},
+    body::AnyBody,
+    ending::{BodyError, Cause, Ending, ErrorWithEnding},
     gateway::Peer,
     generation::Shared,
     metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
@@ -183,7 +183,7 @@ impl Entry {
     }
 
     pub(super) fn on_error(&mut self, error: &BodyError) {
-        self.end(error.downcast_ref::<super::ErrorWithEnding>().map_or(self.fault, |blamed| blamed.on));
+        self.end(error.downcast_ref::<ErrorWithEnding>().map_or(self.fault, |blamed| blamed.on));
         self.record.error = Some(error.to_string());
     }
 

@@ -1,10 +1,8 @@
 //! Back ends: which one gets a request, whether it is well, and what happens when it fails.
 //!
-//! `back_end` is one of them with its pools of connections; `health` asks how they are; `fields` is what of a message stays
-//! between two connections; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
+//! `back_end` is one of them with its pools of connections; `health` asks how they are; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
 
 mod back_end;
-pub(crate) mod fields;
 mod health;
 pub(crate) mod switch;
 pub(crate) mod tunnel;
@@ -26,8 +24,8 @@ pub(crate) use self::back_end::BackEnd;
 use crate::{
     body::{AnyBody, full, with_fate},
     config::Route,
+    ending::Ending,
     metrics::{BackEndResult, Metrics},
-    observe::Ending,
     trust::Trust,
     worker::Workers,
 };

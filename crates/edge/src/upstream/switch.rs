@@ -63,7 +63,7 @@ impl SwitchRequest {
         CONTENT.iter().any(|name| fields.contains_key(name))
     }
 
-    /// Makes a request, from which [`strip`](super::fields::strip) has taken its wish away, ask a back end for the same.
+    /// Makes a request, from which [`strip`](crate::fields::strip) has taken its wish away, ask a back end for the same.
     pub(crate) fn ask<B>(&self, request: &mut Request<B>) {
         let Ok(protocol) = HeaderValue::from_str(&self.protocol) else { return };
         if self.form == SwitchForm::Connect {

@@ -19,8 +19,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::Place;
 use crate::{
-    body::{AnyBody, BodyError, full},
-    observe::{Ending, Entry, ErrorWithEnding},
+    body::{AnyBody, full},
+    ending::{BodyError, Ending, ErrorWithEnding},
+    observe::Entry,
 };
 
 /// The longest capsule that is carried, in bytes: any datagram fits.

@@ -8,7 +8,7 @@ use std::sync::{
 use http::StatusCode;
 use tiderace::CloseReason;
 
-use crate::{admission::EXCESSIVE_LOAD, body::BodyError};
+use crate::admission::EXCESSIVE_LOAD;
 
 /// Status of a request whose client gave up before the head of the answer, as nginx and others log it. Nobody receives it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -119,7 +119,7 @@ impl Ending {
     }
 
     /// Ending of the requests on a QUIC connection that closed.
-    pub(super) fn of_close(reason: &CloseReason) -> Self {
+    pub(crate) fn of_close(reason: &CloseReason) -> Self {
         match reason {
             CloseReason::ThisApplication { code } if *code == h3_quic::Code::NO_ERROR.0 => Self::Drained,
             CloseReason::ThisApplication { code } if *code == EXCESSIVE_LOAD => Self::Excess,
@@ -158,6 +158,9 @@ impl Ending {
         Self::Cancelled
     }
 }
+
+/// Why a body broke off.
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error with the ending that it is for a request.
 #[derive(Debug, thiserror::Error)]
