@@ -1,24 +1,20 @@
 //! The life of a request: checked, routed, answered, written down. The same for all versions of HTTP.
 
-use std::{
-    net::{Ipv6Addr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::Ipv6Addr, sync::Arc};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use tiderace::ConnectionBudget;
 
 use crate::{
     body::{self, AnyBody, Pace, settle, trailing},
-    ending::{Cause, Ending},
+    ending::Ending,
     fields,
     files::plain,
     generation::{Generation, RouteHandler, Shared, Target},
     observe::Entry,
     path,
-    policy::PolicyProgress,
+    peer::Peer,
     upstream::{
         switch::{self, SwitchForm, SwitchRequest},
         tunnel,
@@ -27,27 +23,6 @@ use crate::{
 
 /// Why a client has fallen back, in a word. Between the client and the gateway: back ends do not see it.
 const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
-
-/// Client of a request: address, protocol, connection.
-#[derive(Clone)]
-pub(crate) struct Peer {
-    /// The last address at which the client has shown that it receives. For a request in early data it may be the one that the
-    /// first packet claimed to come from: back ends see `early-data` beside it.
-    pub(crate) remote: SocketAddr,
-    pub(crate) protocol: &'static str,
-    /// `alt-svc` for those that came over TCP.
-    pub(crate) alt_svc: Option<HeaderValue>,
-    /// The connection of HTTP/3.
-    pub(crate) quic: Option<tiderace::Connection>,
-    /// The request came in early data: the handshake is not complete.
-    pub(crate) early: bool,
-    /// The way of a QUIC connection through the policies.
-    pub(crate) progress: Option<Arc<PolicyProgress>>,
-    /// Budget for what the client makes this end hold on its connection.
-    pub(crate) memory: ConnectionBudget,
-    /// Why this end closes the connection, once it does; QUIC knows by itself.
-    pub(crate) cause: Cause,
-}
 
 /// Bytes that a field holds beside its name and value: its places in two maps, one of which is kept for another try.
 const FIELD: usize = 256;
@@ -75,7 +50,7 @@ pub(crate) fn answer(
     peer: Peer,
 ) -> impl Future<Output = Response<AnyBody>> + Send + use<> {
     let generation = shared.current();
-    let mut entry = Entry::begin(shared, &generation.log, &request, &peer);
+    let mut entry = Entry::begin(&shared.books(), &generation.log, &request, &peer);
     if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
         && generation.config.http3.fallback_reports
         && peer.protocol != "h3"

@@ -23,7 +23,7 @@ use crate::{
     keys::{self, Strikes},
     memory::Memory,
     metrics::Metrics,
-    observe::{AccessLog, Logs},
+    observe::{AccessLog, Books, Logs},
     offers::Offers,
     path,
     policy::{Policies, arms::Arms},
@@ -211,6 +211,11 @@ impl Shared {
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }
+    }
+
+    /// Books in which requests are entered.
+    pub(crate) fn books(&self) -> Books<'_> {
+        Books { metrics: &self.metrics, process: &self.cause }
     }
 
     /// The generation that is in use.

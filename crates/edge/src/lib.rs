@@ -4,7 +4,7 @@
 //! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
-//! `gateway` takes a request, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
+//! `gateway` takes the request of a `peer`, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
 //! content, and `ending` why a request ended; `stream` does so with streams of other protocols, `qmux` where
 //! they come over TCP;
 //! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
@@ -35,6 +35,7 @@ mod network;
 mod observe;
 mod offers;
 mod path;
+mod peer;
 mod policy;
 pub mod process;
 mod profile;

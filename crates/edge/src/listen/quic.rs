@@ -21,13 +21,14 @@ use crate::{
     body::{incoming, untimed},
     capture::{ConnectionObserver, ListenerTap},
     ending::{Cause, Ending},
-    gateway::{self, Peer},
+    gateway,
     generation::{Generation, Shared},
     metrics::{
         DirectionLabels, HandshakeLabels, Metrics, ProtocolLabel, ReasonLabel, ResultLabels, VersionLabel,
         handshake_kind,
     },
     observe::Entry,
+    peer::Peer,
     policy::PolicyProgress,
     profile::profile,
     stream,
@@ -241,7 +242,7 @@ async fn serve_h3(
                 }
                 _ => (Ending::Malformed, None),
             };
-            Entry::refused(&shared, &shared.current().log, &client(), ending, status);
+            Entry::refused(&shared.books(), &shared.current().log, &client(), ending, status);
         }
     };
     let options = h3_quic::server::Options {

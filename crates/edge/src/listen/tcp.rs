@@ -34,12 +34,12 @@ use crate::{
     admission::{Place, Refusal},
     body::{AnyBody, incoming, watched},
     ending::{Cause, Ending},
-    fallback,
-    gateway::{self, Peer},
+    fallback, gateway,
     generation::{Generation, Shared},
     memory::Listed,
     metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
     observe::Entry,
+    peer::Peer,
     qmux,
 };
 
@@ -294,7 +294,7 @@ async fn serve_h1(
             false => (Ending::Malformed, StatusCode::BAD_REQUEST),
         };
         let log = &context.shared.current().log;
-        Entry::refused(&context.shared, log, &client.peer(None), ending, Some(status));
+        Entry::refused(&context.shared.books(), log, &client.peer(None), ending, Some(status));
     }
     served
 }
@@ -362,7 +362,7 @@ impl Drop for Unserved {
         for ending in self.sections.unserved() {
             let too_large = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             let status = (ending == Ending::FieldsTooLarge).then_some(too_large);
-            Entry::refused(&self.shared, &self.shared.current().log, &self.client.peer(None), ending, status);
+            Entry::refused(&self.shared.books(), &self.shared.current().log, &self.client.peer(None), ending, status);
         }
     }
 }

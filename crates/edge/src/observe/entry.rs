@@ -21,11 +21,17 @@ use super::{
 use crate::{
     body::AnyBody,
     ending::{BodyError, Cause, Ending, ErrorWithEnding},
-    gateway::Peer,
-    generation::Shared,
     metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
+    peer::Peer,
     policy::PolicyProgress,
 };
+
+/// Books of the process, in which entries are made.
+pub(crate) struct Books<'a> {
+    pub(crate) metrics: &'a Arc<Metrics>,
+    /// Why requests end that nothing else ends: the stop of the process.
+    pub(crate) process: &'a Cause,
+}
 
 /// Record of a request under way.
 pub(crate) struct RequestRecord {
@@ -93,7 +99,7 @@ impl Causes {
 
 impl Entry {
     /// Opens the entry of a request whose header section was read.
-    pub(crate) fn begin<B>(shared: &Shared, log: &AccessLog, request: &Request<B>, peer: &Peer) -> Self {
+    pub(crate) fn begin<B>(books: &Books<'_>, log: &AccessLog, request: &Request<B>, peer: &Peer) -> Self {
         let record = RequestRecord {
             method: request.method().to_string(),
             host: String::new(),
@@ -108,32 +114,32 @@ impl Entry {
         let validated =
             peer.quic.as_ref().filter(|_| peer.early).map(|quic| quic.has_validated_address() == Some(true));
         let unvalidated = peer.quic.clone().filter(|_| validated == Some(false));
-        let mut this = Self::open(shared, log, record, peer);
+        let mut this = Self::open(books, log, record, peer);
         (this.unvalidated, this.causes.outcome) = (unvalidated, outcome);
         this
     }
 
     /// Writes down a request that was refused for its header section, which nobody could route.
-    pub(crate) fn refused(shared: &Shared, log: &AccessLog, peer: &Peer, ending: Ending, status: Option<StatusCode>) {
+    pub(crate) fn refused(books: &Books<'_>, log: &AccessLog, peer: &Peer, ending: Ending, status: Option<StatusCode>) {
         let none = || "-".to_owned();
         let (method, path, route) = (none(), none(), "none".to_owned());
         let (host, early) = (String::new(), peer.early);
         let record = RequestRecord { method, host, path, route, back_end: None, tries: 0, early, error: None };
-        let mut this = Self::open(shared, log, record, peer);
+        let mut this = Self::open(books, log, record, peer);
         this.end(ending);
         if let Some(status) = status {
             this.on_head(status);
         }
     }
 
-    fn open(shared: &Shared, log: &AccessLog, record: RequestRecord, peer: &Peer) -> Self {
+    fn open(books: &Books<'_>, log: &AccessLog, record: RequestRecord, peer: &Peer) -> Self {
         let label = ProtocolLabel { protocol: peer.protocol };
-        shared.metrics.requests_begun.get_or_create(&label).inc();
-        shared.metrics.requests_in_flight.get_or_create(&label).inc();
+        books.metrics.requests_begun.get_or_create(&label).inc();
+        books.metrics.requests_in_flight.get_or_create(&label).inc();
         let causes = Causes {
             own: Cause::default(),
             connection: peer.cause.clone(),
-            process: shared.cause.clone(),
+            process: books.process.clone(),
             quic: peer.quic.clone(),
             outcome: None,
         };
@@ -152,7 +158,7 @@ impl Entry {
             fault: Ending::Fault,
             causes,
             log: log.clone(),
-            metrics: shared.metrics.clone(),
+            metrics: books.metrics.clone(),
         }
     }
 

@@ -6,6 +6,6 @@ mod entry;
 mod log;
 
 pub(crate) use self::{
-    entry::Entry,
+    entry::{Books, Entry},
     log::{AccessLog, Logs},
 };
