@@ -29,7 +29,7 @@ use crate::{
     policy::{Policies, arms::Arms},
     profile::profile,
     route::Routes,
-    stream,
+    stream_target::StreamTarget,
     tls::{self, Tls},
     upstream::{BackEnd, Upstream},
     worker::Workers,
@@ -41,7 +41,7 @@ pub(crate) struct Generation {
     pub(crate) config: Config,
     pub(crate) tls: Tls,
     pub(crate) routes: Routes<Arc<Target>>,
-    pub(crate) streams: Vec<Arc<stream::Target>>,
+    pub(crate) streams: Vec<Arc<StreamTarget>>,
     pub(crate) back_ends: Vec<Arc<BackEnd>>,
     pub(crate) log: AccessLog,
     pub(crate) policies: Policies,
@@ -161,7 +161,7 @@ impl Generation {
             })
         };
         let back_ends = known.into_iter().filter(in_use).collect();
-        let streams = config.streams.iter().map(|stream| Arc::new(stream::Target::new(stream, &places))).collect();
+        let streams = config.streams.iter().map(|stream| Arc::new(StreamTarget::new(stream, &places))).collect();
         let policies = Policies::new(&config.policies, &profile(&config), &persistent.lots);
         Ok(Self {
             number,

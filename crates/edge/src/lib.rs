@@ -1,11 +1,11 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
+//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections and gives them their `context`, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
 //! `gateway` takes the request of a `peer`, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
-//! content, and `ending` why a request ended; `stream` does so with streams of other protocols, `qmux` where
+//! content, and `ending` why a request ended; `stream` carries streams of other protocols to their `stream_target`, `qmux` where
 //! they come over TCP;
 //! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
@@ -20,6 +20,7 @@ mod body;
 mod capture;
 mod certificate;
 pub mod config;
+mod context;
 mod ending;
 mod fallback;
 mod fields;
@@ -43,6 +44,7 @@ mod qmux;
 mod register;
 mod route;
 mod stream;
+mod stream_target;
 mod tls;
 mod trust;
 mod upstream;

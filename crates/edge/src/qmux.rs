@@ -6,13 +6,18 @@ use std::{net::SocketAddr, sync::Arc};
 use bytes::Bytes;
 use qmux::{Config, Connection, RecvStream, Refused, SendStream, Side};
 use tiderace::ConnectionBudget;
-use tokio::task::JoinSet;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+};
+use tokio_rustls::server::TlsStream;
 
 use crate::{
     config,
+    context::ListenerContext,
     ending::{Cause, Ending},
-    listen::{ListenerContext, Tcp},
-    stream::{self, ClientIdentity, Datagrams, Incoming, Outgoing, StreamClosed, Target},
+    stream::{self, ClientIdentity, Datagrams, Incoming, Outgoing, StreamClosed},
+    stream_target::StreamTarget,
 };
 
 /// Bytes that a client may send beyond what was read, on all streams: with what they cost they fit into its memory.
@@ -82,7 +87,12 @@ fn settings(config: &config::Config, takes_datagrams: bool, memory: &ConnectionB
 }
 
 /// Serves a connection until it is over. A drain lets its streams end, and takes no more.
-pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, context: &ListenerContext, memory: &ConnectionBudget) {
+pub(crate) async fn serve(
+    tls: TlsStream<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+    remote: SocketAddr,
+    context: &ListenerContext,
+    memory: &ConnectionBudget,
+) {
     let generation = context.shared.current();
     let session = tls.get_ref().1;
     let who = ClientIdentity {
@@ -91,7 +101,7 @@ pub(crate) async fn serve(tls: Tcp, remote: SocketAddr, context: &ListenerContex
         name: session.server_name().map(str::to_owned),
     };
     let target = generation.streams.iter().find(|target| target.fits_qmux(&who.alpn, who.name.as_deref()));
-    let target: Option<Arc<Target>> = target.cloned();
+    let target: Option<Arc<StreamTarget>> = target.cloned();
     let connection = Connection::start(
         tls,
         Side::Server,

@@ -16,15 +16,15 @@ use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UdpSocket, UnixStream},
-    sync::Semaphore,
 };
 
 use crate::{
-    config::{self, host_port},
+    config::host_port,
+    context::ListenerContext,
     ending::{Cause, Ending},
     generation::Shared,
-    listen::ListenerContext,
     metrics::{ProtocolLabel, ResultLabels},
+    stream_target::StreamTarget,
 };
 
 /// Code of a connection or stream that nobody answers for.
@@ -40,13 +40,6 @@ const DRAINED: u64 = 0;
 const CHUNK: usize = 16 * 1024;
 /// … as long as little comes.
 const CHUNK_MIN: usize = 1024;
-
-/// Handler of a private protocol.
-pub(crate) struct Target {
-    stream: config::Stream,
-    /// Places with all back ends together.
-    places: Arc<Semaphore>,
-}
 
 /// Identity of a client, for back ends that ask for it.
 #[derive(Clone, Debug)]
@@ -145,52 +138,11 @@ enum CopyError {
     BackEnd(io::Error),
 }
 
-impl Target {
-    pub(crate) fn new(stream: &config::Stream, places: &Arc<Semaphore>) -> Self {
-        Self { stream: stream.clone(), places: places.clone() }
-    }
-
-    /// Returns whether a back end takes datagrams.
-    pub(crate) fn takes_datagrams(&self) -> bool {
-        !self.stream.datagrams_to.is_empty()
-    }
-
-    /// Returns whether the target serves this protocol at this name.
-    pub(crate) fn fits(&self, alpn: &[u8], name: Option<&str>) -> bool {
-        self.fits_one_of(&self.stream.alpn, alpn, name)
-    }
-
-    /// Returns whether the target serves this protocol over QMux at this name.
-    pub(crate) fn fits_qmux(&self, alpn: &[u8], name: Option<&str>) -> bool {
-        self.fits_one_of(&self.stream.qmux, alpn, name)
-    }
-
-    /// Returns whether streams in early data, which may be replays, are served.
-    // RFC 9001 §9.2: what a protocol does twice with a copy of its first bytes, only its operator knows.
-    pub(crate) fn takes_early_data(&self) -> bool {
-        self.stream.early_data
-    }
-
-    fn fits_one_of(&self, protocols: &config::Many, alpn: &[u8], name: Option<&str>) -> bool {
-        let named = |pattern: &String| match (name, pattern.strip_prefix('*')) {
-            (None, _) => false,
-            (Some(name), None) => name.eq_ignore_ascii_case(pattern),
-            (Some(name), Some(suffix)) => {
-                let name = name.to_ascii_lowercase();
-                name.strip_suffix(&suffix.to_ascii_lowercase())
-                    .is_some_and(|label| !label.is_empty() && !label.contains('.'))
-            }
-        };
-        let spoken = protocols.0.iter().any(|own| own.as_bytes() == alpn);
-        spoken && (self.stream.sni.0.is_empty() || self.stream.sni.0.iter().any(named))
-    }
-}
-
 /// Serves a connection until it is over, from its early data on or from the end of its handshake. A drain lets its streams end, and
 /// takes no more.
 pub(crate) async fn serve(
     connection: &Connection,
-    target: &Arc<Target>,
+    target: &Arc<StreamTarget>,
     context: &ListenerContext,
     takes_early_data: bool,
 ) {
@@ -226,7 +178,7 @@ pub(crate) async fn serve(
 }
 
 /// Carries the datagrams of a connection until it is over. Where nobody takes them they are read and forgotten, so that none is kept.
-pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<Target>) {
+pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<StreamTarget>) {
     if !target.takes_datagrams() {
         tokio::spawn(async move { while connection.read().await.is_some() {} });
         return;
@@ -234,7 +186,7 @@ pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<Ta
     let target = target.clone();
     tokio::spawn(async move {
         if let Err(error) = datagrams(&connection, &target).await {
-            tracing::debug!("datagrams to {}: {error}", target.stream.datagrams_to);
+            tracing::debug!("datagrams to {}: {error}", target.config.datagrams_to);
         }
     });
 }
@@ -277,7 +229,7 @@ pub(crate) fn carry<S: Outgoing, R: Incoming>(
     recv: R,
     who: ClientIdentity,
     protocol: &'static str,
-    target: Arc<Target>,
+    target: Arc<StreamTarget>,
     context: ListenerContext,
     cause: &Cause,
 ) -> impl Future<Output = ()> + Send + use<S, R> {
@@ -293,10 +245,10 @@ async fn stream<S: Outgoing, R: Incoming>(
     mut send: S,
     mut recv: R,
     who: ClientIdentity,
-    target: &Target,
+    target: &StreamTarget,
     context: &ListenerContext,
 ) -> &'static str {
-    let to = &target.stream.to;
+    let to = &target.config.to;
     let give_up = |send: &mut S, recv: &mut R, code| {
         send.reset(code);
         recv.stop(code);
@@ -305,13 +257,13 @@ async fn stream<S: Outgoing, R: Incoming>(
         give_up(&mut send, &mut recv, NOBODY);
         return "refused";
     }
-    let patience = target.stream.connect_timeout.0;
+    let patience = target.config.connect_timeout.0;
     let Ok(Ok(_place)) = tokio::time::timeout(patience, target.places.acquire()).await else {
         give_up(&mut send, &mut recv, UNREACHABLE);
         return "queued";
     };
     let introduction =
-        target.stream.proxy_protocol.then(|| proxy_header(who.remote, context.local, &who.alpn, who.name.as_deref()));
+        target.config.proxy_protocol.then(|| proxy_header(who.remote, context.local, &who.alpn, who.name.as_deref()));
     let copied = if let Some(path) = to.strip_prefix("unix:") {
         match tokio::time::timeout(patience, UnixStream::connect(path)).await {
             Ok(Ok(mut back_end)) => {
@@ -409,8 +361,8 @@ async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Res
 }
 
 /// Carries datagrams both ways until the connection is over.
-async fn datagrams(connection: &impl Datagrams, target: &Target) -> io::Result<()> {
-    let address = host_port(&target.stream.datagrams_to, "udp://").unwrap_or_default();
+async fn datagrams(connection: &impl Datagrams, target: &StreamTarget) -> io::Result<()> {
+    let address = host_port(&target.config.datagrams_to, "udp://").unwrap_or_default();
     let address = tokio::net::lookup_host(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
     let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
@@ -475,7 +427,6 @@ fn proxy_header(remote: SocketAddr, local: SocketAddr, alpn: &[u8], name: Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Many, Stream};
 
     #[test]
     fn proxy_headers() {
@@ -486,22 +437,5 @@ mod tests {
         assert_eq!(&header[28..], b"\x01\x00\x05redis");
         let header = proxy_header(address("[2001:db8::1]:1"), address("[::]:443"), b"", Some("a.b"));
         assert_eq!((header[13], header.len()), (0x21, 16 + 36 + 6));
-    }
-
-    #[test]
-    fn who_answers_for_a_protocol() {
-        let places = Arc::new(Semaphore::new(1));
-        let many = |list: &[&str]| Many(list.iter().map(|text| (*text).to_owned()).collect());
-        let any = Target::new(&Stream { alpn: many(&["redis", "x"]), ..Stream::default() }, &places);
-        assert!(any.fits(b"redis", None) && any.fits(b"x", Some("a")) && !any.fits(b"h3", None));
-        let named =
-            Target::new(&Stream { alpn: many(&["x"]), sni: many(&["A.b", "*.c.d"]), ..Stream::default() }, &places);
-        for (name, fits) in
-            [(Some("a.B"), true), (Some("z.C.d"), true), (Some("c.d"), false), (Some("y.z.c.d"), false), (None, false)]
-        {
-            assert_eq!(named.fits(b"x", name), fits, "{name:?}");
-        }
-        let over_tcp = Target::new(&Stream { alpn: many(&["x"]), qmux: many(&["x-qx"]), ..Stream::default() }, &places);
-        assert!(over_tcp.fits_qmux(b"x-qx", None) && !over_tcp.fits_qmux(b"x", None) && !over_tcp.fits(b"x-qx", None));
     }
 }

@@ -15,11 +15,12 @@ use tiderace::{
 };
 use tokio::sync::watch;
 
-use super::{ListenerContext, pace};
+use super::pace;
 use crate::{
     admission::{EXCESSIVE_LOAD, Refusal},
     body::{incoming, untimed},
     capture::{ConnectionObserver, ListenerTap},
+    context::ListenerContext,
     ending::{Cause, Ending},
     gateway,
     generation::{Generation, Shared},

@@ -24,7 +24,6 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    ListenerContext,
     h2_sections::{Scanned, Sections},
     pace,
     stall::Stalling,
@@ -33,6 +32,7 @@ use crate::{
     acme,
     admission::{Place, Refusal},
     body::{AnyBody, incoming, watched},
+    context::ListenerContext,
     ending::{Cause, Ending},
     fallback, gateway,
     generation::{Generation, Shared},
@@ -210,7 +210,7 @@ fn kind(error: &hyper::Error) -> &'static str {
 }
 
 /// A connection with TLS and its place, which it keeps until the client has closed, too.
-pub(crate) type Tcp = TlsStream<Lingering<Stalling<TcpStream>, Place>>;
+type Tcp = TlsStream<Lingering<Stalling<TcpStream>, Place>>;
 type Io = TokioIo<Tcp>;
 
 /// The client of a connection.
