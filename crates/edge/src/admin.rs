@@ -16,10 +16,19 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-use crate::process::Process;
-
 /// A request has to come within this time, and an answer with it.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Commands of an operator, carried out.
+pub(crate) trait Operated: Send + Sync + 'static {
+    /// The answer to a command with its order. `gone` is ready when the operator has hung up.
+    fn answer(
+        &self,
+        command: &str,
+        order: &str,
+        gone: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Value> + Send;
+}
 
 /// Opens the socket, in place of one that a gateway left behind that is gone.
 pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
@@ -36,13 +45,13 @@ pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Answers until the task ends.
-pub(crate) async fn serve(listener: UnixListener, process: Arc<Process>) {
+pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let process = process.clone();
+                let gateway = gateway.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &process).await {
+                    if let Err(error) = answer(stream, &*gateway).await {
                         tracing::debug!("the admin socket: {error}");
                     }
                 });
@@ -55,7 +64,7 @@ pub(crate) async fn serve(listener: UnixListener, process: Arc<Process>) {
     }
 }
 
-async fn answer(stream: UnixStream, process: &Arc<Process>) -> io::Result<()> {
+async fn answer(stream: UnixStream, gateway: &impl Operated) -> io::Result<()> {
     let user = stream.peer_cred()?.uid();
     // SAFETY: the call has no arguments and cannot fail.
     #[expect(unsafe_code, reason = "libc has no safe form")]
@@ -68,24 +77,8 @@ async fn answer(stream: UnixStream, process: &Arc<Process>) -> io::Result<()> {
     let answer = if user != own && user != 0 {
         json!({"error": "only the user of the gateway, and root, are heard"})
     } else {
-        match command {
-            "status" => process.status(),
-            "arms" => process.arms(),
-            "connections" => process.connections(),
-            "capture" => match serde_json::from_str(order) {
-                // Whoever hangs up has seen enough. Nobody says more than a line.
-                Ok(order) => process.capture(&order, async { while read.read_u8().await.is_ok() {} }).await,
-                Err(error) => json!({"error": format!("the order cannot be read: {error}")}),
-            },
-            "reload" => match process.reload().await {
-                Ok(generation) => json!({"generation": generation}),
-                Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
-            },
-            other => {
-                let hint = "there are status, connections, capture, arms and reload";
-                json!({"error": format!("there is no command `{other}`"), "hint": hint})
-            }
-        }
+        // Nobody says more than a line.
+        gateway.answer(command, order, async { while read.read_u8().await.is_ok() {} }).await
     };
     tokio::time::timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await?
 }

@@ -251,7 +251,7 @@ impl Process {
 
     /// Captures what the connections of a client (`client`), or the one with an ID (`cid`), do for so many `seconds`, or until
     /// `stop` is ready; gives what came of it as JSON, with `error` and `hint` when nothing did.
-    pub(crate) async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
+    async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
         let text = |name: &str| order[name].as_str();
         let who = match (text("client"), text("cid")) {
             (Some(client), None) => CaptureTarget::client(client),
@@ -388,6 +388,29 @@ impl Process {
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl admin::Operated for Process {
+    async fn answer(&self, command: &str, order: &str, gone: impl Future<Output = ()> + Send) -> Value {
+        match command {
+            "status" => self.status(),
+            "arms" => self.arms(),
+            "connections" => self.connections(),
+            "capture" => match serde_json::from_str(order) {
+                // Whoever hangs up has seen enough.
+                Ok(order) => self.capture(&order, gone).await,
+                Err(error) => json!({"error": format!("the order cannot be read: {error}")}),
+            },
+            "reload" => match self.reload().await {
+                Ok(generation) => json!({"generation": generation}),
+                Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
+            },
+            other => {
+                let hint = "there are status, connections, capture, arms and reload";
+                json!({"error": format!("there is no command `{other}`"), "hint": hint})
+            }
+        }
     }
 }
 
