@@ -1,4 +1,4 @@
-//! What a connection has of the listener that accepted it.
+//! State of a connection that its listener gives: address, shared state, signal to drain.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Who answers for a protocol that is not HTTP, by the names in TLS.
+//! Targets of protocols that are not HTTP, by the names in TLS.
 
 use std::sync::Arc;
 

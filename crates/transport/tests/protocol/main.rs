@@ -1,6 +1,7 @@
 //! The state machine beside its standards, in one binary: each file a module, so that `cargo test -p tiderace-transport paths::` runs one.
 
 mod ack_frequency;
+mod attempts;
 mod batches;
 mod books;
 mod cost;
@@ -30,4 +31,3 @@ mod stateless;
 mod support;
 mod transfer;
 mod versions;
-mod visits;
