@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::{
-    client::Handle,
     error::{Code, Error, Violation},
+    shared::Handle,
     stream::Receiver,
 };
 

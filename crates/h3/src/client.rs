@@ -30,7 +30,7 @@ use crate::{
     fields::{self, Protocol, promised},
     priority,
     settings::Settings,
-    shared::{Shared, Side, State, TABLE},
+    shared::{Handle, Shared, Side, State, TABLE},
     stream::{Receiver, Sender},
 };
 
@@ -39,17 +39,6 @@ const MAX_FIELDS: u64 = 256 * 1024;
 
 /// Interim responses that are taken before the one that counts: a server could send them for ever.
 const MAX_INTERIM: usize = 16;
-
-/// A connection that somebody still has use for. With the last one it is closed.
-pub(crate) struct Handle {
-    shared: Arc<Shared>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.quic.close(Code::NO_ERROR.0, b"");
-    }
-}
 
 /// Sends requests. Clones share the connection; with the last of them, and the last body, it is closed.
 #[derive(Clone)]

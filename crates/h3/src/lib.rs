@@ -32,6 +32,7 @@ mod datagram;
 mod driver;
 mod error;
 mod fields;
+mod flows;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use crate::{
     compression::Compression,
     critical_stream::CriticalStream,
-    datagram::Flows,
     error::{Code, Error, Violation},
     fields::{self, Collector},
+    flows::Flows,
     frame,
     priority::Updates,
     settings::Settings,
@@ -55,6 +55,17 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// The peer has sent its settings or GOAWAY, or the connection is over.
     pub(crate) heard: Notify,
+}
+
+/// Handle to a connection that is in use. With the last one the connection is closed.
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.quic.close(Code::NO_ERROR.0, b"");
+    }
 }
 
 pub(crate) struct State {

@@ -10,10 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use transport::{
-    CloseReason, Handle, MigrateError, Stats,
-    fec::DatagramFlow,
-    memory::ConnectionBudget,
-    streams::{Priority, Unread},
+    CloseReason, Handle, MigrateError, Stats, fec::DatagramFlow, memory::ConnectionBudget, streams::Priority,
     tls::EarlyData,
 };
 use units::Duration;
@@ -21,8 +18,9 @@ use wire::{ConnectionId, Dir, StreamId};
 
 use crate::{
     error::{ConnectError, DatagramError, WriteError},
-    shared::{Shared, State, Wait},
-    stream::{RecvStream, SendStream, from_write},
+    held::Held,
+    shared::{Shared, Wait, Waiters},
+    stream::{RecvStream, SendStream},
 };
 
 /// A connection whose handshake is under way. Dropping it gives the connection up.
@@ -73,19 +71,6 @@ pub struct Connection {
     pub(crate) held: Arc<Held>,
 }
 
-/// Shared handle of a connection and of its streams: gone with the last of them. Counting them here, and not under
-/// the lock of the endpoint, keeps a stream's two halves from taking it four times.
-pub(crate) struct Held {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) handle: Handle,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.shared.lock().let_go(self.handle, self.shared.clock.now());
-    }
-}
-
 impl Connection {
     /// The first handle of a connection that is marked as [held](State::hold).
     pub(crate) fn new(shared: Arc<Shared>, handle: Handle) -> Self {
@@ -98,7 +83,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.open(Dir::Bi).await?;
-        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+        Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
     }
 
     /// Opens a unidirectional stream, as soon as the peer's limit allows.
@@ -107,7 +92,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
         let id = self.open(Dir::Uni).await?;
-        Ok(SendStream::new(self.clone(), id))
+        Ok(SendStream::new(self.held.clone(), id))
     }
 
     /// As [`open_bi`](Self::open_bi), and its data may leave before the handshake is complete. Whoever sees it can send copies
@@ -118,7 +103,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn open_bi_early(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.open_by(Dir::Bi, transport::Connection::open_early).await?;
-        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+        Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
     }
 
     /// As [`open_uni`](Self::open_uni), and its data may leave before the handshake is complete: see
@@ -128,7 +113,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn open_uni_early(&self) -> Result<SendStream, CloseReason> {
         let id = self.open_by(Dir::Uni, transport::Connection::open_early).await?;
-        Ok(SendStream::new(self.clone(), id))
+        Ok(SendStream::new(self.held.clone(), id))
     }
 
     /// Outcome of early data.
@@ -191,7 +176,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open))?;
-        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+        Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
     /// As [`open_uni`](Self::open_uni), for whoever writes a future by hand.
@@ -200,7 +185,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_open_uni(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open))?;
-        Poll::Ready(Ok(SendStream::new(self.clone(), id)))
+        Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
     }
 
     /// As [`open_bi_early`](Self::open_bi_early), for whoever writes a future by hand.
@@ -209,7 +194,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_open_bi_early(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open_early))?;
-        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+        Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
     /// As [`open_uni_early`](Self::open_uni_early), for whoever writes a future by hand.
@@ -218,7 +203,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_open_uni_early(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open_early))?;
-        Poll::Ready(Ok(SendStream::new(self.clone(), id)))
+        Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
     }
 
     /// The next bidirectional stream that the peer opened.
@@ -227,7 +212,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.accept(Dir::Bi).await?;
-        Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id)))
+        Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
     }
 
     /// The next unidirectional stream that the peer opened.
@@ -236,7 +221,7 @@ impl Connection {
     /// When the connection is over.
     pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
         let id = self.accept(Dir::Uni).await?;
-        Ok(RecvStream::new(self.clone(), id))
+        Ok(RecvStream::new(self.held.clone(), id))
     }
 
     async fn accept(&self, dir: Dir) -> Result<StreamId, CloseReason> {
@@ -260,7 +245,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_accept_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Bi))?;
-        Poll::Ready(Ok((SendStream::new(self.clone(), id), RecvStream::new(self.clone(), id))))
+        Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
     /// As [`accept_uni`](Self::accept_uni), for whoever writes a future by hand.
@@ -269,7 +254,7 @@ impl Connection {
     /// When the connection is over.
     pub fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Uni))?;
-        Poll::Ready(Ok(RecvStream::new(self.clone(), id)))
+        Poll::Ready(Ok(RecvStream::new(self.held.clone(), id)))
     }
 
     /// Queues an unreliable datagram. When the queue is full its oldest entry is dropped: see
@@ -279,7 +264,7 @@ impl Connection {
     /// When the peer takes none, or none of this size, or the connection is over.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
         let mut state = self.held.shared.lock();
-        let sent = self.act(&mut state, |_, connection| connection.send_datagram(data))?;
+        let sent = self.held.act(&mut state, |_, connection| connection.send_datagram(data))?;
         state.wake_driver();
         Ok(sent?)
     }
@@ -292,7 +277,7 @@ impl Connection {
     pub fn send_datagram_in(&self, flow: &DatagramFlow, data: Bytes) -> Result<(), DatagramError> {
         let mut state = self.held.shared.lock();
         let now = self.held.shared.clock.now();
-        let sent = self.act(&mut state, |_, connection| connection.send_datagram_in(now, flow, data))?;
+        let sent = self.held.act(&mut state, |_, connection| connection.send_datagram_in(now, flow, data))?;
         state.wake_driver();
         Ok(sent?)
     }
@@ -304,7 +289,7 @@ impl Connection {
     pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
         poll_fn(|cx| {
             let mut state = self.held.shared.lock();
-            let sent = self.act(&mut state, |waiters, connection| {
+            let sent = self.held.act(&mut state, |waiters, connection| {
                 if connection.has_datagram_room(data.len()) {
                     return Some(connection.send_datagram(data.clone()));
                 }
@@ -507,19 +492,7 @@ impl Connection {
     /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over;
     /// for whoever does not hold its [`SendStream`], and only while nobody waits to write to it.
     pub fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
-        let looked = self.with(|waiters, connection| {
-            // Writing nothing says whether something could be written.
-            let over = connection.write(id, &mut Bytes::new()).err();
-            if over.is_none() {
-                waiters.wait_write(id, cx.waker());
-            }
-            over
-        });
-        match looked {
-            Err(reason) => Poll::Ready(reason.into()),
-            Ok(Some(error)) => Poll::Ready(from_write(error)),
-            Ok(None) => Poll::Pending,
-        }
+        self.held.poll_stopped(cx, id)
     }
 
     /// Sets a stream's priority: as [`SendStream::set_priority`], for callers that do not
@@ -574,30 +547,8 @@ impl Connection {
     }
 
     /// Asks the connection for something that needs no datagram to be sent.
-    fn with<T>(
-        &self,
-        act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
-    ) -> Result<T, CloseReason> {
-        self.act(&mut self.held.shared.lock(), act)
-    }
-
-    /// Unread data of a stream at the end of the connection.
-    pub(crate) fn unread(&self, state: &mut State, id: StreamId) -> Option<Unread> {
-        state.connections.get_mut(&self.held.handle)?.take_unread(id)
-    }
-
-    /// Acts on the connection and its waiters while it is open.
-    pub(crate) fn act<T>(
-        &self,
-        state: &mut State,
-        act: impl FnOnce(&mut crate::shared::Waiters, &mut transport::Connection) -> T,
-    ) -> Result<T, CloseReason> {
-        let waiters = state.connections.get_mut(&self.held.handle).expect("kept while there are handles");
-        if let Some(reason) = &waiters.closed {
-            return Err(reason.clone());
-        }
-        let connection = state.endpoint.connection_mut(self.held.handle).expect("open until its end is reported");
-        Ok(act(waiters, connection))
+    fn with<T>(&self, act: impl FnOnce(&mut Waiters, &mut transport::Connection) -> T) -> Result<T, CloseReason> {
+        self.held.with(act)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use transport::CloseReason;
+use transport::{CloseReason, streams};
 
 /// A connection could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -95,5 +95,13 @@ impl From<ReadError> for io::Error {
             ReadError::ConnectionClosed(_) => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
+    }
+}
+
+/// The error of a write that the transport refused.
+pub(crate) fn from_write(error: streams::WriteError) -> WriteError {
+    match error {
+        streams::WriteError::Stopped(code) => WriteError::Stopped(code),
+        _ => WriteError::StreamClosed,
     }
 }

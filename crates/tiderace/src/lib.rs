@@ -46,6 +46,7 @@ mod connection;
 mod driver;
 mod endpoint;
 mod error;
+mod held;
 mod pending;
 mod qlog;
 mod readiness;

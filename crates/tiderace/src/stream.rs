@@ -5,6 +5,7 @@ use std::{
     future::poll_fn,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -17,20 +18,20 @@ use transport::{
 use wire::StreamId;
 
 use crate::{
-    connection::Connection,
-    error::{ReadError, ReadToEndError, WriteError},
+    error::{ReadError, ReadToEndError, WriteError, from_write},
+    held::Held,
     shared::End,
 };
 
 /// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
 pub struct SendStream {
-    connection: Connection,
+    connection: Arc<Held>,
     id: StreamId,
     ended: bool,
 }
 
 impl SendStream {
-    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+    pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
         Self { connection, id, ended: false }
     }
 
@@ -81,7 +82,7 @@ impl SendStream {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| match connection.write(self.id, data) {
             Err(streams::WriteError::Blocked) => {
                 waiters.wait_write(self.id, cx.waker());
@@ -99,7 +100,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn finish(&mut self) -> Result<(), WriteError> {
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| {
             waiters.follow_end(self.id);
             connection.finish(self.id)
@@ -115,10 +116,9 @@ impl SendStream {
     /// When the stream was not finished, the peer asked to stop, or the connection is over before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
-            let mut state = self.connection.held.shared.lock();
+            let mut state = self.connection.shared.lock();
             // Delivery counts even if the connection has ended since.
-            let waiters =
-                state.connections.get_mut(&self.connection.held.handle).expect("kept while there are handles");
+            let waiters = state.connections.get_mut(&self.connection.handle).expect("kept while there are handles");
             let closed = waiters.closed.clone();
             match (waiters.end_of(self.id), closed) {
                 (None, _) => Poll::Ready(Err(WriteError::StreamClosed)),
@@ -139,7 +139,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         self.ended = true;
         let result = self.connection.act(&mut state, |_, connection| connection.reset(self.id, code))?;
         state.wake_driver();
@@ -151,7 +151,7 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
     }
 
@@ -160,16 +160,9 @@ impl SendStream {
     /// # Errors
     /// When the stream or the connection is over.
     pub fn set_protection(&mut self, protection: Protection) -> Result<(), WriteError> {
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         let act = |_: &mut _, connection: &mut transport::Connection| connection.set_protection(self.id, protection);
         self.connection.act(&mut state, act)?.map_err(from_write)
-    }
-}
-
-pub(crate) fn from_write(error: streams::WriteError) -> WriteError {
-    match error {
-        streams::WriteError::Stopped(code) => WriteError::Stopped(code),
-        _ => WriteError::StreamClosed,
     }
 }
 
@@ -179,8 +172,8 @@ impl Drop for SendStream {
             // The stream may be over already; then there is nothing to give up.
             let _ = self.reset(0);
         }
-        let mut state = self.connection.held.shared.lock();
-        let waits = state.connections.get_mut(&self.connection.held.handle).and_then(|waiters| {
+        let mut state = self.connection.shared.lock();
+        let waits = state.connections.get_mut(&self.connection.handle).and_then(|waiters| {
             waiters.forget_end(self.id);
             waiters.forget_writer(self.id)
         });
@@ -217,7 +210,7 @@ const FETCH_MIN: usize = 4 * 1024;
 
 /// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
 pub struct RecvStream {
-    connection: Connection,
+    connection: Arc<Held>,
     id: StreamId,
     /// Fetched and not handed out yet, about `FETCH` bytes, or as many as are read at a time. To flow control they count as read.
     fetched: VecDeque<Chunk>,
@@ -244,7 +237,7 @@ fn end_of(then: streams::Then) -> Option<RecvEnd> {
 }
 
 impl RecvStream {
-    pub(crate) fn new(connection: Connection, id: StreamId) -> Self {
+    pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
         Self { connection, id, fetched: VecDeque::new(), joined: false, end: None, ended: false }
     }
 
@@ -346,7 +339,7 @@ impl RecvStream {
     /// Takes what has arrived, about `most` bytes; ready when that is something, or the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, most: usize, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, .. } = self;
-        let mut state = connection.held.shared.lock();
+        let mut state = connection.shared.lock();
         let done = connection.act(&mut state, |waiters, connection| {
             let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push_back(chunk)) {
                 Ok(streams::Then::Blocked) if fetched.is_empty() => {
@@ -385,7 +378,7 @@ impl RecvStream {
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
         self.ended = true;
         self.fetched.clear();
-        let mut state = self.connection.held.shared.lock();
+        let mut state = self.connection.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| {
             waiters.forget_reader(self.id);
             connection.stop_sending(self.id, code)

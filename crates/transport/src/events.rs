@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::{connection::MigrateError, error::TransportError, streams::StreamEvent};
+use crate::{
+    error::{MigrateError, TransportError},
+    streams::StreamEvent,
+};
 
 /// Something that the application may want to act on. Drained with `poll_event`.
 #[derive(Clone, Debug, PartialEq)]

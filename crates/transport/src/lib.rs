@@ -51,13 +51,14 @@ pub use cid::{ConnectionIdGenerator, ShardedIds};
 pub use config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
 };
-pub use connection::{Connection, KeyUpdatePolicy, MigrateError};
+pub use connection::Connection;
 pub use endpoint::{
     Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker, TlsDone, TlsStep, Visit,
     VisitLog,
 };
-pub use error::{Code, TransportError};
+pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};
+pub use keys::KeyUpdatePolicy;
 pub use profile::Profile;
 pub use stats::Stats;
 pub use timers::Timer;

@@ -1,20 +1,14 @@
 //! Key updates that this end starts: after so many packets or bytes.
 
-use serde::{Deserialize, Serialize};
 use units::{Duration, Instant};
 
 use super::watch::Observation;
-use crate::{error::TransportError, keys::Keys, observe::Initiator, stats::Stats};
-
-/// Policy of updates of the 1-RTT keys that this end starts (RFC 9001 §6), beside the limits of the cipher, which always hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KeyUpdatePolicy {
-    /// After this many packets sent.
-    pub packets: Option<u64>,
-    /// After this many bytes of UDP payload sent.
-    pub bytes: Option<u64>,
-}
+use crate::{
+    error::TransportError,
+    keys::{KeyUpdatePolicy, Keys},
+    observe::Initiator,
+    stats::Stats,
+};
 
 /// Owns when the keys are updated, and the error of a packet that they could not seal.
 #[derive(Debug)]

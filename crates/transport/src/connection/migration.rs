@@ -10,30 +10,13 @@ use wire::Side;
 use super::{Connection, PeerPromises};
 use crate::{
     cid::RemoteIds,
+    error::MigrateError,
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
     path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, Path, Paths, Spin, Validated},
     recovery::Recovery,
     sent::PathIndex,
 };
-
-/// Why a connection does not move to another address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum MigrateError {
-    /// Only clients migrate (RFC 9000 §9).
-    #[error("only a client can migrate")]
-    NotClient,
-    /// The handshake is not confirmed, or the connection is over.
-    #[error("the connection is not established")]
-    NotEstablished,
-    /// The server has asked its clients to stay (`disable_active_migration`).
-    #[error("the server does not want clients to migrate")]
-    Disabled,
-    /// The server has given no spare connection ID: moving would let observers link the paths.
-    #[error("the server has left no connection ID for another path")]
-    NoConnectionId,
-}
 
 impl Connection {
     /// The path that a datagram of `bytes` arrived on. `None` when its address may not be a new one.

@@ -39,8 +39,6 @@ mod versions;
 mod watch;
 
 pub(crate) use self::close::RetainedClose;
-pub use self::key_updates::KeyUpdatePolicy;
-pub use self::migration::MigrateError;
 
 use std::{
     net::{IpAddr, SocketAddr},

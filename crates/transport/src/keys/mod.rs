@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use phases::{Phases, Used};
+use serde::{Deserialize, Serialize};
 use units::Instant;
 use wire::{Side, bits, decode_packet_number};
 
@@ -28,6 +29,16 @@ pub struct KeyLimits {
     pub confidentiality: Option<u64>,
     /// Packets of the connection that may fail authentication.
     pub integrity: Option<u64>,
+}
+
+/// Policy of updates of the 1-RTT keys that this end starts (RFC 9001 §6), beside the limits of the cipher, which always hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeyUpdatePolicy {
+    /// After this many packets sent.
+    pub packets: Option<u64>,
+    /// After this many bytes of UDP payload sent.
+    pub bytes: Option<u64>,
 }
 
 /// A packet that was opened.

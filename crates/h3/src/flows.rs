@@ -1,0 +1,252 @@
+//! Datagrams of a connection's requests (RFC 9297) that wait for their readers, bounded and charged.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    task::Waker,
+};
+
+use bytes::{Buf, Bytes};
+use tiderace::{Charge, transport::memory::ITEM_OVERHEAD};
+
+use crate::error::{Code, Violation};
+
+/// Bytes that the datagrams of a request hold while they wait to be read. Beyond them, the oldest go.
+const MAX_WAITING: u64 = 64 * 1024;
+
+/// Bytes that those of all requests of a connection hold. Beyond them, the oldest of the request that holds most go.
+const MAX_TOGETHER: u64 = 256 * 1024;
+
+/// A charge follows what is held down when it is so much more.
+const SLACK: u64 = 16 * 1024;
+
+/// The largest number that a quarter of a stream's number can be (RFC 9297 §2.1).
+const MAX_QUARTER: u64 = (1 << 60) - 1;
+
+/// Datagrams of one request.
+#[derive(Default)]
+pub(crate) struct Flow {
+    /// Copies: a slice would pin the whole buffer that it came in.
+    waiting: VecDeque<Bytes>,
+    /// Bytes that they hold.
+    held: u64,
+    pub(crate) reader: Option<Waker>,
+    /// Sending direction of the stream is over.
+    pub(crate) has_said_all: bool,
+    /// The peer has, or is not heard any more.
+    pub(crate) has_heard_all: bool,
+}
+
+/// Charge of a waiting datagram.
+fn cost(datagram: &Bytes) -> u64 {
+    datagram.len() as u64 + ITEM_OVERHEAD
+}
+
+impl Flow {
+    fn pop(&mut self) -> Option<(Bytes, u64)> {
+        let datagram = self.waiting.pop_front()?;
+        let cost = cost(&datagram);
+        self.held -= cost;
+        if self.waiting.is_empty() {
+            // What a flood has made it grow to is not kept.
+            self.waiting.shrink_to(4);
+        }
+        Some((datagram, cost))
+    }
+}
+
+/// The requests of a connection that have datagrams, by number of their stream.
+pub(crate) struct Flows {
+    pub(crate) open: BTreeMap<u64, Flow>,
+    /// Bytes that all of them hold.
+    held: u64,
+    charge: Charge,
+    pub(crate) is_over: bool,
+}
+
+impl Flows {
+    /// No flow; what they will hold is charged to `charge`.
+    pub(crate) fn new(charge: Charge) -> Self {
+        Self { open: BTreeMap::new(), held: 0, charge, is_over: false }
+    }
+
+    /// Takes a QUIC datagram. One for a request that is not known is dropped. After the last of several,
+    /// [`settle`](Self::settle) is called.
+    ///
+    /// # Errors
+    /// H3_DATAGRAM_ERROR when it names no request.
+    pub(crate) fn take(&mut self, mut datagram: Bytes) -> Result<(), Violation> {
+        let mut reader = wire::Reader::new(&datagram);
+        // RFC 9297 §2.1 MUST-1, MUST-2
+        let Some(quarter) = reader.varint().ok().filter(|quarter| *quarter <= MAX_QUARTER) else {
+            let reason = "a datagram that names no request".to_owned();
+            return Err(Violation { code: Code::DATAGRAM_ERROR, reason });
+        };
+        let head = reader.position();
+        // RFC 9297 §2.1 SHALL-1, MUST-3: one for a stream that is not there yet, or is over, is dropped
+        let flow = self.open.get_mut(&(quarter * 4)).filter(|flow| !flow.has_heard_all);
+        let Some(flow) = flow else { return Ok(()) };
+        datagram.advance(head);
+        let datagram = if datagram.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(&datagram) };
+        flow.held += cost(&datagram);
+        self.held += cost(&datagram);
+        flow.waiting.push_back(datagram);
+        while flow.held > MAX_WAITING
+            && let Some((_, cost)) = flow.pop()
+        {
+            self.held -= cost;
+        }
+        if let Some(reader) = flow.reader.take() {
+            reader.wake();
+        }
+        while self.held > MAX_TOGETHER {
+            self.drop_one();
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest datagram of the request that holds most.
+    fn drop_one(&mut self) {
+        let fullest = self.open.values_mut().max_by_key(|flow| flow.held);
+        self.held -= fullest.and_then(Flow::pop).map_or(self.held, |(_, cost)| cost);
+    }
+
+    /// Charges what is held; what the connection has no room for is dropped, the oldest first.
+    pub(crate) fn settle(&mut self) {
+        while !self.charge.try_set(self.held) {
+            self.drop_one();
+        }
+    }
+
+    /// The charge follows what was read or let go.
+    fn relax(&mut self) {
+        if self.held == 0 && self.charge.bytes() > 0 || self.held + SLACK < self.charge.bytes() {
+            self.charge.set(self.held);
+        }
+    }
+
+    /// The oldest datagram that waits for the reader of a stream.
+    pub(crate) fn pop(&mut self, stream: u64) -> Option<Bytes> {
+        let (datagram, cost) = self.open.get_mut(&stream)?.pop()?;
+        self.held -= cost;
+        self.relax();
+        Some(datagram)
+    }
+
+    /// Forgets those of a stream, which has no reader any more.
+    pub(crate) fn close(&mut self, stream: u64) {
+        self.held -= self.open.remove(&stream).map_or(0, |flow| flow.held);
+        self.relax();
+    }
+
+    /// Notes that the sending direction of a stream is over.
+    pub(crate) fn end_sending(&mut self, stream: u64) {
+        if let Some(flow) = self.open.get_mut(&stream) {
+            flow.has_said_all = true;
+        }
+    }
+
+    /// Nothing more comes on a stream.
+    pub(crate) fn end_receiving(&mut self, stream: u64) {
+        if let Some(flow) = self.open.get_mut(&stream) {
+            flow.has_heard_all = true;
+            if let Some(reader) = flow.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+
+    /// Tells all readers that nothing more comes.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+        for flow in self.open.values_mut() {
+            if let Some(reader) = flow.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tiderace::{ConnectionBudget, ProcessBudget};
+
+    use super::*;
+
+    fn flows(budget: &ConnectionBudget) -> Flows {
+        let mut flows = Flows::new(budget.empty());
+        flows.open.insert(8, Flow::default());
+        flows
+    }
+
+    fn budget(limit: u64) -> ConnectionBudget {
+        ConnectionBudget::new(limit, &ProcessBudget::default())
+    }
+
+    /// RFC 9297 §2.1 MUST-1, MUST-2, MUST-3, SHALL-1
+    #[test]
+    fn a_datagram_goes_to_its_request() {
+        let budget = budget(1 << 20);
+        let mut flows = flows(&budget);
+        flows.take(Bytes::from_static(b"\x02hello")).unwrap();
+        // Nobody has asked for these.
+        flows.take(Bytes::from_static(b"\x03other")).unwrap();
+        assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
+        for bad in [&b""[..], b"\xc0", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            assert_eq!(flows.take(Bytes::from_static(bad)).unwrap_err().code, Code::DATAGRAM_ERROR);
+        }
+        // And behind the end of its stream to nobody.
+        flows.end_receiving(8);
+        flows.take(Bytes::from_static(b"\x02late")).unwrap();
+        assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
+    }
+
+    #[test]
+    fn what_nobody_reads_is_bounded_whatever_its_size() {
+        for size in [0, 1, 4, 100, 996] {
+            let budget = budget(1 << 20);
+            let mut flows = flows(&budget);
+            for number in 0..10_000_u32 {
+                let payload = [&number.to_be_bytes()[..], &[0; 996]].concat();
+                flows.take([&[2][..], &payload[..size]].concat().into()).unwrap();
+            }
+            flows.settle();
+            let flow = &flows.open[&8];
+            let cost = size as u64 + ITEM_OVERHEAD;
+            assert!(flow.held <= MAX_WAITING && flow.held > MAX_WAITING - cost, "{size}: {}", flow.held);
+            assert_eq!(flow.held, flow.waiting.len() as u64 * cost);
+            assert_eq!((flows.held, budget.held()), (flow.held, flow.held));
+            if size >= 4 {
+                assert_eq!(flow.waiting.back().unwrap()[..4], 9_999_u32.to_be_bytes(), "the newest are kept");
+            }
+            flows.close(8);
+            assert_eq!((flows.held, budget.held()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn requests_share_what_the_connection_has_room_for() {
+        for (limit, most) in [(1 << 20, MAX_TOGETHER), (40_000, 40_000)] {
+            let budget = budget(limit);
+            let mut flows = flows(&budget);
+            flows.open.extend((3..60).map(|number| (4 * number, Flow::default())));
+            for number in 2..60 {
+                for _ in 0..1_000 {
+                    flows.take(Bytes::from(vec![number; 100])).unwrap();
+                }
+                flows.settle();
+                assert!(flows.held <= most && budget.held() == flows.held, "{} of {most}", flows.held);
+            }
+            assert!(flows.open[&(59 * 4)].waiting.len() > 1, "who comes last finds room");
+        }
+    }
+
+    #[test]
+    fn a_copy_pins_nothing() {
+        let budget = budget(1 << 20);
+        let mut flows = flows(&budget);
+        let buffer = Bytes::from([&[2][..], &[7; 64 * 1024]].concat());
+        flows.take(buffer.slice(..10)).unwrap();
+        flows.take(buffer.slice(..1)).unwrap();
+        assert!(buffer.is_unique());
+    }
+}
