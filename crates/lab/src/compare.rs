@@ -127,7 +127,7 @@ pub fn changes(before: &Summary, after: &Summary, rule: &dyn Fn(Figure) -> Rule)
         let Some(other) = before.contenders.iter().position(|other| other == name) else { continue };
         let both = Both { before, after, old: other, new: index };
         let mut own: Vec<Change> = Vec::new();
-        for figure in Figure::of(&after.manifest.scenario) {
+        for figure in after.manifest.scenario.figures() {
             own.extend(both.change(figure, &rule(figure)));
             found.lost.extend(both.lost(figure));
         }

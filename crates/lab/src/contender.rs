@@ -14,11 +14,10 @@ use units::{Duration, Instant, Seed};
 use crate::{
     books::EndBooks,
     qlog::QlogDir,
-    residual::Missing,
     scenario::Scenario,
+    tally::{FeedTally, Missing, VideoTally},
     throttle::Throttle,
     view::Viewer,
-    workload::{FeedTally, VideoTally},
 };
 
 /// One stack with one set of parameters.

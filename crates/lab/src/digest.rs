@@ -1,8 +1,28 @@
-//! Fingerprints for naming things. Not for security.
+//! Fingerprints for naming things, and checksums of lines. Not for security.
 
 /// The 64-bit FNV-1a hash.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The checksum stands at the end of its line, as the last field.
+const MARK: &str = ",\"check\":\"";
+const TAIL: usize = MARK.len() + 16 + 2;
+
+/// A JSON object as a line with its checksum.
+pub(crate) fn seal(mut json: String) -> String {
+    let sum = fnv1a(json.as_bytes());
+    json.pop();
+    json.push_str(MARK);
+    json.push_str(&format!("{sum:016x}\"}}"));
+    json
+}
+
+/// Returns whether a line is what was written. Lines without a checksum are taken as they are.
+pub(crate) fn is_whole(line: &str) -> bool {
+    let Some(cut) = line.len().checked_sub(TAIL).filter(|cut| line.is_char_boundary(*cut)) else { return true };
+    let Some(sum) = line[cut..].strip_prefix(MARK).and_then(|rest| rest.strip_suffix("\"}")) else { return true };
+    format!("{:016x}", fnv1a(format!("{}}}", &line[..cut]).as_bytes())) == sum
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 pub mod declaration;
 
-pub use declaration::{Declaration, Missing, Needs, TABLE, Workloads, Zero};
+pub use declaration::{Declaration, Missing, Needs, TABLE, Zero};
 
-use crate::{scenario::Scenario, stats::compare::Better};
+pub use crate::kind::Workloads;
+use crate::stats::compare::Better;
 
 /// A figure of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,22 +188,6 @@ impl Figure {
     /// The figures that every report shows, even where nobody supports them.
     pub fn always() -> impl Iterator<Item = Self> {
         TABLE.iter().filter(|row| row.always).map(|row| row.figure)
-    }
-
-    /// The figures that runs of a scenario can have, in the order of reports.
-    pub fn of(scenario: &Scenario) -> impl Iterator<Item = Self> + '_ {
-        TABLE.iter().filter(|row| row.belongs_to(scenario)).map(|row| row.figure)
-    }
-
-    /// The figures that a scenario is about, the deciding one first.
-    pub fn headlines(scenario: &Scenario) -> Vec<Self> {
-        let mut placed: Vec<(u8, Self)> = TABLE
-            .iter()
-            .filter(|row| row.belongs_to(scenario))
-            .filter_map(|row| Some((row.place(scenario.traffic.workload)?, row.figure)))
-            .collect();
-        placed.sort_by_key(|(place, _)| *place);
-        placed.into_iter().map(|(_, figure)| figure).collect()
     }
 
     /// Everything that is known of it.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    digest::fnv1a,
+    digest::seal,
     record::{Manifest, ReadError, Record, parse_manifest, parse_record},
 };
 
@@ -65,26 +65,6 @@ pub enum JournalError {
         /// Runs of the manifest.
         runs: usize,
     },
-}
-
-/// The checksum stands at the end of its line, as the last field.
-const MARK: &str = ",\"check\":\"";
-const TAIL: usize = MARK.len() + 16 + 2;
-
-/// A JSON object as a line with its checksum.
-pub(crate) fn seal(mut json: String) -> String {
-    let sum = fnv1a(json.as_bytes());
-    json.pop();
-    json.push_str(MARK);
-    json.push_str(&format!("{sum:016x}\"}}"));
-    json
-}
-
-/// Returns whether a line is what was written. Lines without a checksum are taken as they are.
-pub(crate) fn is_whole(line: &str) -> bool {
-    let Some(cut) = line.len().checked_sub(TAIL).filter(|cut| line.is_char_boundary(*cut)) else { return true };
-    let Some(sum) = line[cut..].strip_prefix(MARK).and_then(|rest| rest.strip_suffix("\"}")) else { return true };
-    format!("{:016x}", fnv1a(format!("{}}}", &line[..cut]).as_bytes())) == sum
 }
 
 impl Journal {

@@ -9,81 +9,21 @@ use units::{Duration, Instant};
 
 use crate::{
     contender::{Flow, Measured, RepairCounters},
-    figure::{Figure, Missing},
-    record::RealTime,
+    figure::Figure,
+    reading::{count, share},
     residual,
     stats::{
         distribution::to_f64,
         fairness::jain,
         quantile::{TooFewSamples, quantile, samples_needed},
     },
-    workload::{FeedTally, VideoTally},
+    tally::{FeedTally, VideoTally},
 };
+
+pub use crate::reading::{Provenance, Reading};
 
 /// Bytes of the headers in front of a UDP payload over IPv4, as packets of the simulator have them.
 const IP_AND_UDP: u64 = 28;
-
-/// A figure of one run, and where it comes from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reading {
-    /// The value in the figure's base unit. `None` when there is none: the provenance says why.
-    pub value: Option<f64>,
-    /// Provenance of the value.
-    pub provenance: Provenance,
-    /// Number of samples, where the value rests on samples. Those that never came are among them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub samples: Option<usize>,
-    /// Number of samples that never came, where some did not: each counts as larger than any other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub never: Option<usize>,
-    /// Why there is no value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// Provenance of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Provenance {
-    /// Counted by the stack or the application while it ran.
-    Measured,
-    /// Computed from measured values.
-    Derived,
-    /// Counted in the model of the network.
-    Simulated,
-    /// The contender cannot report it.
-    Unsupported,
-    /// Could be computed, but nobody should believe it: too few samples.
-    Refused,
-    /// Nothing to measure: no packet was sent, no connection was established.
-    Empty,
-    /// The percentile falls among samples that never came: larger than any value.
-    Censored,
-}
-
-impl Reading {
-    /// The value as comparisons take it: infinite where what it measures never came, `None` where it is unknown.
-    pub fn ranked(&self, figure: Figure) -> Option<f64> {
-        match (self.provenance, figure.declaration().missing) {
-            (Provenance::Censored, _) | (Provenance::Empty, Missing::Never) if self.value.is_none() => {
-                Some(f64::INFINITY)
-            }
-            _ => self.value,
-        }
-    }
-
-    const fn of(value: f64, provenance: Provenance) -> Self {
-        Self { value: Some(value), provenance, samples: None, never: None, reason: None }
-    }
-
-    const fn none(provenance: Provenance) -> Self {
-        Self { value: None, provenance, samples: None, never: None, reason: None }
-    }
-
-    pub(crate) fn from_option(value: Option<f64>, provenance: Provenance) -> Self {
-        value.map_or(Self::none(Provenance::Empty), |value| Self::of(value, provenance))
-    }
-}
 
 /// Packets of the loaded link while it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -235,14 +175,13 @@ fn loss_delays(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     ]
 }
 
-/// Figures of runs in real time only.
+/// Figures of runs in real time only. `cpu` is the CPU seconds of all that took part.
 pub(crate) fn in_real_time(
-    machine: &RealTime,
+    cpu: f64,
     delivered: u64,
     mut smoothed_rtts: Vec<Duration>,
     delivery_rate: Option<f64>,
 ) -> [(Figure, Reading); 3] {
-    let cpu = machine.cpu.iter().sum::<f64>() + machine.cpu_emulator;
     let cost = (delivered > 0).then(|| cpu / (count(delivered) / 1e6));
     smoothed_rtts.sort_unstable();
     let smoothed = match smoothed_rtts.len() {
@@ -442,20 +381,10 @@ fn percentile_of_all(ascending: &[Duration], never: usize, q: f64) -> Reading {
     Reading { never: Some(never).filter(|never| *never > 0), ..reading }
 }
 
-pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| count(part) / count(whole))
-}
-
-/// A count as a number to compute with.
-#[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53")]
-fn count(count: u64) -> f64 {
-    count as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::DatagramsMeasured;
+    use crate::{contender::DatagramsMeasured, record::RealTime};
 
     fn millis(range: impl Iterator<Item = u64>) -> Option<Vec<Duration>> {
         Some(range.map(Duration::from_millis).collect())
@@ -576,11 +505,11 @@ mod tests {
     fn what_the_machine_spends_is_counted_per_megabyte() {
         let machine = RealTime { cpu: [0.2, 0.3], cpu_emulator: 0.5, ..RealTime::default() };
         let rtts = millis(1..=101).unwrap();
-        let figures = BTreeMap::from(in_real_time(&machine, 4_000_000, rtts, Some(5e6)));
+        let figures = BTreeMap::from(in_real_time(machine.cpu_of_all(), 4_000_000, rtts, Some(5e6)));
         let value = |figure: Figure| figures[&figure].value;
         assert_eq!((value(Figure::Cpu), value(Figure::DeliveryRate)), (Some(0.25), Some(5e6)));
         assert_eq!(value(Figure::SmoothedRtt), Some(0.051));
-        let silent = BTreeMap::from(in_real_time(&machine, 0, Vec::new(), None));
+        let silent = BTreeMap::from(in_real_time(machine.cpu_of_all(), 0, Vec::new(), None));
         assert!(silent.values().all(|reading| reading.value.is_none()), "{silent:?}");
     }
 

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     books::Books,
     contender::{Evidence, Factor, Identity, RepairCounters},
+    digest::{is_whole, seal},
     figure::Figure,
-    journal::{is_whole, seal},
     measure::{LinkWindow, Reading},
     scenario::{Point, Scenario},
 };
@@ -107,6 +107,13 @@ pub struct RealTime {
     pub cpu: [f64; 2],
     /// CPU seconds of the emulator, in which the receiving kernel's part of TCP and UDP runs.
     pub cpu_emulator: f64,
+}
+
+impl RealTime {
+    /// CPU seconds of both ends and the emulator together.
+    pub(crate) fn cpu_of_all(&self) -> f64 {
+        self.cpu.iter().sum::<f64>() + self.cpu_emulator
+    }
 }
 
 /// Outcome of a run.

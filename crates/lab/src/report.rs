@@ -44,6 +44,8 @@ pub use series::TimeSeries;
 pub use style::{Style, wrap as wrapped};
 pub use text::text;
 
+pub use crate::summary::Failure;
+
 /// Schema of the JSON form.
 pub const REPORT_SCHEMA: &str = "tiderace-lab-report/2";
 
@@ -132,17 +134,6 @@ pub struct ComparisonRow {
     pub presupposes: Option<Presupposed>,
 }
 
-/// A run whose figures are not used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Failure {
-    /// Contender.
-    pub contender: String,
-    /// With which seed.
-    pub seed: u64,
-    /// Why.
-    pub reason: String,
-}
-
 impl Report {
     /// Puts together what the records say. Records of another scenario or of contenders that the manifest does not name
     /// are left out.
@@ -199,7 +190,7 @@ impl Report {
 
 /// The headline figures of the scenario.
 fn board(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> board::Board {
-    let figures = Figure::headlines(&manifest.scenario);
+    let figures = manifest.scenario.headlines();
     let run = &manifest.scenario.run;
     let seeds = run.seed..run.seed + u64::from(run.seeds);
     let runs: Vec<board::Runs> = by_contender.iter().map(|own| board::runs_of(own, seeds.clone(), &figures)).collect();
@@ -254,7 +245,7 @@ fn comparisons(manifest: &Manifest, by_contender: &[Vec<&Record>]) -> Vec<Compar
     let Some((baseline, others)) = by_contender.split_first() else { return Vec::new() };
     let mut rows = Vec::new();
     for (index, runs) in others.iter().enumerate() {
-        let judged = Figure::of(&manifest.scenario).filter(|figure| figure.better().is_some());
+        let judged = manifest.scenario.figures().filter(|figure| figure.better().is_some());
         let results: Vec<(Figure, Comparison)> = judged
             .filter_map(|figure| Some((figure, compare(&pairs(figure, runs, baseline), &figure.declaration().rule())?)))
             .collect();

@@ -1,47 +1,11 @@
 //! Why datagrams are missing: lost in the network, dropped or expired at the sender, or not there yet when the run ends.
 
-use serde::{Deserialize, Serialize};
-use units::Instant;
-
 use crate::{
     contender::Measured,
     figure::Figure,
-    host::DatagramFate,
-    measure::{Provenance, Reading, share},
+    reading::{Provenance, Reading, share},
+    tally::Missing,
 };
-
-/// Datagrams that were due and did not arrive, each counted once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
-    /// Sent in time, and lost on the way.
-    pub network: u64,
-    /// Never sent: they left a full queue, fitted into no packet, or the connection was over or refused them.
-    pub dropped: u64,
-    /// Never sent: they were worthless before.
-    pub expired: u64,
-    /// Still waiting at the sender when the run ended, or sent too late to arrive before.
-    pub late: u64,
-}
-
-impl Missing {
-    /// Adds a datagram that did not arrive. `fate` is what its sender knows of it: nothing as long as it waits. What is sent from
-    /// `too_late` on does not arrive before the run ends.
-    pub(crate) fn add(&mut self, fate: Option<DatagramFate>, too_late: Instant) {
-        let column = match fate {
-            None => &mut self.late,
-            Some(DatagramFate::Sent(at)) if at >= too_late => &mut self.late,
-            Some(DatagramFate::Sent(_)) => &mut self.network,
-            Some(DatagramFate::Dropped) => &mut self.dropped,
-            Some(DatagramFate::Expired) => &mut self.expired,
-        };
-        *column += 1;
-    }
-
-    /// All of them.
-    pub const fn sum(&self) -> u64 {
-        self.network + self.dropped + self.expired + self.late
-    }
-}
 
 /// The parts of residual loss, of the datagrams that were due; empty where a stack does not tell.
 pub(crate) fn parts(connections: &[Measured]) -> Vec<(Figure, Reading)> {
@@ -62,8 +26,10 @@ pub(crate) fn parts(connections: &[Measured]) -> Vec<(Figure, Reading)> {
 
 #[cfg(test)]
 mod tests {
+    use units::Instant;
+
     use super::*;
-    use crate::contender::DatagramsMeasured;
+    use crate::{contender::DatagramsMeasured, host::DatagramFate};
 
     #[test]
     fn each_missing_datagram_has_one_reason() {

@@ -123,7 +123,7 @@ pub fn run_in_real_time(
         record.figures = figures(&measured, &record.link, &passage.queueing, span, scenario.traffic.video().segment);
         let delivered = measured.iter().map(|one| one.delivered).sum();
         record.figures.extend(in_real_time(
-            &passage.real_time,
+            passage.real_time.cpu_of_all(),
             delivered,
             passage.smoothed_rtts,
             passage.delivery_rate,

@@ -55,6 +55,9 @@ pub use suggest::nearest;
 pub use thresholds::Threshold;
 pub(crate) use thresholds::quantity;
 
+use crate::figure::{Declaration, Figure, Needs, TABLE};
+pub use crate::kind::Workload;
+
 /// One experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -156,31 +159,6 @@ pub struct Traffic {
     /// `feed`: what a screen consists of, and how long it is looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed: Option<FeedTraffic>,
-}
-
-/// The kinds of traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Workload {
-    /// Streams that always have something to send.
-    Bulk,
-    /// Requests and responses, the next request when the response to the last one is complete.
-    Requests,
-    /// Unreliable datagrams at a constant rate (RFC 9221).
-    Datagrams,
-    /// As `datagrams`, but one after the other on one stream: each waits for those before it, and none is missed in the end.
-    Messages,
-    /// Short flows: each connection fetches one response and is done. What counts is the time from the first packet of its
-    /// handshake to the last byte.
-    Flows,
-    /// Video in segments, with a bitrate that follows the path: how long the picture stands still, how often the quality
-    /// changes.
-    Video,
-    /// One web page for each connection: the time from the first packet of its handshake to the last object.
-    Page,
-    /// A feed that is scrolled through: answers of an interface and images, with priorities; images that are scrolled away
-    /// are given up.
-    Feed,
 }
 
 /// Direction of the measured data.
@@ -309,6 +287,35 @@ impl Scenario {
             Direction::Download => &self.path.down,
             Direction::Upload => self.path.up(),
         }
+    }
+
+    /// The figures that its runs can have, in the order of reports.
+    pub fn figures(&self) -> impl Iterator<Item = Figure> + '_ {
+        TABLE.iter().filter(|row| self.has(row)).map(|row| row.figure)
+    }
+
+    /// The figures that it is about, the deciding one first.
+    pub fn headlines(&self) -> Vec<Figure> {
+        let mut placed: Vec<(u8, Figure)> = TABLE
+            .iter()
+            .filter(|row| self.has(row))
+            .filter_map(|row| Some((row.place(self.traffic.workload)?, row.figure)))
+            .collect();
+        placed.sort_by_key(|(place, _)| *place);
+        placed.into_iter().map(|(_, figure)| figure).collect()
+    }
+
+    /// Returns whether its runs can have a figure.
+    fn has(&self, figure: &Declaration) -> bool {
+        let several = || self.traffic.connections > 1 || self.factors.contains_key("traffic.connections");
+        figure.workloads.contains(self.traffic.workload)
+            && match figure.needs {
+                Needs::Nothing => true,
+                Needs::Connections => several(),
+                Needs::Rivals => !self.contenders.rivals.is_empty(),
+                // The scenario does not say by which clock it is run.
+                Needs::RealTime => false,
+            }
     }
 
     /// A short fingerprint of everything that influences a run. Texts for people and the choice of seeds and

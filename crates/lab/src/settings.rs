@@ -1,7 +1,7 @@
 //! Settings of our own stack, from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
 
 use serde_json::Value;
-use transport::{Profile, ack_frequency::AckFrequency};
+use transport::{Profile, ack_frequency::AckFrequency, congestion::Algorithm};
 use units::duration_text;
 
 use crate::scenario::{Fault, Selection, Settings, nearest};
@@ -14,6 +14,11 @@ pub struct Setup {
     /// The client has been at the server before each connection: it resumes the session, and streams that it opens before the
     /// handshake is complete carry early data.
     pub early_data: bool,
+}
+
+/// The names of the congestion controllers that there are.
+pub fn controllers() -> Vec<&'static str> {
+    Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
 }
 
 /// The field of a scenario's profile that is not one of [`Profile`]'s.
@@ -75,7 +80,7 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Se
 
 /// A list of names has one mistake that people make: a name that there is not.
 fn controller_fault(fault: Fault, name: &str) -> Fault {
-    let known = crate::tiderace::controllers();
+    let known = controllers();
     if known.contains(&name) {
         return fault;
     }

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::{
     digest::fnv1a,
     figure::Figure,
     journal::{Damage, Records},
     plan::Plan,
     record::{Manifest, ReadError, Record, RunOutcome},
-    report::Failure,
     scenario::{Point, ScenarioError},
     stats::compare::Pair,
 };
@@ -42,6 +43,17 @@ pub struct Summary {
     traces: Vec<u64>,
     /// Flags: whether each run's figures count.
     counts: Vec<bool>,
+}
+
+/// A run whose figures are not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Contender.
+    pub contender: String,
+    /// With which seed.
+    pub seed: u64,
+    /// Why.
+    pub reason: String,
 }
 
 /// A file that cannot be summarised.

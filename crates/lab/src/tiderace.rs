@@ -13,7 +13,6 @@ use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig,
     ack_frequency::AckFrequency,
-    congestion::Algorithm,
     fec::FecPolicy,
     observe::{Both, LossEvent, Observer, ObserverFactory, Start},
     qlog::{QlogWriter, Vantage},
@@ -33,10 +32,7 @@ use crate::{
     view::SenderView,
 };
 
-/// The names of the congestion controllers that there are.
-pub fn controllers() -> Vec<&'static str> {
-    Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
-}
+pub use crate::settings::controllers;
 
 /// Our stack with this congestion controller; `None` when there is none of this name.
 pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {

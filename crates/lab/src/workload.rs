@@ -18,8 +18,8 @@ use units::{Duration, Instant};
 use crate::{
     contender::RunSpec,
     host::{Host, HostEvent},
-    residual::Missing,
     scenario::{Direction, Workload},
+    tally::{FeedTally, Missing, VideoTally},
 };
 
 pub use pattern::{mismatches, pattern};
@@ -52,38 +52,6 @@ pub struct Tally {
     pub video: VideoTally,
     /// Experience of a feed's reader.
     pub feed: FeedTally,
-}
-
-/// Experience of a video's viewer, at the client.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct VideoTally {
-    /// Time at which it began to play, whether that counts or not.
-    pub began: Option<Instant>,
-    /// Time since it began, as far as it counts.
-    pub watched: Duration,
-    /// The part of it in which the picture stood still.
-    pub stalled: Duration,
-    /// Number of stalls.
-    pub stalls: u64,
-    /// Changes of the bitrate.
-    pub switches: u64,
-    /// Segments that arrived …
-    pub segments: u64,
-    /// … and their bits.
-    pub bits: f64,
-}
-
-/// Experience of a feed's reader, at the client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FeedTally {
-    /// Images that were complete before they were scrolled away …
-    pub seen: u64,
-    /// … and their bytes.
-    pub image_bytes: u64,
-    /// Images that were given up.
-    pub missed: u64,
-    /// Bytes of images that arrived and were given up.
-    pub wasted_bytes: u64,
 }
 
 /// The time that counts.

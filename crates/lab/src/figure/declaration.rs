@@ -5,7 +5,7 @@
 
 use super::{Figure, Unit};
 use crate::{
-    scenario::{Scenario, Workload},
+    kind::{Workload, Workloads},
     stats::compare::{Better, Rule, Scale, Tolerance},
 };
 
@@ -67,30 +67,6 @@ pub enum Missing {
     Ranked,
     /// Unknown: a comparison has to hold whatever the value is.
     Unknown,
-}
-
-/// Workloads, as a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workloads(u16);
-
-impl Workloads {
-    /// Every workload.
-    pub const ALL: Self = Self(u16::MAX);
-
-    /// Set of these workloads.
-    pub const fn of(workloads: &[Workload]) -> Self {
-        let (mut bits, mut index) = (0, 0);
-        while index < workloads.len() {
-            bits |= 1 << workloads[index] as u16;
-            index += 1;
-        }
-        Self(bits)
-    }
-
-    /// Returns whether a workload is among them.
-    pub const fn contains(self, workload: Workload) -> bool {
-        self.0 & (1 << workload as u16) != 0
-    }
 }
 
 /// Needs of a scenario beside the workload for runs to have a figure.
@@ -195,19 +171,6 @@ impl Declaration {
 
     const fn always(self) -> Self {
         Self { always: true, ..self }
-    }
-
-    /// Returns whether runs of a scenario can have it.
-    pub fn belongs_to(&self, scenario: &Scenario) -> bool {
-        let several = || scenario.traffic.connections > 1 || scenario.factors.contains_key("traffic.connections");
-        self.workloads.contains(scenario.traffic.workload)
-            && match self.needs {
-                Needs::Nothing => true,
-                Needs::Connections => several(),
-                Needs::Rivals => !scenario.contenders.rivals.is_empty(),
-                // The scenario does not say by which clock it is run.
-                Needs::RealTime => false,
-            }
     }
 
     /// Rule for comparing its values.

@@ -12,11 +12,9 @@ use crate::{
         interval::{RUNS_MIN, centre, extended},
         quantile::median,
     },
-    summary::Summary,
+    summary::{Failure, Summary},
     versus::{Presupposed, name_presupposed},
 };
-
-use super::Failure;
 
 /// Schema of the JSON form.
 pub const MATRIX_SCHEMA: &str = "tiderace-lab-matrix/2";
@@ -241,8 +239,8 @@ fn levels(summary: &Summary, name: &str) -> Vec<String> {
 /// Every further contender against the first: over all points in every figure of the workload, by levels in its headlines.
 fn effects(summary: &Summary, points: &[usize], level: Option<(String, String)>) -> Vec<Effect> {
     let scenario = &summary.manifest.scenario;
-    let figures = || Figure::of(scenario).filter(|figure| figure.better().is_some());
-    let headlines = Figure::headlines(scenario);
+    let figures = || scenario.figures().filter(|figure| figure.better().is_some());
+    let headlines = scenario.headlines();
     let mut effects = Vec::new();
     for contender in 1..summary.contenders.len() {
         let pairs = |figure| points.iter().map(|&point| summary.pairs(point, (contender, 0), figure)).collect();
@@ -310,7 +308,7 @@ fn control(summary: &Summary) -> Control {
         return control;
     }
     for point in 0..summary.points.len() {
-        for figure in Figure::of(&summary.manifest.scenario) {
+        for figure in summary.manifest.scenario.figures() {
             let half = |odd: usize| -> Vec<f64> {
                 let seeds = (0..summary.seeds.len()).filter(|seed| seed % 2 == odd);
                 seeds.filter_map(|seed| summary.value(point, 0, seed, figure)).collect()
@@ -364,7 +362,7 @@ pub fn breaches(summary: &Summary) -> Vec<Breach> {
 
 /// The figure that decides who wins: the first headline that has better and worse.
 fn deciding(summary: &Summary) -> Figure {
-    let headlines = Figure::headlines(&summary.manifest.scenario);
+    let headlines = summary.manifest.scenario.headlines();
     headlines.into_iter().find(|figure| figure.better().is_some()).unwrap_or(Figure::Goodput)
 }
 
@@ -374,9 +372,8 @@ fn row(summary: &Summary, point: usize) -> PointRow {
         let interval = interval.map(|interval| (interval.low, interval.high));
         Some(Quoted { figure: figure.key(), median, interval })
     };
-    let figures = (0..summary.contenders.len()).map(|contender| {
-        Figure::of(&summary.manifest.scenario).filter_map(|figure| quoted(contender, figure)).collect()
-    });
+    let figures = (0..summary.contenders.len())
+        .map(|contender| summary.manifest.scenario.figures().filter_map(|figure| quoted(contender, figure)).collect());
     let deciding = deciding(summary);
     let verdicts = (1..summary.contenders.len())
         .map(|contender| compare(&summary.pairs(point, (contender, 0), deciding), &deciding.declaration().rule()));

@@ -52,7 +52,7 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     );
     out += &wrap(&runs, 2);
     out.push('\n');
-    let figures = Figure::headlines(scenario);
+    let figures = scenario.headlines();
     let boards: Vec<Board> = (0..cells.rows.len()).map(|row| cells.board(summary, row, &figures)).collect();
     let held = |names: &[&str]| names.iter().any(|name| scenario.factors.contains_key(*name));
     let mut place = conditions(scenario, &held);

@@ -9,7 +9,6 @@ use crate::{
     contender::{DatagramsMeasured, Flow, Measured, RepairCounters},
     figure::{Figure, Unit},
     measure::{LinkWindow, Provenance, Reading, connections_with_loss, figures, harm},
-    residual::Missing,
     stats::{
         compare::{Better, Pair, Rule, Scale, Tolerance, Verdict, compare},
         distribution::{normal_quantile, student_quantile},
@@ -17,7 +16,7 @@ use crate::{
         interval::{median_interval, median_interval_with_unknown},
         quantile::{median, quantile},
     },
-    workload::{FeedTally, VideoTally},
+    tally::{FeedTally, Missing, VideoTally},
 };
 
 /// All of them.

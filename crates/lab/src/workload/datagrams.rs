@@ -10,8 +10,8 @@ use super::{Scope, mismatches, pattern};
 use crate::{
     contender::RunSpec,
     host::{DatagramFate, Host, HostEvent, Stream, Written},
-    residual::Missing,
     scenario::Workload,
+    tally::Missing,
 };
 
 /// Bytes of number and time at the front of each datagram.

@@ -1,0 +1,71 @@
+//! Counts of an application at one end of a connection, from which figures are made.
+
+use serde::{Deserialize, Serialize};
+use units::{Duration, Instant};
+
+use crate::host::DatagramFate;
+
+/// Datagrams that were due and did not arrive, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Sent in time, and lost on the way.
+    pub network: u64,
+    /// Never sent: they left a full queue, fitted into no packet, or the connection was over or refused them.
+    pub dropped: u64,
+    /// Never sent: they were worthless before.
+    pub expired: u64,
+    /// Still waiting at the sender when the run ended, or sent too late to arrive before.
+    pub late: u64,
+}
+
+impl Missing {
+    /// Adds a datagram that did not arrive. `fate` is what its sender knows of it: nothing as long as it waits. What is sent from
+    /// `too_late` on does not arrive before the run ends.
+    pub(crate) fn add(&mut self, fate: Option<DatagramFate>, too_late: Instant) {
+        let column = match fate {
+            None => &mut self.late,
+            Some(DatagramFate::Sent(at)) if at >= too_late => &mut self.late,
+            Some(DatagramFate::Sent(_)) => &mut self.network,
+            Some(DatagramFate::Dropped) => &mut self.dropped,
+            Some(DatagramFate::Expired) => &mut self.expired,
+        };
+        *column += 1;
+    }
+
+    /// All of them.
+    pub const fn sum(&self) -> u64 {
+        self.network + self.dropped + self.expired + self.late
+    }
+}
+
+/// Experience of a video's viewer, at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct VideoTally {
+    /// Time at which it began to play, whether that counts or not.
+    pub began: Option<Instant>,
+    /// Time since it began, as far as it counts.
+    pub watched: Duration,
+    /// The part of it in which the picture stood still.
+    pub stalled: Duration,
+    /// Number of stalls.
+    pub stalls: u64,
+    /// Changes of the bitrate.
+    pub switches: u64,
+    /// Segments that arrived …
+    pub segments: u64,
+    /// … and their bits.
+    pub bits: f64,
+}
+
+/// Experience of a feed's reader, at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedTally {
+    /// Images that were complete before they were scrolled away …
+    pub seen: u64,
+    /// … and their bytes.
+    pub image_bytes: u64,
+    /// Images that were given up.
+    pub missed: u64,
+    /// Bytes of images that arrived and were given up.
+    pub wasted_bytes: u64,
+}
