@@ -319,6 +319,36 @@ async fn reuse_and_handshake_are_told_at_a_long_round_trip() {
     assert!(took[0].is_some_and(|took| took >= 300.0) && took[1..] == [None, None], "{lines:?}");
 }
 
+/// An open connection is silent for a round trip after each request, which is no reason to ask over TCP as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_connection_with_a_long_round_trip_is_no_silent_one() {
+    let (endpoint, folder) = server("patient");
+    let to = endpoint.local_addr();
+    // Whoever comes is accepted and hears nothing.
+    let listener = tokio::net::TcpListener::bind(to).await.unwrap();
+    let accepted = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_secs(4), listener.accept()).await {
+            open.push(stream);
+        }
+        open.len()
+    });
+    let relay = tokio::task::spawn_blocking(move || slow_path(to)).await.unwrap();
+    let url = format!("https://{to}/");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.args(["get", "--json", "--udp", relay.address(), "--ca"]).arg(folder.0.join("cert.pem"));
+    command.args([&url, &url, &url, &url]).env_remove("RUST_LOG").stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let asked = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    serve_early(&endpoint, 1).await;
+    let output = asked.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(lines.matches("\"reused\":true").count(), 3, "{lines}");
+    // The head start of the first race is shorter than the handshake.
+    assert_eq!(accepted.await.unwrap(), 1, "{lines}");
+}
+
 /// Answers over two different paths are not compared.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_paths_give_no_verdict() {

@@ -396,14 +396,25 @@ fn received(link: &Quic) -> u64 {
     link.connection().stats().map_or(0, |stats| stats.packets_received)
 }
 
-/// Ends when nothing is heard for this long on a connection whose server owes an acknowledgement, from which a request is on its way.
-/// A server that has acknowledged everything is there: how long it takes for an answer is its own affair.
+/// Probe timeout of a connection (RFC 9002 §6.2.1), with the default of the peer's largest delay of acknowledgements. Before it is over, a
+/// server that owes an acknowledgement may be as well as ever. Zero before the first sample of the round trip.
+fn probe_timeout(link: &Quic) -> Duration {
+    const MAX_ACK_DELAY: u64 = 25_000_000;
+    // Without a sample, the estimate is a guess.
+    let stats = link.connection().stats().filter(|stats| stats.min_rtt > 0);
+    stats.map_or(Duration::ZERO, |stats| {
+        Duration::from_nanos(stats.smoothed_rtt + 4 * stats.rtt_variation + MAX_ACK_DELAY)
+    })
+}
+
+/// Ends when nothing is heard for this long, and no less than a probe timeout, on a connection whose server owes an acknowledgement, from which a
+/// request is on its way. A server that has acknowledged everything is there: how long it takes for an answer is its own affair.
 pub(crate) async fn silence(link: &Quic, length: Duration) {
     // The request may be about to leave.
     let mut owed = true;
     loop {
         let before = received(link);
-        tokio::time::sleep(length).await;
+        tokio::time::sleep(length.max(probe_timeout(link))).await;
         let owes = link.connection().stats().is_some_and(|stats| stats.bytes_in_flight > 0);
         if owed && owes && received(link) == before {
             return;

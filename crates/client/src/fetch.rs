@@ -361,6 +361,13 @@ impl Client {
             }
             _ => dial.tcp_handshake,
         };
+        // Beside a connection that was there, the race has measured the answer and no handshake.
+        let of_connection = match &link {
+            Link::Quic(quic) if was_there => {
+                quic.connection().stats().map(|stats| Duration::from_nanos(stats.handshake_time))
+            }
+            _ => None,
+        };
         let (protocol, leg) = (link.protocol(), link.leg());
         if let (Some(slot), Link::H1(_)) = (slot, &link) {
             slot.lock().await.keep(link);
@@ -373,9 +380,10 @@ impl Client {
         }
         let judge = async move {
             let verdict = dial.until_judged().await?;
+            let took = if was_there { of_connection } else { dial.handshake };
             let now = Instant::ZERO + inner.started.elapsed();
             let mut memory = inner.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.learn(now, network, &origin, verdict, dial.handshake);
+            memory.learn(now, network, &origin, verdict, took);
             if let Some(remote) = remote {
                 inner.reports.learn(&origin, verdict, network, remote);
             }
