@@ -10,10 +10,10 @@ use super::{
     identity::Identity,
     lifecycle::{CloseFrame, Lifecycle},
     packet::{OpenPacket, Protection},
+    packets::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM, Packets, SendContext},
     receive::place_of,
     sources::ACK_DELAY_EXPONENT,
     spaces::{SpaceId, Spaces},
-    transmit::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
 };
 use crate::{PathId, crypto::TAG_LEN, keys::Keys, udp::Transmit};
 
@@ -99,10 +99,58 @@ impl Connection {
             return None;
         }
         let frame = self.lifecycle.take_to_send()?.clone();
-        self.keys.say_last_words();
+        self.packets.keys.say_last_words();
         let path = self.paths.active();
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
         let out = &mut buffer[..room.min(usize::from(path.mtu))];
+        let (packets, mut cx) = self.outgoing(now, None);
+        let (len, built) = packets.build_close(&mut cx, out, &frame);
+        // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
+        if self.packets.key_updates.seal_error.take().is_some() || len == 0 {
+            self.stats.bytes_unsealed += len as u64;
+            return None;
+        }
+        self.lifecycle.on_sent(len);
+        self.retain_close(now, &built, out);
+        Some(self.send_datagram_on(now, self.paths.active_index(), len, None))
+    }
+
+    /// Lets the goodbye outlive the connection where the client may not hear of it before the closing period ends: one that
+    /// has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns what became of them. Whoever does that can read
+    /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
+    fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
+        let path = self.paths.active();
+        if self.side == Side::Client
+            || self.packets.sources.control.handshake_done.is_acked()
+            || !path.amplification.is_validated()
+        {
+            return;
+        }
+        let Some(packet) = packets.iter().find(|packet| packet.space != SpaceId::Initial) else { return };
+        let bytes = &out[packet.start..packet.end + TAG_LEN];
+        if bytes.len() > MAX_PACKET {
+            return;
+        }
+        // The client is silent for no longer.
+        let idle = if self.idle.timeout.is_zero() { MAX_AGE } else { self.idle.timeout.max(self.pto() * 3) };
+        let close = RetainedClose {
+            id: self.packets.identity.local_ids.first(),
+            remote: path.remote,
+            until: now + idle.min(MAX_AGE),
+            packet: bytes.into(),
+        };
+        self.lifecycle.retain(close);
+    }
+}
+
+impl Packets {
+    /// Builds the datagram with a goodbye. Returns its size and its packets.
+    fn build_close(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        out: &mut [u8],
+        frame: &CloseFrame,
+    ) -> (usize, Vec<OpenPacket>) {
         let mut at = 0;
         let mut packets: Vec<OpenPacket> = Vec::new();
         // RFC 9000 §10.2.3 MUST-1: after the handshake is confirmed the goodbye is in a 1-RTT packet
@@ -119,69 +167,35 @@ impl Connection {
             if !self.keys.can_seal(id.level()) || out.len() < at + MIN_PACKET_ROOM {
                 continue;
             }
-            if let Some(packet) = self.open_close_packet(now, id, out, at, &frame) {
+            if let Some(packet) = self.open_close_packet(cx, id, out, at, frame) {
                 at = packet.end + TAG_LEN;
                 packets.push(packet);
             }
         }
         // RFC 9000 §14.1: a server expands what asks for an acknowledgement, which a goodbye does not. A small one may answer what
         // is small itself.
-        if self.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
+        if cx.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
             let last = packets.last_mut().expect("there is a first");
             let target = MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN;
-            last.pad(out, target, &mut self.stats);
+            last.pad(out, target, cx.stats);
         }
         let mut len = 0;
         for packet in &packets {
-            packet.book_header(&mut self.stats);
-            len = self.close_packet(now, packet, out, None);
+            packet.book_header(cx.stats);
+            len = self.close_packet(cx, packet, out);
         }
-        // RFC 9001 §6.6 MUST-2, MUST-4: what cannot be sealed does not leave at all.
-        if self.key_updates.seal_error.take().is_some() || len == 0 {
-            self.stats.bytes_unsealed += len as u64;
-            return None;
-        }
-        self.lifecycle.on_sent(len);
-        self.retain_close(now, &packets, out);
-        Some(self.send_datagram_on(now, self.paths.active_index(), len, None))
-    }
-
-    /// Lets the goodbye outlive the connection where the client may not hear of it before the closing period ends: one that
-    /// has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns what became of them. Whoever does that can read
-    /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
-    fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
-        let path = self.paths.active();
-        if self.side == Side::Client
-            || self.sources.control.handshake_done.is_acked()
-            || !path.amplification.is_validated()
-        {
-            return;
-        }
-        let Some(packet) = packets.iter().find(|packet| packet.space != SpaceId::Initial) else { return };
-        let bytes = &out[packet.start..packet.end + TAG_LEN];
-        if bytes.len() > MAX_PACKET {
-            return;
-        }
-        // The client is silent for no longer.
-        let idle = if self.idle.timeout.is_zero() { MAX_AGE } else { self.idle.timeout.max(self.pto() * 3) };
-        let close = RetainedClose {
-            id: self.identity.local_ids.first(),
-            remote: path.remote,
-            until: now + idle.min(MAX_AGE),
-            packet: bytes.into(),
-        };
-        self.lifecycle.retain(close);
+        (len, packets)
     }
 
     fn open_close_packet(
         &mut self,
-        now: Instant,
+        cx: &mut SendContext<'_>,
         id: SpaceId,
         out: &mut [u8],
         start: usize,
         close: &CloseFrame,
     ) -> Option<OpenPacket> {
-        let (mut w, packet) = self.begin_packet((id, Protection::Space), self.paths.active_index(), out, start, 32)?;
+        let (mut w, packet) = self.begin_packet((id, Protection::Space), cx.on_active(), out, start, 32)?;
         let space = self.spaces.get_mut(id)?;
         let data = matches!(id, SpaceId::Data(_));
         let frames_start = w.position();
@@ -191,15 +205,15 @@ impl Connection {
             && matches!(close, CloseFrame::Application { .. })
             && space.acks.has_news()
             && w.remaining() > 2 * LAST_ACK
-            && space.acks.write_within(&mut w, now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
+            && space.acks.write_within(&mut w, cx.now, ACK_DELAY_EXPONENT, LAST_ACK).is_some()
         {
-            self.stats.ack_frames_sent += 1;
+            cx.stats.ack_frames_sent += 1;
             after_ack = w.position();
         }
         close.write(data, &mut w);
-        self.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
-        self.stats.control_bytes_sent += (w.position() - after_ack) as u64;
-        self.stats.padding_bytes_sent += packet.pad_to_sample(&mut w, 0);
+        cx.stats.ack_bytes_sent += (after_ack - frames_start) as u64;
+        cx.stats.control_bytes_sent += (w.position() - after_ack) as u64;
+        cx.stats.padding_bytes_sent += packet.pad_to_sample(&mut w, 0);
         Some(OpenPacket { ack_eliciting: false, in_flight: false, ..packet.finish(&w) })
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 impl Connection {
     /// Opens a stream. `None` while the peer's limit is reached; `StreamsAvailable` follows when it rises.
     pub fn open(&mut self, dir: Dir) -> Option<StreamId> {
-        if self.lifecycle.is_open() { self.sources.streams.open(dir) } else { None }
+        if self.lifecycle.is_open() { self.packets.sources.streams.open(dir) } else { None }
     }
 
     /// Goes on under another congestion controller, on all paths. What the path has shown so far is kept; what is in flight
@@ -30,7 +30,7 @@ impl Connection {
         }
         Arc::make_mut(&mut self.profile).congestion = algorithm;
         let config = self.profile.recovery_config();
-        let seeds = self.random.controller_seeds();
+        let seeds = self.packets.random.controller_seeds();
         for (number, path) in self.paths.iter_mut().enumerate() {
             path.recovery.change_controller(now, &config, seeds(number));
         }
@@ -43,7 +43,7 @@ impl Connection {
 
     /// The next stream that the peer opened, in the order of their numbers.
     pub fn accept(&mut self, dir: Dir) -> Option<StreamId> {
-        self.sources.streams.accept(dir)
+        self.packets.sources.streams.accept(dir)
     }
 
     /// Takes a prefix of `data` to send; returns its length. The rest stays in `data`.
@@ -54,7 +54,7 @@ impl Connection {
         if !self.lifecycle.is_open() {
             return Err(WriteError::Closed);
         }
-        self.sources.streams.write(id, data)
+        self.packets.sources.streams.write(id, data)
     }
 
     /// Ends the stream after what was written.
@@ -62,7 +62,7 @@ impl Connection {
     /// # Errors
     /// When the stream is not open for sending.
     pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
-        self.sources.streams.finish(id)
+        self.packets.sources.streams.finish(id)
     }
 
     /// Gives the sending side up: what the peer has not received is not sent any more (RFC 9000 §19.4).
@@ -70,7 +70,7 @@ impl Connection {
     /// # Errors
     /// When the stream is not open for sending.
     pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
-        self.sources.streams.reset(id, code)
+        self.packets.sources.streams.reset(id, code)
     }
 
     /// Asks the peer not to send more on the stream (RFC 9000 §19.5).
@@ -78,7 +78,7 @@ impl Connection {
     /// # Errors
     /// When the stream is not open for receiving.
     pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
-        self.sources.streams.stop_sending(id, code)
+        self.packets.sources.streams.stop_sending(id, code)
     }
 
     /// Sets the priority of a stream.
@@ -87,7 +87,7 @@ impl Connection {
     /// When the stream is not open for sending.
     // RFC 9000 §2.3 SHOULD-1: the application can say which streams go first
     pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
-        self.sources.streams.set_priority(id, priority)
+        self.packets.sources.streams.set_priority(id, priority)
     }
 
     /// Returns whether a stream's data is worth repair symbols, where the connection makes some (`fec` of its profile).
@@ -95,17 +95,17 @@ impl Connection {
     /// # Errors
     /// When the stream is not open for sending.
     pub fn set_protection(&mut self, id: StreamId, protection: Protection) -> Result<(), WriteError> {
-        self.sources.streams.set_protection(id, protection)
+        self.packets.sources.streams.set_protection(id, protection)
     }
 
     /// Bytes written to streams that the peer has not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
-        self.sources.streams.unacknowledged_bytes()
+        self.packets.sources.streams.unacknowledged_bytes()
     }
 
     /// Returns whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
     pub fn wants_to_send_credit(&self) -> bool {
-        self.sources.streams.wants_to_send()
+        self.packets.sources.streams.wants_to_send()
     }
 
     /// At most `max` bytes of a stream. `None` when everything was read up to its end.
@@ -113,7 +113,7 @@ impl Connection {
     /// # Errors
     /// [`ReadError::Blocked`] when nothing is there: `Readable` follows.
     pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
-        self.sources.streams.read(id, max, order)
+        self.packets.sources.streams.read(id, max, order)
     }
 
     /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.
@@ -127,23 +127,23 @@ impl Connection {
         order: Order,
         out: impl FnMut(Chunk),
     ) -> Result<Then, ReadError> {
-        self.sources.streams.read_many(id, enough, order, out)
+        self.packets.sources.streams.read_many(id, enough, order, out)
     }
 
     /// Remembers what becomes of each datagram, for measurements.
     pub fn record_datagram_fates(&mut self) {
-        self.sources.datagrams.record_fates();
+        self.packets.sources.datagrams.record_fates();
     }
 
     /// What has become of datagrams since this was asked last: they are numbered in the order in which they were taken, from 0. Empty
     /// unless it is [remembered](Self::record_datagram_fates).
     pub fn take_datagram_fates(&mut self) -> Vec<(u64, DatagramFate)> {
-        self.sources.datagrams.take_fates()
+        self.packets.sources.datagrams.take_fates()
     }
 
     /// Takes what has arrived of all streams and was not read: a connection that is over forgets it soon.
     pub fn take_unread(&mut self) -> Vec<(StreamId, Unread)> {
-        self.sources.streams.take_unread()
+        self.packets.sources.streams.take_unread()
     }
 
     /// Queues an unreliable datagram (RFC 9221). When the queue is full, its oldest entry is dropped and reported.
@@ -151,7 +151,7 @@ impl Connection {
     /// # Errors
     /// When the peer takes none, or none of this size.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), SendDatagramError> {
-        self.sources.datagrams.send(data).map(|_| ())
+        self.packets.sources.datagrams.send(data).map(|_| ())
     }
 
     /// As [`send_datagram`](Self::send_datagram), as one of a flow: whether and how it is protected, and when it is worthless.
@@ -164,23 +164,23 @@ impl Connection {
         flow: &DatagramFlow,
         data: Bytes,
     ) -> Result<(), SendDatagramError> {
-        self.sources.datagrams.send_in(now, flow, data).map(|_| ())
+        self.packets.sources.datagrams.send_in(now, flow, data).map(|_| ())
     }
 
     /// Returns whether a datagram of `len` bytes can be queued without dropping another. After `false`,
     /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
     pub fn has_datagram_room(&mut self, len: usize) -> bool {
-        self.sources.datagrams.has_room(len)
+        self.packets.sources.datagrams.has_room(len)
     }
 
     /// The next datagram from the peer.
     pub fn recv_datagram(&mut self) -> Option<Bytes> {
-        self.sources.datagrams.recv()
+        self.packets.sources.datagrams.recv()
     }
 
     /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
     pub fn max_datagram_size(&self) -> Option<usize> {
-        self.sources.datagrams.max_size()
+        self.packets.sources.datagrams.max_size()
     }
 
     /// Closes the connection: nothing more is sent but the goodbye.
@@ -193,12 +193,12 @@ impl Connection {
 
     /// Replaces the keys of both directions as soon as that is allowed (RFC 9001 §6.1).
     pub fn update_keys(&mut self) {
-        self.key_updates.wanted = true;
+        self.packets.key_updates.wanted = true;
     }
 
     /// Sends a PING, to hear whether the peer is there.
     pub fn ping(&mut self) {
-        self.sources.control.ping.request();
+        self.packets.sources.control.ping.request();
     }
 
     /// Number of times the peer has challenged the path in use. A client that is challenged after a silence knows that its address has

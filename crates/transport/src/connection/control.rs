@@ -356,7 +356,9 @@ impl Connection {
     ) -> Result<(), TransportError> {
         match frame {
             Frame::Padding { .. } | Frame::Ping => Ok(()),
-            Frame::Crypto { offset, data } => self.sources.handshake.on_crypto(now, seen.space.level(), offset, data),
+            Frame::Crypto { offset, data } => {
+                self.packets.sources.handshake.on_crypto(now, seen.space.level(), offset, data)
+            }
             Frame::ResetStream { .. }
             | Frame::StopSending { .. }
             | Frame::MaxData(_)
@@ -364,17 +366,17 @@ impl Connection {
             | Frame::MaxStreams { .. }
             | Frame::DataBlocked(_)
             | Frame::StreamsBlocked { .. }
-            | Frame::StreamDataBlocked { .. } => self.sources.handle_stream_control(&frame),
+            | Frame::StreamDataBlocked { .. } => self.packets.sources.handle_stream_control(&frame),
             Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
-                self.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
+                self.packets.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
                 // The ID in use may be another, of another length.
                 self.fit_datagrams();
-                if self.sources.handshake.is_confirmed() {
+                if self.packets.sources.handshake.is_confirmed() {
                     self.consider_preferred_address(now);
                 }
                 Ok(())
             }
-            Frame::RetireConnectionId { sequence } => self.identity.local_ids.on_retire(sequence, seen.dcid),
+            Frame::RetireConnectionId { sequence } => self.packets.identity.local_ids.on_retire(sequence, seen.dcid),
             Frame::PathChallenge(data) => {
                 self.on_path_challenge(now, seen.path, data);
                 Ok(())
@@ -399,12 +401,12 @@ impl Connection {
             Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
                 let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
                 let min_delay = self.profile.acks.min_delay().unwrap_or_default();
-                on_ack_request(acks_on_request(&mut self.spaces, &self.profile)?, min_delay, sequence, asked)?;
+                on_ack_request(acks_on_request(&mut self.packets.spaces, &self.profile)?, min_delay, sequence, asked)?;
                 self.stats.ack_requests_received += 1;
                 Ok(())
             }
             Frame::ImmediateAck => {
-                acks_on_request(&mut self.spaces, &self.profile)?.on_immediate();
+                acks_on_request(&mut self.packets.spaces, &self.profile)?.on_immediate();
                 self.stats.immediate_acks_received += 1;
                 Ok(())
             }
@@ -424,7 +426,7 @@ impl Connection {
         if self.side == Side::Server {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
         }
-        self.identity.keep_token(token);
+        self.packets.identity.keep_token(token);
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }

@@ -17,8 +17,6 @@ use crate::{
     error::{Code, TransportError},
     events::Event,
     keys::Keys,
-    recovery,
-    sent::{SentFrame, Verdict},
     tls::{EarlyData, Level},
 };
 
@@ -132,28 +130,16 @@ impl Connection {
     // wait.
     pub fn open_early(&mut self, dir: Dir) -> Option<StreamId> {
         let id = self.open(dir)?;
-        self.sources.streams.allow_early(id);
+        self.packets.sources.streams.allow_early(id);
         Some(id)
-    }
-
-    /// Returns whether data can leave in 0-RTT packets at this moment.
-    #[inline]
-    pub(super) fn sends_early(&self) -> bool {
-        self.side == Side::Client && self.keys.can_seal(Level::ZeroRtt)
-    }
-
-    /// Returns whether packets of application data can be sealed, be it with 0-RTT keys.
-    #[inline]
-    pub(super) fn can_seal_data(&self) -> bool {
-        self.keys.can_seal(Level::OneRtt) || self.sends_early()
     }
 
     /// A client resumes a session and offers early data.
     pub(super) fn on_remembered_parameters(&mut self, raw: &[u8]) -> Result<(), TransportError> {
         let Ok(then) = TransportParameters::decode(Side::Server, raw) else { return Ok(()) };
         self.early.offer(&then);
-        self.sources.streams.begin_early();
-        self.sources.streams.set_peer_parameters(&then)?;
+        self.packets.sources.streams.begin_early();
+        self.packets.sources.streams.set_peer_parameters(&then)?;
         self.stats.early_data_offered = 1;
         Ok(())
     }
@@ -171,11 +157,11 @@ impl Connection {
             }
         } else if !accepted {
             self.stop_early(now);
-            self.early.refused_below = self.spaces.get(SpaceId::DATA).map_or(0, |space| space.ledger.next_pn());
-            self.void_early(now, false);
+            self.early.refused_below = self.packets.spaces.get(SpaceId::DATA).map_or(0, |space| space.ledger.next_pn());
+            self.packets.void_early(now, false, &mut self.paths);
             // RFC 9001 §4.6.2 MUST-1: all streams begin anew. Their data is still here, so the application need not
             // care.
-            self.sources.streams.on_zero_rtt_rejected();
+            self.packets.sources.streams.on_zero_rtt_rejected();
         }
         self.push(Event::EarlyData { accepted });
     }
@@ -185,29 +171,16 @@ impl Connection {
     // the 0-RTT keys are forgotten. They go already when the server's parameters are known:
     // RFC 9000 §7.4.1 MUST NOT-4: use those in 0-RTT packets.
     pub(super) fn stop_early(&mut self, now: Instant) {
-        if self.sends_early() {
-            self.keys.discard(Level::ZeroRtt);
+        if self.packets.sends_early() {
+            self.packets.keys.discard(Level::ZeroRtt);
             self.observation.tell(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }
-        self.sources.streams.end_early();
-    }
-
-    /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again
-    /// (RFC 9000 §17.2.3 SHOULD-1, MUST-1), or because the server has refused them, when the parts know by other
-    /// means.
-    pub(super) fn void_early(&mut self, now: Instant, again: bool) {
-        let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, None) else { return };
-        let mut tell = |_: Verdict, frame: SentFrame| {
-            if again {
-                carriers.tell(Verdict::Lost, &frame);
-            }
-        };
-        recovery::discard_space(ledger, paths, SpaceId::DATA, now, &mut tell);
+        self.packets.sources.streams.end_early();
     }
 
     pub(super) fn forget_early_keys(&mut self, now: Instant) {
         if self.early.take_due(now) {
-            self.keys.discard(Level::ZeroRtt);
+            self.packets.keys.discard(Level::ZeroRtt);
             self.observation.tell(now, |observer, at| observer.keys_discarded(at, Level::ZeroRtt, None));
         }
     }

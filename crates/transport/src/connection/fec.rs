@@ -8,12 +8,12 @@ use wire::{Frame, FrameError, Frames, RepairFrame, SymbolAck, Writer, frame_type
 use super::{
     Connection,
     packet::{OpenPacket, Protection},
+    packets::{Packets, SendContext},
     receive::PacketSeen,
     sources::{PacketContext, Sources},
     spaces::SpaceId,
 };
 use crate::{
-    acks::Ecn,
     error::{Code, TransportError},
     fec::{Content, Fec, Receiver, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
     path::Path,
@@ -38,7 +38,7 @@ impl Connection {
         if content.is_empty() {
             return Err(violation("a symbol without frames", frame_type::SOURCE_SYMBOL));
         }
-        self.sources.fec.receiver()?.on_source(now, id, content)?;
+        self.packets.sources.fec.receiver()?.on_source(now, id, content)?;
         self.deliver_recovered(now, seen)
     }
 
@@ -49,7 +49,7 @@ impl Connection {
         seen: &PacketSeen<'_>,
         repair: &RepairFrame<'_>,
     ) -> Result<(), TransportError> {
-        self.sources.fec.receiver()?.on_repair(now, seen.pn, repair)?;
+        self.packets.sources.fec.receiver()?.on_repair(now, seen.pn, repair)?;
         self.deliver_recovered(now, seen)
     }
 
@@ -58,13 +58,13 @@ impl Connection {
     // RFC 9265 §4: recovery does not hide the loss.
     fn deliver_recovered(&mut self, now: Instant, seen: &PacketSeen<'_>) -> Result<(), TransportError> {
         let mut any = false;
-        while let Some(Recovered { id, content, delay }) = self.sources.fec.receiver()?.next_recovered(now) {
+        while let Some(Recovered { id, content, delay }) = self.packets.sources.fec.receiver()?.next_recovered(now) {
             let content = Bytes::copy_from_slice(content);
             self.observation.tell(now, |observer, at| observer.symbol_recovered(at, id, delay));
             any = true;
-            self.sources.streams.next_buffer(content.len(), content.len());
-            self.sources.datagrams.next_buffer(content.len(), content.len());
-            self.sources.datagrams.entitle();
+            self.packets.sources.streams.next_buffer(content.len(), content.len());
+            self.packets.sources.datagrams.next_buffer(content.len(), content.len());
+            self.packets.sources.datagrams.entitle();
             let mut frames = Frames::new(&content);
             loop {
                 let start = frames.position();
@@ -72,12 +72,12 @@ impl Connection {
                 let frame = check_recovered(frame)?;
                 let size = frames.position() - start;
                 let bytes = &mut self.stats.stream_bytes_received;
-                if !self.sources.deliver_recovered(&frame, &content, size, bytes)? {
+                if !self.packets.sources.deliver_recovered(&frame, &content, size, bytes)? {
                     self.handle_control_frame(now, seen, frame)?;
                 }
             }
         }
-        if any && let Some(space) = self.spaces.get_mut(SpaceId::DATA) {
+        if any && let Some(space) = self.packets.spaces.get_mut(SpaceId::DATA) {
             // The sender is to hear of it before it sends a copy.
             space.acks.on_immediate();
         }
@@ -86,11 +86,11 @@ impl Connection {
 
     /// A SYMBOL_ACK frame: packets that were lost and need not be sent again.
     pub(super) fn on_symbol_ack(&mut self, now: Instant, ack: &SymbolAck<'_>) -> Result<(), TransportError> {
-        for (id, pn) in self.sources.fec.recovered_packets(ack)? {
+        for (id, pn) in self.packets.sources.fec.recovered_packets(ack)? {
             let Some((mut carriers, ledger, paths)) = self.carriers(SpaceId::DATA, Some(now)) else { return Ok(()) };
             let outcome = recovery::on_recovered(ledger, paths, SpaceId::DATA, pn, now, &mut carriers);
             carriers.settle();
-            self.sources.fec.on_packet_recovered(id, pn, outcome.is_some());
+            self.packets.sources.fec.on_packet_recovered(id, pn, outcome.is_some());
             if let Some(outcome) = outcome {
                 self.observation.tell(now, |observer, at| observer.packet_recovered(at, pn));
                 self.on_outcome(now, &outcome);
@@ -222,25 +222,26 @@ impl Sources {
     }
 }
 
-impl Connection {
+impl Packets {
     /// A datagram with a repair symbol; its size, 0 when none may leave or none is worth it.
-    pub(super) fn build_repair(&mut self, now: Instant, out: &mut [u8], allowance: u64, ecn: Option<Ecn>) -> usize {
+    pub(super) fn build_repair(&mut self, cx: &mut SendContext<'_>, out: &mut [u8], allowance: u64) -> usize {
         let id = SpaceId::DATA;
         let Some(space) = self.spaces.get(id) else { return 0 };
         let probe = space.probes > 0 && self.sources.fec.sender.as_ref().is_some_and(|sender| sender.has_probe());
         if !probe && allowance < out.len() as u64 {
             return 0;
         }
-        let path = self.paths.active_index();
-        let Some((mut w, packet)) = self.begin_packet((id, Protection::Space), path, out, 0, 0) else { return 0 };
-        if !self.sources.fec.write_repair(now, &mut w) {
+        let Some((mut w, packet)) = self.begin_packet((id, Protection::Space), cx.on_active(), out, 0, 0) else {
+            return 0;
+        };
+        if !self.sources.fec.write_repair(cx.now, &mut w) {
             return 0;
         }
         if probe && let Some(space) = self.spaces.get_mut(id) {
             space.probes -= 1;
         }
         let packet = OpenPacket { probe, ..packet.finish(&w) };
-        let size = self.close_packet(now, &packet, out, ecn);
+        let size = self.close_packet(cx, &packet, out);
         if let Some(sender) = &mut self.sources.fec.sender {
             sender.figures.repair_bytes += size as u64;
         }

@@ -107,9 +107,9 @@ impl Connection {
                 Frame::Datagram { data } => {
                     let frame_size = frames.position() - start;
                     if !std::mem::replace(&mut has_datagrams, true) {
-                        self.sources.datagrams.entitle();
+                        self.packets.sources.datagrams.entitle();
                     }
-                    if self.sources.datagrams.admits(data.len(), frame_size) {
+                    if self.packets.sources.datagrams.admits(data.len(), frame_size) {
                         self.reception.deferred.push(Deferred::Datagram { range: within(data), frame_size });
                     }
                 }
@@ -126,7 +126,7 @@ impl Connection {
                 Frame::SourceSymbol { id } => {
                     let start = frames.position();
                     symbol = Some((id, start));
-                    if self.sources.fec.open_source_symbol(seen.pn, id).map_err(|e| e.in_frame(frame.ty()))? {
+                    if self.packets.sources.fec.open_source_symbol(seen.pn, id).map_err(|e| e.in_frame(frame.ty()))? {
                         // Its frames were obeyed when it was rebuilt.
                         break;
                     }
@@ -158,7 +158,7 @@ impl Connection {
     fn note_packet(&mut self, now: Instant, seen: &PacketSeen<'_>, ack_eliciting: bool, probing: bool) {
         self.stats.ack_only_packets_received += u64::from(!ack_eliciting);
         // RFC 9000 §13.1 MUST NOT-1: a packet is acknowledged once it was opened and all of its frames processed
-        if let Some(space) = self.spaces.get_mut(seen.space) {
+        if let Some(space) = self.packets.spaces.get_mut(seen.space) {
             let ecn = seen.arrival.ecn;
             let newest = space.acks.on_packet(seen.pn, seen.arrival.received_at, ack_eliciting, ecn);
             if newest && seen.kind == PacketKind::OneRtt {

@@ -63,7 +63,7 @@ impl Connection {
     pub(super) fn on_rest(&mut self, now: Instant) {
         // RFC 9000 §4.1 SHOULD-2: a sender that flow control holds back says so again while nothing else is in
         // flight, which also keeps the connection from being taken for idle.
-        if !self.paths.is_in_flight() && self.sources.streams.repeat_blocked() {
+        if !self.paths.is_in_flight() && self.packets.sources.streams.repeat_blocked() {
             self.timers.set(Timer::Rest, Some(now + self.idle.rest_after));
         }
     }

@@ -10,7 +10,9 @@
 
 use units::Instant;
 
-use super::{Connection, lifecycle::CloseFrame, sources::Sources, spaces::Spaces, unopened::Reception};
+use super::{
+    Connection, lifecycle::CloseFrame, packets::Packets, sources::Sources, spaces::Spaces, unopened::Reception,
+};
 use crate::{
     error::{Code, TransportError},
     events::{CloseReason, memory_words},
@@ -231,7 +233,7 @@ impl Connection {
     #[inline]
     pub(super) fn account(&mut self, now: Instant) {
         (self.memory.since, self.memory.quiet) = (0, 0);
-        let Self { sources, reception, spaces, paths, stats, .. } = self;
+        let Self { packets: Packets { sources, spaces, .. }, reception, paths, stats, .. } = self;
         if self.lifecycle.is_open() && !self.memory.account(&mut Held { sources, reception, spaces, paths, stats }) {
             self.end_for_memory(now, false);
         }
@@ -250,10 +252,10 @@ impl Connection {
         if self.lifecycle.is_open() || self.lifecycle.is_readable() && !at_any_cost {
             return;
         }
-        self.sources.forget();
+        self.packets.sources.forget();
         self.reception.deferred = Vec::new();
         self.reception.give_up_unopened(&mut self.stats, |_| false);
-        self.spaces.forget_sent();
+        self.packets.spaces.forget_sent();
         self.memory.release();
     }
 }

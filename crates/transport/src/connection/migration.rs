@@ -33,7 +33,7 @@ impl Connection {
         }
         // RFC 9000 §9 MUST-3: a client drops packets from addresses of the server that it does not know, and nobody
         // changes address before the handshake is confirmed.
-        if self.side == Side::Client || !self.sources.handshake.is_confirmed() {
+        if self.side == Side::Client || !self.packets.sources.handshake.is_confirmed() {
             self.observation.drop_packet(&mut self.stats, now, None, bytes, DropReason::UnknownAddress);
             return None;
         }
@@ -60,9 +60,9 @@ impl Connection {
         let recovery = if self.side == Side::Server && before.differs_in_port(remote, local) {
             before.continued(now, mtu)
         } else {
-            let seed = self.random.path_seed(self.paths.opened());
+            let seed = self.packets.random.path_seed(self.paths.opened());
             let mut recovery = Recovery::new(&self.profile.recovery_config(), mtu, seed, now);
-            recovery.set_max_ack_delay(self.sources.ack_requests.max_ack_delay());
+            recovery.set_max_ack_delay(self.packets.sources.ack_requests.max_ack_delay());
             recovery
         };
         // RFC 9000 §8: the limit protects third parties from servers; a client knows the server's address.
@@ -72,14 +72,14 @@ impl Connection {
             // limits for unvalidated addresses
             Side::Server => AmplificationLimit::unvalidated(),
         };
-        let spin = Spin::new(self.profile.spin, self.random.stream.next_u64());
+        let spin = Spin::new(self.profile.spin, self.packets.random.stream.next_u64());
         let marks = EcnMarks::new(self.profile.ecn);
         let path = Path::new(remote, local, limit, recovery, discovery, marks, spin);
         let replaced = self.paths.replaceable();
         match replaced {
             Some(replaced) => {
                 // RFC 9000 §5.1.2 SHOULD-1: IDs of a path that is given up are retired
-                self.abandon_path(replaced);
+                self.packets.abandon_path(replaced);
                 self.release_id(now, replaced);
                 self.stats.congestion_events += self.paths[replaced].recovery.congestion_events();
             }
@@ -87,7 +87,7 @@ impl Connection {
             None => return None,
         }
         let index = self.paths.add(path, replaced);
-        self.identity.remote_ids.assign(index);
+        self.packets.identity.remote_ids.assign(index);
         Some(index)
     }
 
@@ -105,7 +105,7 @@ impl Connection {
         if self.paths.is_preferred(self.paths[path].local) && !self.paths[path].proven {
             self.paths[path].destined = true;
             if !self.paths[path].challenge.is_running() {
-                self.paths.challenge(now, path, self.random.challenge_data());
+                self.paths.challenge(now, path, self.packets.random.challenge_data());
             }
             return;
         }
@@ -115,11 +115,11 @@ impl Connection {
         if self.paths[path].proven {
             self.arrived(now, path);
         } else if !self.paths[path].challenge.is_running() {
-            self.paths.challenge(now, path, self.random.challenge_data());
+            self.paths.challenge(now, path, self.packets.random.challenge_data());
         }
         // RFC 9000 §9.3.3 MUST-1: the old path is asked too; if the peer is still there, someone copies its packets.
         if old != path && !self.paths[old].challenge.is_running() {
-            self.paths.challenge(now, old, self.random.challenge_data());
+            self.paths.challenge(now, old, self.packets.random.challenge_data());
         }
     }
 
@@ -127,8 +127,8 @@ impl Connection {
     fn use_path(&mut self, now: Instant, path: PathIndex) {
         let old = self.paths.activate(path);
         // RFC 9000 §9.5 MUST NOT-2: with another connection ID.
-        self.identity.remote_ids.activate(path, old);
-        self.sources.ack_requests.restart();
+        self.packets.identity.remote_ids.activate(path, old);
+        self.packets.sources.ack_requests.restart();
         self.stats.path_changes += 1;
         self.observation.migrating(now, Migration::Started, &self.paths[path]);
         self.fit_datagrams();
@@ -136,7 +136,7 @@ impl Connection {
 
     /// Returns whether [`rebind`](Self::rebind) has nothing to wait for.
     pub(crate) fn may_rebind(&self) -> bool {
-        self.side == Side::Server || self.sources.handshake.is_confirmed() || !self.lifecycle.is_open()
+        self.side == Side::Server || self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open()
     }
 
     /// The socket of this client was replaced by one with another address: goes on from there at once. Does nothing for a
@@ -147,12 +147,12 @@ impl Connection {
     /// or has left no connection ID for it, is over without a word: [`CloseReason::Stranded`].
     // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
-        if self.side == Side::Server || !self.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
+        if self.side == Side::Server || !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return;
         }
         self.restart_moves(now);
         // Not even a goodbye may leave from the new address.
-        if let Err(why) = may_leave(&self.peer, &self.paths, &self.identity.remote_ids) {
+        if let Err(why) = may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids) {
             if self.lifecycle.drain() {
                 self.end(now, CloseReason::Stranded(why), Ending::Silent);
             }
@@ -163,8 +163,8 @@ impl Connection {
         self.use_path(now, path);
         // There is no way back: the old socket is gone.
         self.paths.set_last_validated(path);
-        self.paths.challenge(now, path, self.random.challenge_data());
-        self.sources.control.ping.request();
+        self.paths.challenge(now, path, self.packets.random.challenge_data());
+        self.packets.sources.control.ping.request();
         self.consider_preferred_address(now);
     }
 
@@ -199,10 +199,10 @@ impl Connection {
             return Err(MigrateError::NotClient);
         }
         // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
-        if !self.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
+        if !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
-        may_leave(&self.peer, &self.paths, &self.identity.remote_ids)?;
+        may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids)?;
         let remote = self.paths.active().remote;
         self.restart_moves(now);
         self.head_for(now, remote, Some(local))?;
@@ -215,12 +215,12 @@ impl Connection {
     /// Begins to validate a path that this client wants to move to.
     fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
         // RFC 9000 §9.5 MUST NOT-1, MUST NOT-2: one ID for two addresses.
-        if !self.identity.remote_ids.has_spare() {
+        if !self.packets.identity.remote_ids.has_spare() {
             return Err(MigrateError::NoConnectionId);
         }
         let path = self.add_path(now, remote, local).ok_or(MigrateError::NoConnectionId)?;
         self.paths[path].destined = true;
-        self.paths.challenge(now, path, self.random.challenge_data());
+        self.paths.challenge(now, path, self.packets.random.challenge_data());
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl Connection {
         // RFC 9000 §9.6.2 MUST-3: the server probes the client from the preferred address
         // RFC 9000 §9.6.3 SHOULD-2: a probe from another address makes the server validate that one
         if self.side == Side::Server && is_unproven {
-            self.paths.challenge(now, path, self.random.challenge_data());
+            self.paths.challenge(now, path, self.packets.random.challenge_data());
         }
     }
 
@@ -253,7 +253,7 @@ impl Connection {
         if is_partial {
             // RFC 9000 §8.2.1 MUST-3, RFC 9000 §8.2.3 MUST-1: the limit on bytes kept the challenge small; whether
             // the path carries 1,200 bytes is asked now that the address is known to be the peer's.
-            self.paths.challenge(now, path, self.random.challenge_data());
+            self.paths.challenge(now, path, self.packets.random.challenge_data());
         }
         if destined {
             // RFC 9000 §9.6.3 MUST-1: if the preferred address answers, it is taken, and the validation of the other is
@@ -264,7 +264,7 @@ impl Connection {
             self.paths.set_last_validated(path);
             self.use_path(now, path);
             // RFC 9000 §9.2: anything but a probing frame tells the server.
-            self.sources.control.ping.request();
+            self.packets.sources.control.ping.request();
         }
         let news = if self.side == Side::Server && !destined { address_is_news } else { path_is_news };
         if news && path == self.paths.active_index() {
@@ -290,7 +290,7 @@ impl Connection {
     }
 
     fn release_id(&mut self, now: Instant, path: PathIndex) {
-        if let Err(error) = self.identity.remote_ids.release(path) {
+        if let Err(error) = self.packets.identity.remote_ids.release(path) {
             self.fail(now, error);
         }
     }
@@ -298,7 +298,8 @@ impl Connection {
     /// A challenge is due again, or its time is over.
     pub(super) fn on_path_timeout(&mut self, now: Instant) {
         for path in self.paths.indices() {
-            if self.paths.on_validation_timeout(now, path, || self.random.challenge_data()) && !self.paths[path].proven
+            if self.paths.on_validation_timeout(now, path, || self.packets.random.challenge_data())
+                && !self.paths[path].proven
             {
                 self.stats.path_failures += 1;
                 self.on_path_failure(now, path);
@@ -315,7 +316,7 @@ impl Connection {
         }
         self.observation.migrating(now, Migration::Abandoned, &self.paths[path]);
         if let Failure::FellBack(fallback) = failure {
-            self.identity.remote_ids.activate(fallback, path);
+            self.packets.identity.remote_ids.activate(fallback, path);
             self.fit_datagrams();
         } else if self.side == Side::Client {
             self.push(Event::MigrationFailed);

@@ -1,9 +1,8 @@
 //! One connection: in what order the parts see a datagram, an acknowledgement, a timeout.
 //!
-//! The parts own their state: `keys`, `spaces` (what was sent, what to acknowledge), `paths` (RTT, congestion control,
-//! pacing, address validation), `sources` of frames (handshake, streams, datagrams, control frames, repair), `identity`,
-//! `lifecycle`, `memory`. What stands here is the composition, in files by direction: [`receive`](self) a datagram in,
-//! `transmit` a datagram out, `timeouts`, `commands` of the application.
+//! The parts own their state: `packets` (packet number spaces, keys, connection IDs, sources of frames), `paths` (RTT,
+//! congestion control, pacing, address validation), `lifecycle`, `memory`. What stands here is the composition, in files by
+//! direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`, `commands` of the application.
 
 mod close;
 mod coalesced;
@@ -21,6 +20,7 @@ mod memory;
 mod migration;
 mod mtu;
 mod packet;
+mod packets;
 mod path_probe;
 mod progress;
 mod quiet;
@@ -58,6 +58,7 @@ use self::{
     key_updates::KeyUpdates,
     lifecycle::{CloseFrame, Lifecycle},
     memory::Memory,
+    packets::Packets,
     randomness::Randomness,
     sources::Sources,
     spaces::Spaces,
@@ -121,18 +122,13 @@ pub(crate) struct Origin {
 pub struct Connection {
     side: Side,
     profile: Arc<Profile>,
-    random: Randomness,
-    identity: Identity,
+    packets: Packets,
     lifecycle: Lifecycle,
-    keys: Keys,
-    key_updates: KeyUpdates,
     early: Early,
     /// Promises of the peer that remain of interest.
     peer: PeerPromises,
-    spaces: Spaces,
     paths: Paths,
     reception: Reception,
-    sources: Sources,
     timers: Timers,
     idle: Idle,
     silence: silence::Silence,
@@ -238,7 +234,7 @@ impl Connection {
             RemoteIds::new(dcid),
             path,
         );
-        connection.identity.begin_client(config, dcid, server_name);
+        connection.packets.identity.begin_client(config, dcid, server_name);
         connection.paths.follow_preferred_address(config.follow_preferred_address);
         connection.observation.unwatched = unwatched;
         connection.start_watching(now);
@@ -286,14 +282,14 @@ impl Connection {
             path,
         );
         if let Some(PreferredAddress { cid, reset_token, .. }) = preferred {
-            connection.identity.local_ids.issue_in_parameters(cid, reset_token);
+            connection.packets.identity.local_ids.issue_in_parameters(cid, reset_token);
         }
         // Unless the client came there anyway.
         connection.paths.set_preferred_address(preferred.map(Box::new));
         if connection.paths.is_preferred(local) {
             connection.paths.set_preferred_address(None);
         }
-        connection.identity.begin_server(config, origin);
+        connection.packets.identity.begin_server(config, origin);
         connection.lifecycle.on_answered();
         connection.observation.unwatched = unwatched;
         connection
@@ -316,17 +312,25 @@ impl Connection {
         timers.set(Timer::Idle, Some(now + profile.handshake_timeout));
         let mut connection = Self {
             side,
-            random: Randomness::new(random, setup.seed),
-            identity: Identity::new(version, LocalIds::new(setup.scid, setup.reset_token), remote_ids, setup.tokens),
+            packets: Packets {
+                random: Randomness::new(random, setup.seed),
+                identity: Identity::new(
+                    version,
+                    LocalIds::new(setup.scid, setup.reset_token),
+                    remote_ids,
+                    setup.tokens,
+                ),
+                keys,
+                key_updates: KeyUpdates::new(profile.key_update),
+                spaces: Spaces::new(&profile),
+                sources: Sources::new(side, &profile, handshake),
+                has_elicited: false,
+            },
             lifecycle: Lifecycle::new(),
-            keys,
-            key_updates: KeyUpdates::new(profile.key_update),
             early: Early::new(),
             peer: PeerPromises::DEFAULT,
-            spaces: Spaces::new(&profile),
             paths: Paths::new(path),
             reception: Reception::default(),
-            sources: Sources::new(side, &profile, handshake),
             timers,
             idle: Idle::new(profile.idle_timeout),
             silence: silence::Silence::default(),
@@ -336,7 +340,7 @@ impl Connection {
             observation: Observation::default(),
             profile,
         };
-        connection.sources.set_slack(connection.memory.slack());
+        connection.packets.sources.set_slack(connection.memory.slack());
         connection
     }
 
@@ -353,7 +357,7 @@ impl Connection {
         if let Some(event) = self.events.pop_before_end() {
             return Some(event);
         }
-        if let Some(event) = self.sources.poll_event() {
+        if let Some(event) = self.packets.sources.poll_event() {
             return Some(event);
         }
         self.events.pop_end()
@@ -361,36 +365,36 @@ impl Connection {
 
     /// The TLS session may go on: what it was waiting for is there.
     pub fn resume_handshake(&mut self, now: Instant) {
-        self.sources.handshake.resume();
+        self.packets.sources.handshake.resume();
         self.progress_handshake(now);
         self.retry_unopened(now);
     }
 
     /// What the handshake waits for outside of the connection.
     pub fn handshake_waits_for(&self) -> Option<crate::tls::Waiting> {
-        self.sources.handshake.waiting()
+        self.packets.sources.handshake.waiting()
     }
 
     /// The steps of the TLS session are run elsewhere from here on.
     pub(crate) fn hand_out_tls(&mut self) {
-        self.sources.handshake.hand_out_steps();
+        self.packets.sources.handshake.hand_out_steps();
     }
 
     // What the endpoint asks.
 
     /// Whoever is woken calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
     pub(crate) fn set_handshake_waker(&mut self, waker: Waker) {
-        self.sources.handshake.set_waker(waker);
+        self.packets.sources.handshake.set_waker(waker);
     }
 
     /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
     pub(crate) fn new_tls_step(&mut self) -> Option<bool> {
-        self.sources.handshake.new_step()
+        self.packets.sources.handshake.new_step()
     }
 
     /// The step that waits to be run elsewhere.
     pub(crate) fn take_tls_step(&mut self) -> Option<Step> {
-        self.sources.handshake.take_step()
+        self.packets.sources.handshake.take_step()
     }
 
     /// A step of the TLS session is done.
@@ -398,7 +402,7 @@ impl Connection {
         if !self.lifecycle.is_open() {
             return;
         }
-        match self.sources.handshake.take_back(done) {
+        match self.packets.sources.handshake.take_back(done) {
             Ok(()) => {
                 self.progress_handshake(now);
                 self.retry_unopened(now);
@@ -409,25 +413,25 @@ impl Connection {
 
     /// Every ID that datagrams for this connection may be addressed to.
     pub(crate) fn local_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.identity.routed_ids()
+        self.packets.identity.routed_ids()
     }
 
     pub(crate) fn ids_wanted(&self) -> usize {
-        if self.lifecycle.is_open() { self.identity.local_ids.wanted() } else { 0 }
+        if self.lifecycle.is_open() { self.packets.identity.local_ids.wanted() } else { 0 }
     }
 
     pub(crate) fn issue_id(&mut self, id: ConnectionId, reset_token: ResetToken) {
-        self.identity.local_ids.issue(id, reset_token);
+        self.packets.identity.local_ids.issue(id, reset_token);
     }
 
     pub(crate) fn poll_retired_id(&mut self) -> Option<ConnectionId> {
-        self.identity.local_ids.poll_retired()
+        self.packets.identity.local_ids.poll_retired()
     }
 
     /// What ends this connection when a datagram that names no ID of ours ends with it.
     #[inline]
     pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
-        if self.lifecycle.is_open() { self.identity.remote_ids.reset_token() } else { None }
+        if self.lifecycle.is_open() { self.packets.identity.remote_ids.reset_token() } else { None }
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -455,7 +459,7 @@ impl Connection {
 
     /// Returns whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
     pub(crate) fn is_busy(&self) -> bool {
-        self.paths.is_in_flight() || self.sources.streams.has_bidi()
+        self.paths.is_in_flight() || self.packets.sources.streams.has_bidi()
     }
 
     /// Returns whether any packet from the peer was authentic.

@@ -32,8 +32,8 @@ impl Connection {
         }
         // Not before the handshake is confirmed: until then the address may be anybody's.
         if !path.amplification.is_validated()
-            || !self.sources.handshake.is_confirmed()
-            || !self.keys.can_seal(Level::OneRtt)
+            || !self.packets.sources.handshake.is_confirmed()
+            || !self.packets.keys.can_seal(Level::OneRtt)
         {
             return None;
         }
@@ -45,7 +45,7 @@ impl Connection {
         path.discovery.on_probe_sent();
         let (ecn, path) = (self.ecn_mark(), self.paths.active_index());
         let space = (SpaceId::DATA, Protection::Space);
-        let (mut w, packet) = self.begin_packet(space, path, &mut buffer[..usize::from(size)], 0, 0)?;
+        let (mut w, packet) = self.packets.begin_packet(space, (path, true), &mut buffer[..usize::from(size)], 0, 0)?;
         Frame::Ping.encode(&mut w);
         pad_until(&mut w, usize::from(size) - TAG_LEN);
         let packet = OpenPacket { mtu_probe: true, ..packet.finish(&w) };

@@ -2,18 +2,18 @@
 //!
 //! [`begin_packet`](Identity::begin_packet) writes the header, a writer of payload its frames,
 //! [`OpenPacket::finish`] leaves the packet open, so that the last one of a datagram can be padded, and
-//! [`close_packet`](Connection::close_packet) seals it. Transmissions, MTU probes, path probes, repair symbols and
+//! [`close_packet`](Packets::close_packet) seals it. Transmissions, MTU probes, path probes, repair symbols and
 //! CONNECTION_CLOSE are such writers.
 
 use units::Instant;
-use wire::{HeaderPos, LongHeader, LongType, Side, Writer, packet_number_len};
+use wire::{HeaderPos, LongHeader, LongType, Writer, packet_number_len};
 
 use super::{Connection, identity::Identity, spaces::SpaceId};
 use crate::{
     acks::Ecn,
     crypto::TAG_LEN,
     keys::{Keys, SealError},
-    observe::{DatagramsEvent, Initiator, PacketEvent, PacketSpace},
+    observe::{DatagramsEvent, PacketEvent, PacketSpace},
     sent::{Ledger, PathIndex, SentPacket},
     stats::Stats,
     streams::{Streams, Tail},
@@ -58,7 +58,7 @@ pub(super) struct OpenPacket {
 impl OpenPacket {
     /// Application data in a long packet: 0-RTT.
     #[inline]
-    fn is_early(&self) -> bool {
+    pub(super) fn is_early(&self) -> bool {
         matches!(self.space, SpaceId::Data(_)) && self.long.is_some()
     }
 }
@@ -88,7 +88,7 @@ impl OpenPacket {
 
     /// Event for observers: the packet in `out`, which is not sealed yet.
     #[inline]
-    fn event<'b>(&self, out: &'b [u8], key_phase: u64) -> PacketEvent<'b> {
+    pub(super) fn event<'b>(&self, out: &'b [u8], key_phase: u64) -> PacketEvent<'b> {
         let frames = self.pn_offset + self.pn_len;
         PacketEvent {
             space: if self.is_early() { PacketSpace::ZeroRtt } else { self.space.level() },
@@ -103,7 +103,7 @@ impl OpenPacket {
 
     /// Seals the packet in place, with the tail that was left out of it.
     #[inline(always)]
-    fn seal(&self, out: &mut [u8], keys: &mut Keys, streams: &Streams) -> Result<(), SealError> {
+    pub(super) fn seal(&self, out: &mut [u8], keys: &mut Keys, streams: &Streams) -> Result<(), SealError> {
         let pn_offset = self.pn_offset - self.start;
         let bytes = &mut out[self.start..self.end + TAG_LEN];
         match self.space {
@@ -118,7 +118,7 @@ impl OpenPacket {
 
     /// The ledger's record of the packet.
     #[inline]
-    fn sent(&self, now: Instant, ecn: Option<Ecn>) -> SentPacket {
+    pub(super) fn sent(&self, now: Instant, ecn: Option<Ecn>) -> SentPacket {
         SentPacket {
             sent_at: now,
             size: u16::try_from(self.end + TAG_LEN - self.start).unwrap_or(u16::MAX),
@@ -220,76 +220,6 @@ impl Identity {
 }
 
 impl Connection {
-    /// Begins the next packet of a space on `path`, see [`Identity::begin_packet`].
-    #[inline(always)]
-    pub(super) fn begin_packet<'b>(
-        &self,
-        protection: (SpaceId, Protection),
-        path: PathIndex,
-        out: &'b mut [u8],
-        start: usize,
-        least: usize,
-    ) -> Option<(Writer<'b>, OpenPacket)> {
-        let ledger = &self.spaces.get(protection.0)?.ledger;
-        let path = (path, path == self.paths.active_index());
-        self.identity.begin_packet(ledger, protection, path, out, start, least)
-    }
-}
-
-impl Connection {
-    /// Seals a packet, enters it into the ledger and charges its path. Returns where it ends.
-    #[inline(always)]
-    pub(super) fn close_packet(
-        &mut self,
-        now: Instant,
-        packet: &OpenPacket,
-        out: &mut [u8],
-        ecn: Option<Ecn>,
-    ) -> usize {
-        let end = packet.end + TAG_LEN;
-        if let Some(pos) = &packet.long {
-            wire::patch_length(out, pos, end);
-        }
-        if packet.long.is_none() {
-            out[packet.start] = self.random.short_first_byte(self.paths[packet.path].spin, out[packet.start]);
-        }
-        if let Some(observer) = &mut self.observation.observer {
-            observer.packet_sent(now, &packet.event(out, self.keys.updates()));
-        }
-        if packet.symbol > 0
-            && let Some(sender) = &mut self.sources.fec.sender
-        {
-            sender.on_sent(now, packet.pn, &out[packet.symbol..packet.end]);
-        }
-        let sealed = packet.seal(out, &mut self.keys, &self.sources.streams);
-        if packet.is_early() {
-            self.stats.early_packets_sent += 1;
-            self.stats.early_bytes_sent += (end - packet.start) as u64;
-        } else if matches!(packet.space, SpaceId::Data(_)) {
-            // RFC 9001 §6.6: near the limit of their use the keys are updated without being asked.
-            self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Local);
-        }
-        if let Err(error) = sealed {
-            self.key_updates.seal_error = Some(Box::new(error.into()));
-        }
-        let sent = packet.sent(now, ecn);
-        if let Some(space) = self.spaces.get_mut(packet.space) {
-            self.paths[packet.path].recovery.on_packet_sent(&mut space.ledger, packet.space, &sent);
-        }
-        self.stats.packets_sent += 1;
-        self.stats.ack_only_packets_sent += u64::from(!packet.ack_eliciting);
-        if packet.ack_eliciting && !self.idle.is_restarted {
-            // RFC 9000 §10.1: the idle timer restarts with the first packet that asks for an answer.
-            self.idle.is_restarted = true;
-            self.restart_idle(now);
-        }
-        // RFC 9001 §4.9.1 MUST-1, MUST NOT-1: a client forgets the Initial keys when it first sends a Handshake packet.
-        if self.side == Side::Client && packet.space == SpaceId::Handshake {
-            self.discard_space(now, SpaceId::Initial);
-        }
-        end
-    }
-
     /// Seals the only packet of a datagram that probes a path, and sends it.
     pub(super) fn send_probe(
         &mut self,
@@ -298,8 +228,10 @@ impl Connection {
         buffer: &mut [u8],
         ecn: Option<Ecn>,
     ) -> Option<Transmit> {
-        let len = self.close_packet(now, packet, buffer, ecn);
-        if let Some(error) = self.key_updates.seal_error.take() {
+        let (packets, mut cx) = self.outgoing(now, ecn);
+        let len = packets.close_packet(&mut cx, packet, buffer);
+        self.on_packets_sent(now);
+        if let Some(error) = self.packets.key_updates.seal_error.take() {
             self.fail(now, *error);
             return None;
         }

@@ -6,8 +6,8 @@ use wire::{Frame, Writer};
 use super::{
     Connection,
     packet::{Protection, pad_until},
+    packets::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
     spaces::SpaceId,
-    transmit::{MIN_INITIAL_DATAGRAM, MIN_PACKET_ROOM},
 };
 use crate::{
     crypto::TAG_LEN,
@@ -21,7 +21,7 @@ impl Connection {
     pub(super) fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         let may_send = |path: &Path| path.amplification.budget() >= MIN_PACKET_ROOM as u64;
         let index = self.paths.find(|path| path.challenge.wants_to_send() && may_send(path))?;
-        if !self.keys.can_seal(Level::OneRtt) {
+        if !self.packets.keys.can_seal(Level::OneRtt) {
             return None;
         }
         let path = &mut self.paths[index];
@@ -32,7 +32,8 @@ impl Connection {
         let full = MIN_INITIAL_DATAGRAM.min(path.mtu.into());
         let challenge = path.challenge.take_challenge(room >= full);
         let space = (SpaceId::DATA, Protection::Space);
-        let (mut w, packet) = self.begin_packet(space, index, &mut buffer[..room], 0, 0)?;
+        let active = index == self.paths.active_index();
+        let (mut w, packet) = self.packets.begin_packet(space, (index, active), &mut buffer[..room], 0, 0)?;
         write_probe(&mut self.paths[index].challenge, challenge, &mut w);
         // RFC 9000 §8.2.1 MUST-2, RFC 9000 §8.2.2 MUST-3, MUST NOT-3: both fill a datagram of 1,200 bytes, unless the
         // amplification limit forbids.

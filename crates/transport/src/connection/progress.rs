@@ -16,8 +16,12 @@ impl Connection {
     /// Lets TLS work on what has arrived, and obeys what it says.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
-            let event = self.sources.handshake.advance();
-            self.identity.follow_handshake_version(self.side, &mut self.keys, &mut self.sources.handshake);
+            let event = self.packets.sources.handshake.advance();
+            self.packets.identity.follow_handshake_version(
+                self.side,
+                &mut self.packets.keys,
+                &mut self.packets.sources.handshake,
+            );
             match event {
                 Ok(None) => return,
                 Ok(Some(event)) => {
@@ -42,8 +46,8 @@ impl Connection {
                 if level == Level::OneRtt && self.side == Side::Client {
                     self.stop_early(now);
                 }
-                self.keys.install(level, direction, suite, &secret);
-                self.observation.tell_client_random(now, &self.sources.handshake);
+                self.packets.keys.install(level, direction, suite, &secret);
+                self.observation.tell_client_random(now, &self.packets.sources.handshake);
                 self.observation.tell(now, |observer, at| observer.key_installed(at, level, direction, suite));
             }
             TlsEvent::PeerParameters(raw) => self.on_peer_parameters(now, &raw)?,
@@ -55,34 +59,37 @@ impl Connection {
     }
 
     fn on_peer_parameters(&mut self, now: Instant, raw: &[u8]) -> Result<(), TransportError> {
-        let peer =
-            self.sources.handshake.check_parameters(raw, &self.identity.expected, self.identity.original_dcid)?;
+        let peer = self.packets.sources.handshake.check_parameters(
+            raw,
+            &self.packets.identity.expected,
+            self.packets.identity.original_dcid,
+        )?;
         self.observation.tell(now, |observer, at| observer.parameters_set(at, Initiator::Remote, &peer));
-        self.identity.check_versions(self.side, &peer)?;
+        self.packets.identity.check_versions(self.side, &peer)?;
         if let Some(token) = peer.stateless_reset_token {
-            self.identity.remote_ids.set_first_token(token);
+            self.packets.identity.remote_ids.set_first_token(token);
         }
         if let Some(preferred) = peer.preferred_address {
             // RFC 9000 §5.1.1: its ID has the sequence number 1.
-            self.identity.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
+            self.packets.identity.remote_ids.on_new(1, 0, preferred.cid, preferred.reset_token)?;
             self.paths.set_preferred_address(Some(Box::new(preferred)));
         }
-        self.random.set_grease(self.profile.grease && peer.grease_quic_bit);
+        self.packets.random.set_grease(self.profile.grease && peer.grease_quic_bit);
         self.early.check_remembered(&peer)?;
         self.stop_early(now);
-        self.sources.streams.set_peer_parameters(&peer)?;
-        self.sources.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        self.packets.sources.streams.set_peer_parameters(&peer)?;
+        self.packets.sources.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
         // RFC 9000 §7.4.1 MUST-2: of what a client must not remember, what the server says in this handshake counts, and
         // what it does not say has its default.
         self.peer = PeerPromises::of(&peer)?;
         let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
-        self.sources.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
-        if let Some(space) = self.spaces.get_mut(SpaceId::DATA) {
+        self.packets.sources.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
+        if let Some(space) = self.packets.spaces.get_mut(SpaceId::DATA) {
             space.report_times(now, &peer);
         }
         if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
-            self.sources.fec.start(self.profile.fec, window);
-            if let Some(code) = self.sources.fec.sender.as_ref().and_then(|sender| sender.code()) {
+            self.packets.sources.fec.start(self.profile.fec, window);
+            if let Some(code) = self.packets.sources.fec.sender.as_ref().and_then(|sender| sender.code()) {
                 self.observation.tell(now, |observer, at| observer.code_updated(at, None, Some(code)));
             }
         }
@@ -99,61 +106,49 @@ impl Connection {
         let begun = self.timers.get(Timer::Idle).map(|limit| limit.saturating_sub(self.profile.handshake_timeout));
         let took = begun.map_or(Duration::ZERO, |begun| now.saturating_since(begun));
         self.stats.handshake_time = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.stats.resumed = self.sources.handshake.session().is_some_and(|session| session.is_resumed()).into();
+        self.stats.resumed =
+            self.packets.sources.handshake.session().is_some_and(|session| session.is_resumed()).into();
         self.lifecycle.connect();
-        self.identity.local_ids.start(self.peer.active_connection_id_limit);
+        self.packets.identity.local_ids.start(self.peer.active_connection_id_limit);
         self.push(Event::Connected);
         self.restart_idle(now);
         if let Some(observer) = &mut self.observation.observer {
-            observer.connected(now, self.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+            observer
+                .connected(now, self.packets.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
         if self.side == Side::Server {
             // RFC 9000 §19.20 MUST NOT-1, RFC 9001 §4.1.2 MUST-1: for a server complete means confirmed, and it says
             // so.
-            self.sources.control.handshake_done.request();
+            self.packets.sources.control.handshake_done.request();
             self.paths.active_mut().amplification.validate();
             let remote = self.paths.active().remote;
             // RFC 9000 §19.7 MUST NOT-1: NEW_TOKEN is not empty
             // RFC 9000 §19.7 MUST NOT-2: clients send no NEW_TOKEN
-            if let Some(token) = self.identity.new_token(&mut self.random.stream, now, remote) {
-                self.sources.control.token.send(token);
+            if let Some(token) = self.packets.identity.new_token(&mut self.packets.random.stream, now, remote) {
+                self.packets.sources.control.token.send(token);
             }
-            self.early.forget_keys_later(now, &self.keys, self.paths.active().recovery.pto());
+            self.early.forget_keys_later(now, &self.packets.keys, self.paths.active().recovery.pto());
             self.on_confirmed(now);
-            self.sources.handshake.settle();
+            self.packets.sources.handshake.settle();
         }
     }
 
     /// Tells the datagrams what fits into a packet of the path in use.
     pub(super) fn fit_datagrams(&mut self) {
-        self.sources.fit_datagrams(self.paths.active().mtu, self.identity.remote_ids.current().len());
+        self.packets.sources.fit_datagrams(self.paths.active().mtu, self.packets.identity.remote_ids.current().len());
     }
 
     /// Both ends have the keys: those of the handshake are forgotten.
     pub(super) fn on_confirmed(&mut self, now: Instant) {
-        if !self.sources.handshake.confirm() {
+        if !self.packets.sources.handshake.confirm() {
             return;
         }
-        self.keys.on_handshake_confirmed();
+        self.packets.keys.on_handshake_confirmed();
         self.observation.tell(now, |observer, at| observer.confirmed(at));
-        self.identity.versions = None;
+        self.packets.identity.versions = None;
         self.consider_preferred_address(now);
-        self.discard_space(now, SpaceId::Initial);
+        self.packets.discard_space(now, SpaceId::Initial, &mut self.paths, &mut self.observation);
         // RFC 9001 §4.9.2 MUST-1: the Handshake keys go when the handshake is confirmed.
-        self.discard_space(now, SpaceId::Handshake);
-    }
-
-    /// Forgets a level of the handshake with everything that was sent in it (RFC 9002 §6.4).
-    pub(super) fn discard_space(&mut self, now: Instant, id: SpaceId) {
-        let level = id.level();
-        if let Some(mut space) = self.spaces.take(id) {
-            self.keys.discard(level);
-            self.observation.tell(now, |observer, at| observer.keys_discarded(at, level, None));
-            self.sources.handshake.discard(level);
-            self.settle_space(now, id, &mut space);
-        }
-        if level == Level::Initial {
-            self.identity.token = Vec::new();
-        }
+        self.packets.discard_space(now, SpaceId::Handshake, &mut self.paths, &mut self.observation);
     }
 }

@@ -9,12 +9,12 @@ impl Connection {
     /// A wake-up came and nothing was due.
     pub(super) fn on_quiet(&mut self) {
         let busy = self.paths.is_in_flight();
-        if busy || !self.sources.handshake.is_confirmed() {
+        if busy || !self.packets.sources.handshake.is_confirmed() {
             return;
         }
-        self.spaces.shrink();
-        self.sources.shrink();
-        self.identity.shrink();
+        self.packets.spaces.shrink();
+        self.packets.sources.shrink();
+        self.packets.identity.shrink();
         self.reception.shrink();
         self.events.shrink();
     }

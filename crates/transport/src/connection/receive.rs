@@ -10,6 +10,7 @@ use super::{
     Connection,
     coalesced::{Coalesced, LongPacket, Part, Rules},
     labels,
+    packets::Packets,
     spaces::SpaceId,
 };
 use crate::{
@@ -106,7 +107,7 @@ impl Connection {
                 path.amplification.on_received(payload.len());
             }
             payload.chunks_mut(segment_size.max(1)).for_each(|payload| {
-                self.lifecycle.hear(payload, &mut self.keys, &self.spaces, &self.identity);
+                self.lifecycle.hear(payload, &mut self.packets.keys, &self.packets.spaces, &self.packets.identity);
             });
             return;
         }
@@ -115,7 +116,7 @@ impl Connection {
             // RFC 9000 §8.1 MUST-1: all bytes of datagrams that belong to the connection count towards the limit
             self.paths[path].amplification.on_received(payload.len());
         }
-        self.sources.streams.tune(now, self.paths.active().recovery.rtt().sampled());
+        self.packets.sources.streams.tune(now, self.paths.active().recovery.rtt().sampled());
         let arrival = Arrival { path, received_at, ecn, waited: false };
         let (processed, acks_only) = (self.stats.packets_received, self.stats.ack_only_packets_received);
         let mut start = 0;
@@ -146,7 +147,7 @@ impl Connection {
             return;
         }
         let payload = payload.freeze();
-        if let Err(error) = self.reception.deliver(&mut self.sources, &mut self.stats, &payload, buffer) {
+        if let Err(error) = self.reception.deliver(&mut self.packets.sources, &mut self.stats, &payload, buffer) {
             self.fail(now, error);
         }
     }
@@ -161,7 +162,7 @@ impl Connection {
         end: usize,
         arrival: Arrival,
     ) {
-        let id_len = self.identity.local_ids.id_len();
+        let id_len = self.packets.identity.local_ids.id_len();
         // After the handshake a datagram is one packet with a short header.
         let payload = &buffer[start..end];
         if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
@@ -173,7 +174,8 @@ impl Connection {
 
     /// Packets one after the other, or what is not a packet.
     fn handle_coalesced(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
-        let rules = Rules { side: self.side, id_len: self.identity.local_ids.id_len(), grease: self.profile.grease };
+        let rules =
+            Rules { side: self.side, id_len: self.packets.identity.local_ids.id_len(), grease: self.profile.grease };
         let mut parts = Coalesced::new(rules, start, end);
         // The first packet has a long header and cannot be opened.
         let mut unreadable = wire::is_long(&buffer[start..end]);
@@ -186,7 +188,7 @@ impl Connection {
                 }
                 Part::Long(packet) => {
                     // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
-                    let Self { side, identity, keys, sources, .. } = self;
+                    let Self { side, packets: Packets { identity, keys, sources, .. }, .. } = self;
                     if !identity.speaks(*side, &packet, &buffer[place.clone()], keys, &mut sources.handshake) {
                         self.stats.ignored_bytes_received += (place.len() + parts.skip_rest()) as u64;
                     } else if packet.is_refused {
@@ -204,7 +206,7 @@ impl Connection {
                 Part::VersionNegotiation { scid, versions } => {
                     let packet = &buffer[place.clone()];
                     // RFC 8999 §6: it comes from the ID that we addressed, which only who saw our packet knows.
-                    if packet[scid] == *self.identity.remote_ids.current().as_slice() {
+                    if packet[scid] == *self.packets.identity.remote_ids.current().as_slice() {
                         let offered: Vec<u32> = wire::header::versions(&packet[versions]).collect();
                         self.handle_version_negotiation(now, offered, place.len());
                     } else {
@@ -239,18 +241,18 @@ impl Connection {
         let &LongPacket { ty, version, dcid, scid, pn_offset, .. } = packet;
         let Range { start, end } = place;
         let (space, level, kind) = place_of(ty);
-        let expected = self.spaces.expected_pn(space);
+        let expected = self.packets.spaces.expected_pn(space);
         let packet = &mut buffer[start..end];
         let opened = match level {
-            Level::Initial if version != self.identity.version => {
-                self.keys.open_first_initial(packet, pn_offset, expected)
+            Level::Initial if version != self.packets.identity.version => {
+                self.packets.keys.open_first_initial(packet, pn_offset, expected)
             }
-            _ => self.keys.open_long(level, packet, pn_offset, expected),
+            _ => self.packets.keys.open_long(level, packet, pn_offset, expected),
         };
         match opened {
             Ok(opened) => {
                 self.start_watching(now);
-                if !self.identity.accept_source(scid) {
+                if !self.packets.identity.accept_source(scid) {
                     self.stats.ignored_bytes_received += (end - start) as u64;
                     return true;
                 }
@@ -264,14 +266,14 @@ impl Connection {
                     // RFC 9001 §4.9.1 MUST-2: a server's Initial keys go with the first Handshake packet that it
                     // opens
                     // RFC 9001 §4.9.1 MUST NOT-1: no Initial packets after that
-                    self.discard_space(now, SpaceId::Initial);
+                    self.packets.discard_space(now, SpaceId::Initial, &mut self.paths, &mut self.observation);
                 }
                 let (pn, path) = (opened.pn, PathIndex::FIRST);
                 let seen = PacketSeen { space, kind, pn, dcid: &dcid, arrival, path, old_keys: false, spin: false };
                 self.handle_opened(now, buffer, start, opened, seen);
                 true
             }
-            Err(OpenError::NoKeys) if self.spaces.get(space).is_some() => {
+            Err(OpenError::NoKeys) if self.packets.spaces.get(space).is_some() => {
                 self.keep_unopened(now, level, &buffer[start..end], arrival);
                 false
             }
@@ -293,14 +295,20 @@ impl Connection {
         pn_offset: usize,
         arrival: Arrival,
     ) {
-        let expected = self.spaces.expected_pn(SpaceId::DATA);
-        match self.keys.open_short(&mut buffer[start..end], pn_offset, PathId(0), expected) {
+        let expected = self.packets.spaces.expected_pn(SpaceId::DATA);
+        match self.packets.keys.open_short(&mut buffer[start..end], pn_offset, PathId(0), expected) {
             Ok(opened) => {
                 if opened.new_phase {
                     // RFC 9001 §6.5 SHOULD-2, SHOULD-3: late packets of the old phase are opened for three probe
                     // timeouts.
-                    self.keys.retire_previous_at(now + self.pto() * 3);
-                    self.key_updates.note(&self.keys, &mut self.stats, &mut self.observation, now, Initiator::Remote);
+                    self.packets.keys.retire_previous_at(now + self.pto() * 3);
+                    self.packets.key_updates.note(
+                        &self.packets.keys,
+                        &mut self.stats,
+                        &mut self.observation,
+                        now,
+                        Initiator::Remote,
+                    );
                 }
                 let seen = PacketSeen::short(&buffer[start..start + pn_offset], &opened, arrival);
                 self.handle_opened(now, buffer, start, opened, seen);
@@ -337,7 +345,7 @@ impl Connection {
     ) {
         let size = opened.payload.end + crate::crypto::TAG_LEN;
         // RFC 9000 §12.3 MUST-3, MUST-4: a packet number is processed once.
-        if self.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
+        if self.packets.spaces.get(seen.space).is_none_or(|s| s.acks.is_duplicate(seen.pn)) {
             self.observation.drop_packet(&mut self.stats, now, Some(seen.kind), size, DropReason::Duplicate);
             return;
         }
@@ -359,7 +367,7 @@ impl Connection {
         }
         let range = start + opened.payload.start..start + opened.payload.end;
         if let Some(observer) = &mut self.observation.observer {
-            let event = seen.event(&buffer[start..range.end], range.start - start, size, self.keys.updates());
+            let event = seen.event(&buffer[start..range.end], range.start - start, size, self.packets.keys.updates());
             observer.packet_received(now, &event);
         }
         match self.handle_frames(now, &buffer[range.clone()], range.start, &seen) {
@@ -379,8 +387,8 @@ impl Connection {
         self.idle.is_restarted = false;
         // Tickets come in 1-RTT packets after the handshake.
         if seen.kind != PacketKind::OneRtt
-            || !self.sources.handshake.is_confirmed()
-            || self.sources.handshake.has_unread()
+            || !self.packets.sources.handshake.is_confirmed()
+            || self.packets.sources.handshake.has_unread()
         {
             self.progress_handshake(now);
         }
@@ -391,7 +399,7 @@ impl Connection {
     // timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
         if let Some(token) = ResetToken::at_end_of(packet)
-            && self.identity.remote_ids.is_reset(&token.0)
+            && self.packets.identity.remote_ids.is_reset(&token.0)
         {
             self.on_reset(now, packet.len());
         }
@@ -419,12 +427,13 @@ impl Connection {
     fn handle_retry(&mut self, now: Instant, packet: &[u8], scid: ConnectionId, token: Vec<u8>) {
         // RFC 9000 §17.2.5.2 MUST-1, MUST-2, MUST-3, MUST-4, RFC 9000 §17.2.5.1 MUST-1: only a client's first, only
         // before anything else was accepted, only with a token, an ID that differs from ours, and a valid tag.
-        let original = *self.identity.remote_ids.current();
+        let original = *self.packets.identity.remote_ids.current();
         if self.side == Side::Server || self.lifecycle.is_answered() || token.is_empty() || scid == original {
             self.stats.ignored_bytes_received += packet.len() as u64;
             return;
         }
-        if crate::crypto::verify_retry_tag(labels(self.identity.version), original.as_slice(), packet).is_err() {
+        if crate::crypto::verify_retry_tag(labels(self.packets.identity.version), original.as_slice(), packet).is_err()
+        {
             self.observation.drop_packet(&mut self.stats, now, None, packet.len(), DropReason::Undecryptable);
             return;
         }
@@ -432,18 +441,21 @@ impl Connection {
         let retry = Unsealed::Retry { scid, token_len: token.len() };
         self.observation.tell(now, |observer, at| observer.unsealed_received(at, &retry, packet.len()));
         self.lifecycle.on_answered();
-        self.identity.follow_retry(scid, token);
-        self.keys.set_initial(scid.as_slice());
+        self.packets.identity.follow_retry(scid, token);
+        self.packets.keys.set_initial(scid.as_slice());
         self.observation.initial_keys_replaced(now);
-        self.resend_initial(now);
-        self.void_early(now, true);
+        self.packets.resend_initial(now, &mut self.paths);
+        self.packets.void_early(now, true, &mut self.paths);
     }
 
     // RFC 9000 §6.2 MUST-1, MUST-2, MUST-3: Version Negotiation counts only before any other packet, and not if it
     // offers what we chose.
     fn handle_version_negotiation(&mut self, now: Instant, offered: Vec<u32>, size: usize) {
         // RFC 9368 §2.1 MUST-1: a server ignores it
-        if self.side == Side::Server || self.lifecycle.is_answered() || !self.identity.minds_negotiation(&offered) {
+        if self.side == Side::Server
+            || self.lifecycle.is_answered()
+            || !self.packets.identity.minds_negotiation(&offered)
+        {
             self.stats.ignored_bytes_received += size as u64;
             return;
         }

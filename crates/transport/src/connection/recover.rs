@@ -5,6 +5,7 @@ use wire::{Ack, Side, frame_type};
 
 use super::{
     Connection,
+    packets::Packets,
     receive::PacketSeen,
     sources::Sources,
     spaces::{Space, SpaceId},
@@ -15,6 +16,7 @@ use crate::{
     ack_frequency::{AckRequests, View},
     acks::MAX_TIMES,
     error::{Code, TransportError},
+    observe::Observer,
     path::{Path, Paths},
     recovery::{self, AckOutcome, Deadline, EcnFeedback, OneWay, Progress, Reason, Way},
     sent::{Ledger, PathIndex, SentFrame, Verdict},
@@ -33,8 +35,8 @@ const REPEATED: usize = 2;
 impl Connection {
     /// Progress of the handshake, as far as probe timeouts depend on it.
     pub(super) fn recovery_progress(&self) -> Progress {
-        let has_handshake_keys = self.keys.can_seal(Level::Handshake);
-        self.sources.recovery_progress(self.side, has_handshake_keys, self.datagram_room() == 0)
+        let has_handshake_keys = self.packets.keys.can_seal(Level::Handshake);
+        self.packets.sources.recovery_progress(self.side, has_handshake_keys, self.datagram_room() == 0)
     }
 
     /// The receive times in an ACK frame, before the packets that they are about leave the ledger.
@@ -50,7 +52,7 @@ impl Connection {
         let held = Duration::from_micros(ack.delay.saturating_mul(1 << self.peer.ack_delay_exponent));
         let active = self.paths.active_index();
         let one_way = self.paths.active_mut().recovery.one_way_mut();
-        if let (Some(space), Some(one_way)) = (self.spaces.get(seen.space), one_way) {
+        if let (Some(space), Some(one_way)) = (self.packets.spaces.get(seen.space), one_way) {
             let Self { observation, stats, .. } = self;
             let mut times = ReceiveTimes { now, ledger: &space.ledger, active, one_way, observation, stats };
             times.read(seen, ack, held);
@@ -72,14 +74,14 @@ impl Connection {
         }
         if let SpaceId::Data(path) = id {
             self.early.check_refused(ack)?;
-            self.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
+            self.packets.keys.on_acked(path, ack.largest, now, seen.old_keys)?;
         }
         let Some((mut carriers, ledger, paths)) = self.carriers(id, Some(now)) else { return Ok(()) };
         let outcome = recovery::on_ack_received(ledger, paths, id, ack, now, delay, &progress, &mut carriers)?;
         carriers.settle();
         // RFC 9002 §A.6: only a Handshake packet's acknowledgement proves that the server has validated us.
         if id == SpaceId::Handshake && outcome.acked_packets > 0 {
-            self.sources.handshake.on_acked();
+            self.packets.sources.handshake.on_acked();
         }
         self.on_outcome(now, &outcome);
         Ok(())
@@ -92,21 +94,21 @@ impl Connection {
         id: SpaceId,
         observed_at: Option<Instant>,
     ) -> Option<(Carriers<'_>, &mut Ledger, &mut Paths)> {
-        let Space { ledger, acks, .. } = self.spaces.get_mut(id)?;
         let observer = observed_at.zip(self.observation.observer.as_deref_mut());
-        Some((Carriers::new(id, acks, &mut self.sources, &mut self.identity, observer), ledger, &mut self.paths))
+        let (carriers, ledger) = self.packets.carriers(id, observer)?;
+        Some((carriers, ledger, &mut self.paths))
     }
 
     /// Counts what an acknowledgement or a timeout brought.
     pub(super) fn on_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
         count_outcome(&mut self.stats, outcome);
-        if let Some((before, after)) = self.sources.fec.review(now, self.paths.active_mut(), outcome) {
+        if let Some((before, after)) = self.packets.sources.fec.review(now, self.paths.active_mut(), outcome) {
             self.observation.tell(now, |observer, at| observer.code_updated(at, before, after));
         }
-        if self.sources.ack_requests.is_on() && outcome.acked_packets > 0 {
-            self.apply_ack_delay();
-            if self.sources.handshake.is_confirmed() {
-                review_requests(&mut self.sources.ack_requests, self.paths.active(), now);
+        if self.packets.sources.ack_requests.is_on() && outcome.acked_packets > 0 {
+            self.packets.sources.apply_ack_delay(&mut self.paths);
+            if self.packets.sources.handshake.is_confirmed() {
+                review_requests(&mut self.packets.sources.ack_requests, self.paths.active(), now);
             }
         }
         self.paths[outcome.ecn_path].on_ecn(outcome.ecn);
@@ -117,13 +119,6 @@ impl Connection {
                 self.observation.tell(now, |observer, at| observer.rtt_sample(at, latest, adjusted));
             }
             self.observe_metrics(now);
-        }
-    }
-
-    /// Lets probe timeouts count with the delay that may be in force (draft-ietf-quic-ack-frequency-14 §7).
-    pub(super) fn apply_ack_delay(&mut self) {
-        if self.sources.ack_requests.take_change() {
-            self.paths.set_max_ack_delay(self.sources.ack_requests.max_ack_delay());
         }
     }
 
@@ -147,20 +142,33 @@ impl Connection {
                 self.stats.probe_timeouts += 1;
                 self.paths[path].recovery.on_probe_timeout(now);
                 self.stats.ecn_failures += u64::from(self.paths[path].marks.on_timeout());
-                if !self.sources.handshake.is_confirmed() {
+                if !self.packets.sources.handshake.is_confirmed() {
                     // What was trusted without proof may be what does not arrive.
                     let mtu = self.paths[path].discovery.distrust();
                     self.set_path_mtu(now, path, mtu);
                 }
-                self.probe(now, id, deadline.reason == Reason::AntiDeadlock);
+                self.packets.probe(now, id, deadline.reason == Reason::AntiDeadlock, &self.paths);
                 self.observe_metrics(now);
             }
         }
     }
+}
+
+impl Packets {
+    /// The parts that hear of verdicts, beside the ledger of a space.
+    #[inline]
+    pub(super) fn carriers<'a>(
+        &'a mut self,
+        id: SpaceId,
+        observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
+    ) -> Option<(Carriers<'a>, &'a mut Ledger)> {
+        let Space { ledger, acks, .. } = self.spaces.get_mut(id)?;
+        Some((Carriers::new(id, acks, &mut self.sources, &mut self.identity, observer), ledger))
+    }
 
     /// Asks for probes in a space. RFC 9002 §6.2.4 MUST-1, SHOULD-2: they carry something new, or else repeat what is
     /// missing.
-    fn probe(&mut self, now: Instant, id: SpaceId, anti_deadlock: bool) {
+    fn probe(&mut self, now: Instant, id: SpaceId, anti_deadlock: bool, paths: &Paths) {
         let new_data = self.sources.wants_to_send(id, &self.identity);
         if let Some(space) = self.spaces.get_mut(id) {
             space.probes = if anti_deadlock { 1 } else { PROBES };
@@ -179,7 +187,7 @@ impl Connection {
         // RFC 9002 §6.2.4 SHOULD-1: other spaces with packets in flight join, and those with something to say: the
         // peer may need just that to read the rest, which fills the window meanwhile.
         let other = if id == SpaceId::Initial { SpaceId::Handshake } else { SpaceId::Initial };
-        let in_flight = self.paths.active().recovery.ack_eliciting_in_flight(other);
+        let in_flight = paths.active().recovery.ack_eliciting_in_flight(other);
         let joins = in_flight > 0 || self.sources.handshake.wants_to_send(other.level());
         if let Some(space) = self.spaces.get_mut(other).filter(|_| joins) {
             space.probes = space.probes.max(PROBES);
@@ -188,31 +196,64 @@ impl Connection {
 
     /// Queues the frames of the oldest packets in flight again; the packets stay in flight.
     fn repeat_oldest(&mut self, id: SpaceId, packets: usize) {
-        let Some((mut carriers, ledger, _)) = self.carriers(id, None) else { return };
+        let Some((mut carriers, ledger)) = self.carriers(id, None) else { return };
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
 
     /// Takes back what is under way on a path that is given up, to send it on the one in use.
     pub(super) fn abandon_path(&mut self, path: PathIndex) {
-        let Some((mut carriers, ledger, _)) = self.carriers(SpaceId::DATA, None) else { return };
+        let Some((mut carriers, ledger)) = self.carriers(SpaceId::DATA, None) else { return };
         recovery::abandon_path(ledger, path, &mut |verdict, frame| carriers.tell(verdict, &frame));
     }
 
     /// Forgets what was sent in a space whose keys are gone, or sends it again where a Retry voids it.
-    pub(super) fn settle_space(&mut self, now: Instant, id: SpaceId, space: &mut Space) {
+    fn settle_space(&mut self, now: Instant, id: SpaceId, space: &mut Space, paths: &mut Paths) {
         let mut carriers = Carriers::new(id, &mut space.acks, &mut self.sources, &mut self.identity, None);
-        recovery::discard_space(&mut space.ledger, &mut self.paths, id, now, &mut |_: Verdict, frame: SentFrame| {
+        recovery::discard_space(&mut space.ledger, paths, id, now, &mut |_: Verdict, frame: SentFrame| {
             carriers.tell(Verdict::Lost, &frame);
         });
     }
 
     /// After a Retry everything in Initial packets goes out again, with the numbers going on
     /// (RFC 9000 §17.2.5.3 MUST-1, MUST NOT-1).
-    pub(super) fn resend_initial(&mut self, now: Instant) {
+    pub(super) fn resend_initial(&mut self, now: Instant, paths: &mut Paths) {
         if let Some(mut space) = self.spaces.take(SpaceId::Initial) {
-            self.settle_space(now, SpaceId::Initial, &mut space);
+            self.settle_space(now, SpaceId::Initial, &mut space, paths);
             self.spaces.put_initial(space);
         }
+    }
+
+    /// Forgets a level of the handshake with everything that was sent in it (RFC 9002 §6.4).
+    pub(super) fn discard_space(
+        &mut self,
+        now: Instant,
+        id: SpaceId,
+        paths: &mut Paths,
+        observation: &mut Observation,
+    ) {
+        let level = id.level();
+        if let Some(mut space) = self.spaces.take(id) {
+            self.keys.discard(level);
+            observation.tell(now, |observer, at| observer.keys_discarded(at, level, None));
+            self.sources.handshake.discard(level);
+            self.settle_space(now, id, &mut space, paths);
+        }
+        if level == Level::Initial {
+            self.identity.token = Vec::new();
+        }
+    }
+
+    /// Takes all 0-RTT packets out of the account: after a Retry, to send their content again
+    /// (RFC 9000 §17.2.3 SHOULD-1, MUST-1), or because the server has refused them, when the parts know by other
+    /// means.
+    pub(super) fn void_early(&mut self, now: Instant, again: bool, paths: &mut Paths) {
+        let Some((mut carriers, ledger)) = self.carriers(SpaceId::DATA, None) else { return };
+        let mut tell = |_: Verdict, frame: SentFrame| {
+            if again {
+                carriers.tell(Verdict::Lost, &frame);
+            }
+        };
+        recovery::discard_space(ledger, paths, SpaceId::DATA, now, &mut tell);
     }
 }
 
@@ -267,6 +308,13 @@ impl Sources {
                 || self.handshake.is_acked() && !self.handshake.wants_to_send(Level::Handshake),
             at_amplification_limit,
             waited_for_keys: Duration::ZERO,
+        }
+    }
+
+    /// Lets probe timeouts count with the delay that may be in force (draft-ietf-quic-ack-frequency-14 §7).
+    pub(super) fn apply_ack_delay(&mut self, paths: &mut Paths) {
+        if self.ack_requests.take_change() {
+            paths.set_max_ack_delay(self.ack_requests.max_ack_delay());
         }
     }
 

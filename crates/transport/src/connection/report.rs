@@ -27,7 +27,7 @@ impl Connection {
 
     /// The version of QUIC, see [`wire::version`]; until the handshake is complete the server may choose another.
     pub fn version(&self) -> u32 {
-        self.identity.version
+        self.packets.identity.version
     }
 
     /// The address of the peer on the path in use, validated or not: one authentic packet with a forged source makes it a
@@ -63,12 +63,12 @@ impl Connection {
 
     /// The TLS session: application protocol, server name, certificates, exported keys.
     pub fn tls(&self) -> Option<&dyn Session> {
-        self.sources.handshake.session()
+        self.packets.sources.handshake.session()
     }
 
     /// The ID that the client addressed first: names the connection in logs of both ends.
     pub fn original_dcid(&self) -> Option<ConnectionId> {
-        self.identity.original_dcid
+        self.packets.identity.original_dcid
     }
 
     /// Name of the congestion controller that is attached to the path in use.
@@ -83,12 +83,12 @@ impl Connection {
 
     /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
     pub fn ack_frequency(&self) -> AckFrequency {
-        self.sources.ack_requests.policy()
+        self.packets.sources.ack_requests.policy()
     }
 
     /// The forward error correction in force; off also when the peer does not understand it.
     pub fn fec(&self) -> FecPolicy {
-        match (&self.sources.fec.sender, &self.sources.fec.receiver) {
+        match (&self.packets.sources.fec.sender, &self.packets.sources.fec.receiver) {
             (Some(_), _) => self.profile.fec,
             (None, Some(_)) => FecPolicy::Receive,
             (None, None) => FecPolicy::Off,
@@ -110,24 +110,24 @@ impl Connection {
         let mut stats = self.stats;
         report_path(self.paths.active(), &mut stats);
         stats.congestion_events += self.paths.congestion_events();
-        if let Some(space) = self.spaces.get(SpaceId::DATA) {
+        if let Some(space) = self.packets.spaces.get(SpaceId::DATA) {
             stats.receive_times_sent = space.acks.times_reported();
             stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
         }
-        self.sources.report(&mut stats);
+        self.packets.sources.report(&mut stats);
         stats.waiting_bytes_received = self.reception.unopened_bytes() as u64;
         stats
     }
 
     /// Bytes of memory that the records of packets hold: those sent and not yet accounted for, and those received.
     pub fn records_memory(&self) -> usize {
-        self.spaces.records_memory() + self.sources.fec.memory()
+        self.packets.spaces.records_memory() + self.packets.sources.fec.memory()
     }
 
     /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits to be
     /// acknowledged or to be read. What the application has written ahead is not in it, nor what the TLS library holds.
     pub fn memory(&self) -> usize {
-        let streams = self.sources.streams.figures();
+        let streams = self.packets.sources.streams.figures();
         let waiting = streams.send_buffered_bytes - streams.send_unsent_bytes + streams.receive_buffered_bytes;
         size_of::<Self>() + self.records_memory() + (streams.overhead_bytes + waiting) as usize
     }

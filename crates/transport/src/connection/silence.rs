@@ -99,7 +99,7 @@ impl Connection {
     /// A packet arrived.
     #[inline]
     pub(super) fn restart_silence(&mut self, now: Instant) {
-        if self.side == Side::Server || !self.profile.silence_pings || !self.sources.handshake.is_confirmed() {
+        if self.side == Side::Server || !self.profile.silence_pings || !self.packets.sources.handshake.is_confirmed() {
             return;
         }
         let gap = self.silence.restart(self.stats.stream_bytes_received, self.paths.active().recovery.pto());
@@ -109,10 +109,10 @@ impl Connection {
     /// Looks at a time without packets. Returns whether it matters.
     pub(super) fn on_silence(&mut self) -> bool {
         // What is in flight has a probe timeout.
-        let matters = !self.paths.is_in_flight() && self.silence.on_elapsed(&self.sources.streams);
+        let matters = !self.paths.is_in_flight() && self.silence.on_elapsed(&self.packets.sources.streams);
         if matters {
             self.stats.silence_pings += 1;
-            self.sources.control.ping.request();
+            self.packets.sources.control.ping.request();
         }
         matters
     }

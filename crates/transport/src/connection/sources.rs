@@ -3,7 +3,7 @@
 use units::Instant;
 use wire::{Frame, Side, Writer};
 
-use super::{control::Control, identity::Identity, spaces::SpaceId, transmit::Permit};
+use super::{control::Control, identity::Identity, spaces::SpaceId};
 use crate::{
     ack_frequency::AckRequests,
     datagrams::{DatagramEvent, Datagrams},
@@ -30,6 +30,15 @@ pub(super) struct Sources {
     pub(super) control: Control,
     pub(super) ack_requests: AckRequests,
     pub(super) fec: Fec,
+}
+
+/// What may go into a packet.
+#[derive(Clone, Copy)]
+pub(super) struct Permit {
+    /// Frames that count against congestion control.
+    pub(super) data: bool,
+    /// A probe: it has to elicit an acknowledgement.
+    pub(super) probe: bool,
 }
 
 /// A packet under construction, as sources see it, and the books that their frames are entered in.

@@ -31,15 +31,15 @@ impl Connection {
                 // RFC 9000 §10.1: the connection ends silently.
                 Timer::Idle if self.lifecycle.was_connected() => self.end_silently(now, CloseReason::IdleTimeout),
                 Timer::Idle => self.give_up_handshake(now),
-                Timer::KeepAlive => self.sources.control.ping.request(),
+                Timer::KeepAlive => self.packets.sources.control.ping.request(),
                 Timer::Rest => self.on_rest(now),
                 Timer::PathValidation => self.on_path_timeout(now),
                 Timer::DiscardKeys => {
                     self.forget_early_keys(now);
-                    let due = self.keys.deadline().is_some_and(|at| at <= now);
-                    self.keys.on_timeout(now);
+                    let due = self.packets.keys.deadline().is_some_and(|at| at <= now);
+                    self.packets.keys.on_timeout(now);
                     if due {
-                        let phase = self.keys.updates().saturating_sub(1);
+                        let phase = self.packets.keys.updates().saturating_sub(1);
                         self.observation
                             .tell(now, |observer, at| observer.keys_discarded(at, Level::OneRtt, Some(phase)));
                     }
@@ -89,12 +89,12 @@ impl Connection {
         let recovery = self.recovery_deadline();
         self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));
         // What may not be sent anyway, because of the address, needs no waking: the peer's next datagram does that.
-        let acks = self.spaces.ack_deadline();
+        let acks = self.packets.spaces.ack_deadline();
         // Nor does what waits for an answer of TLS.
-        let acks = acks.filter(|_| self.datagram_room() > 0 && !self.sources.handshake.is_away());
+        let acks = acks.filter(|_| self.datagram_room() > 0 && !self.packets.sources.handshake.is_away());
         self.timers.set(Timer::AckDelay, acks);
-        let held = self.has_data();
-        if let Some(sender) = &mut self.sources.fec.sender {
+        let held = self.packets.has_data();
+        if let Some(sender) = &mut self.packets.sources.fec.sender {
             sender.on_held(now, held);
         }
         let paced_until = if held {
@@ -108,9 +108,9 @@ impl Connection {
         };
         self.timers.set(Timer::Pacing, paced_until);
         // While data waits, repair follows from it.
-        let repair = self.sources.fec.deadline().filter(|_| !held);
+        let repair = self.packets.sources.fec.deadline().filter(|_| !held);
         self.timers.set(Timer::Repair, repair);
-        let discard = self.keys.deadline().into_iter().chain(self.early.deadline()).min();
+        let discard = self.packets.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);
         let validation = self.paths.validation_deadline();
         self.timers.set(Timer::PathValidation, validation);

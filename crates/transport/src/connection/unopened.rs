@@ -172,7 +172,7 @@ impl Connection {
         let limit = match level {
             // RFC 9000 §21.9 SHOULD-1: packets that bring nothing are bounded
             // RFC 9001 §4.1.4 SHOULD-1: packets whose keys are not there yet are kept
-            Level::Handshake if self.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
+            Level::Handshake if self.packets.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
             Level::OneRtt if !self.lifecycle.was_connected() => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
             // RFC 9001 §5.6 MUST NOT-3: a client opens no 0-RTT packets
@@ -194,7 +194,7 @@ impl Connection {
 
     /// Opens what waited for keys, as far as they are there by now.
     pub(super) fn retry_unopened(&mut self, now: Instant) {
-        while let Some((mut packet, arrival)) = self.reception.take_openable(&self.keys) {
+        while let Some((mut packet, arrival)) = self.reception.take_openable(&self.packets.keys) {
             let end = packet.len();
             self.handle_payload(now, &mut packet, 0, end, arrival);
             self.finish_batch(now, packet, end);
@@ -202,7 +202,7 @@ impl Connection {
                 return;
             }
         }
-        if self.sources.handshake.is_confirmed() {
+        if self.packets.sources.handshake.is_confirmed() {
             self.reception.give_up_unopened(&mut self.stats, |_| false);
         }
     }

@@ -162,9 +162,10 @@ impl Connection {
         observer.started(now, &self.start_event());
         observer.metrics(now, &self.metrics());
         if self.lifecycle.was_connected() {
-            observer.connected(now, self.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
+            observer
+                .connected(now, self.packets.sources.handshake.session().and_then(|s| s.alpn()).unwrap_or_default());
         }
-        if self.sources.handshake.is_confirmed() {
+        if self.packets.sources.handshake.is_confirmed() {
             observer.confirmed(now);
         }
         self.set_observer(observer);
@@ -172,7 +173,7 @@ impl Connection {
 
     /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
     pub fn ids(&self) -> impl Iterator<Item = wire::ConnectionId> + '_ {
-        self.identity.known_ids()
+        self.packets.identity.known_ids()
     }
 
     /// Lets the configured observer watch, if there is one, and tells it how the connection begins.
@@ -184,7 +185,7 @@ impl Connection {
     }
 
     fn start_event(&self) -> Start {
-        start_event(self.side, &self.identity, self.paths.active())
+        start_event(self.side, &self.packets.identity, self.paths.active())
     }
 
     /// Reports the state of recovery.
@@ -201,7 +202,7 @@ impl Connection {
         if self.observation.observer.is_none() {
             return;
         }
-        let by = if self.has_data() {
+        let by = if self.packets.has_data() {
             if self.datagram_room() == 0 {
                 Limit::Amplification
             } else {
@@ -212,7 +213,7 @@ impl Connection {
                     Allowance::Bytes(_) => return,
                 }
             }
-        } else if self.sources.streams.is_blocked() {
+        } else if self.packets.sources.streams.is_blocked() {
             Limit::FlowControl
         } else {
             Limit::Application
