@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Rounds of each binary under each condition
     #[arg(long, value_name = "N", default_value_t = 100)]
     rounds: u32,
-    /// Run this binary only, as PACKAGE::TARGET (tiderace-edge::security, tiderace-edge::lib), or all of a PACKAGE
+    /// Run this binary only, as PACKAGE::TARGET (tiderace-edge::gateway, tiderace-edge::lib), or all of a PACKAGE
     #[arg(long, value_name = "BINARY")]
     only: Vec<String>,
     /// Run under this condition only

@@ -139,7 +139,7 @@ fn redis(context: &Context) -> Result<Vec<Row>> {
 }
 
 fn policies(context: &Context) -> Result<Vec<Row>> {
-    let ended = test(context, "edge-policies", "policies", "", &[])?;
+    let ended = test(context, "edge-policies", "gateway", "policies::", &[])?;
     Ok(vec![failures(&ended, "failures of the tests of policies")])
 }
 
@@ -181,9 +181,9 @@ fn verdict_rows(ended: &Ended, how: &str, runs: &str, tcp: &str) -> Result<Vec<R
 }
 
 fn security(context: &Context) -> Result<Vec<Row>> {
-    let ended = test(context, "edge-security", "security", "", &[])?;
-    let abuse = test(context, "edge-abuse", "abuse", "", &[])?;
-    let capture = test(context, "edge-capture", "capture", "", &[])?;
+    let ended = test(context, "edge-security", "gateway", "security::", &[])?;
+    let abuse = test(context, "edge-abuse", "gateway", "abuse::", &[])?;
+    let capture = test(context, "edge-capture", "gateway", "capture::", &[])?;
     let tried = measured(&abuse.stdout).get("abuses of fields tried").copied().with_context(|| abuse.reason())?;
     Ok(vec![
         failures(&ended, "failures of the security tests"),

@@ -196,13 +196,13 @@ fn stalls(ended: &Ended) -> Result<Vec<Row>> {
 }
 
 fn addresses(context: &Context) -> Result<Vec<Row>> {
-    let tests = |name, target| binary(context, name, &["-p", "tiderace-edge", "--test", target], LIMIT);
+    let tests = |name, module| binary(context, name, &["-p", "tiderace-edge", "--test", "gateway", module], LIMIT);
     Ok(vec![
-        tests("edge-routing", "routing"),
-        tests("edge-security", "security"),
-        tests("edge-abuse", "abuse"),
-        tests("edge-hostile", "hostile"),
-        tests("edge-given-up", "given_up"),
+        tests("edge-routing", "routing::"),
+        tests("edge-security", "security::"),
+        tests("edge-abuse", "abuse::"),
+        tests("edge-hostile", "hostile::"),
+        tests("edge-given-up", "given_up::"),
     ])
 }
 

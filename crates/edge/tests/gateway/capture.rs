@@ -1,7 +1,5 @@
 //! Captures of single connections: what is in them, when they end, and who gets none.
 
-mod site;
-
 use std::{
     io::{Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -9,15 +7,15 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{Site, get};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use serde_json::Value;
-use site::{Site, get};
 
 const ON: &str = "[admin]\nsocket = \"edge.sock\"\n[capture]\nenabled = true\n";
 
 fn site(name: &str, settings: &str) -> Site {
     let site = Site::start(name, &format!("{settings}[[route]]\nfiles = \".\"\n"));
-    site.directory.write("large.bin", site::pattern(300_000));
+    site.directory.write("large.bin", crate::site::pattern(300_000));
     site
 }
 
@@ -151,7 +149,7 @@ async fn a_connection_that_runs_is_captured_by_its_id_until_it_ends() {
     let (to, from, keys) = packets(&bundle.join("packets.pcapng"), site.address.port());
     assert!(!to.is_empty() && from.iter().map(Vec::len).sum::<usize>() > 300_000 && keys.is_empty());
     assert!(
-        tokio::time::timeout(site::LIMIT, capture(&site, r#"{"cid": "00"}"#)).await.unwrap().unwrap()["error"]
+        tokio::time::timeout(crate::site::LIMIT, capture(&site, r#"{"cid": "00"}"#)).await.unwrap().unwrap()["error"]
             .is_string()
     );
 }

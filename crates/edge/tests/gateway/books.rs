@@ -1,24 +1,22 @@
 //! Every end that a request can come to has one line in the access log and one count, with whose doing it was, over each version of HTTP.
 
-mod site;
-
-use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::{BodyExt, channel::Channel};
-use serde_json::Value;
-use site::{
+use crate::site::{
     Error, Site,
     actor::Actor,
     client::{Client, VERSIONS},
     full, get1, within,
 };
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, channel::Channel};
+use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 /// Lines of the access log, once there are `count`.
 async fn lines(site: &Site, count: usize) -> Vec<Value> {
     let path = site.directory.0.join("access.log");
-    site::until(|| site::read(&path).lines().count() >= count, true).await;
-    site::read(&path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    crate::site::until(|| crate::site::read(&path).lines().count() >= count, true).await;
+    crate::site::read(&path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Status, whose doing the end was, why, and whether the answer was whole.
@@ -181,7 +179,7 @@ async fn a_stop_that_cuts_requests_off_says_so() {
         let (actor, h2c) = (Actor::start(false).await, Actor::start(true).await);
         let site = Site::start(&format!("ends-stop-{waits}"), &routes(&actor, &h2c));
         let file = site.directory.0.join("edge.toml");
-        std::fs::write(&file, site::read(&file).replace("drain = \"5 s\"", "drain = \"100 ms\"")).unwrap();
+        std::fs::write(&file, crate::site::read(&file).replace("drain = \"5 s\"", "drain = \"100 ms\"")).unwrap();
         site.process.reload().await.unwrap();
         let mut asking = tokio::task::JoinSet::new();
         for version in VERSIONS {
@@ -196,7 +194,7 @@ async fn a_stop_that_cuts_requests_off_says_so() {
         }
         let Site { process, books, directory, .. } = site;
         drop(process);
-        let text = site::read(&directory.0.join("access.log"));
+        let text = crate::site::read(&directory.0.join("access.log"));
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         for line in &lines {
             let said = (line["status"].as_u64(), line["ended_by"].as_str(), line["reason"].as_str());
@@ -284,13 +282,13 @@ async fn answers_with_trailers_are_compared_as_others_are() {
         let site = Site::start("compared", &format!("{policy}{}", routes(&actor, &h2c)));
         let (_endpoint, quic) = site.quic(b"h3").await;
         let mut h3 = h3_quic::client::begin(quic.clone()).await.unwrap();
-        let answer = h3.send(site::get(&format!("https://localhost{path}"))).await.unwrap();
+        let answer = h3.send(crate::site::get(&format!("https://localhost{path}"))).await.unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().trailers().is_some(), path == "/trailers");
         // The request ends when its answer is handed on, which the client may see first.
-        site::until(|| site.books.ledger().open(), 0).await;
+        crate::site::until(|| site.books.ledger().open(), 0).await;
         quic.close(0x100, b"");
         let arm = || site.process.arms()["arms"]["all"]["with"].clone();
-        site::until(|| arm()["connections"].clone(), 1.into()).await;
+        crate::site::until(|| arm()["connections"].clone(), 1.into()).await;
         assert!(arm()["samples"][0]["rate"].is_number(), "{path}: {}", arm());
     }
 }

@@ -1,12 +1,10 @@
 //! Clients of ill will: what they can reach, and what they can use up.
 
-mod site;
-
 use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering};
 
+use crate::site::{BackEnd, Site, full, get, get1, text, until, within};
 use http::Request;
 use http_body_util::BodyExt;
-use site::{BackEnd, Site, full, get, get1, text, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn route(back_end: &BackEnd) -> String {
@@ -125,7 +123,7 @@ async fn little_is_held_for_a_client_that_does_not_read() {
     const WINDOW: u64 = 256 << 10;
     const BUFFER: u64 = 512 << 10;
     const CHUNK: u64 = 64 << 10;
-    let www = site::Directory::new("www-unread");
+    let www = crate::site::Directory::new("www-unread");
     www.write("large", vec![b'x'; 16 << 20]);
     let site = Site::start("unread", &format!("[[route]]\nfiles = \"{}\"\n", www.0.display()));
     // A window that does not grow: else the head of the response, read together with the content behind it, widens it.
@@ -159,7 +157,7 @@ async fn floods_meet_limits_and_others_are_served() {
     for sender in &mut held {
         assert_eq!(sender.send_request(get1("/")).await.unwrap().status(), 200);
     }
-    assert!(site::connect_tls(site.address, &site.certificate, &[b"h2"]).await.is_err());
+    assert!(crate::site::connect_tls(site.address, &site.certificate, &[b"h2"]).await.is_err());
     // The refusal may overtake the end of the handshake.
     let reason = match site.try_quic(b"h3").await {
         Ok((_endpoint, quic)) => within(quic.closed()).await,
@@ -211,9 +209,10 @@ async fn the_admin_socket_is_for_its_owner() {
     // A second gateway does not take the socket away from the first.
     assert!(
         tiderace_edge::Process::start(
-            &site
-                .directory
-                .write("other.toml", format!("{}[admin]\nsocket = \"edge.sock\"\n{}", site::TOP, route(&back_end)))
+            &site.directory.write(
+                "other.toml",
+                format!("{}[admin]\nsocket = \"edge.sock\"\n{}", crate::site::TOP, route(&back_end))
+            )
         )
         .is_err()
     );

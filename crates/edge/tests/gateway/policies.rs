@@ -1,12 +1,10 @@
 //! Policies: which congestion control a connection gets, and when that changes; roll-out to a share, with figures of both arms.
 
-mod site;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::site::{BackEnd, Site, full, get, read, until};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use site::{BackEnd, Site, full, get, read, until};
 use tiderace::{ClientConfig, EarlyData, Endpoint, RustlsClient};
 
 /// The policies that requests were under, from the access log.
@@ -109,7 +107,7 @@ async fn what_the_path_shows_changes_the_policy() {
 
 /// A Request of a client that comes back: whether its request left as early data, what became of that, and the answer.
 async fn request_again(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
-    let config = ClientConfig::new(tls.clone(), Arc::new(site::patient()));
+    let config = ClientConfig::new(tls.clone(), Arc::new(crate::site::patient()));
     let endpoint = Endpoint::client_for(site.address).unwrap();
     let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
     let (connection, early) = match connecting.into_early() {

@@ -1,7 +1,5 @@
 //! Back ends of ill will, addresses and protocols in disguise: the gateway answers, and serves others.
 
-mod site;
-
 use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
@@ -12,9 +10,9 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{BackEnd, Directory, Site, connect_tls, full, get, get1, text, wire::raw_h1};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use site::{BackEnd, Directory, Site, connect_tls, full, get, get1, text, wire::raw_h1};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -335,9 +333,9 @@ async fn a_back_end_of_http2_that_is_gone_without_a_word_is_left() {
     let config = format!("[[route]]\nto = \"h2c://{}\"\ntimeout = \"1 h\"\nretries = 0\n", gone.address);
     let site = Site::start("gone-h2", &config);
     let (_endpoint, mut h3) = site.h3().await;
-    let answer = site::within(h3.send(get("https://localhost/"))).await.unwrap();
+    let answer = crate::site::within(h3.send(get("https://localhost/"))).await.unwrap();
     assert_eq!(answer.status(), 502);
-    site::within(gone.is_left_alone()).await;
+    crate::site::within(gone.is_left_alone()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -424,10 +422,10 @@ async fn ids_that_name_no_shard_disturb_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_have_one_name_over_both_families() {
-    let back_end = BackEnd::start(site::mirror).await;
+    let back_end = BackEnd::start(crate::site::mirror).await;
     let directory = Directory::new("families");
-    let certificate = site::write_certificate(&directory, "localhost");
-    let config = site::TOP.replace("127.0.0.1:0", "[::]:0");
+    let certificate = crate::site::write_certificate(&directory, "localhost");
+    let config = crate::site::TOP.replace("127.0.0.1:0", "[::]:0");
     let rest = format!("[log]\naccess = \"access.log\"\n[[route]]\nto = \"{}\"\n", back_end.url());
     let file = directory.write("edge.toml", format!("{config}{rest}"));
     let process = match tiderace_edge::Process::start(&file) {
@@ -438,7 +436,7 @@ async fn addresses_have_one_name_over_both_families() {
     let mut names = Vec::new();
     for address in ["127.0.0.1", "::1"] {
         let address = SocketAddr::new(address.parse().unwrap(), port);
-        let books = site::books::Books::of(&process, None);
+        let books = crate::site::books::Books::of(&process, None);
         let site = Site { address, ..Site::of(process.clone(), certificate.clone(), books, Directory::new("unused")) };
         let (_endpoint, mut h3) = site.h3().await;
         let mut h2 = site.h2().await;
@@ -457,7 +455,7 @@ async fn addresses_have_one_name_over_both_families() {
     }
     let log = directory.0.join("access.log");
     let lines = loop {
-        let text = site::read(&log);
+        let text = crate::site::read(&log);
         if text.lines().count() >= 14 {
             break text;
         }

@@ -1,11 +1,9 @@
 //! Fields that no well-behaved client writes, over HTTP/2 and HTTP/3, byte by byte: none of them reaches a back end, and a second request
 //! hidden in a value least of all. What HTTP/1.1 has of this is in `security`.
 
-mod site;
-
 use std::sync::atomic::Ordering;
 
-use site::{BackEnd, Site};
+use crate::site::{BackEnd, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Field = (&'static str, &'static str);
@@ -101,7 +99,7 @@ async fn over_h2(site: &Site, fields: &[Field]) {
             }
         }
     };
-    site::within(answered).await;
+    crate::site::within(answered).await;
 }
 
 async fn over_h3(site: &Site, fields: &[Field]) {
@@ -115,7 +113,7 @@ async fn over_h3(site: &Site, fields: &[Field]) {
     let _ = send.write_all(&bytes).await;
     let _ = send.finish();
     let reading = async { while let Ok(Some(_)) = recv.read_chunk(4_096).await {} };
-    site::within(reading).await;
+    crate::site::within(reading).await;
 }
 
 /// RFC 9114 §4.1.2 MUST NOT-1, RFC 9114 §10.3 MUST-1, MUST-2

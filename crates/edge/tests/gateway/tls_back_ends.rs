@@ -1,16 +1,14 @@
 //! Back ends over TLS: HTTP/2 or HTTP/1.1 by what they choose, and only those whose certificate is good.
 
-mod site;
-
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
+use crate::site::{Body, Directory, Site, get, get1, mirror, read, text};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
 use serde_json::Value;
-use site::{Body, Directory, Site, get, get1, mirror, read, text};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -86,7 +84,7 @@ async fn answer(mut request: Request<Incoming>, name: String) -> Result<Response
             stream.flush().await.unwrap();
         });
         let response = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
-        return Ok(response.body(site::full("")).unwrap());
+        return Ok(response.body(crate::site::full("")).unwrap());
     }
     let mut response = mirror(request).await;
     response.headers_mut().insert("x-asked-for", name.parse().unwrap());
@@ -111,7 +109,7 @@ async fn ask(name: &str, back_end: &Secure, tls: &str) -> (Site, u16, Option<Str
 /// Waits for the request's line in the access log.
 async fn logged(site: &Site) -> Value {
     let path = site.directory.0.join("access.log");
-    site::until(|| read(&path).contains('\n'), true).await;
+    crate::site::until(|| read(&path).contains('\n'), true).await;
     serde_json::from_str(read(&path).lines().next().unwrap()).unwrap()
 }
 
@@ -141,11 +139,11 @@ async fn the_back_end_chooses_the_version() {
         assert_eq!((said_of("protocol"), said_of("tls")), (named.into(), true.into()));
         let (_endpoint, mut h3) = site.h3().await;
         // What gRPC asks with: a back end of HTTP/1.1 would have to be told that it is for this connection alone.
-        let request = Request::get("https://localhost/").header("te", "trailers").body(site::full("")).unwrap();
+        let request = Request::get("https://localhost/").header("te", "trailers").body(crate::site::full("")).unwrap();
         let said: Value = serde_json::from_str(&text(h3.send(request).await.unwrap()).await).unwrap();
         let te = if named == "h2" { "trailers".into() } else { Value::Null };
         assert_eq!((&said["version"], &said["fields"]["te"]), (&version.into(), &te), "{said}");
-        let body = site::full(site::pattern(300_000));
+        let body = crate::site::full(crate::site::pattern(300_000));
         let request = Request::post("https://localhost/").body(body).unwrap();
         let said: Value = serde_json::from_str(&text(h3.send(request).await.unwrap()).await).unwrap();
         assert_eq!(said["content"], 300_000, "{case}");
@@ -178,7 +176,7 @@ async fn a_wrong_certificate_is_a_bad_gateway_and_the_log_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_back_end_without_tls_is_a_bad_gateway() {
-    let plain = site::BackEnd::start(mirror).await;
+    let plain = crate::site::BackEnd::start(mirror).await;
     let tls = "tls = { verify = false }\n";
     let site = Site::start("tls-plain", &format!("[[route]]\nto = \"https://{}\"\n{tls}", plain.address));
     let (_endpoint, mut h3) = site.h3().await;

@@ -1,7 +1,5 @@
 //! Work that clients give up, do not take, or bring too slowly: what back ends see of it, and others.
 
-mod site;
-
 use std::{
     sync::{
         Arc,
@@ -10,10 +8,10 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{Site, get, get1};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, channel::Channel};
-use site::{Site, get, get1};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -195,7 +193,7 @@ async fn connections_over_tcp_are_refused_when_memory_is_scarce() {
     for _ in 0..3 {
         held.push(site.tls(&[b"http/1.1"]).await);
     }
-    assert!(site::connect_tls(site.address, &site.certificate, &[b"http/1.1"]).await.is_err());
+    assert!(crate::site::connect_tls(site.address, &site.certificate, &[b"http/1.1"]).await.is_err());
     assert_eq!(site.figure("tiderace_edge_memory_refused_total"), 1.0);
     drop(held);
     while site.figure("tiderace_edge_memory_bytes{reason=\"held\"}") > 0.0 {

@@ -1,7 +1,5 @@
 //! Client identity and routing: what the gateway believes of a client, and where its requests go.
 
-mod site;
-
 use std::{
     net::SocketAddr,
     os::unix::fs::symlink,
@@ -12,15 +10,15 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{
+    BackEnd, Directory, Site, full, get, get1, mirror, text,
+    wire::{Wire, raw_h1, raw_h2, raw_h3},
+};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use serde_json::Value;
-use site::{
-    BackEnd, Directory, Site, full, get, get1, mirror, text,
-    wire::{Wire, raw_h1, raw_h2, raw_h3},
-};
 use tiderace::{ClientConfig, Connection, Endpoint, RustlsClient};
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc};
 
@@ -30,7 +28,7 @@ fn route(back_end: &BackEnd) -> String {
 
 fn client(site: &Site, alpn: &str, early: bool) -> ClientConfig {
     let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(alpn).early_data(early);
-    ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(site::patient()))
+    ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(crate::site::patient()))
 }
 
 /// A back end that says whom it was told that a request is of, when it comes.
@@ -47,7 +45,7 @@ async fn telling() -> (BackEnd, mpsc::UnboundedReceiver<HeaderMap>) {
 async fn lines(site: &Site, count: usize) -> Vec<Value> {
     let path = site.directory.0.join("access.log");
     loop {
-        let log = site::read(&path);
+        let log = crate::site::read(&path);
         let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         if lines.len() >= count {
             return lines;
@@ -315,7 +313,7 @@ async fn what_is_said_of_the_client_is_the_gateways() {
         ("x-original-url", "/admin"),
         ("early_data", "1"),
     ];
-    let lying = |mut request: Request<site::Body>| {
+    let lying = |mut request: Request<crate::site::Body>| {
         for (name, value) in lies {
             request.headers_mut().append(name, value.parse().unwrap());
         }
@@ -494,7 +492,7 @@ async fn gateways_with_one_ring_accept_copies_only_when_told_that_they_do_no_har
     let refused = one.process.reload().await.unwrap_err();
     assert!(refused.to_string().contains("copy of the same early data"), "{refused}");
     assert!(refused.hint().unwrap().contains("copies-do-no-harm"));
-    let file = one.directory.write("fresh.toml", format!("{}{}", site::TOP, config("")));
+    let file = one.directory.write("fresh.toml", format!("{}{}", crate::site::TOP, config("")));
     assert!(tiderace_edge::Process::start(&file).is_err());
     assert!(tiderace_edge::config::load(&file).is_err(), "that is what `check` reads");
     // Without early data, or with a register, nothing is wrong with the ring.

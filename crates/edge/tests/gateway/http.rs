@@ -1,7 +1,5 @@
 //! Requests through the gateway, over each version of HTTP.
 
-mod site;
-
 use std::{
     sync::{
         Arc,
@@ -10,10 +8,10 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{BackEnd, Site, full, get, get1, mirror, pattern, text};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use site::{BackEnd, Site, full, get, get1, mirror, pattern, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn route(to: &str) -> String {
@@ -58,8 +56,8 @@ async fn all_versions_reach_the_back_end() {
     assert_eq!(said["fields"]["host"], "localhost");
 
     let path = site.directory.0.join("access.log");
-    site::until(|| site::read(&path).lines().count(), 3).await;
-    let log = site::read(&path);
+    crate::site::until(|| crate::site::read(&path).lines().count(), 3).await;
+    let log = crate::site::read(&path);
     let lines: Vec<Value> = log.lines().map(json).collect();
     let of =
         |name: &str| lines.iter().map(|line| line[name].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>();
@@ -116,7 +114,7 @@ async fn hosts_and_paths_choose_and_nobody_else_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_with_ranges_and_conditions() {
-    let site_directory = site::Directory::new("www");
+    let site_directory = crate::site::Directory::new("www");
     site_directory.write("index.html", "<p>hello</p>");
     site_directory.write("sub/index.html", "sub");
     site_directory.write("big.bin", pattern(1_000_000));
@@ -154,7 +152,7 @@ async fn files_with_ranges_and_conditions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_in_memory_are_what_they_are_on_disk() {
-    let www = site::Directory::new("www-memory");
+    let www = crate::site::Directory::new("www-memory");
     let begun = std::time::Instant::now();
     let large = pattern(2_000_000);
     www.write("small", "one");
@@ -282,7 +280,7 @@ async fn a_back_end_that_says_it_is_ill_gets_nothing() {
     let site = Site::start("health", &format!("[[route]]\nto = [\"{}\", \"{}\"]\n{health}", first.url(), second.url()));
     let (_endpoint, mut h3) = site.h3().await;
     let up = format!("tiderace_edge_back_end_up{{back_end=\"{}\"}}", first.url());
-    let wait = async |value: f64| site::until(|| site.figure(&up), value).await;
+    let wait = async |value: f64| crate::site::until(|| site.figure(&up), value).await;
     wait(1.0).await;
     ill.store(1, Ordering::Relaxed);
     wait(0.0).await;
@@ -301,7 +299,7 @@ async fn a_back_end_that_says_it_is_ill_gets_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_back_end_is_a_timeout() {
-    let slow = BackEnd::start(|_| async { std::future::pending::<Response<site::Body>>().await }).await;
+    let slow = BackEnd::start(|_| async { std::future::pending::<Response<crate::site::Body>>().await }).await;
     let site = Site::start("slow", &format!("[[route]]\ntimeout = \"200 ms\"\nto = \"{}\"\n", slow.url()));
     let (_endpoint, mut h3) = site.h3().await;
     assert_eq!(h3.send(get("https://localhost/")).await.unwrap().status(), 504);

@@ -1,7 +1,5 @@
 //! Clients that come over TCP although they know of QUIC: what the gateway finds out about the reason, and counts.
 
-mod site;
-
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
@@ -11,9 +9,9 @@ use std::{
     time::Duration,
 };
 
+use crate::site::{BackEnd, Error, Site, full, get};
 use http::Response;
 use http_body_util::BodyExt;
-use site::{BackEnd, Error, Site, full, get};
 use tiderace::{ClientConfig, Connection, Endpoint, Profile, RustlsClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -139,7 +137,7 @@ async fn each_reason_shows() {
         let trying = quic(&site, host(1), relay.at, b"h3");
         tokio::select! {
             tried = trying => panic!("it hears nothing, and says {:?}", tried.map(drop)),
-            () = site::until(|| relay.answered.load(Ordering::Relaxed), true) => {}
+            () = crate::site::until(|| relay.answered.load(Ordering::Relaxed), true) => {}
         }
         tcp(&site, host(2)).await.unwrap();
     };
@@ -217,7 +215,7 @@ async fn who_is_shed_was_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_say_why_where_they_are_asked() {
-    let back_end = BackEnd::start(site::mirror).await;
+    let back_end = BackEnd::start(crate::site::mirror).await;
     for (asks, name) in [(true, "fallbacks-asks"), (false, "fallbacks-silent")] {
         let site =
             Site::start(name, &format!("[http3]\nfallback-reports = {asks}\n[[route]]\nto = \"{}\"\n", back_end.url()));
@@ -228,7 +226,7 @@ async fn clients_say_why_where_they_are_asked() {
             let answer = h2.send_request(request).await.unwrap();
             let said = answer.headers()["alt-svc"].to_str().unwrap().to_owned();
             assert_eq!(said.contains("; fallback-reports=1"), asks, "{said}");
-            let seen = site::text(answer).await;
+            let seen = crate::site::text(answer).await;
             assert!(!seen.contains("quic-fallback"), "back ends have no use for it: {seen}");
         }
         let reported =

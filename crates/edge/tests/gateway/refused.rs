@@ -1,10 +1,8 @@
 //! Requests whose header sections are refused are in the books, too, over each version of HTTP; and settings of QUIC that clients notice
 //! in the handshake.
 
-mod site;
-
+use crate::site::{BackEnd, Site, full, get, text, wire::raw_h1};
 use serde_json::Value;
-use site::{BackEnd, Site, full, get, text, wire::raw_h1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BIG: usize = 40_000;
@@ -18,13 +16,13 @@ async fn site(name: &str) -> (Site, BackEnd) {
 /// Log entries of so many requests: protocol, status, whose doing, and why, in alphabetical order.
 async fn ends(site: &Site, count: usize) -> Vec<(String, u64, String, String)> {
     let path = site.directory.0.join("access.log");
-    site::until(|| site::read(&path).lines().count() >= count, true).await;
+    crate::site::until(|| crate::site::read(&path).lines().count() >= count, true).await;
     let said = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();
         let text = |name: &str| line[name].as_str().unwrap().to_owned();
         (text("protocol"), line["status"].as_u64().unwrap(), text("ended_by"), text("reason"))
     };
-    let mut all: Vec<_> = site::read(&path).lines().map(said).collect();
+    let mut all: Vec<_> = crate::site::read(&path).lines().map(said).collect();
     all.sort();
     all
 }
@@ -82,7 +80,7 @@ async fn over_http2() {
     let mut open = vec![1, 3, 5];
     while !open.is_empty() {
         let mut head = [0; 9];
-        site::within(stream.read_exact(&mut head)).await.unwrap();
+        crate::site::within(stream.read_exact(&mut head)).await.unwrap();
         let mut payload = vec![0; usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2])];
         stream.read_exact(&mut payload).await.unwrap();
         let id = u32::from_be_bytes(head[5..].try_into().unwrap());

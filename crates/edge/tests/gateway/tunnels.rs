@@ -1,9 +1,8 @@
 //! Requests that become something else than HTTP: WebSocket over each version, capsules and datagrams over HTTP/3.
 
-mod site;
-
 use std::time::Duration;
 
+use crate::site::{BackEnd, Site, full, get, pattern};
 use bytes::Bytes;
 use h3_quic::{
     Datagrams, Protocol,
@@ -12,7 +11,6 @@ use h3_quic::{
 use http::{Request, Response};
 use http_body_util::{BodyExt, channel::Channel};
 use hyper_util::rt::TokioIo;
-use site::{BackEnd, Site, full, get, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn route(to: &str) -> String {
@@ -20,7 +18,7 @@ fn route(to: &str) -> String {
 }
 
 /// Agrees to WebSocket and sends back what comes.
-async fn switching(mut request: Request<hyper::body::Incoming>) -> Response<site::Body> {
+async fn switching(mut request: Request<hyper::body::Incoming>) -> Response<crate::site::Body> {
     assert!(request.headers().contains_key("sec-websocket-key"));
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -75,7 +73,7 @@ async fn exchange(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite 
 async fn read(body: &mut h3_quic::ResponseBody, length: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < length {
-        let frame = tokio::time::timeout(site::LIMIT, body.frame()).await.expect("something comes");
+        let frame = tokio::time::timeout(crate::site::LIMIT, body.frame()).await.expect("something comes");
         all.extend(frame.unwrap().unwrap().into_data().unwrap());
     }
     all
@@ -152,7 +150,7 @@ async fn a_back_end_that_does_not_agree_begins_no_tunnel() {
 }
 
 /// Agrees to `connect-udp`, and sends capsules back: datagrams in capital letters, others as they are.
-async fn proxy(mut request: Request<hyper::body::Incoming>) -> Response<site::Body> {
+async fn proxy(mut request: Request<hyper::body::Incoming>) -> Response<crate::site::Body> {
     assert_eq!((request.method().as_str(), &request.headers()["upgrade"]), ("GET", &"connect-udp".parse().unwrap()));
     assert_eq!(request.headers()["capsule-protocol"], "?1");
     assert!(!request.headers().contains_key("sec-websocket-key"));
@@ -238,7 +236,7 @@ async fn what_breaks_the_rules_for_capsules() {
     say.send_data(Bytes::from_static(&[0x29, 0x05, 1, 2])).await.unwrap();
     drop(say);
     let mut heard = response.into_body();
-    let end = tokio::time::timeout(site::LIMIT, heard.frame()).await.expect("there is an end");
+    let end = tokio::time::timeout(crate::site::LIMIT, heard.frame()).await.expect("there is an end");
     assert!(end.is_some_and(|frame| frame.is_err()), "it breaks off");
 }
 

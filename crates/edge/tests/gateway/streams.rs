@@ -1,11 +1,9 @@
 //! Other protocols than HTTP through the gateway.
 
-mod site;
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use crate::site::{Site, pattern, until, within};
 use bytes::Bytes;
-use site::{Site, pattern, until, within};
 use tiderace::{ClientConfig, Connection, Endpoint, RustlsClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -120,7 +118,7 @@ async fn a_reader_that_stands_still_holds_the_back_end_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unix_sockets_and_the_address_of_the_client() {
-    let directory = site::Directory::new("unix-socket");
+    let directory = crate::site::Directory::new("unix-socket");
     let path = directory.0.join("back-end");
     let back_end = UnixListener::bind(&path).unwrap();
     let site = Site::start("unix", &stream(&format!("to = \"unix:{}\"\nproxy-protocol = true", path.display())));
@@ -206,7 +204,7 @@ async fn path(gateway: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
 /// A connection of a client that comes back, whose handshake gets no answer until the switch is on.
 async fn comes_back(site: &Site) -> (Endpoint, Connection, watch::Sender<bool>) {
     let tls = RustlsClient::builder().roots([site.certificate.clone()]).alpn(b"test").early_data(true);
-    let config = ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(site::patient()));
+    let config = ClientConfig::new(Arc::new(tls.build().unwrap()), Arc::new(crate::site::patient()));
     for _ in 0..100 {
         let (through, switch) = path(site.address).await;
         switch.send(false).unwrap();

@@ -1,12 +1,10 @@
 //! Figures of paths: how long handshakes of each kind take, over QUIC and TCP, and round trips, by policy.
 
-mod site;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::site::{BackEnd, Site, full, get};
 use http::Response;
 use http_body_util::BodyExt;
-use site::{BackEnd, Site, full, get};
 use tiderace::{ClientConfig, Endpoint, RustlsClient};
 
 /// The figure's value, once it is there.
@@ -23,7 +21,7 @@ async fn until(site: &Site, line: &str, enough: impl Fn(f64) -> bool) -> f64 {
 
 /// One request on a connection of its own.
 async fn ask(site: &Site, tls: &Arc<RustlsClient>) {
-    let config = ClientConfig::new(tls.clone(), Arc::new(site::patient()));
+    let config = ClientConfig::new(tls.clone(), Arc::new(crate::site::patient()));
     let endpoint = Endpoint::client_for(site.address).unwrap();
     let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
     let connection = match connecting.into_early() {

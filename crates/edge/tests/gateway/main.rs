@@ -1,0 +1,19 @@
+//! The gateway over real sockets, in one binary: each file a module, so that `cargo test -p tiderace-edge --test gateway routing::` runs one.
+
+mod abuse;
+mod books;
+mod capture;
+mod fallbacks;
+mod given_up;
+mod hostile;
+mod http;
+mod paths;
+mod policies;
+mod refused;
+mod routing;
+mod security;
+#[path = "../site/mod.rs"]
+mod site;
+mod streams;
+mod tls_back_ends;
+mod tunnels;
