@@ -246,6 +246,8 @@ impl BackEnd {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let service = service.clone();
+                // A set keeps the tasks that have ended until somebody asks for them.
+                while connections.try_join_next().is_some() {}
                 connections.spawn(async move {
                     let service = service_fn(move |request| {
                         let answer = service(request);
