@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Case, Context,
+    Case, Context, house_items,
     row::{Row, Target},
 };
 
@@ -28,11 +28,14 @@ pub(crate) fn cases() -> Vec<Case> {
         case("connection", "fields and lines of Connection, and the longest file of the transport", connection),
         case("words", "share of doc comments that begin with a pronoun", words),
         case("cycles", "modules that use one another in circles, by crate", cycles),
+        case("functions", "lines of the longest function of the crates", house_items::longest),
+        case("copies", "equal pieces of code in two places", house_items::copies),
+        case("documentation", "`cargo doc` without warnings, examples of public modules", house_items::documentation),
     ]
 }
 
 /// Sources below a folder, with their text.
-fn sources(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
+pub(super) fn sources(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

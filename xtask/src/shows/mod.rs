@@ -25,6 +25,7 @@ mod fuzz;
 mod hardening;
 mod hazards;
 mod house;
+mod house_items;
 mod interop;
 mod laboratory;
 mod laboratory_stacks;
