@@ -23,6 +23,7 @@ use clap::{Parser, Subcommand};
 use tiderace::{
     Profile, QlogDir,
     transport::{ack_frequency::AckFrequency, congestion::Algorithm, fec::FecPolicy},
+    units::{DataSize, ParseUnitError},
 };
 
 use crate::{address, failure::Failure};
@@ -48,7 +49,7 @@ struct EndArgs {
     cc: Option<String>,
     /// Largest UDP payload that this end sends, in bytes. It begins with 1200 and looks for more; an Ethernet carries 1472
     /// over IPv4 and 1452 over IPv6
-    #[arg(long, value_name = "BYTES", default_value_t = 1452, value_parser = clap::value_parser!(u16).range(1200..=1472))]
+    #[arg(long, value_name = "SIZE", default_value = "1452", value_parser = udp_payload)]
     mtu: u16,
     /// Forward error correction of what this end sends: `off`, `receive` (the peer's is understood), `auto`, or a code such as
     /// `rlc:1/5:40`, `rs:10+2`, `xor:10`. It takes both ends: an end with `off` gets none
@@ -101,6 +102,13 @@ fn missing_qlog(directory: Option<&QlogDir>) {
 
 /// Streams that a client may have open on a connection: those it transfers on, and one for the report.
 const MAX_STREAMS: u64 = 1_001;
+
+/// Reads the size of a UDP payload.
+fn udp_payload(text: &str) -> Result<u16, String> {
+    let size: DataSize = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
+    let fitting = u16::try_from(size.as_bytes()).ok().filter(|bytes| (1200..=1472).contains(bytes));
+    fitting.ok_or_else(|| format!("{size} is not between 1200 and 1472 bytes"))
+}
 
 /// Finds a congestion controller by its name.
 fn congestion(name: &str) -> Result<Algorithm, Failure> {

@@ -16,8 +16,8 @@ use crate::{edge::serve_until_ended, failure::Failure, stdout::write_out};
 /// Serve a directory over HTTPS: HTTP/3, HTTP/2 and HTTP/1.1 on one port.
 ///
 /// Without --cert a certificate is made on the spot, for this host's own names, and is gone with the server: the first lines say how
-/// a client can trust it. A request for a directory is answered with its index.html; directories are not listed, and symbolic links
-/// are not followed out of the directory.
+/// a client can trust it. A request for a directory is answered with its index.html, or with a list of its files where there is none.
+/// Names that begin with a dot are not found, and symbolic links are not followed out of the directory.
 ///
 /// For back ends, policies, limits and reloads: `tiderace edge`.
 #[derive(Debug, Parser)]
@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Make the certificate for this name too; may be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     name: Vec<String>,
+    /// Answer 404 for a directory without index.html
+    #[arg(long)]
+    no_listing: bool,
 }
 
 /// A folder for the configuration and the key that its owner alone can open. It is gone when this is dropped.
@@ -90,11 +93,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
             .ok_or_else(|| Failure::new(format_args!("{} is not UTF-8", path.display())).hint("name another path"))
     };
     let config = format!(
-        "listen = {}\ncertificate = {}\nkey = {}\n[[route]]\nfiles = {}\n",
+        "listen = {}\ncertificate = {}\nkey = {}\n[[route]]\nfiles = {}\nlisting = {}\n",
         toml_text(&args.listen.to_string()),
         text(&cert)?,
         text(&key)?,
-        text(&directory)?
+        text(&directory)?,
+        !args.no_listing
     );
     let config = private.write("edge.toml", &config)?;
     let own = args.cert.is_none().then_some(&cert);

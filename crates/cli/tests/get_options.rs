@@ -278,3 +278,13 @@ async fn each_version_of_http_on_request() {
     let (code, _, wrong) = text(&run(&folder.0, &["--http2", "--http3", &url], b"").await);
     assert!(code == 2 && wrong.contains("cannot be used with"), "{wrong}");
 }
+
+#[test]
+fn the_least_rate_has_a_unit_that_is_understood() {
+    for (text, expected) in [("20 MB/s", "a size has no time"), ("fast", "cannot read `fast` as a size")] {
+        let arguments = ["get", "--slowest", text, "https://127.0.0.1:9/"];
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tiderace")).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{said}");
+    }
+}

@@ -14,20 +14,61 @@ fn tiderace(arguments: &[&str]) -> Output {
     command.args(arguments).env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap()
 }
 
-#[test]
-fn a_directory_is_served_over_every_version_until_the_program_is_ended() {
-    let folder = Scratch::new("serve");
-    std::fs::write(folder.0.join("index.html"), "hello\n").unwrap();
+/// Serves the folder. Returns the server and the words of the command that it says to try: `get --ca FILE URL`.
+fn serve(folder: &Scratch, options: &[&str]) -> (Program, Vec<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
-    command.args(["serve", "--listen", "127.0.0.1:0"]).arg(&folder.0).env_remove("RUST_LOG");
+    command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).arg(&folder.0).env_remove("RUST_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut server = Program(command.spawn().unwrap());
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
     let url = line.rsplit_once(" at ").unwrap_or_else(|| panic!("{line}")).1.to_owned();
     let trust = lines.next().unwrap().unwrap();
-    let words: Vec<&str> = trust.strip_prefix("trust it with: tiderace ").unwrap().split(' ').collect();
-    let certificate = words[2].to_owned();
+    let words: Vec<String> =
+        trust.strip_prefix("trust it with: tiderace ").unwrap().split(' ').map(str::to_owned).collect();
+    assert_eq!(words[3], url);
+    (server, words)
+}
+
+#[test]
+fn a_directory_without_an_index_is_listed_unless_it_is_not_wanted() {
+    let folder = Scratch::new("listing");
+    std::fs::create_dir_all(folder.0.join("sub/deep")).unwrap();
+    std::fs::create_dir(folder.0.join("site")).unwrap();
+    for name in ["b<i>.txt", "a.txt", ".secret", "site/index.html"] {
+        std::fs::write(folder.0.join(name), "content\n").unwrap();
+    }
+    let get = |words: &[String], path: &str| {
+        let url = format!("{}{path}", words[3]);
+        // Sizes and rates are read with units, too.
+        let options = ["get", "-s", "--ca", &words[2], "--slowest", if path.is_empty() { "64Ki" } else { "1.5Mbit" }];
+        let output = tiderace(&[&options[..], &["-L", &url]].concat());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (_server, words) = serve(&folder, &[]);
+    let (code, page) = get(&words, "");
+    assert_eq!(code, Some(0));
+    let places = ["./site/\"", "./sub/\"", ">a.txt</a><td>8", "href=\"./b%3Ci%3E.txt\">b&lt;i&gt;.txt</a>"];
+    let places: Vec<usize> =
+        places.iter().map(|text| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"))).collect();
+    assert!(places.is_sorted() && !page.contains("secret") && !page.contains("../"), "{page}");
+    assert!(get(&words, "sub").1.contains("<a href=\"../\">"), "a redirect leads to the list");
+    assert_eq!(get(&words, "b%3Ci%3E.txt"), (Some(0), "content\n".to_owned()));
+    assert_eq!(get(&words, "site/"), (Some(0), "content\n".to_owned()));
+    assert_eq!(get(&words, "none/").0, Some(1));
+
+    let (_server, words) = serve(&folder, &["--no-listing"]);
+    assert_eq!(get(&words, "").0, Some(1));
+    assert_eq!(get(&words, "site/"), (Some(0), "content\n".to_owned()));
+}
+
+#[test]
+fn a_directory_is_served_over_every_version_until_the_program_is_ended() {
+    let folder = Scratch::new("serve");
+    std::fs::write(folder.0.join("index.html"), "hello\n").unwrap();
+    let (mut server, words) = serve(&folder, &[]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (certificate, url) = (words[2].to_owned(), words[3]);
     for version in ["--http1.1", "--http2", "--http3"] {
         let mut arguments = words.clone();
         arguments.push(version);

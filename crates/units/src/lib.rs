@@ -5,11 +5,13 @@
 
 pub mod duration_text;
 mod instant;
+mod pace;
 mod probability;
 mod rate;
 mod seed;
 
 pub use instant::Instant;
+pub use pace::BytesPerMinute;
 pub use probability::{Probability, ProbabilityError};
 pub use rate::{Bitrate, DataSize, ParseUnitError};
 pub use seed::{RandomStream, Seed};

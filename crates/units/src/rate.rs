@@ -28,6 +28,11 @@ impl ParseUnitError {
     pub const fn hint(&self) -> Option<&'static str> {
         self.hint
     }
+
+    /// Returns whether a size was expected, and the text names bits.
+    pub(crate) fn names_bits(&self) -> bool {
+        self.hint == Some(BITS_IN_A_SIZE)
+    }
 }
 
 impl Bitrate {

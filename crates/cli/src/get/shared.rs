@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args as Group;
 use client::{Client, FetchError, KnownAddresses, Pace, Settings, TcpVersions, Timeouts, Trust};
+use tiderace::units::BytesPerMinute;
 
 use crate::failure::Failure;
 
@@ -28,11 +29,11 @@ pub(crate) struct SharedArgs {
     /// Wait for the header of an answer for at most this many seconds after the request
     #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = CONNECTION)]
     answer_within: u64,
-    /// Give an answer up whose content comes slower than this many bytes a minute; 0 for none
+    /// Give an answer up whose content comes slower than this: bytes a minute, such as 64Ki, or a rate, such as 1.5Mbit; 0 for none
     ///
     /// The default is 1024 for `get`, and for `proxy` a byte in five minutes.
-    #[arg(long, value_name = "BYTES", help_heading = CONNECTION)]
-    slowest: Option<u64>,
+    #[arg(long, value_name = "SIZE", help_heading = CONNECTION)]
+    slowest: Option<BytesPerMinute>,
 }
 
 /// Heading of the options about connections.
@@ -70,7 +71,8 @@ impl SharedArgs {
                     .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", path.display())))?,
             ),
         };
-        let pace = self.slowest.map_or(options.pace, |bytes| Pace { bytes, within: Duration::from_secs(60) });
+        let slowest = |least: BytesPerMinute| Pace { bytes: least.as_bytes(), within: BytesPerMinute::SPAN };
+        let pace = self.slowest.map_or(options.pace, slowest);
         let timeouts = Timeouts {
             connect: Duration::from_secs(self.connect_within),
             response: Duration::from_secs(self.answer_within),

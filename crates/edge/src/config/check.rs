@@ -240,6 +240,9 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     if route.symlinks_outside && route.files.is_empty() {
         return Err(Fault::new(&at("symlinks-outside"), "expected `files`: a back end has no symbolic links"));
     }
+    if route.listing && route.files.is_empty() {
+        return Err(Fault::new(&at("listing"), "expected `files`: a back end lists what it has by itself"));
+    }
     if route.health.is_some() && route.to.0.is_empty() {
         return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
     }
@@ -464,6 +467,7 @@ to = "tcp://127.0.0.1:6379"
             ("\"/files\"", "\"/a/../..\"", 10, "route[2].path", ""),
             ("\"/files\"", "\"/a%2fb\"", 10, "route[2].path", ""),
             ("\"/files\"", "\"/a;b\"", 10, "route[2].path", ""),
+            ("to = \"http://127", "listing = true\nto = \"http://127", 6, "route[1].listing", ""),
             ("to = \"http://127", "symlinks-outside = true\nto = \"http://127", 6, "route[1].symlinks-outside", ""),
             ("\n[[route]]", "\n[acme]\nnames = \"a.example\"\n[[route]]", 6, "acme.names", "terms"),
             ("\n[[route]]", "\n[acme]\nnames = \"*.example\"\nterms-agreed = true\n[[route]]", 6, "acme.names", "each"),

@@ -295,6 +295,8 @@ section! {
         files: String = String::new(),
         /// Symbolic links in `files` may lead out of the directory. Without, what they lead to outside is not found.
         symlinks_outside: bool = false,
+        /// Answer for a directory of `files` without `index.html` with a list of its files.
+        listing: bool = false,
         /// Leave `path` out of what the back end is asked for.
         strip: bool = false,
         /// A connection to a back end has to be there within this time.

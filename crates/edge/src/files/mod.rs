@@ -1,9 +1,10 @@
 //! Static files: a directory as a site.
 //!
 //! `path` says which file a request means, `beneath` finds it and nothing outside of the directory, this module says what is answered,
-//! `reading` brings the content, from the `store` where that has it.
+//! `reading` brings the content, from the `store` where that has it, `listing` names the files of a directory.
 
 mod beneath;
+mod listing;
 mod path;
 mod reading;
 mod store;
@@ -39,12 +40,14 @@ pub(crate) struct Files {
     prefix: String,
     /// Symbolic links may lead out of the directory.
     may_leave: bool,
+    /// Directories without an index are listed.
+    lists: bool,
 }
 
 impl Files {
     pub(crate) fn new(route: &Route, store: Arc<Store>) -> Self {
         let prefix = route.path.trim_end_matches('/').to_owned();
-        Self { store, root: (&route.files).into(), prefix, may_leave: route.symlinks_outside }
+        Self { store, root: (&route.files).into(), prefix, may_leave: route.symlinks_outside, lists: route.listing }
     }
 
     fn look(&self, relative: &Path) -> io::Result<Metadata> {
@@ -75,8 +78,12 @@ impl Files {
         let Some(mut file) = relative(rest) else { return plain(StatusCode::NOT_FOUND) };
         let found = match self.look(&file) {
             Ok(found) if found.is_dir() && path.ends_with('/') => {
+                let index = self.look(&file.join("index.html"));
+                if self.lists && index.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    return self.list(&file, path, request.method());
+                }
                 file.push("index.html");
-                self.look(&file)
+                index
             }
             Ok(found) if found.is_dir() => {
                 let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
@@ -87,10 +94,27 @@ impl Files {
         };
         match found.and_then(|found| self.found(&file, &found)) {
             Ok(found) => found.answer(request.method(), request.headers()),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => plain(StatusCode::FORBIDDEN),
-            Err(_) => plain(StatusCode::NOT_FOUND),
+            Err(error) => failed(&error),
         }
     }
+
+    /// Answers for a directory with the list of its files.
+    fn list(&self, directory: &Path, path: &str, method: &Method) -> Response<AnyBody> {
+        let listed = beneath::open(&self.root, directory, Purpose::Content, self.may_leave)
+            .and_then(|opened| listing::entries(&opened, |name| self.look(&directory.join(name))));
+        match listed {
+            Ok(listed) => listing::answer(path, directory == Path::new(""), &listed, method),
+            Err(error) => failed(&error),
+        }
+    }
+}
+
+/// Status for a file or directory that cannot be read.
+fn failed(error: &io::Error) -> Response<AnyBody> {
+    plain(match error.kind() {
+        io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
+        _ => StatusCode::NOT_FOUND,
+    })
 }
 
 /// A plain answer that says what its status means.
