@@ -184,6 +184,26 @@ fn is_host(text: &str) -> bool {
     has_name && text.len() <= 261 && name.bytes().all(sane) && port.is_some_and(is_port)
 }
 
+/// Waits for the handshake before a request of early data that may not happen twice (RFC 8470 §3). Returns whether the connection
+/// lives to have an answer.
+async fn is_in_time(target: &Target, is_safe: bool, peer: &Peer, entry: &mut Entry) -> bool {
+    let Some(connection) = peer.quic.as_ref().filter(|_| peer.early) else { return true };
+    // RFC 9114 §10.9 MUST-1: the handshake shows who asks
+    let by_policy = peer.progress.as_ref().is_none_or(|progress| progress.takes_early_data());
+    if is_safe && target.route.early_data && by_policy {
+        return true;
+    }
+    entry.record.early = false;
+    connection.established().await.is_ok()
+}
+
+/// Returns whether the end of a request that seems to have no content may still come: in HTTP/3 it may be in a packet of its own.
+fn may_end_apart(request: &Request<AnyBody>) -> bool {
+    let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
+    let is_without = request.method().is_safe() || *request.method() == Method::DELETE;
+    says_nothing && is_without && request.version() == Version::HTTP_3
+}
+
 async fn respond(
     target: &Target,
     mut request: Request<AnyBody>,
@@ -191,16 +211,8 @@ async fn respond(
     peer: Peer,
     entry: &mut Entry,
 ) -> GatewayResponse {
-    if let Some(connection) = peer.quic.as_ref().filter(|_| peer.early) {
-        // RFC 9114 §10.9 MUST-1 (RFC 8470 §3): what may not happen twice waits until the handshake has shown who asks.
-        let by_policy = peer.progress.as_ref().is_none_or(|progress| progress.takes_early_data());
-        let may_happen_twice = request.method().is_safe() && target.route.early_data && by_policy;
-        if !may_happen_twice {
-            entry.record.early = false;
-            if connection.established().await.is_err() {
-                return plain(StatusCode::TOO_EARLY).into();
-            }
-        }
+    if !is_in_time(target, request.method().is_safe(), &peer, entry).await {
+        return plain(StatusCode::TOO_EARLY).into();
     }
     let upstream = match &target.handler {
         RouteHandler::Files(files) => return files.answer(&request).into(),
@@ -208,12 +220,7 @@ async fn respond(
     };
     entry.set_fault(Ending::Broken);
     let asked = asked.filter(|asked| is_carried(target, asked));
-    // In HTTP/3 the end of a request without content may come in a packet of its own.
-    let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
-    if says_nothing
-        && request.version() == Version::HTTP_3
-        && (request.method().is_safe() || *request.method() == Method::DELETE)
-    {
+    if may_end_apart(&request) {
         let (head, body) = request.into_parts();
         request = Request::from_parts(head, settle(body).await);
     }

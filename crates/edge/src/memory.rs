@@ -148,7 +148,7 @@ pub(crate) async fn watch(memory: Weak<Memory>, admission: Arc<Admission>, metri
         tokio::time::sleep(LOOK).await;
         let Some(memory) = memory.upgrade() else { return };
         let closed = memory.shed();
-        metrics.memory_closed.get_or_create(&ReasonLabel { reason: "exhausted" }).inc_by(closed);
+        metrics.memory.closed.get_or_create(&ReasonLabel { reason: "exhausted" }).inc_by(closed);
         // Connections hold what is not charged, too.
         let held = memory.process.held() + admission.total() as u64 * BASE;
         drop(memory);

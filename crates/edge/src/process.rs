@@ -302,12 +302,12 @@ impl Process {
             ("closed_for_process", sum.closed_for_process),
         ];
         for (reason, count) in counts {
-            metrics.quic_endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
+            metrics.quic.endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
         let answers = &self.shared.persistent.strikes.answers;
         for (reason, count) in [("first", &answers.first), ("again", &answers.again), ("none", &answers.none)] {
             let count = count.load(std::sync::atomic::Ordering::Relaxed);
-            metrics.early_data_register.get_or_create(&ReasonLabel { reason }).set(count as f64);
+            metrics.quic.early_data_register.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
         let compression = &self.shared.compression;
         for (direction, volume) in [("in", &compression.received), ("out", &compression.sent)] {
@@ -323,7 +323,7 @@ impl Process {
         metrics.file_memory.set(files.held() as f64);
         let memory = self.shared.memory.process();
         for (reason, bytes) in [("held", memory.held()), ("limit", memory.limit())] {
-            metrics.memory.get_or_create(&ReasonLabel { reason }).set(bytes as f64);
+            metrics.memory.bytes.get_or_create(&ReasonLabel { reason }).set(bytes as f64);
         }
         let newest = self.shared.persistent.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());

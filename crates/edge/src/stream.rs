@@ -203,8 +203,8 @@ struct Entry {
 impl Entry {
     fn begin(shared: &Arc<Shared>, protocol: &'static str, cause: &Cause) -> Self {
         let label = ProtocolLabel { protocol };
-        shared.metrics.streams_begun.get_or_create(&label).inc();
-        shared.metrics.streams_in_flight.get_or_create(&label).inc();
+        shared.metrics.streams.begun.get_or_create(&label).inc();
+        shared.metrics.streams.in_flight.get_or_create(&label).inc();
         Self { shared: shared.clone(), protocol, result: None, cause: cause.clone() }
     }
 
@@ -218,8 +218,8 @@ impl Drop for Entry {
         let (metrics, protocol) = (&self.shared.metrics, self.protocol);
         let drained = self.cause.get().or_else(|| self.shared.cause.get()).map(Ending::reason);
         let result = self.result.or(drained).unwrap_or("lost");
-        metrics.streams.get_or_create(&ResultLabels { protocol, result }).inc();
-        metrics.streams_in_flight.get_or_create(&ProtocolLabel { protocol }).dec();
+        metrics.streams.ended.get_or_create(&ResultLabels { protocol, result }).inc();
+        metrics.streams.in_flight.get_or_create(&ProtocolLabel { protocol }).dec();
     }
 }
 

@@ -21,6 +21,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
+use tiderace::StreamId;
 
 use crate::{
     body::ResponseBody,
@@ -129,54 +130,11 @@ impl SendRequest {
         }
         send.fields(|| fields::of_request(&head, &target, protocol))?;
         let is_connect = head.method == http::Method::CONNECT;
-        if body.is_end_stream() {
-            match send.finish().await {
-                // RFC 9114 §4.1 MUST NOT-3, RFC 9114 §8 MUST-1: a server that has answered may need no more of the
-                // request, whatever it says about that. Its answer counts.
-                Err(Error::Reset(_)) => {}
-                ended => ended?,
-            }
-        } else {
-            let (handle, given_up) = (self.handle.clone(), recv.given_up());
-            if is_connect {
-                send.become_tunnel();
-            }
-            // RFC 9114 §4.1 MUST NOT-2, SHOULD-4: whether or not it is answered meanwhile
-            tokio::spawn(async move {
-                tokio::select! {
-                    sent = send_body(&mut send, body) => if let Err(error) = sent {
-                        tracing::debug!("the body of a request was not sent to its end: {error}");
-                    },
-                    // RFC 9114 §4.1.1 SHOULD-1: whoever gives the response up ends both directions
-                    code = given_up => send.reset(code),
-                }
-                drop(handle);
-            });
+        if is_connect && !body.is_end_stream() {
+            send.become_tunnel();
         }
-        let mut interim = 0;
-        let response = loop {
-            let collector = tokio::select! {
-                biased;
-                collector = recv.head() => collector,
-                // The server says (RFC 9114 §5.2) that it has not acted on the request, and will not.
-                going = heard(shared, |state| state.goaway.filter(|number| id.0 >= *number)) => {
-                    Err(going.err().unwrap_or(Error::GoingAway))
-                }
-            };
-            match collector?.response() {
-                // Interim responses come before the one that counts (RFC 9114 §4.1).
-                Ok(response) if response.status().is_informational() => {
-                    interim += 1;
-                    if interim > MAX_INTERIM {
-                        let reason = format!("more than {MAX_INTERIM} interim responses");
-                        return Err(recv.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }));
-                    }
-                }
-                Ok(response) => break response,
-                // RFC 9114 §4.1.2 MUST-1, MUST NOT-2: what is malformed is no response
-                Err(violation) => return Err(recv.malformed(violation)),
-            }
-        };
+        self.send_content(send, &mut recv, body).await?;
+        let response = self.final_response(&mut recv, id).await?;
         // RFC 9110 §8.6: what would have come to another request, or before; nothing comes.
         let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
         let length = if is_connect && response.status().is_success() {
@@ -193,6 +151,63 @@ impl SendRequest {
             response.extensions_mut().insert(datagrams);
         }
         Ok(response)
+    }
+
+    /// Ends a request without content, or sends its content by a task.
+    async fn send_content<B>(&self, mut send: Sender, recv: &mut Receiver, body: B) -> Result<(), Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        if body.is_end_stream() {
+            return match send.finish().await {
+                // RFC 9114 §4.1 MUST NOT-3, RFC 9114 §8 MUST-1: a server that has answered may need no more of the
+                // request, whatever it says about that. Its answer counts.
+                Err(Error::Reset(_)) => Ok(()),
+                ended => ended,
+            };
+        }
+        let (handle, given_up) = (self.handle.clone(), recv.given_up());
+        // RFC 9114 §4.1 MUST NOT-2, SHOULD-4: whether or not it is answered meanwhile
+        tokio::spawn(async move {
+            tokio::select! {
+                sent = send_body(&mut send, body) => if let Err(error) = sent {
+                    tracing::debug!("the body of a request was not sent to its end: {error}");
+                },
+                // RFC 9114 §4.1.1 SHOULD-1: whoever gives the response up ends both directions
+                code = given_up => send.reset(code),
+            }
+            drop(handle);
+        });
+        Ok(())
+    }
+
+    /// Reads the fields of the response that counts, after any interim ones (RFC 9114 §4.1).
+    async fn final_response(&self, recv: &mut Receiver, id: StreamId) -> Result<Response<()>, Error> {
+        let shared = &self.handle.shared;
+        let mut interim = 0;
+        loop {
+            let collector = tokio::select! {
+                biased;
+                collector = recv.head() => collector,
+                // The server says (RFC 9114 §5.2) that it has not acted on the request, and will not.
+                going = heard(shared, |state| state.goaway.filter(|number| id.0 >= *number)) => {
+                    Err(going.err().unwrap_or(Error::GoingAway))
+                }
+            };
+            match collector?.response() {
+                Ok(response) if response.status().is_informational() => {
+                    interim += 1;
+                    if interim > MAX_INTERIM {
+                        let reason = format!("more than {MAX_INTERIM} interim responses");
+                        return Err(recv.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }));
+                    }
+                }
+                Ok(response) => return Ok(response),
+                // RFC 9114 §4.1.2 MUST-1, MUST NOT-2: what is malformed is no response
+                Err(violation) => return Err(recv.malformed(violation)),
+            }
+        }
     }
 
     /// Classifies the failure of a request that could not even be begun.

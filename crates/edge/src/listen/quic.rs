@@ -139,7 +139,7 @@ async fn serve(connection: Connection, context: ListenerContext) {
         Some(VERSION_2) => "2",
         _ => "other",
     };
-    shared.metrics.quic_versions.get_or_create(&VersionLabel { version }).inc();
+    shared.metrics.quic.versions.get_or_create(&VersionLabel { version }).inc();
     let progress = PolicyProgress::begin(generation.policies.at(context.local), &connection, remote);
     let serving = async {
         if is_h3 {
@@ -295,8 +295,8 @@ fn write_down(metrics: &Metrics, stats: &Stats) {
         (_, 1..) => "refused",
         _ => "none",
     };
-    metrics.quic_early_data.get_or_create(&ReasonLabel { reason: early }).inc();
-    metrics.quic_path_changes.inc_by(stats.path_changes);
+    metrics.quic.early_data.get_or_create(&ReasonLabel { reason: early }).inc();
+    metrics.quic.path_changes.inc_by(stats.path_changes);
     let repair = [
         ("protected", stats.fec_symbols_sent),
         ("sent", stats.fec_repairs_sent),
@@ -304,10 +304,10 @@ fn write_down(metrics: &Metrics, stats: &Stats) {
         ("rebuilt_here", stats.fec_symbols_recovered),
     ];
     for (reason, count) in repair.into_iter().filter(|(_, count)| *count > 0) {
-        metrics.quic_repair.get_or_create(&ReasonLabel { reason }).inc_by(count);
+        metrics.quic.repair.get_or_create(&ReasonLabel { reason }).inc_by(count);
     }
     let counts = [("sent", stats.packets_sent), ("received", stats.packets_received), ("lost", stats.packets_lost)];
     for (direction, count) in counts {
-        metrics.quic_packets.get_or_create(&DirectionLabels { protocol: "quic", direction }).inc_by(count);
+        metrics.quic.packets.get_or_create(&DirectionLabels { protocol: "quic", direction }).inc_by(count);
     }
 }

@@ -116,7 +116,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerCont
         }
     };
     let Some(listed) = context.shared.memory.enlist(limits.connection_memory.0.min(MEMORY)) else {
-        metrics.memory_refused.inc();
+        metrics.memory.refused.inc();
         return;
     };
     // A failure costs some latency and nothing else.

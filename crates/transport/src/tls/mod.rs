@@ -8,6 +8,9 @@
 //! and whose servers can wait for signatures. `testing` has a backend
 //! without cryptography, and one that delays another.
 
+#[macro_use]
+mod server_settings;
+
 #[cfg(feature = "boringssl")]
 pub mod boring_backend;
 pub mod client_hello;

@@ -284,49 +284,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Number of tickets that a client gets after the handshake; the default is 2, and 0 switches resumption off.
-    #[must_use]
-    pub fn tickets(mut self, count: usize) -> Self {
-        self.tickets = count;
-        self
-    }
-
-    /// Accepts early data from clients that resume. It can be replayed by an attacker: only for requests that may
-    /// happen twice. The default is not to.
-    #[must_use]
-    pub fn early_data(mut self, accept: bool) -> Self {
-        self.common.early_data = accept;
-        self
-    }
-
-    /// The ring whose keys seal the tickets. Servers on this backend that share it resume each other's sessions.
-    #[must_use]
-    pub fn ring(mut self, ring: KeyRing) -> Self {
-        self.settings.ring = Some(ring);
-        self
-    }
-
-    /// Remembers which tickets came with early data; servers that share a ring have to share it, too.
-    #[must_use]
-    pub fn strike_register(mut self, register: Arc<dyn StrikeRegister>) -> Self {
-        self.settings.register = register;
-        self
-    }
-
-    /// How far the age of a ticket in a ClientHello with early data may be off, in whole seconds. The default is 10 seconds;
-    /// beyond 60, BoringSSL refuses by itself.
-    #[must_use]
-    pub fn early_data_window(mut self, window: std::time::Duration) -> Self {
-        self.settings.window = window;
-        self
-    }
-
-    /// What the application has to find unchanged to accept early data (RFC 9001 §4.6.3); at most 255 bytes.
-    #[must_use]
-    pub fn early_data_state(mut self, state: impl Into<Vec<u8>>) -> Self {
-        self.settings.application = state.into();
-        self
-    }
+    server_settings!();
 
     /// Checks the settings.
     pub fn build(self) -> Result<BoringServer, ConfigError> {

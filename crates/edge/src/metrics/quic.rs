@@ -1,0 +1,66 @@
+//! Figures about QUIC.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::{DirectionLabels, ReasonLabel, VersionLabel};
+
+/// Figures about QUIC, registered together.
+pub(crate) struct QuicMetrics {
+    pub(crate) early_data: Family<ReasonLabel, Counter>,
+    pub(crate) early_data_register: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) path_changes: Counter,
+    pub(crate) packets: Family<DirectionLabels, Counter>,
+    pub(crate) endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) versions: Family<VersionLabel, Counter>,
+    pub(crate) repair: Family<ReasonLabel, Counter>,
+}
+
+impl QuicMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            early_data: figure!(
+                registry,
+                "quic_early_data",
+                "QUIC connections by what became of early data",
+                Family::default()
+            ),
+            early_data_register: figure!(
+                registry,
+                "early_data_register",
+                "What the register of early data has answered since the start: first, again (refused), none (refused)",
+                Family::default()
+            ),
+            path_changes: figure!(
+                registry,
+                "quic_path_changes",
+                "Clients of QUIC that changed address",
+                Counter::default()
+            ),
+            packets: figure!(
+                registry,
+                "quic_packets",
+                "Packets of QUIC connections that have ended",
+                Family::default()
+            ),
+            endpoint: figure!(
+                registry,
+                "quic_endpoint",
+                "What the QUIC endpoints have done that no connection reports, since the start",
+                Family::default()
+            ),
+            versions: figure!(registry, "quic_versions", "QUIC connections by version", Family::default()),
+            repair: figure!(
+                registry,
+                "quic_repair",
+                "Forward error correction of QUIC connections that have ended: packets it protected (protected), repair packets (sent), lost \
+                 packets that the client has rebuilt (rebuilt_there), lost packets of clients rebuilt here (rebuilt_here)",
+                Family::default()
+            ),
+        }
+    }
+}
