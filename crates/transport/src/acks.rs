@@ -1,4 +1,4 @@
-//! What has to be acknowledged, and when (RFC 9000 §13.2).
+//! Packets that have to be acknowledged, and when (RFC 9000 §13.2).
 //!
 //! Packets are noted one by one, the decision is taken once per batch of datagrams: a receive call that delivers 44 packets
 //! at once leads to one acknowledgement.
@@ -365,7 +365,7 @@ mod tests {
         AckState::new(AckPolicy::default())
     }
 
-    /// What an ACK frame says: ranges, raw delay, counts.
+    /// Content of an ACK frame: ranges, raw delay, counts.
     fn written(acks: &mut AckState, now: Instant) -> (Vec<std::ops::RangeInclusive<u64>>, u64, Option<EcnCounts>) {
         let mut buffer = [0; 1000];
         let mut w = Writer::new(&mut buffer);

@@ -18,15 +18,15 @@ use crate::stats::Stats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{book}: {total} in all, and {booked} booked by kind")]
 pub struct Imbalance {
-    /// What is counted.
+    /// Name of the book.
     pub book: &'static str,
-    /// What went in or out.
+    /// Sum that the columns have to add up to.
     pub total: u64,
-    /// The sum of what became of it.
+    /// Sum of the columns.
     pub booked: u64,
 }
 
-/// A book: what it counts, what went in or out, and the columns of what became of it.
+/// A book: its name, the sum that went in or out, and the columns of outcomes.
 pub type Book = (&'static str, u64, Vec<(&'static str, u64)>);
 
 impl Stats {
@@ -98,7 +98,7 @@ impl Stats {
         ]
     }
 
-    /// What became of the bytes of datagrams received.
+    /// Columns of the bytes of datagrams received, by outcome.
     pub const fn columns_received(&self) -> [(&'static str, u64); 9] {
         [
             ("packets", self.packet_bytes_received),

@@ -1,4 +1,4 @@
-//! What an endpoint, a server and a client are given.
+//! Configurations of an endpoint, a server and a client.
 
 use std::{
     net::{SocketAddr, SocketAddrV4, SocketAddrV6},
@@ -19,7 +19,7 @@ use crate::{
     token_store::{MemoryTokens, TokenStore},
 };
 
-/// What every endpoint needs.
+/// Configuration of every endpoint.
 pub struct EndpointConfig {
     /// Source of all randomness of the endpoint. Real endpoints take it from the operating system.
     pub seed: Seed,

@@ -119,7 +119,7 @@ impl CryptoStream {
     }
 }
 
-/// What arrived, until it can be read in order.
+/// Data that arrived, until it can be read in order.
 #[derive(Debug, Default)]
 struct Reassembly {
     /// Offset up to which everything arrived.
@@ -215,7 +215,7 @@ impl Reassembly {
     }
 }
 
-/// What is to be delivered.
+/// Data to be delivered.
 #[derive(Debug, Default)]
 struct SendBuffer {
     /// The bytes from `base` on.
@@ -325,7 +325,7 @@ impl SendBuffer {
     }
 }
 
-/// How many of `available` bytes at `offset` a CRYPTO frame in `space` bytes can carry; `None` when not even one.
+/// Number of the `available` bytes at `offset` a CRYPTO frame in `space` bytes can carry; `None` when not even one.
 fn frame_data_len(offset: u64, available: u64, space: usize) -> Option<u16> {
     let room = space.checked_sub(1 + varint::len(offset))?;
     // The length field grows with what it counts, so try its sizes from the small one.

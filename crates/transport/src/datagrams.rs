@@ -24,7 +24,7 @@ use crate::{
     sent::SentFrame,
 };
 
-/// What a queued datagram costs beside its bytes: its place in the queue and, at least, the header of an allocation.
+/// Memory of a queued datagram beside its bytes: its place in the queue and, at least, the header of an allocation.
 const OVERHEAD: u64 = 64;
 
 /// DATAGRAM frames that each packet entitles to: a frame costs time beside its bytes, and a packet may hold a thousand empty ones. A
@@ -74,7 +74,7 @@ pub enum SendDatagramError {
 /// Something happened to datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramEvent {
-    /// There is a datagram to receive. Not repeated until there was none.
+    /// A datagram can be received. Not repeated until there was none.
     Readable,
     /// [`has_room`](Datagrams::has_room) said no, and half of the queue is free since.
     Writable,
@@ -100,7 +100,7 @@ struct Waiting {
     data: Bytes,
     /// From then on it is worthless.
     expires: Instant,
-    /// What may stay lost of its flow.
+    /// Share of its flow that may stay lost.
     tolerance: Tolerance,
 }
 
@@ -151,7 +151,7 @@ pub struct Datagrams {
     dropped: Option<(u64, u64)>,
     receive_dropped: u64,
     figures: DatagramFigures,
-    /// What became of each datagram, when somebody wants to know.
+    /// Fate of each datagram, if they are recorded.
     fates: Option<Vec<(u64, DatagramFate)>>,
 }
 
@@ -193,7 +193,7 @@ impl Datagrams {
         }
     }
 
-    /// What goes into our transport parameter `max_datagram_frame_size`.
+    /// Value of our transport parameter `max_datagram_frame_size`, in bytes.
     pub fn local_max_frame_size(&self) -> u64 {
         self.config.max_frame_size
     }
@@ -297,7 +297,7 @@ impl Datagrams {
         }
     }
 
-    /// What may stay lost of the flow of the datagram that leaves next.
+    /// Share that may stay lost of the flow of the datagram that leaves next.
     pub(crate) fn next_tolerance(&mut self, now: Instant) -> Option<Tolerance> {
         self.drop_expired(now);
         self.outgoing.front().map(|waiting| waiting.tolerance)
@@ -535,7 +535,7 @@ impl Datagrams {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What happened since.
+    /// Takes the oldest event that was not taken.
     pub fn poll_event(&mut self) -> Option<DatagramEvent> {
         if std::mem::take(&mut self.readable) {
             return Some(DatagramEvent::Readable);

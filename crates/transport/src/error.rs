@@ -89,11 +89,11 @@ impl std::fmt::Display for Code {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {reason}")]
 pub struct TransportError {
-    /// What is sent to the peer.
+    /// Code that is sent to the peer.
     pub code: Code,
     /// The frame type that led to it, 0 when none did.
     pub frame_type: u64,
-    /// What was seen.
+    /// Description of what was seen.
     pub reason: Cow<'static, str>,
 }
 

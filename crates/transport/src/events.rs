@@ -1,4 +1,4 @@
-//! What a connection tells its application.
+//! Events of a connection for its application.
 
 use bytes::Bytes;
 
@@ -70,7 +70,7 @@ pub enum CloseReason {
     /// The peer says that this end broke a rule, or that it cannot go on.
     #[error("the peer closed the connection: {error}")]
     PeerClosed {
-        /// What the peer said.
+        /// Error in the peer's frame.
         error: TransportError,
     },
     /// The connection held too much memory, its peer's data or other layers' for it.

@@ -15,7 +15,7 @@ pub enum Unit {
     BitsPerSecond,
 }
 
-/// Whether a figure only grows.
+/// Kind of a figure: one that only grows, or one that goes up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Counts since the start of the connection.
@@ -33,7 +33,7 @@ pub struct Figure {
     pub unit: Unit,
     /// Counter or gauge.
     pub kind: Kind,
-    /// What it means.
+    /// Meaning of the figure.
     pub meaning: &'static str,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct AckRequests {
     policy: AckFrequency,
     /// The shortest delay that the peer can be asked for; `None` when it does not understand requests.
     min_delay: Option<Duration>,
-    /// What holds without any request.
+    /// Values that hold without any request.
     promised: Request,
     /// The newest request that the peer has acknowledged, or what it promised.
     agreed: Request,
@@ -46,7 +46,7 @@ pub(crate) struct AckRequests {
     acked: u64,
     /// The peer waits for more than two packets, as far as is known.
     sparse: bool,
-    /// What may be in force has changed.
+    /// The values in force may have changed.
     changed: bool,
 }
 
@@ -68,7 +68,7 @@ impl AckRequests {
         }
     }
 
-    /// What the peer says in its transport parameters.
+    /// Takes over the peer's transport parameters.
     pub(crate) fn set_peer(&mut self, min_ack_delay: Option<Duration>, max_ack_delay: Duration) {
         self.min_delay = min_ack_delay;
         self.promised.delay = max_ack_delay;

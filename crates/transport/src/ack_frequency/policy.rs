@@ -1,4 +1,4 @@
-//! What to ask the peer for: a fixed number of packets per acknowledgement, or a share of the window and of the RTT.
+//! Values to ask the peer for: a fixed number of packets per acknowledgement, or a share of the window and of the RTT.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
-/// What the peer is asked to do about acknowledging.
+/// Acknowledgement frequency that the peer is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AckFrequency {
@@ -76,7 +76,7 @@ pub(crate) struct Request {
     pub(crate) reordering: u64,
 }
 
-/// What a decision depends on: the path as recovery and the congestion controller see it.
+/// Inputs of a decision: the path as recovery and the congestion controller see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     /// The congestion window in packets of full size.
@@ -98,7 +98,7 @@ const MOST: u64 = 32;
 const LEAST: u64 = 2;
 
 impl AckFrequency {
-    /// What to ask for on such a path. `promised` is what the peer does when it is not asked.
+    /// Request for such a path. `promised` is what the peer does when it is not asked.
     pub(super) fn request(self, promised: &Request, view: &View) -> Request {
         let packets = match self {
             Self::Off => promised.packets,

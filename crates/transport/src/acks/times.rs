@@ -10,7 +10,7 @@ pub(crate) const MAX_TIMES: usize = 128;
 /// Owns the times of ack-eliciting packets that were not reported yet; the oldest are given up first.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivalTimes {
-    /// What times count from. The peer does not learn when it was.
+    /// Origin of times. The peer does not learn when it was.
     basis: Instant,
     exponent: u32,
     most: usize,

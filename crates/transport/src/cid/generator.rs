@@ -24,7 +24,7 @@ pub trait ConnectionIdGenerator: Send {
     /// The shard that made `id`; `None` when this generator's layout cannot have made it.
     fn shard_of(&self, id: &[u8]) -> Option<u8>;
 
-    /// Where in every ID the byte stands that is the shard's number; `None` when no byte is just that.
+    /// Index of the byte in every ID that is the shard's number; `None` when no byte is just that.
     fn shard_place(&self) -> Option<usize> {
         None
     }

@@ -1,4 +1,4 @@
-//! What the application asks of a connection.
+//! Commands of the application to a connection.
 
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ impl Connection {
         self.packets.sources.datagrams.record_fates();
     }
 
-    /// What has become of datagrams since this was asked last: they are numbered in the order in which they were taken, from 0. Empty
+    /// Fates of datagrams since the last call: they are numbered in the order in which they were taken, from 0. Empty
     /// unless it is [remembered](Self::record_datagram_fates).
     pub fn take_datagram_fates(&mut self) -> Vec<(u64, DatagramFate)> {
         self.packets.sources.datagrams.take_fates()

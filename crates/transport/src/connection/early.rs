@@ -116,7 +116,7 @@ impl Early {
 
 /// Early data.
 impl Connection {
-    /// What became of early data: a client's own, or that of a server's client.
+    /// Outcome of early data: a client's own, or that of a server's client.
     pub fn early_data(&self) -> EarlyData {
         self.early.state
     }

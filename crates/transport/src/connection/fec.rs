@@ -127,7 +127,7 @@ impl Sources {
         Ok(true)
     }
 
-    /// Where a symbol begins in the packet that is being built, when what follows in it is to be one.
+    /// Room for a symbol in the packet that is being built, when what follows in it is to be one.
     #[inline]
     pub(super) fn symbol_room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
         let sender = self.fec.sender.as_ref().filter(|sender| sender.is_on())?;

@@ -10,7 +10,7 @@ use crate::{
     events::CloseReason,
 };
 
-/// What a CONNECTION_CLOSE frame says.
+/// Content of a CONNECTION_CLOSE frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CloseFrame {
     Transport(TransportError),
@@ -18,7 +18,7 @@ pub(crate) enum CloseFrame {
 }
 
 impl CloseFrame {
-    /// What may be said before the peer's application is authenticated.
+    /// Content that may be sent before the peer's application is authenticated.
     // RFC 9000 §10.2.3 MUST-2, MUST-3, SHOULD-4: in Initial and Handshake packets an application's code and words are
     // replaced.
     pub(crate) fn in_handshake(&self) -> TransportError {
@@ -73,7 +73,7 @@ pub(crate) struct Lifecycle {
     bytes_answered: usize,
     /// Size of the first goodbye, in bytes.
     size: Option<usize>,
-    /// What is kept beyond the closing period.
+    /// State that is kept beyond the closing period.
     retained: Option<Box<RetainedClose>>,
 }
 
@@ -231,7 +231,7 @@ impl Lifecycle {
         self.retained = Some(Box::new(close));
     }
 
-    /// What outlives the connection; nothing when the peer has said goodbye, too.
+    /// State that outlives the connection; nothing when the peer has said goodbye, too.
     pub(crate) fn take_retained(&mut self) -> Option<Box<RetainedClose>> {
         self.retained.take()
     }

@@ -1,4 +1,4 @@
-//! What a connection holds for its peer: added up once per batch, charged, and given up when it is too much.
+//! Memory that a connection holds for its peer: added up once per batch, charged, and given up when it is too much.
 //!
 //! The budget is twice the receive window, so that a peer that keeps to flow control cannot exceed it with stream data, whatever
 //! it costs beside its bytes. It grows with the window, that is with what the application reads. What this end holds to be
@@ -27,9 +27,9 @@ use crate::{
 const BUDGET_MIN: u64 = 1 << 20;
 /// Received buffers may have this share of the budget beyond what is kept of them, for readers that are on their way.
 const SLACK_SHARE: u64 = 4;
-/// What a connection takes at rest, in bytes: its state, keys, entries in tables. `tests/memory.rs` measures it.
+/// Memory of a connection at rest, in bytes: its state, keys, entries in tables. `tests/memory.rs` measures it.
 const AT_REST: u64 = 11 * 1024;
-/// What it takes during its handshake, that of the TLS library included.
+/// Memory of a connection during its handshake, in bytes, that of the TLS library included.
 const IN_HANDSHAKE: u64 = 32 * 1024;
 /// Below this, what this end holds to be sent is part of a connection at rest.
 const OWN_STEP: u64 = 16 * 1024;
@@ -43,9 +43,9 @@ pub(super) struct Memory {
     charge: Charge,
     /// The connection itself, which is the process's.
     itself: ProcessCharge,
-    /// What the peer can make us hold.
+    /// Bytes that the peer can make us hold.
     limit: u64,
-    /// What settings permit beyond the usual: more streams, longer queues of datagrams.
+    /// Bytes that settings permit beyond the usual: more streams, longer queues of datagrams.
     beside: u64,
     own: u64,
     /// Bytes of symbols that were sent, and how many there had been when these were counted, modulo 2^32.

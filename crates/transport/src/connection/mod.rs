@@ -84,7 +84,7 @@ use crate::{
     token::Tokens,
 };
 
-/// What the endpoint gives to every connection.
+/// Setup that the endpoint gives to every connection.
 pub(crate) struct Setup {
     pub(crate) scid: ConnectionId,
     pub(crate) reset_token: ResetToken,
@@ -92,7 +92,7 @@ pub(crate) struct Setup {
     pub(crate) local: Option<IpAddr>,
     pub(crate) seed: Seed,
     pub(crate) tokens: Arc<Tokens>,
-    /// What all connections of the process may hold.
+    /// Budget of all connections of the process.
     pub(crate) memory: ProcessBudget,
     /// The ID that goes with a server's preferred address; its sequence number is 1.
     pub(crate) preferred: Option<(ConnectionId, ResetToken)>,
@@ -139,7 +139,7 @@ pub struct Connection {
     observation: Observation,
 }
 
-/// What remains of interest in the peer's transport parameters.
+/// Values of the peer's transport parameters that are needed after the handshake.
 #[derive(Clone, Copy, Debug)]
 struct PeerPromises {
     ack_delay_exponent: u8,
@@ -370,7 +370,7 @@ impl Connection {
         self.retry_unopened(now);
     }
 
-    /// What the handshake waits for outside of the connection.
+    /// Returns the operation outside of the connection that the handshake waits for.
     pub fn handshake_waits_for(&self) -> Option<crate::tls::Waiting> {
         self.packets.sources.handshake.waiting()
     }
@@ -428,7 +428,7 @@ impl Connection {
         self.packets.identity.local_ids.poll_retired()
     }
 
-    /// What ends this connection when a datagram that names no ID of ours ends with it.
+    /// Returns the stateless reset token that ends this connection when a datagram that names no ID of ours ends with it.
     #[inline]
     pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
         if self.lifecycle.is_open() { self.packets.identity.remote_ids.reset_token() } else { None }

@@ -55,7 +55,7 @@ impl Connection {
     }
 
     // RFC 8899 §3 REQUIRED-2: an acknowledgement says that a probe has arrived
-    /// What acknowledgements and losses say about the size of datagrams.
+    /// Draws conclusions about the size of datagrams from acknowledgements and losses.
     #[inline]
     pub(super) fn on_mtu_outcome(&mut self, now: Instant, outcome: &AckOutcome) {
         if let Some((path, size)) = outcome.mtu_probe_acked {

@@ -43,7 +43,7 @@ pub(super) struct Packets {
     pub(super) has_elicited: bool,
 }
 
-/// What a packet on its way out is charged to and reported to.
+/// Books and observer of a packet on its way out.
 pub(super) struct SendContext<'a> {
     pub(super) now: Instant,
     pub(super) side: Side,
@@ -90,7 +90,7 @@ fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &m
     }
 }
 
-/// What may be sent.
+/// Decisions whether a packet may be sent.
 impl Packets {
     /// Returns whether any space has anything to say beside acknowledgements.
     #[inline]

@@ -26,7 +26,7 @@ use crate::{
     udp::Datagram,
 };
 
-/// What is known of the datagram that a packet came in.
+/// Properties of the datagram that a packet came in.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) path: ArrivalPath,
@@ -45,7 +45,7 @@ pub(super) fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
     }
 }
 
-/// What a packet turned out to be, for the order in which the parts hear of it.
+/// Properties of an opened packet, for the order in which the parts hear of it.
 pub(super) struct PacketSeen<'a> {
     pub(super) space: SpaceId,
     pub(super) kind: PacketKind,

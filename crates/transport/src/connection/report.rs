@@ -1,4 +1,4 @@
-//! What can be asked of a connection.
+//! Getters of a connection.
 
 use std::net::SocketAddr;
 
@@ -81,7 +81,7 @@ impl Connection {
         self.paths.active().recovery.controller().model()
     }
 
-    /// What the peer is asked to do about acknowledging; [`AckFrequency::Off`] also when it does not understand that.
+    /// Acknowledgement frequency that the peer is asked for; [`AckFrequency::Off`] also when it does not understand that.
     pub fn ack_frequency(&self) -> AckFrequency {
         self.packets.sources.ack_requests.policy()
     }
@@ -100,7 +100,7 @@ impl Connection {
         self.paths.active().recovery.rtt().smoothed()
     }
 
-    /// What a peer can make this connection hold: the layers above charge what they hold to it too.
+    /// Budget of the memory that a peer can make this connection hold: the layers above charge what they hold to it too.
     pub fn memory_budget(&self) -> &ConnectionBudget {
         &self.memory.budget
     }

@@ -32,7 +32,7 @@ pub(super) struct Sources {
     pub(super) fec: Fec,
 }
 
-/// What may go into a packet.
+/// Kinds of frames that may go into a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Permit {
     /// Frames that count against congestion control.

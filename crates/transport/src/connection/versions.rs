@@ -17,14 +17,14 @@ use crate::{
     tls::{Level, TicketVersions},
 };
 
-/// What is known of versions until the handshake is confirmed.
+/// State of version negotiation until the handshake is confirmed.
 #[derive(Debug)]
 pub(super) struct Versions {
-    /// That of the client's first packet.
+    /// Version of the client's first packet.
     pub(super) original: u32,
-    /// What this end speaks; a client's preferred one first.
+    /// Versions that this end speaks; a client's preferred one first.
     available: Vec<u32>,
-    /// What the keys of Initial packets follow from.
+    /// Destination ID that the keys of Initial packets follow from.
     pub(super) initial_dcid: ConnectionId,
     /// A client that was sent here by a Version Negotiation packet.
     reacts: bool,

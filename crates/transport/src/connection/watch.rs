@@ -1,4 +1,4 @@
-//! What observers are told, where that takes more than a call.
+//! Reports to observers that take more than a call.
 
 use std::sync::Arc;
 

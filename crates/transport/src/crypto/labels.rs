@@ -1,4 +1,4 @@
-//! What the versions of QUIC do not share in cryptography: labels, salts, and the key of the Retry tag.
+//! Cryptographic constants that differ between versions of QUIC: labels, salts, and the key of the Retry tag.
 
 /// The constants of one version.
 #[derive(Debug)]

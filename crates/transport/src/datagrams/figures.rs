@@ -1,8 +1,8 @@
-//! What became of datagrams: the fate of each, and figures of all.
+//! Outcomes of datagrams: the fate of each, and figures of all.
 
 use units::Instant;
 
-/// What became of a datagram at the sender.
+/// Outcome of a datagram at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramFate {
     /// Left in a packet, at this moment.

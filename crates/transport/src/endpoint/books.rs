@@ -64,7 +64,7 @@ impl Ledger {
         self.books.received.stateless.add(bytes, segment);
     }
 
-    /// What was taken for stateless went to a connection after all.
+    /// Moves bytes that were taken for stateless to the column of connections.
     pub(super) fn on_adopted(&mut self, bytes: usize, segment: usize) {
         self.books.received.stateless.take(bytes, segment);
     }
@@ -90,7 +90,7 @@ impl Ledger {
 }
 
 impl Endpoint {
-    /// What went in and out.
+    /// Books of the datagrams that went in and out.
     pub fn books(&self) -> EndpointBooks {
         self.ledger.books
     }

@@ -31,7 +31,7 @@ impl ClosedConnections {
         self.0.push_back((close, 0));
     }
 
-    /// What to answer to so many bytes that came from an address.
+    /// Answer to so many bytes that came from an address.
     // RFC 9000 §10.2.1 SHOULD-1: not without end
     // RFC 9000 §10.2.1 MUST-1: three times what arrived at most
     // RFC 9000 §10.2.1 MUST-2: nothing to an address that is not validated

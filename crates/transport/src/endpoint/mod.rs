@@ -110,9 +110,9 @@ pub struct Endpoint {
     setups: u64,
     stats: EndpointStats,
     ledger: books::Ledger,
-    /// Is told what becomes of those who come.
+    /// Receiver of the events of connection attempts.
     visits: Option<Arc<dyn VisitLog>>,
-    /// What all connections may hold, and when to look who holds it.
+    /// Budget of all connections, and when to look which of them holds most.
     relief: Relief,
     /// Bytes of the buffers that datagrams lie in; 0 where these have the size of what they carry.
     receive_buffer: usize,
@@ -430,7 +430,7 @@ impl Endpoint {
         self.open
     }
 
-    /// What no connection reports.
+    /// Figures that no connection reports.
     pub fn stats(&self) -> EndpointStats {
         self.stats
     }

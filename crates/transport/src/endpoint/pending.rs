@@ -27,7 +27,7 @@ impl<F: Fn(Handle) + Send + Sync> HandshakeWaker for F {
     }
 }
 
-/// What the waker of one session knows.
+/// State of the waker of one session.
 #[derive(Default)]
 struct Target {
     /// `None` until the connection has its place in the endpoint.

@@ -1,4 +1,4 @@
-//! What an endpoint does when the memory of its process is exhausted: it closes the connections that hold the most.
+//! Relief when the memory of the process is exhausted: the connections that hold the most are closed.
 
 use units::Instant;
 

@@ -30,7 +30,7 @@ pub(super) struct Stateless {
     queue: VecDeque<(Transmit, Vec<u8>)>,
     window: Option<Instant>,
     resets: u32,
-    /// Which key of the ring has its turn, by a byte of the connection's newest reset token, which nobody else can compute.
+    /// Index of the key of the ring that has its turn, by a byte of the connection's newest reset token, which nobody else can compute.
     turns: [u8; TURNS],
 }
 
@@ -40,7 +40,7 @@ impl Default for Stateless {
     }
 }
 
-/// How many resets of `len` bytes may answer a datagram of `trigger` bytes.
+/// Number of resets of `len` bytes that may answer a datagram of `trigger` bytes.
 ///
 /// All of them together are at most three times as long, as anything that goes to an address without validation. What may
 /// itself be a reset has one answer: with several, two endpoints that have both lost their state would multiply them.

@@ -1,11 +1,11 @@
-//! What becomes of those who come to a server, told when it happens: once for each event of a connection, never for a packet of one.
+//! Outcomes of connection attempts at a server, reported when they happen: once for each event of a connection, never for a packet of one.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use super::Endpoint;
 use crate::{connection::Connection, events::CloseReason};
 
-/// What has happened to somebody who came.
+/// Event of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Visit<'a> {

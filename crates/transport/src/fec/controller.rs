@@ -27,7 +27,7 @@ const IN_TIME: f64 = 0.75;
 /// The window held data back within this many round trips.
 const BULK_ROUNDS: u32 = 2;
 
-/// What is known of the path.
+/// Measurements of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) smoothed_rtt: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct View {
     pub(crate) marked: bool,
 }
 
-/// What is asked of protection.
+/// Requirements on protection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     /// Packets per second.
@@ -50,7 +50,7 @@ pub(super) struct Demand {
     pub(super) bulk: bool,
 }
 
-/// What a choice depends on.
+/// Inputs of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
     /// Share of packets lost, 0 to 1.

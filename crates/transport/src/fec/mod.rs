@@ -57,14 +57,14 @@ impl Fec {
         self.sender.as_ref().is_some_and(|sender| sender.has_probe())
     }
 
-    /// What became of the packet with a source symbol.
+    /// Takes the verdict on the packet with a source symbol.
     pub(crate) fn on_symbol(&mut self, verdict: Verdict, id: u64) {
         if let Some(sender) = &mut self.sender {
             sender.on_verdict(verdict, id);
         }
     }
 
-    /// What became of a report of recovered symbols.
+    /// Takes the fate of a report of recovered symbols.
     pub(crate) fn on_report(&mut self, arrived: bool, largest: u64) {
         if let Some(receiver) = &mut self.receiver {
             receiver.on_report(arrived, largest);

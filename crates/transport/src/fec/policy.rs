@@ -1,4 +1,4 @@
-//! What an end does about forward error correction, as a profile says it.
+//! Policy of an end on forward error correction, a setting of profiles.
 
 use std::{fmt, str::FromStr};
 

@@ -15,7 +15,7 @@ pub enum Protection {
 /// A flow of datagrams: what each of them is worth. Given with every datagram, so that a connection need not remember flows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DatagramFlow {
-    /// Whether it is protected at all.
+    /// Choice of protection.
     pub protection: Protection,
     /// The share of its datagrams that may stay lost. It is not protected while the path loses less, and with the policy `auto` by no
     /// stronger code than leaves so much.

@@ -17,7 +17,7 @@ use crate::range_set::RangeSet;
 /// them, so without a limit an endpoint that only receives would remember all it ever sent.
 const MAX_NON_ELICITING: usize = 64;
 
-/// How far below the oldest packet in the ledger a skipped packet number is remembered.
+/// Distance below the oldest packet in the ledger up to which a skipped packet number is remembered, in packets.
 const SKIPPED_MEMORY: u64 = 512;
 
 /// The packets of one packet number space, in a ring indexed by packet number.
@@ -50,7 +50,7 @@ pub struct Ledger {
     payloads: VecDeque<(u64, Bytes)>,
     /// Most entries at a time since the ring was last empty.
     peak: usize,
-    /// What the peer reported of ECN marks.
+    /// ECN marks that the peer reported.
     pub(crate) ecn: EcnFeedbackState,
     #[cfg(test)]
     pub(crate) steps: usize,

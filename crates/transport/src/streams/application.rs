@@ -1,4 +1,4 @@
-//! What the application does with streams.
+//! Commands of the application on streams.
 
 use bytes::Bytes;
 use wire::{Dir, StreamId};

@@ -104,7 +104,7 @@ impl Default for StreamsConfig {
     }
 }
 
-/// What the streams have done and hold.
+/// Figures of the streams: what they have done and hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamFigures {
     /// Bytes of stream data sent for the first time.
@@ -415,7 +415,7 @@ impl Streams {
         self.may_grow = permitted;
     }
 
-    /// How far the peer may be ahead of the application at the moment, in bytes.
+    /// Bytes by which the peer may be ahead of the application at the moment.
     #[inline]
     pub(crate) fn receive_window(&self) -> u64 {
         self.window.window()

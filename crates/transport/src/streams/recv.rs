@@ -313,7 +313,7 @@ impl RecvPart {
     }
 }
 
-/// What a read gave.
+/// Outcome of a read.
 #[derive(Debug)]
 pub(super) enum Reading {
     Data(u64, Bytes),

@@ -1,4 +1,4 @@
-//! What became of the frames that were sent.
+//! Verdicts on the frames that were sent.
 
 use wire::{Side, StreamId};
 

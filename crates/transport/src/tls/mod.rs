@@ -112,7 +112,7 @@ impl TicketVersions {
     }
 }
 
-/// What became of early data.
+/// Outcome of early data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyData {
     /// The client did not offer any, or the session does not know yet.
@@ -208,7 +208,7 @@ pub trait Session: Send {
     /// The peer's certificates in DER, its own first; empty when there are none.
     fn peer_certificates(&self) -> Vec<&[u8]>;
 
-    /// What became of early data.
+    /// Outcome of early data.
     fn early_data(&self) -> EarlyData;
 
     /// Returns whether the handshake resumed an earlier session. Meaningful once it is complete; `false` from a backend that cannot

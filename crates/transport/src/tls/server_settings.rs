@@ -37,17 +37,17 @@ macro_rules! server_settings {
             self
         }
 
-        /// How far the age of a ticket in a ClientHello with early data may be off, in whole seconds; within that a copy of it
-        /// is recognised by the register, after it by its age (RFC 8446 §8.3). The default is 10 seconds; beyond 60, the
-        /// library refuses by itself.
+        /// Tolerance for the age of a ticket in a ClientHello with early data, in whole seconds. A copy within it is recognised
+        /// by the register, a later one by its age (RFC 8446 §8.3). The default is 10 seconds; the library refuses an age
+        /// that is off by more than 60 by itself.
         #[must_use]
         pub fn early_data_window(mut self, window: std::time::Duration) -> Self {
             self.settings.window = window;
             self
         }
 
-        /// What the application has to find unchanged to accept early data, such as its settings (RFC 9001 §4.6.3); at most 255
-        /// bytes. Tickets that were given with other bytes are good for resumption only.
+        /// State of the application that has to be unchanged for early data to be accepted, such as its settings (RFC 9001
+        /// §4.6.3); at most 255 bytes. Tickets that were given with other bytes are good for resumption only.
         #[must_use]
         pub fn early_data_state(mut self, state: impl Into<Vec<u8>>) -> Self {
             self.settings.application = state.into();

@@ -4,7 +4,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// What is wrong with a configuration. It is always the user's to mend.
+/// Fault of a configuration. It is always the user's to mend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// QUIC needs an application protocol (RFC 9001 §8.1).
