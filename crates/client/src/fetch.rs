@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod raced;
 mod setup;
 
 use std::{
@@ -31,12 +32,15 @@ use tiderace::{ClientConfig, EarlyData, Profile, transport::memory::ProcessBudge
 use tokio::sync::OwnedMutexGuard;
 use units::Instant;
 
-use self::setup::Target;
 pub(crate) use self::setup::routed;
+use self::{
+    raced::{Raced, handshake_time},
+    setup::Target,
+};
 use crate::{
     alt_svc,
     closing::ClosingConnections,
-    dial::{self, Dial, DialContext},
+    dial,
     error::Cause,
     keep_alive::Mapping,
     link::{Failed, Job, Link, Quic},
@@ -254,48 +258,16 @@ impl Client {
         mut open: Option<OwnedMutexGuard<Slot>>,
         begun: std::time::Instant,
     ) -> Result<Fetched, FetchError> {
-        let (inner, patience, origin) = (self.inner.clone(), self.inner.head_start, target.origin());
+        let Timeouts { connect, response: limit, .. } = self.inner.timeouts;
+        let origin = target.origin();
         let slot = open.as_ref().map(|open| OwnedMutexGuard::mutex(open).clone());
         let (was_there, reused) = (live.is_some(), live.as_ref().is_some_and(|live| live.reused));
         // Over a connection that was there the response is waited for, and TCP beside it.
-        let limit = if was_there { inner.timeouts.response } else { inner.timeouts.connect };
-        let connecting = async {
-            let setup = self.setup(target, route, was_there).await?;
-            let remote = setup.to.tcp.first().copied();
-            let means = DialContext {
-                started: inner.started,
-                quic: inner.quic.clone(),
-                tcp: inner.tcp.clone(),
-                closing: inner.closing.clone(),
-                memory: inner.budget.clone(),
-                tcp_allowed: route.only != Some(Leg::Quic),
-            };
-            let mut dial = match live {
-                Some(live) => Dial::beside(means, setup.to, setup.plan, live.pending),
-                None => {
-                    let early = job.is_repeatable().then(|| job.request());
-                    Dial::new(means, setup.to, setup.plan, early)
-                }
-            };
-            let (link, answer) = match dial.until_used().await? {
-                Leg::Quic => {
-                    let opened = dial.quic.take().ok_or_else(gone)?;
-                    match opened.asked {
-                        Some((quic, answer)) => (Link::Quic(quic), Some(answer)),
-                        None => (Link::Quic(Quic::begin(opened.endpoint, opened.connection).await?), None),
-                    }
-                }
-                Leg::Tcp => {
-                    let stream = dial.tcp.take().ok_or_else(gone)?;
-                    (Link::over_tls(*stream, &inner.closing).await?, None)
-                }
-            };
-            Ok((dial, link, answer, (remote, setup.network, setup.offer, setup.by_alternative)))
-        };
-        let (mut dial, mut link, answer, setup) = timeouts::connected(limit, connecting).await?;
-        let (remote, network, offer, by_alternative) = setup;
+        let connecting = self.connect(target, route, &mut job, live);
+        let raced = timeouts::connected(if was_there { limit } else { connect }, connecting).await?;
+        let Raced { dial, mut link, answer, evidence, offer } = raced;
         if let Link::Quic(quic) = &mut link {
-            quic.keep(&inner.upkeep);
+            quic.keep(&self.inner.upkeep);
         }
         if let (Some(open), Some(shared)) = (&mut open, link.share()) {
             open.keep(shared);
@@ -303,26 +275,8 @@ impl Client {
         drop(open);
         job.report(self.due(&link, &origin));
         let was_early = answer.is_some();
-        let early = match &link {
-            Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
-            _ => None,
-        };
-        let (progress, limit) = (job.progress(), inner.timeouts.response);
-        let sent = async {
-            let mut sent = match early {
-                Some((quic, answer)) => {
-                    let lost = || Failed { cause: Cause::other("the connection is gone"), unprocessed: false };
-                    let pending = Waited::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
-                    watched(&quic, pending, patience).await
-                }
-                None => first(&mut link, &mut job, patience).await,
-            };
-            if was_early && matches!(&sent, Sent::Answered(Err(failed)) if job.survives(failed)) {
-                sent = first(&mut link, &mut job, patience).await;
-            }
-            sent
-        };
-        let sent = progress.wait(limit, sent).await?;
+        let progress = job.progress();
+        let sent = progress.wait(limit, ask(&mut link, &mut job, answer, self.inner.head_start)).await?;
         let mut response = match sent {
             Sent::Answered(answered) => answered?,
             // The handshake came through, and nothing after it: TCP takes part from here on.
@@ -355,17 +309,11 @@ impl Client {
         };
         let handshake = match &link {
             Link::Quic(_) if reused => None,
-            Link::Quic(quic) => {
-                let stats = quic.connection().stats();
-                stats.map(|stats| Duration::from_nanos(stats.handshake_time)).filter(|took| !took.is_zero())
-            }
+            Link::Quic(quic) => handshake_time(quic).filter(|took| !took.is_zero()),
             _ => dial.tcp_handshake,
         };
-        // Beside a connection that was there, the race has measured the answer and no handshake.
         let of_connection = match &link {
-            Link::Quic(quic) if was_there => {
-                quic.connection().stats().map(|stats| Duration::from_nanos(stats.handshake_time))
-            }
+            Link::Quic(quic) => handshake_time(quic),
             _ => None,
         };
         let (protocol, leg) = (link.protocol(), link.leg());
@@ -375,24 +323,11 @@ impl Client {
         if let Some(said) = response.headers().get(header::ALT_SVC).and_then(|value| value.to_str().ok())
             && leg == Leg::Tcp
         {
-            self.memory().hear(self.now(), network, &origin, said);
+            self.memory().hear(self.now(), evidence.network, &origin, said);
             self.inner.reports.hear(&origin, said);
         }
-        let judge = async move {
-            let verdict = dial.until_judged().await?;
-            let took = if was_there { of_connection } else { dial.handshake };
-            let now = Instant::ZERO + inner.started.elapsed();
-            let mut memory = inner.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.learn(now, network, &origin, verdict, took);
-            if let Some(remote) = remote {
-                inner.reports.learn(&origin, verdict, network, remote);
-            }
-            if by_alternative && !matches!(verdict, Verdict::Works | Verdict::Slower { .. }) {
-                memory.unlearn_alternative(network, &origin);
-            }
-            Some(verdict)
-        };
-        let fetched = self.fetched(response, protocol, begun, tokio::spawn(judge));
+        let judge = tokio::spawn(evidence.judge(self.inner.clone(), dial, origin, of_connection));
+        let fetched = self.fetched(response, protocol, begun, judge);
         Ok(Fetched { handshake, early_data, too_early, reused, offer, ..fetched })
     }
 
@@ -508,6 +443,27 @@ async fn first(link: &mut Link, job: &mut Job, patience: Duration) -> Sent {
     };
     let (asks, request) = (quic.clone(), job.request());
     watched(&quic, Waited::spawn(async move { asks.send(request).await }), patience).await
+}
+
+/// Waits for the answer to early data, or sends the request. Early data that the server did not process is sent again.
+async fn ask(link: &mut Link, job: &mut Job, answer: Option<dial::Answer>, patience: Duration) -> Sent {
+    let was_early = answer.is_some();
+    let early = match link {
+        Link::Quic(quic) => answer.map(|answer| (quic.clone(), answer)),
+        _ => None,
+    };
+    let sent = match early {
+        Some((quic, answer)) => {
+            let lost = || Failed { cause: Cause::other("the connection is gone"), unprocessed: false };
+            let pending = Waited::spawn(async move { answer.await.unwrap_or_else(|_| Err(lost())) });
+            watched(&quic, pending, patience).await
+        }
+        None => first(link, job, patience).await,
+    };
+    if was_early && matches!(&sent, Sent::Answered(Err(failed)) if job.survives(failed)) {
+        return first(link, job, patience).await;
+    }
+    sent
 }
 
 /// Waits for an answer as long as the path gives a sign of life.
