@@ -3,6 +3,7 @@
 //! A packet's entry stays in a ring until the packet and all before it have a verdict; the records of its frames stay in
 //! a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
 
+mod control;
 mod ecn;
 mod late;
 mod ledger;
@@ -12,6 +13,8 @@ use wire::{Dir, StreamId};
 
 use crate::{PathId, congestion::rate::Snapshot};
 
+pub use control::ControlFrame;
+pub(crate) use control::control_frames;
 pub use ecn::EcnFeedback;
 pub(crate) use late::LatePacket;
 pub(crate) use ledger::Found;
@@ -91,18 +94,10 @@ pub enum SentFrame {
     ResetStream(StreamId),
     /// The peer was asked to stop.
     StopSending(StreamId),
-    /// The connection ID with this sequence number was issued.
-    NewConnectionId(u64),
-    /// The peer's connection ID with this sequence number was given up.
-    RetireConnectionId(u64),
-    /// A token for the next connection.
-    NewToken,
-    /// The handshake is confirmed.
-    HandshakeDone,
+    /// A control frame of the table.
+    Control(ControlFrame),
     /// An unreliable datagram, by its number.
     Datagram(u64),
-    /// The peer was asked to acknowledge in another rhythm, in the request with this number.
-    AckFrequency(u64),
     /// All frames of the packet that may be sent twice are the source symbol with this ID (docs/fec.md).
     Symbol(u64),
     /// A report of recovered symbols whose largest was this.
@@ -110,8 +105,6 @@ pub enum SentFrame {
         /// The largest symbol ID in it.
         largest: u64,
     },
-    /// A PING that has to be sent again when lost (keep-alive, liveness); others are not recorded.
-    Ping,
 }
 
 impl SentFrame {

@@ -1,12 +1,11 @@
-//! Control frames: the list of their sources, and what each frame of the peer means.
+//! Control frames: their sources, and what each frame of the peer means.
 //!
 //! A source of control frames owns what waits to be sent, and is a [`FrameSource`]: it says whether it wants to send,
-//! writes its frames, and hears which of them were acknowledged or lost. [`control_sources`] lists them in the order in
-//! which they are written, [`Carriers::settle_control`] finds the source of a frame that was sent, and
-//! [`handle_control_frame`](Connection::handle_control_frame) is their way in. CONTRIBUTING.md says how a frame is added.
+//! writes its frames, and hears which of them were acknowledged or lost. The table [`control_frames`] lists the sources in
+//! the order in which they are written, and this file makes each step of a frame's life from it.
 
 use bytes::Bytes;
-use units::{Duration, Instant};
+use units::Instant;
 use wire::{Frame, Side, Writer};
 
 use super::{
@@ -14,17 +13,12 @@ use super::{
     identity::Identity,
     receive::PacketSeen,
     sources::{PacketContext, Sources},
-    spaces::{SpaceId, Spaces},
     verdicts::Carriers,
 };
 use crate::{
-    ack_frequency::{AckRequests, MAX_DELAY_US},
-    acks::{AckPolicy, AckState},
-    cid::{LocalIds, RemoteIds},
     error::{Code, TransportError},
     events::{CloseReason, Event},
-    profile::Profile,
-    sent::SentFrame,
+    sent::{ControlFrame, SentFrame, control_frames},
 };
 
 /// A source of control frames.
@@ -34,34 +28,24 @@ pub(super) trait FrameSource {
 
     /// Writes the frames that wait, and records them. `false` when one found no room that sources further down the list are
     /// not to take.
-    fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: impl FnMut(SentFrame)) -> bool;
+    fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: impl FnMut(ControlFrame)) -> bool;
 
     /// The peer has a frame.
-    fn on_acked(&mut self, frame: &SentFrame);
+    fn on_acked(&mut self, frame: &ControlFrame);
 
     /// A frame was lost.
-    fn on_lost(&mut self, frame: &SentFrame);
+    fn on_lost(&mut self, frame: &ControlFrame);
+
+    /// Returns whether a probe repeats frames whose packets are still in flight.
+    fn is_repeated(&self) -> bool {
+        true
+    }
 }
 
-/// The sources of control frames, in the order in which they are written: whether `$body` holds with each as `$source`, up
-/// to the first with which it does not.
-macro_rules! control_sources {
-    ($sources:expr, $identity:expr, $source:ident => $body:expr) => {
-        control_sources!($source => $body;
-            $sources.ack_requests,
-            $sources.control.handshake_done,
-            $identity.local_ids,
-            $identity.remote_ids,
-            $sources.control.ping,
-            $sources.control.token
-        )
-    };
-    ($source:ident => $body:expr; $($owner:expr),+) => {
-        $({
-            let $source = &mut $owner;
-            $body
-        })&&+
-    };
+/// The source of a row, among `$sources` and `$identity`.
+macro_rules! source {
+    ($sources:expr, $identity:expr, sources $(.$field:ident)+) => { $sources $(.$field)+ };
+    ($sources:expr, $identity:expr, identity $(.$field:ident)+) => { $identity $(.$field)+ };
 }
 
 /// Owns the control frames that belong to no other part.
@@ -72,34 +56,118 @@ pub(crate) struct Control {
     pub(super) token: NewToken,
 }
 
-impl Control {
-    #[inline]
-    fn wants_to_send(&self) -> bool {
-        self.ping.due || self.handshake_done.due || self.token.waits
-    }
-}
+/// Makes each step in the life of a frame from the rows of the table.
+macro_rules! dispatch {
+    ($(
+        $(#[$doc:meta])* $name:ident $(($number:ty))?: $root:ident $(.$field:ident)+
+        $(, { $($peer:ident),* } => $obey:ident)?;
+    )+) => {
+        impl Sources {
+            /// Returns whether a control frame waits to be sent.
+            #[inline]
+            pub(super) fn wants_to_send_control(&self, identity: &Identity) -> bool {
+                $(FrameSource::wants_to_send(&source!(self, identity, $root $(.$field)+)))||+
+            }
 
-impl Carriers<'_> {
-    /// Tells the source of a control frame what became of it.
-    pub(super) fn settle_control(&mut self, arrived: bool, frame: &SentFrame) {
-        match frame {
-            SentFrame::NewConnectionId(_) => settle(&mut self.identity.local_ids, arrived, frame),
-            SentFrame::RetireConnectionId(_) => settle(&mut self.identity.remote_ids, arrived, frame),
-            SentFrame::NewToken => settle(&mut self.sources.control.token, arrived, frame),
-            SentFrame::AckFrequency(_) => settle(&mut self.sources.ack_requests, arrived, frame),
-            SentFrame::HandshakeDone => settle(&mut self.sources.control.handshake_done, arrived, frame),
-            SentFrame::Ping => settle(&mut self.sources.control.ping, arrived, frame),
-            _ => unreachable!("no control frame"),
+            /// Writes the frames of each source, until one asks the others to wait.
+            fn write_sources(
+                &mut self,
+                identity: &mut Identity,
+                now: Instant,
+                w: &mut Writer<'_>,
+                record: &mut impl FnMut(ControlFrame),
+            ) -> bool {
+                $(write_waiting(&mut source!(self, identity, $root $(.$field)+), now, w, record))&&+
+            }
         }
-    }
+
+        impl Carriers<'_> {
+            /// Tells the source of a control frame whether it arrived.
+            pub(super) fn settle_control(&mut self, arrived: bool, frame: &ControlFrame) {
+                match frame {
+                    $(ControlFrame::$name { .. } => {
+                        settle(&mut source!(self.sources, self.identity, $root $(.$field)+), arrived, frame)
+                    })+
+                }
+            }
+
+            /// Returns whether a probe repeats the frame although its packet is still in flight.
+            pub(super) fn is_control_repeated(&self, frame: &ControlFrame) -> bool {
+                match frame {
+                    $(ControlFrame::$name { .. } => {
+                        source!(self.sources, self.identity, $root $(.$field)+).is_repeated()
+                    })+
+                }
+            }
+        }
+
+        impl Connection {
+            /// Obeys a frame of the peer: all types but STREAM, DATAGRAM and ACK.
+            pub(super) fn handle_control_frame(
+                &mut self,
+                now: Instant,
+                seen: &PacketSeen<'_>,
+                frame: Frame<'_>,
+            ) -> Result<(), TransportError> {
+                match frame {
+                    $($(Frame::$name { $($peer),* } => self.$obey(now, seen, $($peer),*),)?)+
+                    Frame::Padding { .. } | Frame::Ping => Ok(()),
+                    Frame::Crypto { offset, data } => {
+                        self.packets.sources.handshake.on_crypto(now, seen.space.level(), offset, data)
+                    }
+                    Frame::ResetStream { .. }
+                    | Frame::StopSending { .. }
+                    | Frame::MaxData(_)
+                    | Frame::MaxStreamData { .. }
+                    | Frame::MaxStreams { .. }
+                    | Frame::DataBlocked(_)
+                    | Frame::StreamsBlocked { .. }
+                    | Frame::StreamDataBlocked { .. } => self.packets.sources.handle_stream_control(&frame),
+                    Frame::PathChallenge(data) => {
+                        self.on_path_challenge(now, seen.path, data);
+                        Ok(())
+                    }
+                    Frame::PathResponse(data) => {
+                        self.on_path_response(now, data);
+                        Ok(())
+                    }
+                    Frame::ConnectionClose { .. } | Frame::ApplicationClose { .. } => {
+                        self.drain(now, close_reason_of_peer(&frame));
+                        Ok(())
+                    }
+                    Frame::ImmediateAck => self.on_immediate_ack(),
+                    Frame::Repair(repair) => self.on_repair(now, seen, &repair),
+                    Frame::Stream(_)
+                    | Frame::Datagram { .. }
+                    | Frame::Ack(_)
+                    | Frame::SourceSymbol { .. }
+                    | Frame::SymbolAck(_) => {
+                        unreachable!("read where packets of data are read")
+                    }
+                }
+            }
+        }
+    };
+}
+control_frames!(dispatch);
+
+/// Writes the frames of a source, if any wait. `false` when sources further down the list have to wait.
+fn write_waiting(
+    source: &mut impl FrameSource,
+    now: Instant,
+    w: &mut Writer<'_>,
+    record: &mut impl FnMut(ControlFrame),
+) -> bool {
+    !source.wants_to_send() || source.write(now, w, record)
 }
 
-fn settle(source: &mut impl FrameSource, arrived: bool, frame: &SentFrame) {
+/// Tells a source whether its frame arrived.
+fn settle(source: &mut impl FrameSource, arrived: bool, frame: &ControlFrame) {
     if arrived { source.on_acked(frame) } else { source.on_lost(frame) }
 }
 
 /// Writes a frame and records it, where it fits.
-fn write_one(w: &mut Writer<'_>, frame: &Frame<'_>, record: impl FnOnce()) -> bool {
+pub(super) fn write_one(w: &mut Writer<'_>, frame: &Frame<'_>, record: impl FnOnce()) -> bool {
     let fits = w.remaining() >= frame.encoded_len();
     if fits {
         frame.encode(w);
@@ -126,16 +194,16 @@ impl FrameSource for Ping {
         self.due
     }
 
-    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
-        if self.due && write_one(w, &Frame::Ping, || record(SentFrame::Ping)) {
+    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
+        if self.due && write_one(w, &Frame::Ping, || record(ControlFrame::Ping)) {
             self.due = false;
         }
         true
     }
 
-    fn on_acked(&mut self, _frame: &SentFrame) {}
+    fn on_acked(&mut self, _frame: &ControlFrame) {}
 
-    fn on_lost(&mut self, _frame: &SentFrame) {
+    fn on_lost(&mut self, _frame: &ControlFrame) {
         self.due = true;
     }
 }
@@ -164,19 +232,19 @@ impl FrameSource for HandshakeDone {
         self.due
     }
 
-    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
-        if self.due && write_one(w, &Frame::HandshakeDone, || record(SentFrame::HandshakeDone)) {
+    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
+        if self.due && write_one(w, &Frame::HandshakeDone, || record(ControlFrame::HandshakeDone)) {
             self.due = false;
         }
         true
     }
 
-    fn on_acked(&mut self, _frame: &SentFrame) {
+    fn on_acked(&mut self, _frame: &ControlFrame) {
         self.acked = true;
     }
 
     // RFC 9000 §13.3 MUST-1: HANDSHAKE_DONE is repeated until it has arrived
-    fn on_lost(&mut self, _frame: &SentFrame) {
+    fn on_lost(&mut self, _frame: &ControlFrame) {
         self.due = true;
     }
 }
@@ -201,123 +269,25 @@ impl FrameSource for NewToken {
         self.waits
     }
 
-    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
+    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
         if let Some(token) = self.token.as_deref().filter(|_| self.waits)
-            && write_one(w, &Frame::NewToken { token }, || record(SentFrame::NewToken))
+            && write_one(w, &Frame::NewToken { token }, || record(ControlFrame::NewToken))
         {
             self.waits = false;
         }
         true
     }
 
-    fn on_acked(&mut self, _frame: &SentFrame) {
+    fn on_acked(&mut self, _frame: &ControlFrame) {
         *self = Self::default();
     }
 
-    fn on_lost(&mut self, _frame: &SentFrame) {
+    fn on_lost(&mut self, _frame: &ControlFrame) {
         self.waits = self.token.is_some();
     }
 }
 
-impl FrameSource for LocalIds {
-    #[inline]
-    fn wants_to_send(&self) -> bool {
-        LocalIds::wants_to_send(self)
-    }
-
-    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
-        while let Some(issued) = self.next_announcement() {
-            let frame = Frame::NewConnectionId {
-                sequence: issued.sequence,
-                // RFC 9000 §19.15 MUST-3: Retire Prior To is at most the sequence number
-                retire_prior_to: 0,
-                cid: issued.id,
-                reset_token: issued.reset_token,
-            };
-            if !write_one(w, &frame, || record(SentFrame::NewConnectionId(issued.sequence))) {
-                return false;
-            }
-            self.announced();
-        }
-        true
-    }
-
-    fn on_acked(&mut self, _frame: &SentFrame) {}
-
-    fn on_lost(&mut self, frame: &SentFrame) {
-        if let SentFrame::NewConnectionId(sequence) = frame {
-            LocalIds::on_lost(self, *sequence);
-        }
-    }
-}
-
-impl FrameSource for RemoteIds {
-    #[inline]
-    fn wants_to_send(&self) -> bool {
-        self.next_retirement().is_some()
-    }
-
-    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
-        // RFC 9000 §19.16 MUST NOT-1: the ID that a packet is addressed to is not retired in it
-        while let Some(sequence) = self.next_retirement() {
-            let frame = Frame::RetireConnectionId { sequence };
-            if !write_one(w, &frame, || record(SentFrame::RetireConnectionId(sequence))) {
-                return false;
-            }
-            self.retirement_sent();
-        }
-        true
-    }
-
-    fn on_acked(&mut self, _frame: &SentFrame) {
-        RemoteIds::on_acked(self);
-    }
-
-    fn on_lost(&mut self, frame: &SentFrame) {
-        if let SentFrame::RetireConnectionId(sequence) = frame {
-            RemoteIds::on_lost(self, *sequence);
-        }
-    }
-}
-
-impl FrameSource for AckRequests {
-    #[inline]
-    fn wants_to_send(&self) -> bool {
-        AckRequests::wants_to_send(self)
-    }
-
-    fn write(&mut self, now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(SentFrame)) -> bool {
-        if let Some((sequence, frame)) = self.next_frame()
-            && write_one(w, &frame, || record(SentFrame::AckFrequency(sequence)))
-        {
-            self.on_sent(now);
-        }
-        true
-    }
-
-    fn on_acked(&mut self, frame: &SentFrame) {
-        if let SentFrame::AckFrequency(sequence) = frame {
-            AckRequests::on_acked(self, *sequence);
-        }
-    }
-
-    fn on_lost(&mut self, frame: &SentFrame) {
-        if let SentFrame::AckFrequency(sequence) = frame {
-            AckRequests::on_lost(self, *sequence);
-        }
-    }
-}
-
 impl Sources {
-    /// Returns whether a control frame waits to be sent.
-    #[inline]
-    pub(super) fn wants_to_send_control(&self, identity: &Identity) -> bool {
-        self.control.wants_to_send()
-            || self.ack_requests.wants_to_send()
-            || identity.local_ids.wants_to_send()
-            || FrameSource::wants_to_send(&identity.remote_ids)
-    }
-
     /// Obeys a frame about streams and their limits.
     fn handle_stream_control(&mut self, frame: &Frame<'_>) -> Result<(), TransportError> {
         let streams = &mut self.streams;
@@ -339,89 +309,25 @@ impl Sources {
     pub(super) fn write_control(&mut self, packet: &mut PacketContext<'_>, w: &mut Writer<'_>) {
         let PacketContext { now, ledger, identity, stats, .. } = packet;
         let asks = self.ack_requests.wants_to_send();
-        let mut record = |frame| ledger.record(frame);
-        let _ =
-            control_sources!(self, identity, source => !source.wants_to_send() || source.write(*now, w, &mut record));
+        let mut record = |frame| ledger.record(SentFrame::Control(frame));
+        self.write_sources(identity, *now, w, &mut record);
         stats.ack_requests_sent += u64::from(asks && !self.ack_requests.wants_to_send());
     }
 }
 
 impl Connection {
-    /// Obeys a frame of the peer: all types but STREAM, DATAGRAM and ACK.
-    pub(super) fn handle_control_frame(
-        &mut self,
-        now: Instant,
-        seen: &PacketSeen<'_>,
-        frame: Frame<'_>,
-    ) -> Result<(), TransportError> {
-        match frame {
-            Frame::Padding { .. } | Frame::Ping => Ok(()),
-            Frame::Crypto { offset, data } => {
-                self.packets.sources.handshake.on_crypto(now, seen.space.level(), offset, data)
-            }
-            Frame::ResetStream { .. }
-            | Frame::StopSending { .. }
-            | Frame::MaxData(_)
-            | Frame::MaxStreamData { .. }
-            | Frame::MaxStreams { .. }
-            | Frame::DataBlocked(_)
-            | Frame::StreamsBlocked { .. }
-            | Frame::StreamDataBlocked { .. } => self.packets.sources.handle_stream_control(&frame),
-            Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token } => {
-                self.packets.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
-                // The ID in use may be another, of another length.
-                self.fit_datagrams();
-                if self.packets.sources.handshake.is_confirmed() {
-                    self.consider_preferred_address(now);
-                }
-                Ok(())
-            }
-            Frame::RetireConnectionId { sequence } => self.packets.identity.local_ids.on_retire(sequence, seen.dcid),
-            Frame::PathChallenge(data) => {
-                self.on_path_challenge(now, seen.path, data);
-                Ok(())
-            }
-            Frame::PathResponse(data) => {
-                self.on_path_response(now, data);
-                Ok(())
-            }
-            Frame::NewToken { token } => self.on_new_token(token),
-            Frame::HandshakeDone => {
-                // RFC 9000 §19.20 MUST-1: only servers send it.
-                if self.side == Side::Server {
-                    return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "HANDSHAKE_DONE from a client"));
-                }
-                self.on_confirmed(now);
-                Ok(())
-            }
-            Frame::ConnectionClose { .. } | Frame::ApplicationClose { .. } => {
-                self.drain(now, close_reason_of_peer(&frame));
-                Ok(())
-            }
-            Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } => {
-                let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
-                let min_delay = self.profile.acks.min_delay().unwrap_or_default();
-                on_ack_request(acks_on_request(&mut self.packets.spaces, &self.profile)?, min_delay, sequence, asked)?;
-                self.stats.ack_requests_received += 1;
-                Ok(())
-            }
-            Frame::ImmediateAck => {
-                acks_on_request(&mut self.packets.spaces, &self.profile)?.on_immediate();
-                self.stats.immediate_acks_received += 1;
-                Ok(())
-            }
-            Frame::Repair(repair) => self.on_repair(now, seen, &repair),
-            Frame::Stream(_)
-            | Frame::Datagram { .. }
-            | Frame::Ack(_)
-            | Frame::SourceSymbol { .. }
-            | Frame::SymbolAck(_) => {
-                unreachable!("read where packets of data are read")
-            }
+    /// Obeys a HANDSHAKE_DONE frame.
+    fn on_handshake_done(&mut self, now: Instant, _seen: &PacketSeen<'_>) -> Result<(), TransportError> {
+        // RFC 9000 §19.20 MUST-1: only servers send it.
+        if self.side == Side::Server {
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "HANDSHAKE_DONE from a client"));
         }
+        self.on_confirmed(now);
+        Ok(())
     }
 
-    fn on_new_token(&mut self, token: &[u8]) -> Result<(), TransportError> {
+    /// Obeys a NEW_TOKEN frame.
+    fn on_new_token(&mut self, _now: Instant, _seen: &PacketSeen<'_>, token: &[u8]) -> Result<(), TransportError> {
         // RFC 9000 §19.7 MUST-2: only servers send it.
         if self.side == Side::Server {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "NEW_TOKEN from a client"));
@@ -430,34 +336,6 @@ impl Connection {
         self.push(Event::TokenReceived(Bytes::copy_from_slice(token)));
         Ok(())
     }
-}
-
-/// Acknowledgement state that the peer may set, if it was told that it may.
-fn acks_on_request<'s>(spaces: &'s mut Spaces, profile: &Profile) -> Result<&'s mut AckState, TransportError> {
-    let space = spaces.get_mut(SpaceId::DATA).filter(|_| profile.acks.obey);
-    // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
-    space
-        .map(|space| &mut space.acks)
-        .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
-}
-
-/// The peer asks to be acknowledged in another rhythm: from so many packets, after so many microseconds, from so many missing
-/// packets on.
-fn on_ack_request(
-    acks: &mut AckState,
-    min_delay: Duration,
-    sequence: u64,
-    (eliciting_threshold, max_ack_delay_us, reordering_threshold): (u64, u64, u64),
-) -> Result<(), TransportError> {
-    let max_ack_delay = Duration::from_micros(max_ack_delay_us);
-    // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
-    if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
-        return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
-    }
-    // The threshold counts the packets that need no acknowledgement; the next one does.
-    let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
-    acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
-    Ok(())
 }
 
 /// Close reason in the peer's CONNECTION_CLOSE frame.

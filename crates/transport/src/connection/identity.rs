@@ -3,13 +3,20 @@
 use std::sync::Arc;
 
 use units::{Instant, RandomStream};
-use wire::ConnectionId;
+use wire::{ConnectionId, Frame, ResetToken, Writer};
 
-use super::{Origin, versions::Versions};
+use super::{
+    Connection, Origin,
+    control::{FrameSource, write_one},
+    receive::PacketSeen,
+    versions::Versions,
+};
 use crate::{
     cid::{LocalIds, RemoteIds},
     config::{ClientConfig, ServerConfig},
+    error::TransportError,
     handshake::ExpectedIds,
+    sent::ControlFrame,
     token::Tokens,
     token_store::{TokenOwner, TokenStore},
 };
@@ -155,5 +162,101 @@ impl Identity {
     pub(super) fn shrink(&mut self) {
         self.local_ids.shrink();
         self.remote_ids.shrink();
+    }
+}
+
+impl Connection {
+    /// Obeys a NEW_CONNECTION_ID frame.
+    pub(super) fn on_new_connection_id(
+        &mut self,
+        now: Instant,
+        _seen: &PacketSeen<'_>,
+        sequence: u64,
+        retire_prior_to: u64,
+        cid: ConnectionId,
+        reset_token: ResetToken,
+    ) -> Result<(), TransportError> {
+        self.packets.identity.remote_ids.on_new(sequence, retire_prior_to, cid, reset_token)?;
+        // The ID in use may be another, of another length.
+        self.fit_datagrams();
+        if self.packets.sources.handshake.is_confirmed() {
+            self.consider_preferred_address(now);
+        }
+        Ok(())
+    }
+
+    /// Obeys a RETIRE_CONNECTION_ID frame.
+    pub(super) fn on_retire_connection_id(
+        &mut self,
+        _now: Instant,
+        seen: &PacketSeen<'_>,
+        sequence: u64,
+    ) -> Result<(), TransportError> {
+        self.packets.identity.local_ids.on_retire(sequence, seen.dcid)
+    }
+}
+
+impl FrameSource for LocalIds {
+    #[inline]
+    fn wants_to_send(&self) -> bool {
+        LocalIds::wants_to_send(self)
+    }
+
+    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
+        while let Some(issued) = self.next_announcement() {
+            let frame = Frame::NewConnectionId {
+                sequence: issued.sequence,
+                // RFC 9000 §19.15 MUST-3: Retire Prior To is at most the sequence number
+                retire_prior_to: 0,
+                cid: issued.id,
+                reset_token: issued.reset_token,
+            };
+            if !write_one(w, &frame, || record(ControlFrame::NewConnectionId(issued.sequence))) {
+                return false;
+            }
+            self.announced();
+        }
+        true
+    }
+
+    fn on_acked(&mut self, _frame: &ControlFrame) {}
+
+    fn on_lost(&mut self, frame: &ControlFrame) {
+        if let ControlFrame::NewConnectionId(sequence) = frame {
+            LocalIds::on_lost(self, *sequence);
+        }
+    }
+}
+
+impl FrameSource for RemoteIds {
+    #[inline]
+    fn wants_to_send(&self) -> bool {
+        self.next_retirement().is_some()
+    }
+
+    fn write(&mut self, _now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
+        // RFC 9000 §19.16 MUST NOT-1: the ID that a packet is addressed to is not retired in it
+        while let Some(sequence) = self.next_retirement() {
+            let frame = Frame::RetireConnectionId { sequence };
+            if !write_one(w, &frame, || record(ControlFrame::RetireConnectionId(sequence))) {
+                return false;
+            }
+            self.retirement_sent();
+        }
+        true
+    }
+
+    fn on_acked(&mut self, _frame: &ControlFrame) {
+        RemoteIds::on_acked(self);
+    }
+
+    fn on_lost(&mut self, frame: &ControlFrame) {
+        if let ControlFrame::RetireConnectionId(sequence) = frame {
+            RemoteIds::on_lost(self, *sequence);
+        }
+    }
+
+    fn is_repeated(&self) -> bool {
+        false
     }
 }

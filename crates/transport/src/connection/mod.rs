@@ -4,6 +4,7 @@
 //! congestion control, pacing, address validation), `lifecycle`, `memory`. What stands here is the composition, in files by
 //! direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`, `commands` of the application.
 
+mod ack_requests;
 mod close;
 mod coalesced;
 mod commands;

@@ -122,12 +122,8 @@ impl Carriers<'_> {
     pub(super) fn repeat(&mut self, frame: &SentFrame) {
         debug_assert!(self.arrived.is_none());
         match frame {
-            SentFrame::Datagram(_)
-            | SentFrame::Ack { .. }
-            | SentFrame::Symbol(_)
-            | SentFrame::SymbolAck { .. }
-            | SentFrame::RetireConnectionId(_)
-            | SentFrame::AckFrequency(_) => {}
+            SentFrame::Datagram(_) | SentFrame::Ack { .. } | SentFrame::Symbol(_) | SentFrame::SymbolAck { .. } => {}
+            SentFrame::Control(control) if !self.is_control_repeated(control) => {}
             frame => self.tell(Verdict::Lost, frame),
         }
     }
@@ -174,7 +170,7 @@ impl Carriers<'_> {
             }
             SentFrame::SymbolAck { largest } => self.sources.fec.on_report(arrived, largest),
             SentFrame::Symbol(_) => unreachable!("told above"),
-            _ => self.settle_control(arrived, frame),
+            SentFrame::Control(ref control) => self.settle_control(arrived, control),
         }
     }
 }

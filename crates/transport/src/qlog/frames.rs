@@ -10,7 +10,7 @@ use super::{
     header::Token,
     value::{ErrorName, Hex, Raw, is_false, millis},
 };
-use crate::sent::SentFrame;
+use crate::sent::{ControlFrame, SentFrame};
 
 /// The frames of a packet.
 pub(super) struct FrameList<'a> {
@@ -321,9 +321,11 @@ impl<'a> QuicFrame<'a> {
             }
             SentFrame::Crypto { offset, len } => Self::Crypto { offset, raw: Raw::of_payload(len.into()) },
             SentFrame::DataBlocked(limit) => Self::DataBlocked { limit },
-            SentFrame::RetireConnectionId(sequence) => Self::RetireConnectionId { sequence_number: sequence },
-            SentFrame::HandshakeDone => Self::HandshakeDone {},
-            SentFrame::Ping => Self::Ping {},
+            SentFrame::Control(ControlFrame::RetireConnectionId(sequence)) => {
+                Self::RetireConnectionId { sequence_number: sequence }
+            }
+            SentFrame::Control(ControlFrame::HandshakeDone) => Self::HandshakeDone {},
+            SentFrame::Control(ControlFrame::Ping) => Self::Ping {},
             SentFrame::Ack { .. }
             | SentFrame::MaxData
             | SentFrame::MaxStreamData(_)
@@ -332,9 +334,9 @@ impl<'a> QuicFrame<'a> {
             | SentFrame::StreamsBlocked(_)
             | SentFrame::ResetStream(_)
             | SentFrame::StopSending(_)
-            | SentFrame::NewConnectionId(_)
-            | SentFrame::NewToken
-            | SentFrame::AckFrequency(_)
+            | SentFrame::Control(
+                ControlFrame::NewConnectionId(_) | ControlFrame::NewToken | ControlFrame::AckFrequency(_),
+            )
             | SentFrame::Symbol(_)
             | SentFrame::SymbolAck { .. }
             | SentFrame::Datagram(_) => return None,

@@ -1,0 +1,104 @@
+//! Requests about acknowledging (draft-ietf-quic-ack-frequency-14): those of this end, and those of the peer.
+
+use units::{Duration, Instant};
+use wire::Writer;
+
+use super::{
+    Connection,
+    control::{FrameSource, write_one},
+    receive::PacketSeen,
+    spaces::{SpaceId, Spaces},
+};
+use crate::{
+    ack_frequency::{AckRequests, MAX_DELAY_US},
+    acks::{AckPolicy, AckState},
+    error::{Code, TransportError},
+    profile::Profile,
+    sent::ControlFrame,
+};
+
+impl FrameSource for AckRequests {
+    #[inline]
+    fn wants_to_send(&self) -> bool {
+        AckRequests::wants_to_send(self)
+    }
+
+    fn write(&mut self, now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
+        if let Some((sequence, frame)) = self.next_frame()
+            && write_one(w, &frame, || record(ControlFrame::AckFrequency(sequence)))
+        {
+            self.on_sent(now);
+        }
+        true
+    }
+
+    fn on_acked(&mut self, frame: &ControlFrame) {
+        if let ControlFrame::AckFrequency(sequence) = frame {
+            AckRequests::on_acked(self, *sequence);
+        }
+    }
+
+    fn on_lost(&mut self, frame: &ControlFrame) {
+        if let ControlFrame::AckFrequency(sequence) = frame {
+            AckRequests::on_lost(self, *sequence);
+        }
+    }
+
+    fn is_repeated(&self) -> bool {
+        false
+    }
+}
+
+impl Connection {
+    /// Obeys an ACK_FREQUENCY frame.
+    pub(super) fn on_ack_frequency(
+        &mut self,
+        _now: Instant,
+        _seen: &PacketSeen<'_>,
+        sequence: u64,
+        eliciting_threshold: u64,
+        max_ack_delay_us: u64,
+        reordering_threshold: u64,
+    ) -> Result<(), TransportError> {
+        let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
+        let min_delay = self.profile.acks.min_delay().unwrap_or_default();
+        on_ack_request(acks_on_request(&mut self.packets.spaces, &self.profile)?, min_delay, sequence, asked)?;
+        self.stats.ack_requests_received += 1;
+        Ok(())
+    }
+
+    /// Obeys an IMMEDIATE_ACK frame.
+    pub(super) fn on_immediate_ack(&mut self) -> Result<(), TransportError> {
+        acks_on_request(&mut self.packets.spaces, &self.profile)?.on_immediate();
+        self.stats.immediate_acks_received += 1;
+        Ok(())
+    }
+}
+
+/// Acknowledgement state that the peer may set, if it was told that it may.
+fn acks_on_request<'s>(spaces: &'s mut Spaces, profile: &Profile) -> Result<&'s mut AckState, TransportError> {
+    let space = spaces.get_mut(SpaceId::DATA).filter(|_| profile.acks.obey);
+    // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.
+    space
+        .map(|space| &mut space.acks)
+        .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
+}
+
+/// The peer asks to be acknowledged in another rhythm: from so many packets, after so many microseconds, from so many missing
+/// packets on.
+fn on_ack_request(
+    acks: &mut AckState,
+    min_delay: Duration,
+    sequence: u64,
+    (eliciting_threshold, max_ack_delay_us, reordering_threshold): (u64, u64, u64),
+) -> Result<(), TransportError> {
+    let max_ack_delay = Duration::from_micros(max_ack_delay_us);
+    // draft-ietf-quic-ack-frequency-14 §4 MUST: a delay below our shortest, or one of 2^14 ms, is a violation.
+    if max_ack_delay < min_delay || max_ack_delay_us >= MAX_DELAY_US {
+        return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a delay of acknowledgements out of range"));
+    }
+    // The threshold counts the packets that need no acknowledgement; the next one does.
+    let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
+    acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
+    Ok(())
+}
