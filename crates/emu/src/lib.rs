@@ -17,6 +17,8 @@ mod statistics;
 #[cfg(target_os = "linux")]
 mod clients;
 #[cfg(target_os = "linux")]
+mod event_loop;
+#[cfg(target_os = "linux")]
 pub mod network;
 #[cfg(target_os = "linux")]
 mod pending;

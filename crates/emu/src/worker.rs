@@ -1,12 +1,7 @@
 //! The relay's thread, in the order in which a packet meets it: received in batches, judged by its link, held until its
 //! time, sent in batches.
 
-use std::{
-    io,
-    net::SocketAddr,
-    os::{fd::AsFd, unix::net::UnixStream},
-    sync::mpsc,
-};
+use std::{io, net::SocketAddr, os::unix::net::UnixStream, sync::mpsc};
 
 use netem::{Histogram, Link, PacketMeta, flip_bits, overhead};
 use units::{Duration, Instant};
@@ -14,9 +9,10 @@ use units::{Duration, Instant};
 use crate::{
     RelayConfig, Statistics,
     clients::{Clients, Found, Place},
+    event_loop::{self, Emulator, EventLoop},
     pending::{Direction, Packet, Pending},
     socket::UdpSocket,
-    sys::{self, BATCH, Inbox, Outgoing, Poll, Timer},
+    sys::{self, BATCH, Inbox, Outgoing},
     translation::{self, Translation},
 };
 
@@ -29,19 +25,14 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Numbers in the poll: the client with index `i` has `CLIENTS + i`.
-const TIMER: u64 = 0;
-const COMMAND: u64 = 1;
-const LISTENER: u64 = 2;
-const CLIENTS: u64 = 3;
+/// Numbers of sources: the client with index `i` has `CLIENTS + i`.
+const LISTENER: u64 = 0;
+const CLIENTS: u64 = 1;
 
 /// Everything that the thread owns.
 pub(crate) struct Worker {
     config: RelayConfig,
-    poll: Poll,
-    timer: Timer,
-    commands: mpsc::Receiver<Command>,
-    wake: UnixStream,
+    events: EventLoop<Command>,
     listener: UdpSocket,
     clients: Clients,
     translation: Option<Translation>,
@@ -72,15 +63,10 @@ impl Worker {
         commands: mpsc::Receiver<Command>,
         wake: UnixStream,
     ) -> io::Result<Self> {
-        let (poll, timer) = (Poll::new()?, Timer::new()?);
-        poll.add(timer.fd(), TIMER)?;
-        poll.add(wake.as_fd(), COMMAND)?;
-        poll.add(listener.fd(), LISTENER)?;
+        let events = EventLoop::new(commands, wake)?;
+        events.watch(listener.fd(), LISTENER)?;
         Ok(Self {
-            poll,
-            timer,
-            commands,
-            wake,
+            events,
             listener,
             clients: Clients::new(config.max_clients, config.client_idle),
             translation: config.nat.as_ref().map(|nat| Translation::new(nat, &config.seed)),
@@ -99,47 +85,8 @@ impl Worker {
     pub(crate) fn run(mut self) -> io::Result<Statistics> {
         // Never together with spinning: the system stops a spinning thread of this kind for 50 ms in every second.
         self.statistics.preferred = self.config.spin.is_zero() && sys::prefer_this_thread();
-        loop {
-            self.deliver();
-            let awake_from = self.pending.next_due().map(|due| due.saturating_sub(self.config.spin));
-            let spinning = awake_from.is_some_and(|from| from <= sys::now());
-            if !spinning {
-                self.timer.arm(awake_from)?;
-            }
-            self.poll.wait(!spinning)?;
-            let mut index = 0;
-            while let Some(number) = self.poll.ready(index) {
-                index += 1;
-                match number {
-                    TIMER => self.timer.fired(),
-                    COMMAND => {
-                        if self.obey() {
-                            return Ok(self.report());
-                        }
-                    }
-                    LISTENER => self.receive_from_clients()?,
-                    number => self.receive_from_server(number - CLIENTS),
-                }
-                // Packets that are due do not wait for the rest of what has come in.
-                self.deliver();
-            }
-        }
-    }
-
-    /// Carries out what the owner wants; true to end.
-    fn obey(&mut self) -> bool {
-        let mut bytes = [0; 64];
-        // The bytes mean nothing; a closed stream means that the owner is gone.
-        if matches!(io::Read::read(&mut self.wake, &mut bytes), Ok(0)) {
-            return true;
-        }
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Report(to) => drop(to.send(self.report())),
-                Command::Stop => return true,
-            }
-        }
-        false
+        event_loop::run(&mut self)?;
+        Ok(self.report())
     }
 
     fn report(&self) -> Statistics {
@@ -228,7 +175,7 @@ impl Worker {
     /// Has the poll tell of what the server sends to a place.
     fn watch(&mut self, place: Place) -> io::Result<()> {
         match self.clients.get(place) {
-            Some(client) => self.poll.add(client.socket.fd(), CLIENTS + u64::from(place.index)),
+            Some(client) => self.events.watch(client.socket.fd(), CLIENTS + u64::from(place.index)),
             None => Ok(()),
         }
     }
@@ -255,28 +202,6 @@ impl Worker {
             let (pending, statistics) = (&mut self.pending, &mut self.statistics);
             self.down.judge(Direction::Down, place, [origin, arrived], &meta, packet.payload, pending, statistics);
         }
-    }
-
-    /// Sends every packet whose time has come.
-    fn deliver(&mut self) {
-        let now = sys::now();
-        while let Some(packet) = self.pending.pop_due(now) {
-            if !self.admits(&packet) {
-                self.statistics.unmapped += 1;
-                self.pending.recycle(packet.payload);
-                continue;
-            }
-            // One call sends through one socket: the listener, or that of one client.
-            let same = self.outgoing.last().is_none_or(|last| {
-                last.direction == packet.direction
-                    && (packet.direction == Direction::Down || last.client == packet.client)
-            });
-            if !same || self.outgoing.len() == BATCH {
-                self.flush();
-            }
-            self.outgoing.push(packet);
-        }
-        self.flush();
     }
 
     /// True if the NAT lets a due packet through. It stands between the links and the clients, so that it judges the packets of
@@ -332,6 +257,61 @@ impl Worker {
         for packet in self.outgoing.drain(..) {
             self.statistics.lateness.record_duration(sent_at - packet.due);
             self.pending.recycle(packet.payload);
+        }
+    }
+}
+
+impl Emulator for Worker {
+    type Command = Command;
+
+    fn events(&mut self) -> &mut EventLoop<Command> {
+        &mut self.events
+    }
+
+    fn deliver(&mut self) {
+        let now = sys::now();
+        while let Some(packet) = self.pending.pop_due(now) {
+            if !self.admits(&packet) {
+                self.statistics.unmapped += 1;
+                self.pending.recycle(packet.payload);
+                continue;
+            }
+            // One call sends through one socket: the listener, or that of one client.
+            let same = self.outgoing.last().is_none_or(|last| {
+                last.direction == packet.direction
+                    && (packet.direction == Direction::Down || last.client == packet.client)
+            });
+            if !same || self.outgoing.len() == BATCH {
+                self.flush();
+            }
+            self.outgoing.push(packet);
+        }
+        self.flush();
+    }
+
+    fn next_due(&mut self) -> Option<Instant> {
+        self.pending.next_due()
+    }
+
+    fn spin(&self) -> Option<Duration> {
+        Some(self.config.spin)
+    }
+
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Report(to) => drop(to.send(self.report())),
+            Command::Stop => return true,
+        }
+        false
+    }
+
+    fn receive(&mut self, source: u64) -> io::Result<()> {
+        match source {
+            LISTENER => self.receive_from_clients(),
+            number => {
+                self.receive_from_server(number - CLIENTS);
+                Ok(())
+            }
         }
     }
 }

@@ -2,6 +2,9 @@
 
 extern crate tiderace_lab as lab;
 
+mod figures;
+
+use figures::value;
 use lab::{
     figure::Figure,
     record::{Record, RunOutcome},
@@ -19,10 +22,6 @@ fn run(path: &str, rate: &str, profile: transport::Profile) -> Record {
     let record = run_one(&parse(&text, "test").unwrap(), tiderace::with_profile(profile).as_ref(), 1, None);
     assert_eq!(record.outcome, RunOutcome::Valid);
     record
-}
-
-fn value(record: &Record, figure: Figure) -> f64 {
-    record.figures[&figure].value.unwrap_or_else(|| panic!("{figure:?}"))
 }
 
 const PARTS: [Figure; 4] =

@@ -2,8 +2,12 @@
 
 extern crate tiderace_lab as lab;
 
+mod figures;
+mod fixture;
 mod toy;
 
+use figures::value;
+use fixture::changed;
 use lab::{
     contender::Contender,
     experiment::{Experiment, Yield, store},
@@ -13,7 +17,7 @@ use lab::{
     record::{MANIFEST_SCHEMA, Manifest, Record, RunOutcome, read, write},
     report::{Report, Style, brief, text},
     run::{Execution, run_all, run_one},
-    scenario::{Scenario, parse},
+    scenario::Scenario,
     stats::compare::Verdict,
 };
 use toy::{Toy, Trick};
@@ -42,11 +46,7 @@ seeds = 8
 "#;
 
 fn scenario(changes: &[(&str, &str)]) -> Scenario {
-    let text = changes.iter().fold(BULK.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from}");
-        text.replace(from, to)
-    });
-    parse(&text, "test.toml").unwrap()
+    changed(BULK, changes)
 }
 
 fn experiment(scenario: &Scenario, contenders: &[Box<dyn Contender>], threads: usize) -> (Manifest, Vec<Record>) {
@@ -65,10 +65,6 @@ fn experiment(scenario: &Scenario, contenders: &[Box<dyn Contender>], threads: u
 
 fn run(scenario: &Scenario, trick: Trick, seed: u64) -> Record {
     run_one(scenario, Toy::contender(50, trick).as_ref(), seed, None)
-}
-
-fn value(record: &Record, figure: Figure) -> f64 {
-    record.figures[&figure].value.unwrap_or_else(|| panic!("{figure:?} of {record:?}"))
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 extern crate tiderace_lab as lab;
 
+mod fixture;
+
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+use fixture::changed;
 use lab::{
     campaign::{self, Effort, Ended},
     compare::changes,
@@ -16,7 +19,7 @@ use lab::{
     plan::Plan,
     record::{MANIFEST_SCHEMA, Manifest},
     report::{MatrixReport, Samples, breaches, csv, html, markdown},
-    scenario::{Scenario, parse},
+    scenario::Scenario,
     selftest::Check,
     summary::Summary,
 };
@@ -47,11 +50,7 @@ at-least = "100 kbit/s"
 "#;
 
 fn scenario(changes: &[(&str, &str)]) -> Scenario {
-    let text = changes.iter().fold(MATRIX.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from}");
-        text.replace(from, to)
-    });
-    parse(&text, "test.toml").unwrap()
+    changed(MATRIX, changes)
 }
 
 fn plan(changes: &[(&str, &str)]) -> Plan {

@@ -2,6 +2,9 @@
 
 extern crate tiderace_lab as lab;
 
+mod figures;
+
+use figures::value;
 use lab::{
     figure::Figure,
     record::{Record, RunOutcome},
@@ -37,10 +40,6 @@ connections = 1
     let record = run_one(&scenario, contender.as_ref(), 1, None);
     assert_eq!(record.outcome, RunOutcome::Valid);
     record
-}
-
-fn value(record: &Record, figure: Figure) -> f64 {
-    record.figures[&figure].value.unwrap_or_else(|| panic!("{figure:?}: {:?}", record.figures[&figure]))
 }
 
 #[test]

@@ -2,16 +2,21 @@
 
 extern crate tiderace_lab as lab;
 
+mod figures;
+mod fixture;
+
+use figures::value;
+use fixture::changed;
 use lab::{
     figure::Figure,
     record::{Record, RunOutcome},
     roster::contenders,
     run::run_one,
-    scenario::{Scenario, parse},
+    scenario::Scenario,
     tiderace::{contender, controllers},
 };
 
-// Written out, as in `experiment.rs`: a test reads as its network, and the two networks change apart.
+// Written out: a test reads as its network, and this one and that of `experiment.rs` change apart.
 const BULK: &str = r#"
 name = "test"
 title = "Two downloads over a lossy link"
@@ -36,19 +41,11 @@ seeds = 1
 "#;
 
 fn scenario(changes: &[(&str, &str)]) -> Scenario {
-    let text = changes.iter().fold(BULK.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from}");
-        text.replace(from, to)
-    });
-    parse(&text, "test.toml").unwrap()
+    changed(BULK, changes)
 }
 
 fn run(scenario: &Scenario, controller: &str, seed: u64) -> Record {
     run_one(scenario, contender(controller).unwrap().as_ref(), seed, None)
-}
-
-fn value(record: &Record, figure: Figure) -> f64 {
-    record.figures[&figure].value.unwrap_or_else(|| panic!("{figure:?} of {record:?}"))
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     clients::Place,
+    event_loop::{self, Emulator, EventLoop},
     pending::{Direction, Packet, Pending},
     sys::{self, Poll, Timer},
     translation::Translation,
@@ -35,10 +36,8 @@ pub(super) enum Command {
     Stop,
 }
 
-const TIMER: u64 = 0;
-const COMMAND: u64 = 1;
-/// Number of the client's device in the poll; the server's follows.
-const DEVICES: u64 = 2;
+/// Number of the client's device among the sources; the server's follows.
+const DEVICES: u64 = 0;
 
 /// Packets read from one device before others get their turn.
 const BATCH: usize = 64;
@@ -51,10 +50,7 @@ const CALIBRATION: (u32, Duration) = (200, Duration::from_micros(500));
 
 /// Everything that the thread owns.
 pub(super) struct Worker {
-    poll: Poll,
-    timer: Timer,
-    commands: mpsc::Receiver<Command>,
-    wake: UnixStream,
+    events: EventLoop<Command>,
     /// The devices of the client and the server.
     devices: [File; 2],
     ways: [OneWay; 2],
@@ -121,18 +117,13 @@ impl Worker {
         commands: mpsc::Receiver<Command>,
         wake: UnixStream,
     ) -> io::Result<Self> {
-        let (poll, timer) = (Poll::new()?, Timer::new()?);
-        poll.add(timer.fd(), TIMER)?;
-        poll.add(wake.as_fd(), COMMAND)?;
+        let events = EventLoop::new(commands, wake)?;
         for (number, device) in (DEVICES..).zip(&devices) {
-            poll.add(device.as_fd(), number)?;
+            events.watch(device.as_fd(), number)?;
         }
         let way = |link| OneWay { link, latest: Instant::ZERO, held: HashMap::new() };
         Ok(Self {
-            poll,
-            timer,
-            commands,
-            wake,
+            events,
             devices,
             ways: [way(up), way(down)],
             translation: config.nat.as_ref().map(|nat| Translation::new(nat, &config.seed)),
@@ -149,28 +140,8 @@ impl Worker {
         self.snapshot.preferred = sys::prefer_this_thread();
         self.calibrate()?;
         let _ = calibrated.send(());
-        loop {
-            self.release();
-            self.deliver();
-            let next = [self.pending.next_due(), self.decision()].into_iter().flatten().min();
-            self.timer.arm(next)?;
-            self.poll.wait(true)?;
-            let mut ready = 0;
-            while let Some(number) = self.poll.ready(ready) {
-                ready += 1;
-                match number {
-                    TIMER => self.timer.fired(),
-                    COMMAND => {
-                        if self.obey() {
-                            return Ok(self.report());
-                        }
-                    }
-                    DEVICES => self.receive(Direction::Up)?,
-                    _ => self.receive(Direction::Down)?,
-                }
-                self.deliver();
-            }
-        }
+        event_loop::run(&mut self)?;
+        Ok(self.report())
     }
 
     /// Measures how late the timer wakes this thread, at the priority it has.
@@ -178,7 +149,7 @@ impl Worker {
         let (wake_ups, span) = CALIBRATION;
         let mut poll = Poll::new()?;
         let mut timer = Timer::new()?;
-        poll.add(timer.fd(), TIMER)?;
+        poll.add(timer.fd(), 0)?;
         for _ in 0..wake_ups {
             let due = sys::now() + span;
             timer.arm(Some(due))?;
@@ -187,23 +158,6 @@ impl Worker {
             timer.fired();
         }
         Ok(())
-    }
-
-    /// Carries out what the owner wants; true to end.
-    fn obey(&mut self) -> bool {
-        let mut bytes = [0; 64];
-        // The bytes mean nothing; a closed stream means that the owner is gone.
-        if matches!(self.wake.read(&mut bytes), Ok(0)) {
-            return true;
-        }
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Snapshot(to) => drop(to.send(self.report())),
-                Command::Begin => self.origin = Some(sys::now()),
-                Command::Stop => return true,
-            }
-        }
-        false
     }
 
     fn report(&mut self) -> Snapshot {
@@ -219,7 +173,7 @@ impl Worker {
     }
 
     /// Reads what waits in a device and offers it to the link behind it.
-    fn receive(&mut self, direction: Direction) -> io::Result<()> {
+    fn read(&mut self, direction: Direction) -> io::Result<()> {
         for _ in 0..BATCH {
             let length = match (&self.devices[index(direction)]).read(&mut self.buffer) {
                 Ok(length) => length,
@@ -274,6 +228,34 @@ impl Worker {
         Some(origin + (next - Instant::ZERO))
     }
 
+    /// True if the NAT lets a due packet through, after it has got its address inside. The NAT stands between the links and the
+    /// client.
+    fn admits(&mut self, packet: &mut Packet) -> bool {
+        let (Some(translation), Direction::Down, Some(origin)) = (&mut self.translation, packet.direction, self.origin)
+        else {
+            return true;
+        };
+        let Some(headers) = Headers::read(&packet.payload).filter(|headers| headers.has_ports) else { return true };
+        let at = Instant::ZERO + packet.due.saturating_since(origin);
+        match translation.inward(at, headers.destination) {
+            Some(inside) => {
+                if inside != headers.destination {
+                    headers.rewrite(&mut packet.payload, Side::Destination, inside);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Emulator for Worker {
+    type Command = Command;
+
+    fn events(&mut self) -> &mut EventLoop<Command> {
+        &mut self.events
+    }
+
     /// Takes over the packets whose fate managed queues have decided.
     fn release(&mut self) {
         let Some(origin) = self.origin else { return };
@@ -312,24 +294,21 @@ impl Worker {
         }
     }
 
-    /// True if the NAT lets a due packet through, after it has got its address inside. The NAT stands between the links and the
-    /// client.
-    fn admits(&mut self, packet: &mut Packet) -> bool {
-        let (Some(translation), Direction::Down, Some(origin)) = (&mut self.translation, packet.direction, self.origin)
-        else {
-            return true;
-        };
-        let Some(headers) = Headers::read(&packet.payload).filter(|headers| headers.has_ports) else { return true };
-        let at = Instant::ZERO + packet.due.saturating_since(origin);
-        match translation.inward(at, headers.destination) {
-            Some(inside) => {
-                if inside != headers.destination {
-                    headers.rewrite(&mut packet.payload, Side::Destination, inside);
-                }
-                true
-            }
-            None => false,
+    fn next_due(&mut self) -> Option<Instant> {
+        [self.pending.next_due(), self.decision()].into_iter().flatten().min()
+    }
+
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Snapshot(to) => drop(to.send(self.report())),
+            Command::Begin => self.origin = Some(sys::now()),
+            Command::Stop => return true,
         }
+        false
+    }
+
+    fn receive(&mut self, source: u64) -> io::Result<()> {
+        self.read(if source == DEVICES { Direction::Up } else { Direction::Down })
     }
 }
 

@@ -1,0 +1,137 @@
+//! The loop of an emulator's thread: deliver the packets that are due, then wait for the timer, the owner or further packets.
+
+use std::{
+    io::{self, Read},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::mpsc,
+};
+
+use units::{Duration, Instant};
+
+use crate::sys::{self, Poll, Timer};
+
+/// Numbers in the poll: the source with number `n` has `SOURCES + n`.
+const TIMER: u64 = 0;
+const COMMAND: u64 = 1;
+const SOURCES: u64 = 2;
+
+/// Owns what the thread waits for.
+pub(crate) struct EventLoop<C> {
+    poll: Poll,
+    timer: Timer,
+    commands: mpsc::Receiver<C>,
+    wake: UnixStream,
+}
+
+impl<C> EventLoop<C> {
+    /// A loop that obeys `commands`. A byte on `wake` tells of one, and its end that the owner is gone.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub(crate) fn new(commands: mpsc::Receiver<C>, wake: UnixStream) -> io::Result<Self> {
+        let (poll, timer) = (Poll::new()?, Timer::new()?);
+        poll.add(timer.fd(), TIMER)?;
+        poll.add(wake.as_fd(), COMMAND)?;
+        Ok(Self { poll, timer, commands, wake })
+    }
+
+    /// Watches a source of packets, which [`Emulator::receive`] gets by this number.
+    ///
+    /// # Errors
+    /// When the system refuses to watch it.
+    pub(crate) fn watch(&self, source: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+        self.poll.add(source, SOURCES + number)
+    }
+
+    /// Waits until something is ready; not beyond `due`, and not at all where the thread spins.
+    fn wait(&mut self, due: Option<Instant>, spin: Option<Duration>) -> io::Result<()> {
+        let awake_from = due.map(|due| due.saturating_sub(spin.unwrap_or_default()));
+        let spinning = spin.is_some() && awake_from.is_some_and(|from| from <= sys::now());
+        if !spinning {
+            self.timer.arm(awake_from)?;
+        }
+        self.poll.wait(!spinning)
+    }
+
+    /// True once the owner is gone.
+    fn is_orphaned(&mut self) -> bool {
+        // The bytes mean nothing.
+        matches!(self.wake.read(&mut [0; 64]), Ok(0))
+    }
+}
+
+/// An emulator that a loop runs.
+pub(crate) trait Emulator {
+    /// Order of the owner.
+    type Command;
+
+    /// The loop that runs this emulator.
+    fn events(&mut self) -> &mut EventLoop<Self::Command>;
+
+    /// Sends every packet whose time has come.
+    fn deliver(&mut self);
+
+    /// Takes the decisions of links whose time has come.
+    fn release(&mut self) {}
+
+    /// Time of the next packet or decision.
+    fn next_due(&mut self) -> Option<Instant>;
+
+    /// Time before the next packet from which the thread spins; `None` where it never does.
+    fn spin(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Carries out an order of the owner; true to end.
+    fn obey(&mut self, command: Self::Command) -> bool;
+
+    /// Receives packets from a source.
+    ///
+    /// # Errors
+    /// When the source is broken.
+    fn receive(&mut self, source: u64) -> io::Result<()>;
+}
+
+/// Runs an emulator until its owner ends it or is gone.
+///
+/// # Errors
+/// When the timer, the poll or a source fails.
+pub(crate) fn run(emulator: &mut impl Emulator) -> io::Result<()> {
+    loop {
+        emulator.release();
+        emulator.deliver();
+        let (due, spin) = (emulator.next_due(), emulator.spin());
+        emulator.events().wait(due, spin)?;
+        let mut index = 0;
+        while let Some(number) = emulator.events().poll.ready(index) {
+            index += 1;
+            match number {
+                TIMER => emulator.events().timer.fired(),
+                COMMAND => {
+                    if ends(emulator) {
+                        return Ok(());
+                    }
+                }
+                number => emulator.receive(number - SOURCES)?,
+            }
+            // Packets that are due do not wait for the rest of what has come in.
+            emulator.deliver();
+        }
+    }
+}
+
+/// Carries out what the owner wants; true to end.
+fn ends(emulator: &mut impl Emulator) -> bool {
+    if emulator.events().is_orphaned() {
+        return true;
+    }
+    while let Ok(command) = emulator.events().commands.try_recv() {
+        if emulator.obey(command) {
+            return true;
+        }
+    }
+    false
+}
