@@ -1,17 +1,21 @@
 //! `tiderace perf`: how fast connections are, between two machines or two processes, over real UDP sockets.
 //!
-//! [`server`] answers, [`client`] asks and reports. [`protocol`] is what they say to each other, [`transfer`] one
-//! stream of the client, [`interval`] the lines meanwhile, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
+//! [`server`] answers, [`client`] asks by its [`options`] and reports the [`outcome`]. [`protocol`] is what they say to each other, [`quic`] the
+//! client's transfer, [`transfer`] one stream of it, [`requests`] connections for one exchange, [`interval`] the lines meanwhile, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
 //! certificates.
 
 mod client;
 mod cpu;
 mod fec;
 mod interval;
+mod options;
+mod outcome;
 mod progress;
 mod protocol;
+mod quic;
 mod reach;
 mod report;
+mod requests;
 mod samples;
 mod server;
 mod transfer;
@@ -38,7 +42,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Server(server::Args),
-    Client(client::Args),
+    Client(options::Args),
 }
 
 /// Sending options of this end, and its log.

@@ -1,0 +1,136 @@
+//! Options of `perf client`, and what they mean together.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use clap::Parser;
+use tiderace::units::{DataSize, duration_text};
+
+use super::{EndArgs, interval::Form, trust::TrustArgs};
+use crate::failure::Failure;
+
+/// Measure connections to a `tiderace perf server`.
+///
+/// Goodput counts bytes of the application once, at the end that receives them. RTT and loss are those of the end that
+/// sends. Percentiles need enough samples: 60 for p95, 300 for p99.
+///
+/// With --interval a line for each direction says what this interval has moved: bytes received, or bytes sent without those sent
+/// again. RTT stands there when it was measured in the interval; cwnd and losses are known of what the client sends (--upload).
+///
+/// Exit code 0: everything that was asked for was done. 1: some connections failed, and the report says how. 2: an
+/// option is wrong or the server cannot be reached, and nothing is reported.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT
+  tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
+  tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
+  tiderace perf client localhost:4433 --insecure --handshakes 1000 --json")]
+pub(super) struct Args {
+    /// The server
+    #[arg(value_name = "HOST:PORT")]
+    pub(super) server: String,
+    /// Transfer so many bytes in each direction, over all connections and streams together
+    #[arg(long, value_name = "SIZE", conflicts_with = "duration")]
+    pub(super) bytes: Option<DataSize>,
+    /// Transfer for so long [default: 10 s, unless --bytes or --handshakes is given]
+    #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
+    pub(super) duration: Option<Duration>,
+    /// Send to the server; with --download too, both at once
+    #[arg(long)]
+    pub(super) upload: bool,
+    /// Receive from the server; this is the default
+    #[arg(long)]
+    pub(super) download: bool,
+    /// Connections that transfer at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) connections: u32,
+    /// Streams of each connection, in each direction
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(super) streams: u32,
+    /// Complete so many handshakes, one after another, before the transfer
+    #[arg(long, value_name = "N")]
+    pub(super) handshakes: Option<NonZeroU32>,
+    /// Time that a handshake may take
+    #[arg(long, value_name = "TIME", default_value = "5 s", value_parser = duration_text::parse)]
+    pub(super) timeout: Duration,
+    /// Name that the server's certificate has to be for [default: HOST]
+    #[arg(long, value_name = "NAME")]
+    pub(super) server_name: Option<String>,
+    /// Print a line each so often while the transfer runs, such as '1 s'
+    #[arg(short, long, value_name = "TIME", value_parser = duration_text::parse)]
+    pub(super) interval: Option<Duration>,
+    /// Print comma-separated values: a header, a row for each interval and direction, and a row for each whole direction
+    #[arg(long, conflicts_with = "json")]
+    pub(super) csv: bool,
+    /// Print the result as JSON, with the lines of --interval in `intervals`
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) trust: TrustArgs,
+    #[command(flatten)]
+    pub(super) end: EndArgs,
+}
+
+/// Shortest interval: lines would cost more than the transfer.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Longest time that may be given.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Amount of data.
+#[derive(Clone, Copy)]
+pub(super) enum Volume {
+    /// So many bytes in each direction.
+    Bytes(u64),
+    /// As many as there is time for.
+    For(Duration),
+}
+
+impl Args {
+    /// Amount of data; `None` without a transfer.
+    pub(super) fn volume(&self) -> Option<Volume> {
+        match (self.bytes, self.duration) {
+            (Some(bytes), _) => Some(Volume::Bytes(bytes.as_bytes())),
+            (None, Some(span)) => Some(Volume::For(span)),
+            (None, None) => self.handshakes.is_none().then_some(Volume::For(Duration::from_secs(10))),
+        }
+    }
+
+    /// Form of the output.
+    pub(super) fn form(&self) -> Form {
+        match (self.json, self.csv) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Csv,
+            _ => Form::Text,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.bytes.is_some_and(|bytes| bytes.as_bytes() == 0) || self.duration.is_some_and(|span| span.is_zero()) {
+            return Err(Failure::new("a transfer of nothing").hint("give `--bytes` or `--duration` more than 0"));
+        }
+        if self.timeout.is_zero() {
+            return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
+        }
+        if self.interval.is_some_and(|span| span < SHORTEST_INTERVAL) {
+            return Err(Failure::new("`--interval` is shorter than 10 ms").hint("give for example `--interval '1 s'`"));
+        }
+        if (self.interval.is_some() || self.csv) && self.volume().is_none() {
+            return Err(Failure::new(
+                "`--interval` and `--csv` are about a transfer, and `--handshakes` alone has none",
+            )
+            .hint("add `--duration '10 s'` or `--bytes SIZE`"));
+        }
+        let spans = [("--duration", self.duration), ("--timeout", Some(self.timeout)), ("--interval", self.interval)];
+        for (option, span) in spans {
+            if span.is_some_and(|span| span > LONGEST) {
+                let message = format_args!("`{option}` is longer than 30 days").to_string();
+                return Err(Failure::new(message).hint("a time has a unit, such as `10 s` or `500 ms`"));
+            }
+        }
+        if self.end.cc.is_some() && !self.upload {
+            eprintln!("note: --cc is for what the client sends, which is next to nothing without --upload;");
+            eprintln!("note: a download goes by the server's: `tiderace perf server --cc …`");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! Outcome of a client's run: connections, errors and what was transferred.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    fec,
+    interval::Interval,
+    report::{Cpu, Sender},
+    transfer::Delivered,
+};
+
+/// Outcome of the connections so far.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) attempted: u32,
+    pub(super) established: u32,
+    pub(super) completed: u32,
+    pub(super) handshakes: Vec<Duration>,
+    pub(super) errors: BTreeMap<String, u32>,
+}
+
+impl Tally {
+    pub(super) fn established(&mut self, handshake: Duration) {
+        self.attempted += 1;
+        self.established += 1;
+        self.handshakes.push(handshake);
+    }
+
+    pub(super) fn error(&mut self, error: &impl ToString) {
+        *self.errors.entry(error.to_string()).or_default() += 1;
+    }
+}
+
+/// Result of the transfer.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) download: Option<Delivered>,
+    pub(super) upload: Option<Delivered>,
+    pub(super) sender: Option<Sender>,
+    pub(super) fec: Vec<fec::Direction>,
+    pub(super) cpu: Option<Cpu>,
+    pub(super) intervals: Vec<Interval>,
+}
