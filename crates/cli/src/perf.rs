@@ -18,6 +18,7 @@ mod report;
 mod requests;
 mod samples;
 mod server;
+mod stop;
 mod transfer;
 mod trust;
 

@@ -4,7 +4,9 @@
 
 mod program;
 
-use program::{Service, refused, run, run_json};
+use std::io::{BufRead, BufReader, Read};
+
+use program::{Service, interrupt, refused, run, run_json, spawn};
 use serde_json::Value;
 
 fn count(value: &Value) -> u64 {
@@ -107,6 +109,34 @@ fn intervals_add_up() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.lines().next().unwrap().contains("download") && table.contains("handshake"), "{table}");
     assert!(!table.contains("cwnd"), "the client does not know the window of the server: {table}");
+}
+
+/// Ctrl-C after the first line of a client: its exit code, and the lines that follow.
+fn interrupted(arguments: &[&str]) -> (Option<i32>, Vec<String>) {
+    let mut client = spawn(arguments);
+    let mut stdout = BufReader::new(client.stdout.take().unwrap());
+    let mut line = String::new();
+    // The header, and a row.
+    stdout.read_line(&mut line).unwrap();
+    stdout.read_line(&mut line).unwrap();
+    interrupt(&client);
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    (client.wait().unwrap().code(), rest.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn ctrl_c_reports_what_was_measured() {
+    let server = Service::perf();
+    let common = ["perf", "client", server.address(), "--insecure", "--interval", "50ms", "--csv"];
+    for amount in [["--duration", "1h"], ["--bytes", "100 TB"]] {
+        for direction in ["--upload", "--download"] {
+            let (code, rows) = interrupted(&[&common[..], &amount, &[direction]].concat());
+            let last: Vec<&str> = rows.last().unwrap().split(',').collect();
+            assert_eq!((code, last[0], last[2]), (Some(1), "partial", &direction[2..]), "{rows:?}");
+            assert!(last[5].parse::<u64>().unwrap() > 0, "{rows:?}");
+        }
+    }
 }
 
 #[test]

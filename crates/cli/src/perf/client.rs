@@ -15,6 +15,7 @@ use super::{
     quic::Run,
     reach::Peer,
     report::{Connections, Report, share, summary},
+    stop::Stop,
     trust,
 };
 use crate::{
@@ -39,7 +40,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     let endpoint = Endpoint::client_for(peer.address)
         .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
 
-    let mut run = Run { args: &args, peer, endpoint, tally: Tally::default() };
+    let mut run = Run { args: &args, peer, endpoint, tally: Tally::default(), stop: Stop::default() };
     let outcome = run.all().await?;
     let Run { endpoint, tally, peer, .. } = run;
     endpoint.close(0, b"done");
@@ -48,9 +49,10 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     missing_qlog(qlog.as_deref());
 
     let success_share = share(tally.completed.into(), tally.attempted.into()).unwrap_or_default();
-    let sound = tally.errors.is_empty();
+    let sound = tally.errors.is_empty() && !outcome.is_partial;
     let report = Report {
         tiderace_version: env!("CARGO_PKG_VERSION"),
+        partial: outcome.is_partial,
         server: peer.address.to_string(),
         client_congestion_control: congestion,
         client_udp_payload_bytes: args.end.mtu,

@@ -16,7 +16,9 @@ use crate::failure::Failure;
 /// With --interval a line for each direction says what this interval has moved: bytes received, or bytes sent without those sent
 /// again. RTT stands there when it was measured in the interval; cwnd and losses are known of what the client sends (--upload).
 ///
-/// Exit code 0: everything that was asked for was done. 1: some connections failed, and the report says how. 2: an
+/// Ctrl-C ends the run early. The report has what was measured until then and is marked as partial.
+///
+/// Exit code 0: everything that was asked for was done. 1: some connections failed or the run was interrupted; the report says how. 2: an
 /// option is wrong or the server cannot be reached, and nothing is reported.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:

@@ -40,4 +40,6 @@ pub(super) struct Outcome {
     pub(super) fec: Vec<fec::Direction>,
     pub(super) cpu: Option<Cpu>,
     pub(super) intervals: Vec<Interval>,
+    /// Ctrl-C came before the end.
+    pub(super) is_partial: bool,
 }

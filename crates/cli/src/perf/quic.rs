@@ -16,7 +16,8 @@ use super::{
     reach::Peer,
     report::{Cpu, Sender},
     samples::RttSamples,
-    transfer::{self, Delivered, End, TransferError},
+    stop::Stop,
+    transfer::{self, Delivered, End, Limit, TransferError},
 };
 use crate::{failure::Failure, stdout::write_out};
 
@@ -40,6 +41,7 @@ pub(super) struct Run<'a> {
     pub(super) peer: Peer,
     pub(super) endpoint: Endpoint,
     pub(super) tally: Tally,
+    pub(super) stop: Stop,
 }
 
 impl Run<'_> {
@@ -47,6 +49,8 @@ impl Run<'_> {
     pub(super) async fn all(&mut self) -> Result<Outcome, Failure> {
         let (first, handshake) = self.peer.reach(&self.endpoint).await?;
         self.tally.established(handshake);
+        // Before this there is nothing to report, and Ctrl-C ends the program.
+        self.stop = Stop::on_interrupt()?;
         let volume = self.args.volume();
         if let Some(count) = self.args.handshakes {
             // The first one counts, unless it is needed for the transfer.
@@ -61,7 +65,7 @@ impl Run<'_> {
                 let lines = self.connect_others(Line::new(first)).await;
                 self.transfer(volume, lines).await
             }
-            None => Ok(Outcome::default()),
+            None => Ok(Outcome { is_partial: self.stop.is_asked(), ..Outcome::default() }),
         }
     }
 
@@ -113,21 +117,22 @@ impl Run<'_> {
         for (place, line) in lines.iter().enumerate() {
             for stream in 0..self.args.streams {
                 let number = place as u64 * u64::from(self.args.streams) + u64::from(stream);
-                let end = match volume {
-                    Volume::Bytes(bytes) => End::Bytes(part(bytes, number, per_direction)),
-                    Volume::For(span) => End::At(now + span),
+                let limit = match volume {
+                    Volume::Bytes(bytes) => Limit::Bytes(part(bytes, number, per_direction)),
+                    Volume::For(span) => Limit::At(now + span),
                 };
-                if matches!(end, End::Bytes(0)) {
+                if matches!(limit, Limit::Bytes(0)) {
                     continue;
                 }
                 for up in [true, false] {
                     if if up { upload } else { download } {
                         let (connection, moved) = (line.connection.clone(), if up { &sent } else { &received }.clone());
+                        let end = End { limit, stop: self.stop.clone() };
                         tasks.spawn(async move {
                             let delivered = if up {
-                                transfer::upload(&connection, end, &moved).await
+                                transfer::upload(&connection, &end, &moved).await
                             } else {
-                                transfer::download(&connection, end, &moved).await
+                                transfer::download(&connection, &end, &moved).await
                             };
                             (place, up, delivered)
                         });
@@ -144,6 +149,7 @@ impl Run<'_> {
             }
         }
         drop(bar);
+        let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {
             Some(intervals) => intervals.finish().await?,
@@ -164,6 +170,7 @@ impl Run<'_> {
             fec,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
+            is_partial,
         })
     }
 

@@ -18,6 +18,8 @@ use super::{
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) tiderace_version: &'static str,
+    /// Ctrl-C has ended the run: the report has what was measured until then.
+    pub(super) partial: bool,
     pub(super) server: String,
     /// Congestion control of what the client sends.
     pub(super) client_congestion_control: &'static str,
@@ -126,6 +128,9 @@ impl Report {
             // Writing into a string cannot fail.
             let _ = writeln!(out, "{name:<13} {text}");
         };
+        if self.partial {
+            line("partial", "interrupted: what was measured until then".to_owned());
+        }
         line("server", self.server.clone());
         line(
             "connections",
@@ -186,7 +191,7 @@ impl Report {
                     cwnd_bytes: None,
                     packets_lost: sender.map(|sender| sender.packets_lost),
                 };
-                Some(interval::row("total", "quic", &total))
+                Some(interval::row(if self.partial { "partial" } else { "total" }, "quic", &total))
             });
         rows.collect()
     }
@@ -218,6 +223,7 @@ mod tests {
     fn report() -> Report {
         Report {
             tiderace_version: "1.2.3",
+            partial: false,
             server: "192.0.2.1:4433".to_owned(),
             client_congestion_control: "cubic",
             client_udp_payload_bytes: 1200,

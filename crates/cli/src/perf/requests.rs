@@ -14,6 +14,9 @@ impl Run<'_> {
         let made = Moved::default();
         let bar = Progress::start(Goal::Handshakes(count), made.clone());
         for _ in 0..count {
+            if self.stop.is_asked() {
+                break;
+            }
             match self.peer.connect(&self.endpoint).await {
                 Ok((connection, handshake)) => {
                     self.tally.established(handshake);

@@ -18,7 +18,7 @@ use super::{
     EndArgs,
     cpu::process_time,
     missing_qlog, per_gib,
-    protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, UNTIL_STOPPED},
+    protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
     samples::RttSamples,
     trust::{self, CertificateArgs},
 };
@@ -242,7 +242,8 @@ async fn receive(recv: &mut RecvStream, upload: u64, count: &AtomicU64) -> Resul
                 }
             }
             Ok(None) => break,
-            Err(ReadError::Reset(_)) if upload == UNTIL_STOPPED => break,
+            // A client that has sent enough, or is interrupted, wants to know what came.
+            Err(ReadError::Reset(code)) if code == TIME_IS_UP || upload == UNTIL_STOPPED => break,
             Err(error) => return Err(error),
         }
     }

@@ -8,33 +8,48 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     progress::Moved,
     protocol::{self, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
+    stop::Stop,
 };
 
 /// Time that the server may take to answer once the data is through.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// End of a stream.
+/// Amount of data on a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
-    /// After so many bytes.
+pub(super) enum Limit {
+    /// So many bytes.
     Bytes(u64),
-    /// At this time.
+    /// As many as there is time for until then.
     At(Instant),
 }
 
+/// End of a stream: its limit, or Ctrl-C before that.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) limit: Limit,
+    pub(super) stop: Stop,
+}
+
 impl End {
-    fn bytes(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::At(_) => UNTIL_STOPPED,
+    /// Bytes, as requests have them.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.limit {
+            Limit::Bytes(bytes) => bytes,
+            Limit::At(_) => UNTIL_STOPPED,
         }
     }
 
-    /// Waits for the time; for ever if the bytes decide.
-    async fn time_up(self) {
-        match self {
-            Self::Bytes(_) => std::future::pending().await,
-            Self::At(time) => sleep_until(time).await,
+    /// Waits until the time is up or Ctrl-C comes.
+    pub(super) async fn over(&self) {
+        let time_up = async {
+            match self.limit {
+                Limit::Bytes(_) => std::future::pending().await,
+                Limit::At(time) => sleep_until(time).await,
+            }
+        };
+        tokio::select! {
+            () = time_up => {}
+            () = self.stop.wait() => {}
         }
     }
 }
@@ -73,17 +88,17 @@ pub(super) enum TransferError {
 }
 
 /// Receives.
-pub(super) async fn download(connection: &Connection, end: End, moved: &Moved) -> Result<Delivered, TransferError> {
+pub(super) async fn download(connection: &Connection, end: &End, moved: &Moved) -> Result<Delivered, TransferError> {
     let (mut send, mut recv) = connection.open_bi().await?;
     let started = Instant::now();
     send.write_all(&Request::Transfer { upload: 0, download: end.bytes() }.encode()).await?;
     send.finish()?;
     let mut delivered = Delivered::default();
-    let mut time_up = std::pin::pin!(end.time_up());
+    let mut over = std::pin::pin!(end.over());
     loop {
         let chunk = tokio::select! {
             biased;
-            () = &mut time_up => {
+            () = &mut over => {
                 delivered.elapsed = started.elapsed();
                 recv.stop(TIME_IS_UP)?;
                 return Ok(delivered);
@@ -95,26 +110,26 @@ pub(super) async fn download(connection: &Connection, end: End, moved: &Moved) -
         moved.add(chunk.len());
     }
     delivered.elapsed = started.elapsed();
-    match end {
-        End::Bytes(wanted) if wanted == delivered.bytes => Ok(delivered),
-        End::Bytes(wanted) => Err(TransferError::Short { got: delivered.bytes, wanted }),
+    match end.limit {
+        Limit::Bytes(wanted) if wanted == delivered.bytes => Ok(delivered),
+        Limit::Bytes(wanted) => Err(TransferError::Short { got: delivered.bytes, wanted }),
         // There is no end before the time is up.
-        End::At(_) => Err(TransferError::Answer),
+        Limit::At(_) => Err(TransferError::Answer),
     }
 }
 
 /// Sends. What counts is what the server received, and how long that took there.
-pub(super) async fn upload(connection: &Connection, end: End, moved: &Moved) -> Result<Delivered, TransferError> {
+pub(super) async fn upload(connection: &Connection, end: &End, moved: &Moved) -> Result<Delivered, TransferError> {
     let (mut send, mut recv) = connection.open_bi().await?;
     send.write_all(&Request::Transfer { upload: end.bytes(), download: 0 }.encode()).await?;
     let payload = protocol::payload();
     let mut left = end.bytes();
-    let mut time_up = std::pin::pin!(end.time_up());
+    let mut over = std::pin::pin!(end.over());
     while left > 0 {
         let size = usize::try_from(left).unwrap_or(usize::MAX).min(payload.len());
         tokio::select! {
             biased;
-            () = &mut time_up => break,
+            () = &mut over => break,
             written = send.write_chunk(payload.slice(..size)) => written?,
         }
         moved.add(size);
@@ -128,10 +143,15 @@ pub(super) async fn upload(connection: &Connection, end: End, moved: &Moved) -> 
         // What is not there yet does not count, so it need not go any more.
         send.reset(TIME_IS_UP)?;
     }
-    let receipt = match end {
-        // However long it takes: the connection ends when nothing moves any more.
-        End::Bytes(_) => Receipt::read(&mut recv).await?,
-        End::At(_) => timeout(ANSWER_TIME, Receipt::read(&mut recv)).await.map_err(|_| TransferError::Silence)??,
+    // However long it takes: the connection ends when nothing moves any more.
+    let receipt = tokio::select! {
+        biased;
+        () = end.over() => {
+            // Without effect where all is delivered.
+            let _ = send.reset(TIME_IS_UP);
+            timeout(ANSWER_TIME, Receipt::read(&mut recv)).await.map_err(|_| TransferError::Silence)??
+        }
+        receipt = Receipt::read(&mut recv) => receipt?,
     };
     let Receipt { bytes, nanos } = receipt.ok_or(TransferError::Answer)?;
     Ok(Delivered { bytes, elapsed: Duration::from_nanos(nanos) })
@@ -140,10 +160,8 @@ pub(super) async fn upload(connection: &Connection, end: End, moved: &Moved) -> 
 /// Transfers nothing, there and back.
 pub(super) async fn nothing(connection: &Connection) -> Result<(), TransferError> {
     let moved = Moved::default();
-    timeout(ANSWER_TIME, download(connection, End::Bytes(0), &moved))
-        .await
-        .map_err(|_| TransferError::Silence)?
-        .map(|_| ())
+    let end = End { limit: Limit::Bytes(0), stop: Stop::default() };
+    timeout(ANSWER_TIME, download(connection, &end, &moved)).await.map_err(|_| TransferError::Silence)?.map(|_| ())
 }
 
 /// Asks the server for its figures of the connection.

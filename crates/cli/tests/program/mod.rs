@@ -8,6 +8,16 @@ use std::{
 
 use serde_json::Value;
 
+/// Starts it with its standard output to be read.
+pub(crate) fn spawn(arguments: &[&str]) -> Child {
+    tiderace(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Sends the signal of Ctrl-C.
+pub(crate) fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
 fn tiderace(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
     // A log level in the developer's environment would show up in what is compared.
@@ -77,8 +87,7 @@ impl Service {
 
     /// Ends it as Ctrl-C does. Returns its exit code and the lines that it has printed since it was ready.
     pub(crate) fn interrupt(mut self) -> (Option<i32>, Vec<Value>) {
-        let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        interrupt(&self.child);
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         let lines = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
