@@ -13,8 +13,14 @@ pub struct TcpInfo {
     pub smoothed_rtt: Duration,
     /// Smallest RTT of the last minutes.
     pub min_rtt: Duration,
+    /// Bytes of data in a packet at most: MSS of what is sent.
+    pub segment_size: u32,
     /// Congestion window in packets.
     pub window: u32,
+    /// Packets in flight: sent and neither acknowledged nor declared lost.
+    pub unacknowledged: u32,
+    /// Bytes that wait to be sent for the first time.
+    pub unsent: u32,
     /// Packets sent again.
     pub retransmits: u32,
     /// Packets with data, those sent again included.
@@ -45,7 +51,10 @@ impl TcpInfo {
         let micros = |at: usize| Some(Duration::from_micros(word(at)?.into()));
         Some(Self {
             smoothed_rtt: micros(68)?,
+            segment_size: word(16)?,
             window: word(80)?,
+            unacknowledged: word(24)?,
+            unsent: word(144)?,
             retransmits: word(100)?,
             // All ones: no sample yet.
             min_rtt: micros(148)?,
