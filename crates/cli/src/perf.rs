@@ -19,6 +19,7 @@ mod requests;
 mod samples;
 mod server;
 mod stop;
+mod tcp;
 mod transfer;
 mod trust;
 
@@ -27,8 +28,8 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use clap::{Parser, Subcommand};
 use tiderace::{
     Profile, QlogDir,
-    transport::{ack_frequency::AckFrequency, congestion::Algorithm, fec::FecPolicy},
-    units::{DataSize, ParseUnitError},
+    transport::{ack_frequency::AckFrequency, congestion::Algorithm, fec::FecPolicy, recovery::LossTolerance},
+    units::{DataSize, ParseUnitError, Probability, ProbabilityError},
 };
 
 use crate::{address, failure::Failure};
@@ -49,7 +50,7 @@ enum Command {
 /// Sending options of this end, and its log.
 #[derive(Debug, Parser)]
 struct EndArgs {
-    /// Congestion control of what this end sends [default: cubic]
+    /// Congestion control of what this end sends [default: cubic; with --tcp the kernel's default]
     #[arg(long, value_name = "ALGORITHM")]
     cc: Option<String>,
     /// Largest UDP payload that this end sends, in bytes. It begins with 1200 and looks for more; an Ethernet carries 1472
@@ -64,6 +65,10 @@ struct EndArgs {
     /// in N packets, `adaptive` for as few as the path bears
     #[arg(long, value_name = "POLICY", default_value = "off")]
     ack_frequency: AckFrequency,
+    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: up to '15 %'. Obeyed by
+    /// cubic, bbr2, bbr3 and auto
+    #[arg(long, value_name = "SHARE", default_value = "0 %", value_parser = loss_tolerance)]
+    loss_tolerance: LossTolerance,
     /// Write a qlog file for each connection into this directory; costs CPU time
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
@@ -78,6 +83,7 @@ impl EndArgs {
             max_mtu: self.mtu,
             fec: self.fec,
             ack_frequency: self.ack_frequency,
+            random_loss_tolerance: self.loss_tolerance,
             ..Profile::default()
         };
         profile.streams.max_streams_bidi = MAX_STREAMS;
@@ -113,6 +119,12 @@ fn udp_payload(text: &str) -> Result<u16, String> {
     let size: DataSize = text.parse().map_err(|error: ParseUnitError| error.to_string())?;
     let fitting = u16::try_from(size.as_bytes()).ok().filter(|bytes| (1200..=1472).contains(bytes));
     fitting.ok_or_else(|| format!("{size} is not between 1200 and 1472 bytes"))
+}
+
+/// Reads a share of packets.
+fn loss_tolerance(text: &str) -> Result<LossTolerance, String> {
+    let share: Probability = text.parse().map_err(|error: ProbabilityError| error.to_string())?;
+    LossTolerance::try_from(share).map_err(|error| error.to_string())
 }
 
 /// Finds a congestion controller by its name.

@@ -168,6 +168,41 @@ fn handshakes_alone() {
 }
 
 #[test]
+fn connections_are_new_resumed_or_with_early_data() {
+    let server = Service::perf();
+    let common = ["perf", "client", server.address(), "--insecure", "--handshakes"];
+    let report = run_json(&[&common[..], &["60", "--kinds", "0-rtt,new,resumed", "--json"]].concat());
+    for (kind, of) in ["0-rtt", "new", "resumed"].iter().zip(report["handshakes"].as_array().unwrap()) {
+        let counts = (&of["kind"], &of["attempted"], &of["completed"]);
+        assert_eq!(counts, (&Value::from(*kind), &60.into(), &60.into()), "{report}");
+        assert!(of["first_response"]["p95_ms"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(of["handshake"]["samples"], 60);
+    }
+    assert_eq!(report["connections"]["completed"], 180);
+    let table =
+        String::from_utf8(run(&[&common[..], &["2", "--kinds", "new,0-rtt", "--csv"]].concat()).stdout).unwrap();
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(
+        rows.len() == 3 && rows[1].starts_with("new,quic,2,2,") && rows[2].starts_with("0-rtt,quic,2,2,"),
+        "{table}"
+    );
+    let table = String::from_utf8(run(&[&common[..], &["2", "--bytes", "1 kB"]].concat()).stdout).unwrap();
+    assert!(table.contains("first response") && table.contains("2 of 2") && table.contains("download"), "{table}");
+}
+
+#[test]
+fn random_loss_is_tolerated_up_to_15_percent() {
+    let server = Service::perf();
+    let common = ["perf", "client", server.address(), "--insecure", "--bytes", "10 kB", "--upload", "--loss-tolerance"];
+    assert_eq!(run_json(&[&common[..], &["8 %", "--json"]].concat())["upload"]["bytes"], 10_000);
+    for (share, expected) in [("16 %", "0 to 15 %"), ("much", "much")] {
+        let output = run(&[&common[..], &[share]].concat());
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn both_ends_write_qlog() {
     let directory = std::env::temp_dir().join(format!("tiderace-perf-qlog-{}", std::process::id()));
     let qlog = directory.to_str().unwrap();
@@ -350,7 +385,7 @@ fn wrong_options_are_said() {
         (&["perf", "client", "127.0.0.1:9", "--cc", "cubix"][..], "did you mean `cubic`?"),
         (&["perf", "client", "127.0.0.1:9", "--bytes", "0"], "more than 0"),
         (&["perf", "client", "127.0.0.1:9", "--interval", "1ms"], "--interval '1 s'"),
-        (&["perf", "client", "127.0.0.1:9", "--handshakes", "5", "--csv"], "--duration"),
+        (&["perf", "client", "127.0.0.1:9", "--handshakes", "5", "--interval", "1s"], "--duration"),
         (&["perf", "client", "127.0.0.1:9", "--duration", "100000 h"], "has a unit"),
         (&["relay", "--path", "mobil", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "did you mean `mobile`?"),
         (&["relay", "--path", "./none.toml", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"], "lab list"),

@@ -1,61 +1,50 @@
 //! `perf client`: opens connections, transfers, and says what it found.
 //!
-//! In order: the first connection, without which there is no run; handshakes alone, if asked for; the other connections
-//! of the transfer; the transfer on all of them at once; what the server knows of it; the report.
+//! In order: the first connection, without which there is no run; connections for one request each, if asked for; the other
+//! connections of the transfer; the transfer on all of them at once; what the server knows of it; the report.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
-
-use tiderace::{ClientConfig, Endpoint};
+use std::{net::SocketAddr, process::ExitCode};
 
 use super::{
     interval::Form,
-    missing_qlog,
     options::Args,
-    outcome::Tally,
-    quic::Run,
-    reach::Peer,
+    outcome::{Outcome, Tally},
+    quic,
     report::{Connections, Report, share, summary},
-    stop::Stop,
-    trust,
+    tcp,
 };
 use crate::{
-    address,
     failure::{Failure, UNSOUND},
     printable::printable,
     stdout::{write_json_line, write_out},
 };
 
+/// Result of a run over one transport.
+pub(super) struct Ran {
+    /// `quic` or `tcp`.
+    pub(super) transport: &'static str,
+    pub(super) server: SocketAddr,
+    /// Congestion control of what the client sends.
+    pub(super) congestion: String,
+    pub(super) tally: Tally,
+    pub(super) outcome: Outcome,
+}
+
 /// Runs the client.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let mut profile = args.end.profile()?;
     args.check()?;
-    profile.handshake_timeout = args.timeout;
-    let congestion = profile.congestion.name();
-    let target = address::resolve(&args.server)?;
-    let tls = trust::client(&args.trust)?;
-    let qlog = args.end.qlog()?;
-    let mut config = ClientConfig::new(Arc::new(tls), Arc::new(profile));
-    config.observe = qlog.clone().map(|directory| directory as _);
-    let peer = Peer { address: target.address, name: args.server_name.clone().unwrap_or(target.host), config };
-    let endpoint = Endpoint::client_for(peer.address)
-        .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
-
-    let mut run = Run { args: &args, peer, endpoint, tally: Tally::default(), stop: Stop::default() };
-    let outcome = run.all().await?;
-    let Run { endpoint, tally, peer, .. } = run;
-    endpoint.close(0, b"done");
-    // The goodbye is sent at once; the rest of the wait is for packets that come late.
-    let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
-    missing_qlog(qlog.as_deref());
-
+    args.trust.warn();
+    let Ran { transport, server, congestion, tally, outcome } =
+        if args.tcp { tcp::run(&args).await? } else { quic::run(&args).await? };
     let success_share = share(tally.completed.into(), tally.attempted.into()).unwrap_or_default();
-    let sound = tally.errors.is_empty() && !outcome.is_partial;
+    let is_sound = tally.errors.is_empty() && !outcome.is_partial;
     let report = Report {
         tiderace_version: env!("CARGO_PKG_VERSION"),
         partial: outcome.is_partial,
-        server: peer.address.to_string(),
+        transport,
+        server: server.to_string(),
         client_congestion_control: congestion,
-        client_udp_payload_bytes: args.end.mtu,
+        client_udp_payload_bytes: (!args.tcp).then_some(args.end.mtu),
         connections: Connections {
             attempted: tally.attempted,
             established: tally.established,
@@ -64,10 +53,12 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         },
         streams_per_connection: args.streams,
         handshake: summary(&tally.handshakes),
+        handshakes: outcome.requests,
         download: outcome.download.map(Into::into),
         upload: outcome.upload.map(Into::into),
         sender: outcome.sender,
         fec: outcome.fec,
+        tcp: outcome.tcp,
         cpu: outcome.cpu,
         intervals: outcome.intervals,
         errors: tally.errors,
@@ -82,5 +73,5 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
             }
         }
     }
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }

@@ -10,7 +10,7 @@ use crate::{failure::Failure, stdout::write_out};
 
 /// Header of `--csv`. A cell is empty where nothing was measured.
 pub(super) const CSV_HEADER: &str =
-    "kind,transport,direction,start_s,end_s,bytes,mbit_per_s,rtt_ms,cwnd_bytes,packets_lost\n";
+    "kind,transport,direction,start_s,end_s,bytes,mbit_per_s,rtt_ms,cwnd_bytes,packets_lost,packets_retransmitted\n";
 
 /// Form of what is printed while the transfer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,10 @@ pub(super) struct Snapshot {
     pub(super) rtt: Option<Duration>,
     /// Congestion windows of this end together.
     pub(super) cwnd: Option<u64>,
-    /// Packets of this end that were declared lost.
+    /// Packets of this end that were declared lost; over TCP they are not counted.
     pub(super) lost: Option<u64>,
+    /// Packets of this end that the kernel's TCP has sent again.
+    pub(super) retransmitted: Option<u64>,
 }
 
 /// One direction during one interval. `None` is what was not measured at this end.
@@ -52,6 +54,8 @@ pub(super) struct Interval {
     pub(super) cwnd_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) packets_lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) packets_retransmitted: Option<u64>,
 }
 
 impl Interval {
@@ -75,6 +79,9 @@ impl Interval {
         if let Some(lost) = self.packets_lost {
             line += &format!("  {lost} lost");
         }
+        if let Some(resent) = self.packets_retransmitted {
+            line += &format!("  {resent} sent again");
+        }
         line + "\n"
     }
 
@@ -88,7 +95,7 @@ impl Interval {
 pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
     let cell = |value: Option<String>| value.unwrap_or_default();
     format!(
-        "{kind},{transport},{},{:.6},{:.6},{},{:.6},{},{},{}\n",
+        "{kind},{transport},{},{:.6},{:.6},{},{:.6},{},{},{},{}\n",
         of.direction,
         of.start_s,
         of.end_s,
@@ -97,6 +104,7 @@ pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
         cell(of.rtt_ms.map(|rtt| format!("{rtt:.6}"))),
         cell(of.cwnd_bytes.map(|cwnd| cwnd.to_string())),
         cell(of.packets_lost.map(|lost| lost.to_string())),
+        cell(of.packets_retransmitted.map(|resent| resent.to_string())),
     )
 }
 
@@ -104,6 +112,7 @@ pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
 fn between(before: &Snapshot, after: &Snapshot, start: Duration, end: Duration) -> Vec<Interval> {
     // A smoothed value that nothing was added to was not measured in this interval.
     let rtt = after.rtt.filter(|_| after.rtt_samples > before.rtt_samples).map(|rtt| rtt.as_secs_f64() * 1e3);
+    let moved = |before: Option<u64>, after: Option<u64>| after.map(|after| after.saturating_sub(before.unwrap_or(0)));
     let line = |direction, bytes: u64, sends: bool| Interval {
         direction,
         start_s: start.as_secs_f64(),
@@ -112,9 +121,9 @@ fn between(before: &Snapshot, after: &Snapshot, start: Duration, end: Duration) 
         mbit_per_s: mbit_per_s(bytes, end.saturating_sub(start)),
         rtt_ms: rtt,
         cwnd_bytes: after.cwnd.filter(|_| sends),
-        packets_lost: after.lost.filter(|_| sends).map(|lost| lost.saturating_sub(before.lost.unwrap_or(0))),
+        packets_lost: moved(before.lost, after.lost).filter(|_| sends),
+        packets_retransmitted: moved(before.retransmitted, after.retransmitted).filter(|_| sends),
     };
-    let moved = |before: Option<u64>, after: Option<u64>| after.map(|after| after.saturating_sub(before.unwrap_or(0)));
     let received = moved(before.received, after.received).map(|bytes| line("download", bytes, false));
     received.into_iter().chain(moved(before.sent, after.sent).map(|bytes| line("upload", bytes, true))).collect()
 }
@@ -190,13 +199,19 @@ mod tests {
     fn a_line_has_what_was_measured() {
         let before = Snapshot { sent: Some(1_000_000), rtt_samples: 3, lost: Some(2), ..Snapshot::default() };
         let rtt = Some(Duration::from_millis(20));
-        let after =
-            Snapshot { sent: Some(3_500_000), rtt_samples: 9, rtt, cwnd: Some(50_000), lost: Some(7), received: None };
+        let after = Snapshot {
+            sent: Some(3_500_000),
+            rtt_samples: 9,
+            rtt,
+            cwnd: Some(50_000),
+            lost: Some(7),
+            ..Snapshot::default()
+        };
         let lines = between(&before, &after, seconds(1), seconds(2));
         insta::assert_snapshot!(lines[0].text(), @"   1.00-2.00    s  upload       2.50 MB   20.0 Mbit/s  RTT 20.000 ms  cwnd 50.00 kB  5 lost");
         assert_eq!(
             lines[0].csv("quic"),
-            "interval,quic,upload,1.000000,2.000000,2500000,20.000000,20.000000,50000,5\n"
+            "interval,quic,upload,1.000000,2.000000,2500000,20.000000,20.000000,50000,5,\n"
         );
         assert_eq!(CSV_HEADER.split(',').count(), lines[0].csv("quic").split(',').count());
     }
@@ -210,7 +225,7 @@ mod tests {
         // The window and the losses are those of the end that sends; no sample has come.
         assert_eq!(lines.len(), 1);
         assert_eq!((lines[0].rtt_ms, lines[0].cwnd_bytes, lines[0].packets_lost), (None, None, None));
-        assert_eq!(lines[0].csv("quic"), "interval,quic,download,0.000000,1.000000,125000,1.000000,,,\n");
+        assert_eq!(lines[0].csv("quic"), "interval,quic,download,0.000000,1.000000,125000,1.000000,,,,\n");
         let json = serde_json::to_string(&lines[0]).unwrap();
         assert!(!json.contains("rtt") && !json.contains("null"), "{json}");
     }

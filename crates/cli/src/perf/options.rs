@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use clap::Parser;
 use tiderace::units::{DataSize, duration_text};
 
-use super::{EndArgs, interval::Form, trust::TrustArgs};
+use super::{EndArgs, interval::Form, requests::Kind, trust::TrustArgs};
 use crate::failure::Failure;
 
 /// Measure connections to a `tiderace perf server`.
@@ -25,7 +25,8 @@ use crate::failure::Failure;
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT
   tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
   tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
-  tiderace perf client localhost:4433 --insecure --handshakes 1000 --json")]
+  tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
+  tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
 pub(super) struct Args {
     /// The server
     #[arg(value_name = "HOST:PORT")]
@@ -48,9 +49,22 @@ pub(super) struct Args {
     /// Streams of each connection, in each direction
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub(super) streams: u32,
-    /// Complete so many handshakes, one after another, before the transfer
+    /// Open so many connections of each kind for one request each, one after another, before the transfer
     #[arg(long, value_name = "N")]
     pub(super) handshakes: Option<NonZeroU32>,
+    /// Kinds of these connections: full handshakes, sessions that are resumed, requests as early data
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "new",
+        requires = "handshakes"
+    )]
+    pub(super) kinds: Vec<Kind>,
+    /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs it, too. Each direction has connections of its own
+    #[arg(long, conflicts_with_all = ["streams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
+    pub(super) tcp: bool,
     /// Time that a handshake may take
     #[arg(long, value_name = "TIME", default_value = "5 s", value_parser = duration_text::parse)]
     pub(super) timeout: Duration,
@@ -97,6 +111,11 @@ impl Args {
         }
     }
 
+    /// Directions of the transfer: to the server, and from it.
+    pub(super) fn directions(&self) -> (bool, bool) {
+        (self.upload, self.download || !self.upload)
+    }
+
     /// Form of the output.
     pub(super) fn form(&self) -> Form {
         match (self.json, self.csv) {
@@ -116,11 +135,13 @@ impl Args {
         if self.interval.is_some_and(|span| span < SHORTEST_INTERVAL) {
             return Err(Failure::new("`--interval` is shorter than 10 ms").hint("give for example `--interval '1 s'`"));
         }
-        if (self.interval.is_some() || self.csv) && self.volume().is_none() {
-            return Err(Failure::new(
-                "`--interval` and `--csv` are about a transfer, and `--handshakes` alone has none",
-            )
-            .hint("add `--duration '10 s'` or `--bytes SIZE`"));
+        if self.interval.is_some() && self.volume().is_none() {
+            return Err(Failure::new("`--interval` is about a transfer, and `--handshakes` alone has none")
+                .hint("add `--duration '10 s'` or `--bytes SIZE`"));
+        }
+        if self.tcp && self.kinds.contains(&Kind::EarlyData) {
+            return Err(Failure::new("`--tcp` has no early data: its kinds are `new` and `resumed`")
+                .hint("measure 0-RTT without `--tcp`"));
         }
         let spans = [("--duration", self.duration), ("--timeout", Some(self.timeout)), ("--interval", self.interval)];
         for (option, span) in spans {

@@ -6,6 +6,7 @@ use super::{
     fec,
     interval::Interval,
     report::{Cpu, Sender},
+    requests, tcp,
     transfer::Delivered,
 };
 
@@ -38,6 +39,10 @@ pub(super) struct Outcome {
     pub(super) upload: Option<Delivered>,
     pub(super) sender: Option<Sender>,
     pub(super) fec: Vec<fec::Direction>,
+    /// Directions over the kernel's TCP.
+    pub(super) tcp: Vec<tcp::Direction>,
+    /// Connections for one request each.
+    pub(super) requests: Vec<requests::Connections>,
     pub(super) cpu: Option<Cpu>,
     pub(super) intervals: Vec<Interval>,
     /// Ctrl-C came before the end.

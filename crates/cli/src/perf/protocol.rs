@@ -1,10 +1,12 @@
 //! Protocol between `perf client` and `perf server`.
 //!
-//! Everything goes over bidirectional streams that the client opens, each with one request of two 64-bit numbers in
-//! network byte order: the bytes that the client will send and the bytes that it wants. Then data goes both ways.
-//! [`UNTIL_STOPPED`] as a number means: until the client resets the stream (to the server) or asks to stop (from it).
-//! After an upload the server answers with a [`Receipt`], behind whatever it had to send. Two times [`REPORT`] asks for
-//! the figures of the connection at the server's end ([`SenderReport`]).
+//! Everything goes over bidirectional streams that the client opens, each with one request of four 64-bit numbers in
+//! network byte order, the first of which says what it is.
+//!
+//! - A transfer: the bytes that the client will send and the bytes that it wants. Then data goes both ways. [`UNTIL_STOPPED`] as a
+//!   number means: until the client resets the stream (to the server) or asks to stop (from it). After an upload the server answers
+//!   with a [`Receipt`], behind whatever it had to send.
+//! - A report: the figures of the connection at the server's end ([`SenderReport`]).
 
 use bytes::Bytes;
 use tiderace::{ReadError, RecvStream};
@@ -12,16 +14,18 @@ use tiderace::{ReadError, RecvStream};
 use super::{fec::Counts, samples::Samples};
 
 /// The application protocol.
-pub(super) const ALPN: &str = "tiderace-perf/2";
+pub(super) const ALPN: &str = "tiderace-perf/3";
 /// A transfer without an end of its own.
 pub(super) const UNTIL_STOPPED: u64 = u64::MAX;
-const REPORT: u64 = u64::MAX - 1;
+/// Kinds of requests.
+const TRANSFER: u64 = 0;
+const REPORT: u64 = 1;
 /// Code of a stream that ends because its time is over.
 pub(super) const TIME_IS_UP: u64 = 0;
 /// Code of a stream or a connection on which the peer does not follow the protocol.
 pub(super) const PROTOCOL_ERROR: u64 = 1;
 /// Bytes that are written at a time.
-const CHUNK: usize = 64 * 1024;
+pub(super) const CHUNK: usize = 64 * 1024;
 
 /// The payload of transfers: written again and again, never copied.
 pub(super) fn payload() -> Bytes {
@@ -48,23 +52,28 @@ pub(super) enum Request {
 }
 
 impl Request {
-    pub(super) fn encode(self) -> [u8; 16] {
-        pair(match self {
-            Self::Transfer { upload, download } => (upload, download),
-            Self::Report => (REPORT, REPORT),
+    /// Bytes of a request.
+    pub(super) const LEN: usize = 32;
+
+    pub(super) fn encode(self) -> [u8; Self::LEN] {
+        encode(match self {
+            Self::Transfer { upload, download } => [TRANSFER, upload, download, 0],
+            Self::Report => [REPORT, 0, 0, 0],
         })
     }
 
-    fn decode(bytes: [u8; 16]) -> Self {
-        match numbers(bytes) {
-            (REPORT, REPORT) => Self::Report,
-            (upload, download) => Self::Transfer { upload, download },
+    /// Reads what [`Self::encode`] wrote. `None` for a kind that there is not.
+    pub(super) fn decode(bytes: [u8; Self::LEN]) -> Option<Self> {
+        match decode(bytes) {
+            [TRANSFER, upload, download, _] => Some(Self::Transfer { upload, download }),
+            [REPORT, ..] => Some(Self::Report),
+            _ => None,
         }
     }
 
-    /// Reads the request of a stream. `None` when it ends before.
+    /// Reads the request of a stream. `None` when it ends before, or is of no kind that there is.
     pub(super) async fn read(stream: &mut RecvStream) -> Result<Option<Self>, ReadError> {
-        Ok(read_16(stream).await?.map(Self::decode))
+        Ok(read_exact(stream).await?.and_then(Self::decode))
     }
 }
 
@@ -78,16 +87,21 @@ pub(super) struct Receipt {
 }
 
 impl Receipt {
-    pub(super) fn encode(self) -> [u8; 16] {
-        pair((self.bytes, self.nanos))
+    /// Bytes of a receipt.
+    pub(super) const LEN: usize = 16;
+
+    pub(super) fn encode(self) -> [u8; Self::LEN] {
+        encode([self.bytes, self.nanos])
+    }
+
+    pub(super) fn decode(bytes: [u8; Self::LEN]) -> Self {
+        let [bytes, nanos] = decode(bytes);
+        Self { bytes, nanos }
     }
 
     /// Reads the receipt at the end of a stream. `None` when it ends before.
     pub(super) async fn read(stream: &mut RecvStream) -> Result<Option<Self>, ReadError> {
-        Ok(read_16(stream).await?.map(|bytes| {
-            let (bytes, nanos) = numbers(bytes);
-            Self { bytes, nanos }
-        }))
+        Ok(read_exact(stream).await?.map(Self::decode))
     }
 }
 
@@ -156,18 +170,23 @@ impl SenderReport {
     }
 }
 
-fn pair((first, second): (u64, u64)) -> [u8; 16] {
-    ((u128::from(first) << 64) | u128::from(second)).to_be_bytes()
+/// Numbers in network byte order.
+pub(super) fn encode<const NUMBERS: usize, const BYTES: usize>(numbers: [u64; NUMBERS]) -> [u8; BYTES] {
+    const { assert!(BYTES == NUMBERS * 8) };
+    let mut bytes = [0; BYTES];
+    bytes.chunks_exact_mut(8).zip(numbers).for_each(|(place, number)| place.copy_from_slice(&number.to_be_bytes()));
+    bytes
 }
 
-fn numbers(bytes: [u8; 16]) -> (u64, u64) {
-    let both = u128::from_be_bytes(bytes);
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-    ((both >> 64) as u64, both as u64)
+/// Reads what [`encode`] wrote.
+pub(super) fn decode<const NUMBERS: usize, const BYTES: usize>(bytes: [u8; BYTES]) -> [u64; NUMBERS] {
+    const { assert!(BYTES == NUMBERS * 8) };
+    std::array::from_fn(|place| u64::from_be_bytes(bytes[place * 8..][..8].try_into().expect("8 bytes")))
 }
 
-async fn read_16(stream: &mut RecvStream) -> Result<Option<[u8; 16]>, ReadError> {
-    let (mut bytes, mut have) = ([0; 16], 0);
+/// Reads so many bytes. `None` when the stream ends before.
+pub(super) async fn read_exact<const BYTES: usize>(stream: &mut RecvStream) -> Result<Option<[u8; BYTES]>, ReadError> {
+    let (mut bytes, mut have) = ([0; BYTES], 0);
     while have < bytes.len() {
         let Some(chunk) = stream.read_chunk(bytes.len() - have).await? else { return Ok(None) };
         bytes[have..have + chunk.len()].copy_from_slice(&chunk);
@@ -189,10 +208,14 @@ mod tests {
             Request::Transfer { upload: 0, download: UNTIL_STOPPED },
             Request::Transfer { upload: 1, download: 0x0102_0304_0506_0708 },
         ] {
-            assert_eq!(Request::decode(request.encode()), request);
+            assert_eq!(Request::decode(request.encode()), Some(request));
         }
         let bytes = Request::Transfer { upload: 1, download: 2 }.encode();
-        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(
+            (&bytes[..8], &bytes[8..16], bytes[23], &bytes[24..]),
+            (&[0; 8][..], &1u64.to_be_bytes()[..], 2, &[0; 8][..])
+        );
+        assert_eq!(Request::decode([9; Request::LEN]), None);
     }
 
     #[test]

@@ -1,25 +1,29 @@
-//! Transfers over QUIC: connections, their streams, and what both ends say of them.
+//! The client over QUIC: connections, transfers on their streams, and what both ends say of them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tiderace::{Connection, Endpoint, Stats, transport::fec::FecPolicy};
+use tiderace::{ClientConfig, Connection, Endpoint, Stats, transport::fec::FecPolicy};
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
+    client::Ran,
     cpu::process_time,
     fec::{self, Counts},
     interval::{CSV_HEADER, Intervals, Snapshot},
+    missing_qlog,
     options::{Args, Volume},
     outcome::{Outcome, Tally},
     progress::{Goal, Moved, Progress},
     protocol::SenderReport,
-    reach::Peer,
+    reach::{Peer, Reached},
     report::{Cpu, Sender},
+    requests::{self, Kind},
     samples::RttSamples,
     stop::Stop,
-    transfer::{self, Delivered, End, Limit, TransferError},
+    transfer::{self, Delivered, End, Limit, TransferError, part},
+    trust::{self, Sessions},
 };
-use crate::{failure::Failure, stdout::write_out};
+use crate::{address, failure::Failure, stdout::write_out};
 
 /// A connection on which data is transferred.
 struct Line {
@@ -35,44 +39,78 @@ impl Line {
     }
 }
 
+/// Runs the client over QUIC.
+pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
+    let mut profile = args.end.profile()?;
+    profile.handshake_timeout = args.timeout;
+    let congestion = profile.congestion.name().to_owned();
+    let profile = Arc::new(profile);
+    let target = address::resolve(&args.server)?;
+    let qlog = args.end.qlog()?;
+    let name = args.server_name.clone().unwrap_or(target.host);
+    let peer = |sessions| {
+        let (tls, tickets) = trust::client(&args.trust, sessions)?;
+        let mut config = ClientConfig::new(Arc::new(tls), profile.clone());
+        config.observe = qlog.clone().map(|directory| directory as _);
+        Ok::<_, Failure>(Peer { address: target.address, name: name.clone(), config, tickets })
+    };
+    let peers = [peer(Sessions::New)?, peer(Sessions::Resumed)?, peer(Sessions::EarlyData)?];
+    let endpoint = Endpoint::client_for(target.address)
+        .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
+    let mut run = Run { args, peers, endpoint, tally: Tally::default(), stop: Stop::default() };
+    let outcome = run.all().await?;
+    let Run { endpoint, tally, .. } = run;
+    endpoint.close(0, b"done");
+    // The goodbye is sent at once; the rest of the wait is for packets that come late.
+    let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
+    missing_qlog(qlog.as_deref());
+    Ok(Ran { transport: "quic", server: target.address, congestion, tally, outcome })
+}
+
 /// A client's run over QUIC.
-pub(super) struct Run<'a> {
-    pub(super) args: &'a Args,
-    pub(super) peer: Peer,
-    pub(super) endpoint: Endpoint,
-    pub(super) tally: Tally,
-    pub(super) stop: Stop,
+struct Run<'a> {
+    args: &'a Args,
+    /// For connections of each kind: new, resumed, with early data.
+    peers: [Peer; 3],
+    endpoint: Endpoint,
+    tally: Tally,
+    stop: Stop,
 }
 
 impl Run<'_> {
     /// Everything that was asked for, in order.
-    pub(super) async fn all(&mut self) -> Result<Outcome, Failure> {
-        let (first, handshake) = self.peer.reach(&self.endpoint).await?;
-        self.tally.established(handshake);
+    async fn all(&mut self) -> Result<Outcome, Failure> {
+        let first = self.peers[0].reach(&self.endpoint).await?;
         // Before this there is nothing to report, and Ctrl-C ends the program.
         self.stop = Stop::on_interrupt()?;
-        let volume = self.args.volume();
-        if let Some(count) = self.args.handshakes {
-            // The first one counts, unless it is needed for the transfer.
-            let done = u32::from(volume.is_none());
-            if volume.is_none() {
-                self.confirm(&first).await;
+        let Some(volume) = self.args.volume() else {
+            let requests = self.requests(Some(first)).await;
+            return Ok(Outcome { requests, is_partial: self.stop.is_asked(), ..Outcome::default() });
+        };
+        self.tally.established(first.handshake);
+        let requests = self.requests(None).await;
+        let lines = self.connect_others(Line::new(first.connection)).await;
+        Ok(Outcome { requests, ..self.transfer(volume, lines).await? })
+    }
+
+    /// Connections for one request each, if they are asked for. `first` is one that there is already.
+    async fn requests(&mut self, first: Option<Reached>) -> Vec<requests::Connections> {
+        let Some(count) = self.args.handshakes else { return Vec::new() };
+        let first = match first {
+            Some(first) if self.args.kinds.contains(&Kind::New) => {
+                Some(first.exchange(&self.peers[0], Kind::New).await)
             }
-            self.handshakes(count.get() - done).await;
-        }
-        match volume {
-            Some(volume) => {
-                let lines = self.connect_others(Line::new(first)).await;
-                self.transfer(volume, lines).await
-            }
-            None => Ok(Outcome { is_partial: self.stop.is_asked(), ..Outcome::default() }),
-        }
+            _ => None,
+        };
+        let connections = Connections { peers: &self.peers, endpoint: &self.endpoint };
+        requests::measure(&connections, &self.args.kinds, count.get(), first, &mut self.tally, &self.stop).await
     }
 
     async fn connect_others(&mut self, first: Line) -> Vec<Line> {
         let mut lines = vec![first];
         let others = (1..self.args.connections).map(|_| {
-            let connecting = self.endpoint.connect(&self.peer.config, self.peer.address, &self.peer.name);
+            let peer = &self.peers[0];
+            let connecting = self.endpoint.connect(&peer.config, peer.address, &peer.name);
             let started = Instant::now();
             async move { Ok::<_, tiderace::ConnectError>((connecting?.await?, started.elapsed())) }
         });
@@ -94,7 +132,7 @@ impl Run<'_> {
 
     /// The transfer, on all connections at the same time.
     async fn transfer(&mut self, volume: Volume, lines: Vec<Line>) -> Result<Outcome, Failure> {
-        let (upload, download) = (self.args.upload, self.args.download || !self.args.upload);
+        let (upload, download) = self.args.directions();
         let per_direction = lines.len() as u64 * u64::from(self.args.streams);
         let goal = match volume {
             Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
@@ -171,6 +209,7 @@ impl Run<'_> {
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
             is_partial,
+            ..Outcome::default()
         })
     }
 
@@ -220,6 +259,29 @@ impl Run<'_> {
     }
 }
 
+/// Connections for one request each.
+struct Connections<'a> {
+    peers: &'a [Peer; 3],
+    endpoint: &'a Endpoint,
+}
+
+impl requests::Requester for Connections<'_> {
+    async fn exchange(&self, kind: Kind) -> Result<requests::Exchange, String> {
+        let peer = match kind {
+            Kind::New => &self.peers[0],
+            Kind::Resumed => &self.peers[1],
+            Kind::EarlyData => &self.peers[2],
+        };
+        match kind {
+            Kind::New | Kind::Resumed => {
+                let reached = peer.connect(self.endpoint).await.map_err(|error| error.to_string())?;
+                reached.exchange(peer, kind).await
+            }
+            Kind::EarlyData => peer.exchange_early(self.endpoint).await,
+        }
+    }
+}
+
 /// Counters of these connections at the moment.
 fn look(lines: &[(Connection, RttSamples)], received: Option<&Moved>, upload: bool) -> Snapshot {
     let stats: Vec<_> = lines.iter().filter_map(|(connection, _)| connection.stats()).collect();
@@ -233,24 +295,6 @@ fn look(lines: &[(Connection, RttSamples)], received: Option<&Moved>, upload: bo
         rtt: rtts.checked_div(count),
         cwnd: sum(|stats| stats.congestion_window),
         lost: sum(|stats| stats.packets_lost),
-    }
-}
-
-/// The share of one of `parts` streams in `bytes`: they differ by one at most, and add up.
-fn part(bytes: u64, number: u64, parts: u64) -> u64 {
-    bytes / parts + u64::from(number < bytes % parts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_add_up() {
-        for (bytes, parts) in [(10, 3), (2, 5), (1_000_000, 7), (0, 1)] {
-            let shares: Vec<u64> = (0..parts).map(|number| part(bytes, number, parts)).collect();
-            assert_eq!(shares.iter().sum::<u64>(), bytes);
-            assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
-        }
+        retransmitted: None,
     }
 }

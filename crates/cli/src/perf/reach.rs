@@ -1,38 +1,111 @@
 //! Reachability: the first connection, and the reason for its failure.
 
-use std::{
-    io::ErrorKind,
-    net::SocketAddr,
-    time::{Duration, Instant},
+use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
+
+use tiderace::{
+    ClientConfig, CloseReason, ConnectError, Connection, EarlyData, Endpoint, transport::tls::MemoryTickets,
 };
+use tokio::time::Instant;
 
-use tiderace::{ClientConfig, CloseReason, ConnectError, Connection, Endpoint};
-
+use super::{
+    requests::{Exchange, Kind},
+    transfer::{self, TransferError},
+};
 use crate::{address::any_for, failure::Failure};
 
 /// Time that the first connection may take before the system is asked whether the port is closed. Longer than almost any
 /// round trip.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// The server.
+/// The server, for connections of one kind.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The name that its certificate has to be for.
     pub(super) name: String,
     pub(super) config: ClientConfig,
+    /// Tickets that the server has given.
+    pub(super) tickets: Arc<MemoryTickets>,
 }
+
+/// A connection whose handshake is complete.
+pub(super) struct Reached {
+    pub(super) connection: Connection,
+    started: Instant,
+    pub(super) handshake: Duration,
+}
+
+impl Reached {
+    /// One request on a connection that is of this kind.
+    ///
+    /// # Errors
+    /// When there is no answer, or no session was resumed where that was asked for.
+    pub(super) async fn exchange(&self, peer: &Peer, kind: Kind) -> Result<Exchange, String> {
+        let first_response = transfer::first_response(&self.connection, self.started, false).await;
+        let first_response = first_response.map_err(|error| error.to_string())?;
+        let is_resumed = self.connection.stats().is_some_and(|stats| stats.resumed == 1);
+        peer.leave(&self.connection, kind).await?;
+        if kind != Kind::New && !is_resumed {
+            return Err("the server did not resume the session".to_owned());
+        }
+        Ok(Exchange { handshake: self.handshake, first_response })
+    }
+}
+
+/// Time that a ticket may take when everything else is there.
+const TICKET_TIME: Duration = Duration::from_secs(1);
 
 impl Peer {
     /// Opens a connection; says how long the handshake took.
-    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<(Connection, Duration), ConnectError> {
+    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Reached, ConnectError> {
         let started = Instant::now();
         let connection = endpoint.connect(&self.config, self.address, &self.name)?.await?;
-        Ok((connection, started.elapsed()))
+        Ok(Reached { connection, started, handshake: started.elapsed() })
+    }
+
+    /// One request as early data.
+    ///
+    /// # Errors
+    /// When there is no session to resume, or the server refuses early data.
+    pub(super) async fn exchange_early(&self, endpoint: &Endpoint) -> Result<Exchange, String> {
+        let started = Instant::now();
+        let connecting = endpoint.connect(&self.config, self.address, &self.name).map_err(|error| error.to_string())?;
+        let connection = match connecting.into_early() {
+            Ok(connection) => connection,
+            Err(connecting) => {
+                // A full handshake brings the next ticket.
+                let connection = connecting.await.map_err(|error| error.to_string())?;
+                self.leave(&connection, Kind::EarlyData).await?;
+                return Err("there was no ticket for early data".to_owned());
+            }
+        };
+        let established = async {
+            connection.established().await?;
+            Ok::<_, TransferError>(started.elapsed())
+        };
+        let both = tokio::try_join!(established, transfer::first_response(&connection, started, true));
+        let (handshake, first_response) = both.map_err(|error| error.to_string())?;
+        let is_accepted = connection.early_data() == EarlyData::Accepted;
+        self.leave(&connection, Kind::EarlyData).await?;
+        if !is_accepted {
+            return Err("the server refused early data".to_owned());
+        }
+        Ok(Exchange { handshake, first_response })
+    }
+
+    /// Ends a connection, once the server has completed the handshake, too, and given a ticket where the next one needs it.
+    async fn leave(&self, connection: &Connection, kind: Kind) -> Result<(), String> {
+        transfer::nothing(connection).await.map_err(|error| error.to_string())?;
+        let until = Instant::now() + TICKET_TIME;
+        while kind != Kind::New && self.tickets.count(&self.name) == 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        connection.close(0, b"");
+        Ok(())
     }
 
     /// Opens the first connection. Without it there is no run.
-    pub(super) async fn reach(&self, endpoint: &Endpoint) -> Result<(Connection, Duration), Failure> {
+    pub(super) async fn reach(&self, endpoint: &Endpoint) -> Result<Reached, Failure> {
         tokio::select! {
             biased;
             connected = self.connect(endpoint) => connected.map_err(|error| self.explain(&error)),

@@ -10,7 +10,9 @@ use super::{
     per_gib,
     progress::{mbit_per_s, rate},
     protocol::SenderReport,
+    requests,
     samples::{Samples, Summary},
+    tcp,
     transfer::Delivered,
 };
 
@@ -20,19 +22,27 @@ pub(super) struct Report {
     pub(super) tiderace_version: &'static str,
     /// Ctrl-C has ended the run: the report has what was measured until then.
     pub(super) partial: bool,
+    /// `quic` or `tcp`.
+    pub(super) transport: &'static str,
     pub(super) server: String,
     /// Congestion control of what the client sends.
-    pub(super) client_congestion_control: &'static str,
-    /// Of what the client sends.
-    pub(super) client_udp_payload_bytes: u16,
+    pub(super) client_congestion_control: String,
+    /// Largest UDP payload that the client sends; `None` over TCP.
+    pub(super) client_udp_payload_bytes: Option<u16>,
     pub(super) connections: Connections,
     pub(super) streams_per_connection: u32,
     pub(super) handshake: Option<Summary>,
+    /// Connections for one request each, by their kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) handshakes: Vec<requests::Connections>,
     pub(super) download: Option<Goodput>,
     pub(super) upload: Option<Goodput>,
     pub(super) sender: Option<Sender>,
     /// Directions in which packets were protected.
     pub(super) fec: Vec<fec::Direction>,
+    /// Statistics of the kernel, for each direction.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tcp: Vec<tcp::Direction>,
     pub(super) cpu: Option<Cpu>,
     /// Lines of `--interval`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,10 +84,13 @@ pub(super) struct Sender {
     /// `the server`, `the client` or `both ends`.
     pub(super) end: &'static str,
     pub(super) packets_sent: u64,
-    pub(super) packets_lost: u64,
-    /// Stream bytes sent again, of all that were sent.
+    /// `None` over TCP, which counts what it sends again.
+    pub(super) packets_lost: Option<u64>,
+    /// `None` over QUIC, which sends data again and not packets.
+    pub(super) packets_retransmitted: Option<u64>,
+    /// Bytes sent again, of all that were sent: of streams, over TCP of TLS records.
     pub(super) retransmitted_share: Option<f64>,
-    /// Round trips without the peer's delay of acknowledgements.
+    /// Round trips without the peer's delay of acknowledgements; over TCP readings of the smoothed RTT, every 10 ms.
     pub(super) rtt: Option<Summary>,
 }
 
@@ -86,7 +99,8 @@ impl Sender {
         Self {
             end,
             packets_sent: report.packets_sent,
-            packets_lost: report.packets_lost,
+            packets_lost: Some(report.packets_lost),
+            packets_retransmitted: None,
             retransmitted_share: share(report.stream_bytes_retransmitted, report.stream_bytes_sent),
             rtt: report.rtt.summary(),
         }
@@ -153,16 +167,18 @@ impl Report {
             let rtt = sender.rtt.as_ref().map_or("–".to_owned(), times);
             line("rtt", format!("{rtt}, seen by {}", sender.end));
             let resent = sender.retransmitted_share.map_or("–".to_owned(), |share| format!("{:.3} %", share * 100.0));
-            line(
-                "sent again",
-                format!(
-                    "{resent} of the stream bytes; {} of {} packets lost",
-                    sender.packets_lost, sender.packets_sent
-                ),
-            );
+            let what = if self.transport == "tcp" { "bytes" } else { "stream bytes" };
+            let counts = [(sender.packets_lost, "lost"), (sender.packets_retransmitted, "sent again")];
+            let counts = counts.into_iter().filter_map(|(count, fate)| Some((count?, fate)));
+            let counts: String =
+                counts.map(|(count, fate)| format!("; {count} of {} packets {fate}", sender.packets_sent)).collect();
+            line("sent again", format!("{resent} of the {what}{counts}"));
         }
         for direction in &self.fec {
             line("fec", direction.text());
+        }
+        for direction in &self.tcp {
+            line("tcp", direction.text());
         }
         if let Some(Cpu { cpu_s, cpu_s_per_gib }) = self.cpu {
             let each = cpu_s_per_gib.map_or("–".to_owned(), |each| format!("{each:.2} s"));
@@ -171,11 +187,19 @@ impl Report {
         for (message, count) in &self.errors {
             line("error", format!("{count} × {message}"));
         }
+        if !self.handshakes.is_empty() {
+            out += &format!("\n{}", requests::Connections::header());
+            self.handshakes.iter().for_each(|kind| out += &kind.row());
+        }
         out
     }
 
-    /// The rows of `--csv` about the whole transfer.
+    /// The rows of `--csv` about the whole transfer; without one the table of connections.
     pub(super) fn csv(&self) -> String {
+        if self.download.is_none() && self.upload.is_none() {
+            let rows = self.handshakes.iter().map(|kind| kind.csv(self.transport));
+            return requests::Connections::CSV_HEADER.to_owned() + &rows.collect::<String>();
+        }
         let rows =
             [("download", &self.download), ("upload", &self.upload)].into_iter().filter_map(|(direction, goodput)| {
                 let goodput = goodput.as_ref()?;
@@ -189,9 +213,10 @@ impl Report {
                     mbit_per_s: goodput.goodput_mbit_per_s,
                     rtt_ms: sender.and_then(|sender| sender.rtt.as_ref()).map(|rtt| rtt.p50_ms),
                     cwnd_bytes: None,
-                    packets_lost: sender.map(|sender| sender.packets_lost),
+                    packets_lost: sender.and_then(|sender| sender.packets_lost),
+                    packets_retransmitted: sender.and_then(|sender| sender.packets_retransmitted),
                 };
-                Some(interval::row(if self.partial { "partial" } else { "total" }, "quic", &total))
+                Some(interval::row(if self.partial { "partial" } else { "total" }, self.transport, &total))
             });
         rows.collect()
     }
@@ -224,9 +249,10 @@ mod tests {
         Report {
             tiderace_version: "1.2.3",
             partial: false,
+            transport: "quic",
             server: "192.0.2.1:4433".to_owned(),
-            client_congestion_control: "cubic",
-            client_udp_payload_bytes: 1200,
+            client_congestion_control: "cubic".to_owned(),
+            client_udp_payload_bytes: Some(1200),
             connections: Connections { attempted: 4, established: 3, completed: 3, success_share: 0.75 },
             streams_per_connection: 1,
             handshake: summary(&[Duration::from_micros(1500), Duration::from_micros(2500)]),
@@ -235,11 +261,14 @@ mod tests {
             sender: Some(Sender {
                 end: "the server",
                 packets_sent: 1000,
-                packets_lost: 5,
+                packets_lost: Some(5),
+                packets_retransmitted: None,
                 retransmitted_share: share(1, 200),
                 rtt: summary(&[Duration::from_millis(50); 300]),
             }),
+            handshakes: Vec::new(),
             fec: Vec::new(),
+            tcp: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
             intervals: Vec::new(),
             errors: BTreeMap::from([("idle for too long".to_owned(), 1)]),
@@ -262,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_total_is_a_row() {
-        assert_eq!(report().csv(), "total,quic,download,0.000000,2.000000,250000000,1000.000000,50.000000,,5\n");
+        assert_eq!(report().csv(), "total,quic,download,0.000000,2.000000,250000000,1000.000000,50.000000,,5,\n");
     }
 
     #[test]

@@ -73,6 +73,11 @@ impl Samples {
         (stride.is_power_of_two() && nanos.len() <= LIMIT).then_some(Self { seen, stride, nanos })
     }
 
+    /// Number of samples that were recorded.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Summary of the samples; `None` without any.
     pub(super) fn summary(&self) -> Option<Summary> {
         let mut ascending = self.nanos.clone();

@@ -19,8 +19,9 @@ use super::{
     cpu::process_time,
     missing_qlog, per_gib,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
-    samples::RttSamples,
-    trust::{self, CertificateArgs},
+    samples::{RttSamples, Samples},
+    tcp,
+    trust::{self, CertificateArgs, Fingerprint},
 };
 use crate::{
     address::cannot_listen,
@@ -34,20 +35,26 @@ use crate::{
 /// Prints a line for each connection when it is over, and sums at the end.
 #[derive(Debug, Parser)]
 pub(super) struct Args {
-    /// Address and UDP port; port 0 takes any free one
+    /// Address and port (UDP, or TCP with --tcp); port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
-    listen: SocketAddr,
+    pub(super) listen: SocketAddr,
+    /// Use the kernel's TCP with TLS 1.3 in place of QUIC
+    #[arg(long, conflicts_with_all = ["mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
+    tcp: bool,
     /// Print JSON lines
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
-    certificate: CertificateArgs,
+    pub(super) certificate: CertificateArgs,
     #[command(flatten)]
-    end: EndArgs,
+    pub(super) end: EndArgs,
 }
 
 /// Runs the server until it is asked to end.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.tcp {
+        return tcp::serve(&args).await;
+    }
     let profile = args.end.profile()?;
     let (tls, fingerprint) = trust::server(&args.certificate)?;
     let qlog = args.end.qlog()?;
@@ -55,21 +62,11 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     config.observe = qlog.clone().map(|directory| directory as _);
     let mut interrupt = Interrupt::listen()?;
     let endpoint = Endpoint::server(args.listen, config).map_err(|error| cannot_listen(args.listen, &error))?;
-    let address = endpoint.local_addr();
-    if args.json {
-        write_json_line(&json!({
-            "event": "listening", "address": address.to_string(),
-            "certificate_sha256": fingerprint.to_string(),
-        }))?;
-    } else {
-        eprintln!("listening on {address}, Ctrl-C ends");
-        eprintln!("certificate SHA-256 {fingerprint}");
-        eprintln!("clients trust it with: tiderace perf client HOST:{} --pin {fingerprint}", address.port());
-    }
-
+    say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
     let accept = async {
-        while let Some(connection) = endpoint.accept().await {
+        // Early data is answered before the handshake is complete.
+        while let Some(connection) = endpoint.accept_early().await {
             let sums = sums.clone();
             tokio::spawn(async move {
                 let line = serve(connection, &sums).await;
@@ -89,9 +86,29 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     sums.print(args.json, cpu_before)
 }
 
+/// Says where the server listens, and how clients trust it.
+pub(super) fn say_listening(
+    address: SocketAddr,
+    fingerprint: Fingerprint,
+    over_tcp: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    if json {
+        return write_json_line(&json!({
+            "event": "listening", "address": address.to_string(),
+            "certificate_sha256": fingerprint.to_string(), "transport": if over_tcp { "tcp" } else { "quic" },
+        }));
+    }
+    let option = if over_tcp { " --tcp" } else { "" };
+    eprintln!("listening on {address}, Ctrl-C ends");
+    eprintln!("certificate SHA-256 {fingerprint}");
+    eprintln!("clients trust it with: tiderace perf client HOST:{} --pin {fingerprint}{option}", address.port());
+    Ok(())
+}
+
 /// Totals over all connections.
 #[derive(Default)]
-struct Sums {
+pub(super) struct Sums {
     connections: AtomicU64,
     /// Bytes of the application, each counted once.
     received: AtomicU64,
@@ -100,7 +117,14 @@ struct Sums {
 }
 
 impl Sums {
-    fn print(&self, json: bool, cpu_before: Option<Duration>) -> Result<ExitCode, Failure> {
+    /// Adds a connection that is over.
+    pub(super) fn add(&self, received: u64, sent: u64) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.received.fetch_add(received, Ordering::Relaxed);
+        self.sent.fetch_add(sent, Ordering::Relaxed);
+    }
+
+    pub(super) fn print(&self, json: bool, cpu_before: Option<Duration>) -> Result<ExitCode, Failure> {
         let [connections, received, sent] =
             [&self.connections, &self.received, &self.sent].map(|count| count.load(Ordering::Relaxed));
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
@@ -123,25 +147,25 @@ impl Sums {
 }
 
 /// A connection that is over.
-struct Line {
-    peer: String,
-    received: u64,
-    sent: u64,
-    duration: Duration,
-    rtt: RttSamples,
-    reason: String,
+pub(super) struct Line {
+    pub(super) peer: String,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    pub(super) duration: Duration,
+    pub(super) rtt: Samples,
+    pub(super) reason: String,
 }
 
 impl Line {
-    fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self) -> serde_json::Value {
         json!({
             "event": "connection", "peer": self.peer, "received_bytes": self.received, "sent_bytes": self.sent,
-            "duration_s": self.duration.as_secs_f64(), "rtt": self.rtt.get().summary(), "closed": self.reason,
+            "duration_s": self.duration.as_secs_f64(), "rtt": self.rtt.summary(), "closed": self.reason,
         })
     }
 
-    fn text(&self) -> String {
-        let rtt = self.rtt.get().summary().map_or("–".to_owned(), |rtt| format!("{:.3} ms", rtt.p50_ms));
+    pub(super) fn text(&self) -> String {
+        let rtt = self.rtt.summary().map_or("–".to_owned(), |rtt| format!("{:.3} ms", rtt.p50_ms));
         format!(
             "{}: {} received, {} sent in {:.2} s, RTT p50 {rtt}; {}\n",
             self.peer,
@@ -178,10 +202,8 @@ async fn serve(connection: Connection, sums: &Sums) -> Line {
     let sent = connection
         .stats()
         .map_or(written, |stats| written.min(stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)));
-    sums.connections.fetch_add(1, Ordering::Relaxed);
-    sums.received.fetch_add(received, Ordering::Relaxed);
-    sums.sent.fetch_add(sent, Ordering::Relaxed);
-    Line { peer, received, sent, duration: started.elapsed(), rtt, reason: reason.to_string() }
+    sums.add(received, sent);
+    Line { peer, received, sent, duration: started.elapsed(), rtt: rtt.get(), reason: reason.to_string() }
 }
 
 /// Why a stream is not answered to its end.

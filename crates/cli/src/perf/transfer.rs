@@ -178,3 +178,38 @@ pub(super) async fn report(connection: &Connection) -> Result<SenderReport, Tran
     };
     timeout(ANSWER_TIME, ask).await.map_err(|_| TransferError::Silence)?
 }
+
+/// Asks for one byte: the time from `started` until it is there. With `early` the request may leave before the handshake is complete.
+pub(super) async fn first_response(
+    connection: &Connection,
+    started: Instant,
+    early: bool,
+) -> Result<Duration, TransferError> {
+    let ask = async {
+        let (mut send, mut recv) = if early { connection.open_bi_early().await? } else { connection.open_bi().await? };
+        send.write_all(&Request::Transfer { upload: 0, download: 1 }.encode()).await?;
+        send.finish()?;
+        recv.read_chunk(1).await?.ok_or(TransferError::Answer)?;
+        Ok(started.elapsed())
+    };
+    timeout(ANSWER_TIME, ask).await.map_err(|_| TransferError::Silence)?
+}
+
+/// The share of one of `parts` streams in `bytes`: they differ by one at most, and add up.
+pub(super) fn part(bytes: u64, number: u64, parts: u64) -> u64 {
+    bytes / parts + u64::from(number < bytes % parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up() {
+        for (bytes, parts) in [(10, 3), (2, 5), (1_000_000, 7), (0, 1)] {
+            let shares: Vec<u64> = (0..parts).map(|number| part(bytes, number, parts)).collect();
+            assert_eq!(shares.iter().sum::<u64>(), bytes);
+            assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
+        }
+    }
+}

@@ -9,9 +9,13 @@ use std::{
 use clap::Parser;
 use rustls::{
     CertificateError, OtherError,
-    pki_types::{CertificateDer, pem::PemObject},
+    client::danger::ServerCertVerifier,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
 };
-use tiderace::{Identity, RustlsClient, RustlsServer, transport::tls::rustls_backend::CertificateCheck};
+use tiderace::{
+    Identity, RustlsClient, RustlsServer,
+    transport::tls::{MemoryTickets, rustls_backend::CertificateCheck},
+};
 
 use super::protocol::ALPN;
 use crate::failure::Failure;
@@ -79,57 +83,134 @@ impl std::str::FromStr for Fingerprint {
     }
 }
 
-/// The server's side of TLS, and the fingerprint of its certificate.
-pub(super) fn server(args: &CertificateArgs) -> Result<(RustlsServer, Fingerprint), Failure> {
-    let (identity, fingerprint) = match (&args.cert, &args.key) {
-        (Some(cert), Some(key)) => {
-            let (cert_pem, key_pem) = (read(cert)?, read(key)?);
-            let unusable = |error: &dyn std::fmt::Display| {
-                Failure::new(format_args!("cannot use {} with {}: {error}", cert.display(), key.display()))
-                    .hint("both are PEM files: `-----BEGIN CERTIFICATE-----`, `-----BEGIN PRIVATE KEY-----`")
-            };
-            let identity = Identity::from_pem(&cert_pem, &key_pem).map_err(|error| unusable(&error))?;
-            let own = CertificateDer::from_pem_slice(&cert_pem).map_err(|error| unusable(&error))?;
-            (identity, Fingerprint::of(&own))
-        }
-        _ => self_signed()?,
-    };
-    let server = RustlsServer::builder().identity(identity).alpn(ALPN).build();
-    let server = server.map_err(|error| Failure::new(format_args!("cannot use the certificate: {error}")))?;
-    Ok((server, fingerprint))
+/// The server's certificate, its key and its fingerprint.
+pub(super) struct Own {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) fingerprint: Fingerprint,
 }
 
-fn self_signed() -> Result<(Identity, Fingerprint), Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::new(format_args!("cannot make a certificate: {error}"));
+/// The certificate that the options name, or a new one.
+///
+/// # Errors
+/// When files cannot be read or are no certificate and key.
+pub(super) fn own(args: &CertificateArgs) -> Result<Own, Failure> {
+    let (Some(cert), Some(key)) = (&args.cert, &args.key) else { return self_signed() };
+    let (cert_pem, key_pem) = (read(cert)?, read(key)?);
+    let unusable = |error: &dyn std::fmt::Display| {
+        Failure::new(format_args!("cannot use {} with {}: {error}", cert.display(), key.display()))
+            .hint("both are PEM files: `-----BEGIN CERTIFICATE-----`, `-----BEGIN PRIVATE KEY-----`")
+    };
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(&cert_pem).collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
+    let Some(own) = chain.first() else { return Err(unusable(&"there is no certificate in the file")) };
+    let fingerprint = Fingerprint::of(own);
+    let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| unusable(&error))?;
+    Ok(Own { chain, key, fingerprint })
+}
+
+fn self_signed() -> Result<Own, Failure> {
     let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-    let made = rcgen::generate_simple_self_signed(names).map_err(|error| failed(&error))?;
-    let certificate = made.cert.der().to_vec();
-    let fingerprint = Fingerprint::of(&certificate);
-    let identity = Identity::from_der(vec![certificate], made.signing_key.serialize_der());
-    Ok((identity.map_err(|error| failed(&error))?, fingerprint))
+    let made = rcgen::generate_simple_self_signed(names)
+        .map_err(|error| Failure::new(format_args!("cannot make a certificate: {error}")))?;
+    let chain = vec![made.cert.der().clone()];
+    let fingerprint = Fingerprint::of(&chain[0]);
+    Ok(Own { chain, key: PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into(), fingerprint })
 }
 
-/// The client's side of TLS. Every handshake is a full one.
-pub(super) fn client(args: &TrustArgs) -> Result<RustlsClient, Failure> {
-    let builder = RustlsClient::builder().alpn(ALPN).without_resumption();
-    let builder = if let Some(path) = &args.ca {
-        builder.roots_pem(&read(path)?).map_err(|error| {
-            Failure::new(format_args!("cannot use {}: {error}", path.display()))
-                .hint("it has to be a PEM file with `-----BEGIN CERTIFICATE-----`")
-        })?
-    } else if let Some(fingerprint) = args.pin {
-        builder.verifier(Arc::new(CertificateCheck::new(move |certificate| pinned(fingerprint, certificate))))
-    } else if args.insecure {
-        eprintln!("WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the");
-        eprintln!("WARNING: server, and read and change what is transferred. Use it only for tests.");
-        builder.verifier(Arc::new(CertificateCheck::new(|_| Ok(()))))
-    } else {
-        builder.platform_roots()
+/// The server's side of TLS, and the fingerprint of its certificate. Sessions can be resumed, with early data: what a copy of it asks for
+/// is a transfer that measures, and it is refused.
+///
+/// # Errors
+/// When certificate or key cannot be used.
+pub(super) fn server(args: &CertificateArgs) -> Result<(RustlsServer, Fingerprint), Failure> {
+    let unusable = |error: &dyn std::fmt::Display| Failure::new(format_args!("cannot use the certificate: {error}"));
+    let Own { chain, key, fingerprint } = own(args)?;
+    let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
+    let identity = Identity::from_der(chain, key.secret_der().to_vec()).map_err(|error| unusable(&error))?;
+    let server = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(true).build();
+    Ok((server.map_err(|error| unusable(&error))?, fingerprint))
+}
+
+/// Sessions of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sessions {
+    /// Every handshake is a full one.
+    New,
+    /// Handshakes resume the session before.
+    Resumed,
+    /// … and may offer early data.
+    EarlyData,
+}
+
+/// Judge of the server's certificate.
+pub(super) enum Trust {
+    Platform,
+    /// Root certificates in a PEM file.
+    Roots {
+        path: PathBuf,
+        pem: Vec<u8>,
+    },
+    Verifier(Arc<dyn ServerCertVerifier>),
+}
+
+impl TrustArgs {
+    /// Judge that the options ask for.
+    ///
+    /// # Errors
+    /// When the file of `--ca` cannot be read.
+    pub(super) fn trust(&self) -> Result<Trust, Failure> {
+        Ok(if let Some(path) = &self.ca {
+            Trust::Roots { path: path.clone(), pem: read(path)? }
+        } else if let Some(fingerprint) = self.pin {
+            Trust::Verifier(Arc::new(CertificateCheck::new(move |certificate| pinned(fingerprint, certificate))))
+        } else if self.insecure {
+            Trust::Verifier(Arc::new(CertificateCheck::new(|_| Ok(()))))
+        } else {
+            Trust::Platform
+        })
+    }
+
+    /// Warns of `--insecure`.
+    pub(super) fn warn(&self) {
+        if self.insecure {
+            eprintln!(
+                "WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the"
+            );
+            eprintln!("WARNING: server, and read and change what is transferred. Use it only for tests.");
+        }
+    }
+}
+
+/// The client's side of TLS, with its tickets.
+///
+/// # Errors
+/// When nobody can be trusted: a file that holds no certificates, a platform without a store.
+pub(super) fn client(args: &TrustArgs, sessions: Sessions) -> Result<(RustlsClient, Arc<MemoryTickets>), Failure> {
+    let tickets = Arc::new(MemoryTickets::default());
+    let builder = RustlsClient::builder().alpn(ALPN).early_data(sessions == Sessions::EarlyData);
+    let builder = match sessions {
+        Sessions::New => builder.without_resumption(),
+        Sessions::Resumed | Sessions::EarlyData => builder.ticket_store(tickets.clone()),
     };
-    builder.build().map_err(|error| {
-        Failure::new(format_args!("cannot set up TLS: {error}"))
-            .hint("say whom to trust with `--ca FILE`, `--pin FINGERPRINT` or `--insecure`")
-    })
+    let builder = match args.trust()? {
+        Trust::Platform => builder.platform_roots(),
+        Trust::Roots { path, pem } => builder.roots_pem(&pem).map_err(|error| no_roots(&path, &error))?,
+        Trust::Verifier(verifier) => builder.verifier(verifier),
+    };
+    Ok((builder.build().map_err(|error| cannot_set_up(&error))?, tickets))
+}
+
+/// The client's side of TLS cannot be had.
+pub(super) fn cannot_set_up(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format_args!("cannot set up TLS: {error}"))
+        .hint("say whom to trust with `--ca FILE`, `--pin FINGERPRINT` or `--insecure`")
+}
+
+/// The file of `--ca` holds no certificates.
+pub(super) fn no_roots(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format_args!("cannot use {}: {error}", path.display()))
+        .hint("it has to be a PEM file with `-----BEGIN CERTIFICATE-----`")
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
