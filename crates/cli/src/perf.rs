@@ -6,11 +6,13 @@
 
 mod client;
 mod cpu;
+mod datagrams;
 mod fec;
 mod interval;
 mod options;
 mod outcome;
 mod progress;
+mod prometheus;
 mod protocol;
 mod quic;
 mod reach;

@@ -9,7 +9,7 @@ use super::{
     interval::Form,
     options::Args,
     outcome::{Outcome, Tally},
-    quic,
+    prometheus, quic,
     report::{Connections, Report, share, summary},
     tcp,
 };
@@ -58,6 +58,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         upload: outcome.upload.map(Into::into),
         sender: outcome.sender,
         fec: outcome.fec,
+        datagrams: outcome.datagrams,
         tcp: outcome.tcp,
         cpu: outcome.cpu,
         intervals: outcome.intervals,
@@ -66,6 +67,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.form() {
         Form::Json => write_json_line(&report.json())?,
         Form::Text => write_out(&report.text())?,
+        Form::Prometheus => write_out(&prometheus::text(&report))?,
         Form::Csv => {
             write_out(&report.csv())?;
             for (message, count) in &report.errors {

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::{sync::oneshot, task::JoinHandle, time::MissedTickBehavior};
 
-use super::progress::{mbit_per_s, rate};
+use super::{
+    datagrams::Datagrams,
+    progress::{mbit_per_s, rate},
+};
 use crate::{failure::Failure, stdout::write_out};
 
 /// Header of `--csv`. A cell is empty where nothing was measured.
-pub(super) const CSV_HEADER: &str =
-    "kind,transport,direction,start_s,end_s,bytes,mbit_per_s,rtt_ms,cwnd_bytes,packets_lost,packets_retransmitted\n";
+pub(super) const CSV_HEADER: &str = "kind,transport,direction,start_s,end_s,bytes,mbit_per_s,rtt_ms,cwnd_bytes,packets_lost,packets_retransmitted,\
+     datagrams_sent,datagrams_lost,datagrams_reordered,jitter_ms\n";
 
 /// Form of what is printed while the transfer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) enum Form {
     Csv,
     /// Everything stands in the report at the end.
     Json,
+    /// As [`Form::Json`], without the intervals.
+    Prometheus,
 }
 
 /// Counters of the transfer at one moment, over all connections.
@@ -87,15 +92,15 @@ impl Interval {
 
     /// The row of `--csv`.
     pub(super) fn csv(&self, transport: &str) -> String {
-        row("interval", transport, self)
+        row("interval", transport, self, None)
     }
 }
 
 /// A row of `--csv`.
-pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
+pub(super) fn row(kind: &str, transport: &str, of: &Interval, datagrams: Option<&Datagrams>) -> String {
     let cell = |value: Option<String>| value.unwrap_or_default();
     format!(
-        "{kind},{transport},{},{:.6},{:.6},{},{:.6},{},{},{},{}\n",
+        "{kind},{transport},{},{:.6},{:.6},{},{:.6},{},{},{},{},{},{},{},{}\n",
         of.direction,
         of.start_s,
         of.end_s,
@@ -105,6 +110,10 @@ pub(super) fn row(kind: &str, transport: &str, of: &Interval) -> String {
         cell(of.cwnd_bytes.map(|cwnd| cwnd.to_string())),
         cell(of.packets_lost.map(|lost| lost.to_string())),
         cell(of.packets_retransmitted.map(|resent| resent.to_string())),
+        cell(datagrams.map(|of| of.offered.saturating_sub(of.unsent).to_string())),
+        cell(datagrams.map(|of| of.lost.to_string())),
+        cell(datagrams.map(|of| of.reordered.to_string())),
+        cell(datagrams.map(|of| format!("{:.6}", of.jitter_ms))),
     )
 }
 
@@ -169,6 +178,7 @@ impl Intervals {
                         Form::Csv => write_out(&line.csv(transport))?,
                         // The report has them. What was printed is not kept: a transfer may take days.
                         Form::Json => lines.push(line),
+                        Form::Prometheus => {}
                     }
                 }
                 before = after;
@@ -211,7 +221,7 @@ mod tests {
         insta::assert_snapshot!(lines[0].text(), @"   1.00-2.00    s  upload       2.50 MB   20.0 Mbit/s  RTT 20.000 ms  cwnd 50.00 kB  5 lost");
         assert_eq!(
             lines[0].csv("quic"),
-            "interval,quic,upload,1.000000,2.000000,2500000,20.000000,20.000000,50000,5,\n"
+            "interval,quic,upload,1.000000,2.000000,2500000,20.000000,20.000000,50000,5,,,,,\n"
         );
         assert_eq!(CSV_HEADER.split(',').count(), lines[0].csv("quic").split(',').count());
     }
@@ -225,7 +235,7 @@ mod tests {
         // The window and the losses are those of the end that sends; no sample has come.
         assert_eq!(lines.len(), 1);
         assert_eq!((lines[0].rtt_ms, lines[0].cwnd_bytes, lines[0].packets_lost), (None, None, None));
-        assert_eq!(lines[0].csv("quic"), "interval,quic,download,0.000000,1.000000,125000,1.000000,,,,\n");
+        assert_eq!(lines[0].csv("quic"), "interval,quic,download,0.000000,1.000000,125000,1.000000,,,,,,,,\n");
         let json = serde_json::to_string(&lines[0]).unwrap();
         assert!(!json.contains("rtt") && !json.contains("null"), "{json}");
     }

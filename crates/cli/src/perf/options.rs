@@ -3,9 +3,15 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use clap::Parser;
-use tiderace::units::{DataSize, duration_text};
+use tiderace::units::{Bitrate, DataSize, duration_text};
 
-use super::{EndArgs, interval::Form, requests::Kind, trust::TrustArgs};
+use super::{
+    EndArgs,
+    datagrams::{Plan, SMALLEST},
+    interval::Form,
+    requests::Kind,
+    trust::TrustArgs,
+};
 use crate::failure::Failure;
 
 /// Measure connections to a `tiderace perf server`.
@@ -26,6 +32,8 @@ use crate::failure::Failure;
   tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
   tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
+  tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1200 --upload --download
+  tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
 pub(super) struct Args {
     /// The server
@@ -63,8 +71,17 @@ pub(super) struct Args {
     )]
     pub(super) kinds: Vec<Kind>,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs it, too. Each direction has connections of its own
-    #[arg(long, conflicts_with_all = ["streams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
+    #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
     pub(super) tcp: bool,
+    /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams: loss, reordering, delay and jitter
+    #[arg(long, requires = "rate", conflicts_with_all = ["bytes", "connections", "streams"])]
+    pub(super) datagrams: bool,
+    /// Rate of the payload of datagrams, such as 20M, in bit/s
+    #[arg(long, value_name = "RATE", requires = "datagrams")]
+    pub(super) rate: Option<Bitrate>,
+    /// Payload of each datagram, 16 bytes or more
+    #[arg(long, value_name = "SIZE", default_value = "1000", requires = "datagrams")]
+    pub(super) size: DataSize,
     /// Time that a handshake may take
     #[arg(long, value_name = "TIME", default_value = "5 s", value_parser = duration_text::parse)]
     pub(super) timeout: Duration,
@@ -80,6 +97,9 @@ pub(super) struct Args {
     /// Print the result as JSON, with the lines of --interval in `intervals`
     #[arg(long)]
     pub(super) json: bool,
+    /// Print the result as metrics for Prometheus, such as a file for node_exporter's textfile collector
+    #[arg(long, conflicts_with_all = ["json", "csv", "interval"])]
+    pub(super) prometheus: bool,
     #[command(flatten)]
     pub(super) trust: TrustArgs,
     #[command(flatten)]
@@ -107,8 +127,18 @@ impl Args {
         match (self.bytes, self.duration) {
             (Some(bytes), _) => Some(Volume::Bytes(bytes.as_bytes())),
             (None, Some(span)) => Some(Volume::For(span)),
-            (None, None) => self.handshakes.is_none().then_some(Volume::For(Duration::from_secs(10))),
+            (None, None) => {
+                (self.handshakes.is_none() || self.datagrams).then_some(Volume::For(Duration::from_secs(10)))
+            }
         }
+    }
+
+    /// Plan of datagrams, if they are to be sent.
+    pub(super) fn plan(&self) -> Option<Plan> {
+        let (Some(rate), Some(Volume::For(span)), true) = (self.rate, self.volume(), self.datagrams) else {
+            return None;
+        };
+        Some(Plan { rate: rate.as_bps(), size: self.size.as_bytes(), span })
     }
 
     /// Directions of the transfer: to the server, and from it.
@@ -118,9 +148,10 @@ impl Args {
 
     /// Form of the output.
     pub(super) fn form(&self) -> Form {
-        match (self.json, self.csv) {
-            (true, _) => Form::Json,
-            (_, true) => Form::Csv,
+        match (self.json, self.csv, self.prometheus) {
+            (true, ..) => Form::Json,
+            (_, true, _) => Form::Csv,
+            (.., true) => Form::Prometheus,
             _ => Form::Text,
         }
     }
@@ -138,6 +169,19 @@ impl Args {
         if self.interval.is_some() && self.volume().is_none() {
             return Err(Failure::new("`--interval` is about a transfer, and `--handshakes` alone has none")
                 .hint("add `--duration '10 s'` or `--bytes SIZE`"));
+        }
+        if self.rate.is_some_and(|rate| rate.as_bps() == 0) {
+            return Err(Failure::new("datagrams at a rate of 0 are none").hint("give for example `--rate 20M`"));
+        }
+        if self.datagrams && !(SMALLEST..=self.end.mtu.into()).contains(&self.size.as_bytes()) {
+            return Err(Failure::new(format_args!(
+                "a datagram of {} bytes has no room for its number and time, or none in a packet of {} bytes",
+                self.size.as_bytes(),
+                self.end.mtu
+            ))
+            .hint(format_args!(
+                "give `--size` at least {SMALLEST}, and no more than packets carry: 1000 fit on every path"
+            )));
         }
         if self.tcp && self.kinds.contains(&Kind::EarlyData) {
             return Err(Failure::new("`--tcp` has no early data: its kinds are `new` and `resumed`")

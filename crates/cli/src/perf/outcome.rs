@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
+    datagrams::Datagrams,
     fec,
     interval::Interval,
     report::{Cpu, Sender},
@@ -41,6 +42,8 @@ pub(super) struct Outcome {
     pub(super) fec: Vec<fec::Direction>,
     /// Directions over the kernel's TCP.
     pub(super) tcp: Vec<tcp::Direction>,
+    /// Directions of datagrams.
+    pub(super) datagrams: Vec<Datagrams>,
     /// Connections for one request each.
     pub(super) requests: Vec<requests::Connections>,
     pub(super) cpu: Option<Cpu>,

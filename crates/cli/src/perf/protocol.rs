@@ -6,12 +6,15 @@
 //! - A transfer: the bytes that the client will send and the bytes that it wants. Then data goes both ways. [`UNTIL_STOPPED`] as a
 //!   number means: until the client resets the stream (to the server) or asks to stop (from it). After an upload the server answers
 //!   with a [`Receipt`], behind whatever it had to send.
+//! - Datagrams to the server, or from it by a plan: see [`datagrams`](super::datagrams).
 //! - A report: the figures of the connection at the server's end ([`SenderReport`]).
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use tiderace::{ReadError, RecvStream};
 
-use super::{fec::Counts, samples::Samples};
+use super::{datagrams::Plan, fec::Counts, samples::Samples};
 
 /// The application protocol.
 pub(super) const ALPN: &str = "tiderace-perf/3";
@@ -20,6 +23,8 @@ pub(super) const UNTIL_STOPPED: u64 = u64::MAX;
 /// Kinds of requests.
 const TRANSFER: u64 = 0;
 const REPORT: u64 = 1;
+const DATAGRAMS_UP: u64 = 2;
+const DATAGRAMS_DOWN: u64 = 3;
 /// Code of a stream that ends because its time is over.
 pub(super) const TIME_IS_UP: u64 = 0;
 /// Code of a stream or a connection on which the peer does not follow the protocol.
@@ -47,6 +52,10 @@ pub(super) fn payload() -> Bytes {
 pub(super) enum Request {
     /// Bytes to the server, and bytes from it.
     Transfer { upload: u64, download: u64 },
+    /// Datagrams to the server.
+    DatagramsUp,
+    /// Datagrams from the server.
+    DatagramsDown(Plan),
     /// The figures of the connection.
     Report,
 }
@@ -59,6 +68,10 @@ impl Request {
         encode(match self {
             Self::Transfer { upload, download } => [TRANSFER, upload, download, 0],
             Self::Report => [REPORT, 0, 0, 0],
+            Self::DatagramsUp => [DATAGRAMS_UP, 0, 0, 0],
+            Self::DatagramsDown(Plan { rate, size, span }) => {
+                [DATAGRAMS_DOWN, rate, size, u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)]
+            }
         })
     }
 
@@ -67,6 +80,10 @@ impl Request {
         match decode(bytes) {
             [TRANSFER, upload, download, _] => Some(Self::Transfer { upload, download }),
             [REPORT, ..] => Some(Self::Report),
+            [DATAGRAMS_UP, ..] => Some(Self::DatagramsUp),
+            [DATAGRAMS_DOWN, rate, size, nanos] => {
+                Some(Self::DatagramsDown(Plan { rate, size, span: Duration::from_nanos(nanos) }))
+            }
             _ => None,
         }
     }
@@ -197,14 +214,14 @@ pub(super) async fn read_exact<const BYTES: usize>(stream: &mut RecvStream) -> R
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn requests_read_back() {
         for request in [
             Request::Report,
+            Request::DatagramsUp,
+            Request::DatagramsDown(Plan { rate: 20_000_000, size: 1_000, span: Duration::from_secs(10) }),
             Request::Transfer { upload: 0, download: UNTIL_STOPPED },
             Request::Transfer { upload: 1, download: 0x0102_0304_0506_0708 },
         ] {

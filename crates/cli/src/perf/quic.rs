@@ -26,9 +26,9 @@ use super::{
 use crate::{address, failure::Failure, stdout::write_out};
 
 /// A connection on which data is transferred.
-struct Line {
-    connection: Connection,
-    rtt: RttSamples,
+pub(super) struct Line {
+    pub(super) connection: Connection,
+    pub(super) rtt: RttSamples,
 }
 
 impl Line {
@@ -68,13 +68,13 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
 }
 
 /// A client's run over QUIC.
-struct Run<'a> {
-    args: &'a Args,
+pub(super) struct Run<'a> {
+    pub(super) args: &'a Args,
     /// For connections of each kind: new, resumed, with early data.
     peers: [Peer; 3],
     endpoint: Endpoint,
-    tally: Tally,
-    stop: Stop,
+    pub(super) tally: Tally,
+    pub(super) stop: Stop,
 }
 
 impl Run<'_> {
@@ -89,7 +89,11 @@ impl Run<'_> {
         };
         self.tally.established(first.handshake);
         let requests = self.requests(None).await;
-        let lines = self.connect_others(Line::new(first.connection)).await;
+        let first = Line::new(first.connection);
+        if let Some(plan) = self.args.plan() {
+            return Ok(Outcome { requests, ..self.datagrams(plan, first).await? });
+        }
+        let lines = self.connect_others(first).await;
         Ok(Outcome { requests, ..self.transfer(volume, lines).await? })
     }
 
@@ -148,7 +152,9 @@ impl Run<'_> {
         let intervals = self.args.interval.map(|period| {
             let watched = lines.iter().map(|line| (line.connection.clone(), line.rtt.clone())).collect::<Vec<_>>();
             let received = download.then(|| received.clone());
-            Intervals::start(period, self.args.form(), "quic", move || look(&watched, received.as_ref(), upload))
+            Intervals::start(period, self.args.form(), "quic", move || {
+                look(&watched, received.as_ref(), upload, new_bytes)
+            })
         });
         let now = Instant::now();
         let mut tasks = JoinSet::new();
@@ -214,7 +220,7 @@ impl Run<'_> {
     }
 
     /// Asks the sending ends for their counters.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         upload: bool,
         download: bool,
@@ -282,15 +288,25 @@ impl requests::Requester for Connections<'_> {
     }
 }
 
-/// Counters of these connections at the moment.
-fn look(lines: &[(Connection, RttSamples)], received: Option<&Moved>, upload: bool) -> Snapshot {
+/// Bytes of streams that were sent, each counted once.
+fn new_bytes(stats: &Stats) -> u64 {
+    stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)
+}
+
+/// Counters of these connections at the moment; `sent` is what an upload counts.
+pub(super) fn look(
+    lines: &[(Connection, RttSamples)],
+    received: Option<&Moved>,
+    upload: bool,
+    sent: fn(&Stats) -> u64,
+) -> Snapshot {
     let stats: Vec<_> = lines.iter().filter_map(|(connection, _)| connection.stats()).collect();
     let sum = |of: fn(&Stats) -> u64| upload.then(|| stats.iter().map(of).sum());
     let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
     let rtts = stats.iter().map(|stats| Duration::from_nanos(stats.smoothed_rtt)).sum::<Duration>();
     Snapshot {
         received: received.map(Moved::get),
-        sent: sum(|stats| stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)),
+        sent: sum(sent),
         rtt_samples: lines.iter().map(|(_, rtt)| rtt.seen()).sum(),
         rtt: rtts.checked_div(count),
         cwnd: sum(|stats| stats.congestion_window),

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use serde::Serialize;
 
 use super::{
+    datagrams::Datagrams,
     fec,
     interval::{self, Interval},
     per_gib,
@@ -40,6 +41,9 @@ pub(super) struct Report {
     pub(super) sender: Option<Sender>,
     /// Directions in which packets were protected.
     pub(super) fec: Vec<fec::Direction>,
+    /// Datagrams of each direction.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) datagrams: Vec<Datagrams>,
     /// Statistics of the kernel, for each direction.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tcp: Vec<tcp::Direction>,
@@ -163,6 +167,9 @@ impl Report {
                 line(name, format!("{rate}: {size} in {:.2} s", goodput.elapsed_s));
             }
         }
+        for (name, text) in self.datagrams.iter().flat_map(Datagrams::lines) {
+            line(name, text);
+        }
         if let Some(sender) = &self.sender {
             let rtt = sender.rtt.as_ref().map_or("–".to_owned(), times);
             line("rtt", format!("{rtt}, seen by {}", sender.end));
@@ -216,7 +223,9 @@ impl Report {
                     packets_lost: sender.and_then(|sender| sender.packets_lost),
                     packets_retransmitted: sender.and_then(|sender| sender.packets_retransmitted),
                 };
-                Some(interval::row(if self.partial { "partial" } else { "total" }, self.transport, &total))
+                let datagrams = self.datagrams.iter().find(|datagrams| datagrams.direction == direction);
+                let kind = if self.partial { "partial" } else { "total" };
+                Some(interval::row(kind, self.transport, &total, datagrams))
             });
         rows.collect()
     }
@@ -268,6 +277,7 @@ mod tests {
             }),
             handshakes: Vec::new(),
             fec: Vec::new(),
+            datagrams: Vec::new(),
             tcp: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
             intervals: Vec::new(),
@@ -291,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_total_is_a_row() {
-        assert_eq!(report().csv(), "total,quic,download,0.000000,2.000000,250000000,1000.000000,50.000000,,5,\n");
+        assert_eq!(report().csv(), "total,quic,download,0.000000,2.000000,250000000,1000.000000,50.000000,,5,,,,,\n");
     }
 
     #[test]

@@ -78,6 +78,11 @@ impl Samples {
         self.seen
     }
 
+    /// The samples with each number of nanoseconds changed by `change`, which keeps their order.
+    pub(super) fn map(&self, change: impl Fn(u64) -> u64) -> Self {
+        Self { nanos: self.nanos.iter().map(|nanos| change(*nanos)).collect(), ..self.clone() }
+    }
+
     /// Summary of the samples; `None` without any.
     pub(super) fn summary(&self) -> Option<Summary> {
         let mut ascending = self.nanos.clone();

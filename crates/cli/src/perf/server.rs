@@ -17,10 +17,12 @@ use tiderace::{Connection, Endpoint, ReadError, RecvStream, SendStream, ServerCo
 use super::{
     EndArgs,
     cpu::process_time,
-    missing_qlog, per_gib,
+    datagrams, missing_qlog, per_gib,
+    progress::Moved,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
     samples::{RttSamples, Samples},
     tcp,
+    transfer::TransferError,
     trust::{self, CertificateArgs, Fingerprint},
 };
 use crate::{
@@ -199,9 +201,10 @@ async fn serve(connection: Connection, sums: &Sums) -> Line {
     };
     let [received, written] = [&counts.received, &counts.sent].map(|count| count.load(Ordering::Relaxed));
     // What was written and given up before it went out was not sent.
-    let sent = connection
-        .stats()
-        .map_or(written, |stats| written.min(stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)));
+    let sent = connection.stats().map_or(written, |stats| {
+        let new = stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted);
+        written.min(new + stats.datagram_bytes_sent)
+    });
     sums.add(received, sent);
     Line { peer, received, sent, duration: started.elapsed(), rtt: rtt.get(), reason: reason.to_string() }
 }
@@ -213,6 +216,8 @@ enum StreamError {
     Read(#[from] ReadError),
     #[error("{0}")]
     Write(#[from] WriteError),
+    #[error("{0}")]
+    Datagrams(#[from] TransferError),
 }
 
 /// Answers one stream.
@@ -229,6 +234,20 @@ async fn answer(
             if let Some(stats) = connection.stats() {
                 send.write_all(&SenderReport::new(&stats, rtt.get()).encode()).await?;
             }
+            send.finish()?;
+        }
+        Some(Request::DatagramsUp) => {
+            let moved = Moved::default();
+            let taken = datagrams::take(&mut send, &mut recv, connection, &moved).await;
+            counts.received.fetch_add(moved.get(), Ordering::Relaxed);
+            taken?;
+            send.finish()?;
+        }
+        Some(Request::DatagramsDown(plan)) => {
+            let moved = Moved::default();
+            let given = datagrams::give(&mut send, &mut recv, connection, plan, &moved).await;
+            counts.sent.fetch_add(moved.get(), Ordering::Relaxed);
+            given?;
             send.finish()?;
         }
         Some(Request::Transfer { upload, download }) => {
