@@ -37,7 +37,7 @@ enum Command {
     Get(get::Args),
     /// Compare transports on modelled network paths.
     Lab(lab::Args),
-    /// Measure connections over real UDP sockets.
+    /// Measure QUIC, or the kernel's TCP, between two hosts.
     Perf(perf::Args),
     /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
     Proxy(proxy::Args),

@@ -1,8 +1,11 @@
-//! `tiderace perf`: how fast connections are, between two machines or two processes, over real UDP sockets.
+//! `tiderace perf`: how fast connections are, between two machines or two processes, over QUIC or the kernel's TCP.
 //!
-//! [`server`] answers, [`client`] asks by its [`options`] and reports the [`outcome`]. [`protocol`] is what they say to each other, [`quic`] the
-//! client's transfer, [`transfer`] one stream of it, [`requests`] connections for one exchange, [`interval`] the lines meanwhile, [`samples`] what may be said of times, [`mod@fec`] what repair did, [`report`] what is printed, [`trust`]
-//! certificates.
+//! - [`server`] answers; [`client`] asks by its [`options`], and reports the [`outcome`].
+//! - [`protocol`] is what they say to each other over QUIC. [`quic`] is the client's run, [`reach`] its connections, [`transfer`] one stream.
+//! - [`datagrams`] sends datagrams at a fixed rate, [`requests`] compares kinds of connections, [`mod@tcp`] does the same over TCP.
+//! - [`interval`] prints lines meanwhile, [`progress`] a bar; [`stop`] is Ctrl-C.
+//! - [`report`] is what is printed, [`prometheus`] the same as metrics; [`samples`] is what may be said of times, [`mod@fec`] what repair did.
+//! - [`trust`] holds certificates, [`cpu`] CPU time.
 
 mod client;
 mod cpu;
@@ -36,7 +39,7 @@ use tiderace::{
 
 use crate::{address, failure::Failure};
 
-/// Measure connections over real UDP sockets.
+/// Measure QUIC, or the kernel's TCP, between two hosts.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -36,6 +36,10 @@ use crate::{
 ///
 /// Prints a line for each connection when it is over, and sums at the end.
 #[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace perf server
+  tiderace perf server --listen 0.0.0.0:4433 --cert cert.pem --key key.pem --cc bbr3
+  tiderace perf server --listen 0.0.0.0:4433 --tcp --cc bbr --json")]
 pub(super) struct Args {
     /// Address and port (UDP, or TCP with --tcp); port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
