@@ -133,7 +133,8 @@ impl Peer {
             ConnectError::Closed(CloseReason::PeerClosed { error } | CloseReason::HandshakeFailed(error))
                 if alert(error.code.0, &[120]) =>
             {
-                failure.hint("the server speaks another protocol: it has to be `tiderace perf server` of the same version")
+                failure
+                    .hint("the server speaks another protocol: it has to be `tiderace perf server` of the same version")
             }
             ConnectError::Closed(CloseReason::VersionMismatch { .. }) => {
                 failure.hint("the server speaks other versions of QUIC")

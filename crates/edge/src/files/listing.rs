@@ -1,6 +1,7 @@
-//! Lists of directories: the names that requests find there, in order, as a page of HTML.
+//! Lists of directories: the names that requests find there, in order, page by page, as HTML.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs::{self, File, Metadata},
     io,
@@ -9,50 +10,103 @@ use std::{
 
 use http::{HeaderValue, Method, Response, header};
 
+use super::path::decode;
 use crate::body::{AnyBody, full};
 
-/// Names that a list has at most: each costs a look at the file.
-const MOST: usize = 10_000;
+/// Names on a page at most: each costs a look at the file.
+const PAGE: usize = 500;
+/// Bytes of a page after which no more names follow; long names take more than a thousand each.
+const PAGE_BYTES: usize = 128 * 1024;
+/// Names of a directory that are read for a page at most: reading goes through all of them to find the next ones in order.
+const READ: usize = 100_000;
 
-/// Name in a directory.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
-    /// Directories come first.
+/// Place in the order of a list: directories come first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
     is_file: bool,
     name: String,
+}
+
+impl Place {
+    /// The place that `?after=NAME` or `?after=NAME/` means; `None` without one.
+    pub(super) fn of_query(query: Option<&str>) -> Option<Self> {
+        let value = query?.split('&').find_map(|pair| pair.strip_prefix("after="))?;
+        let name = decode(value)?;
+        Some(match name.strip_suffix('/') {
+            Some(directory) => Self { is_file: false, name: directory.to_owned() },
+            None => Self { is_file: true, name },
+        })
+    }
+
+    /// The end of a link to it.
+    fn slash(&self) -> &'static str {
+        if self.is_file { "" } else { "/" }
+    }
+}
+
+/// Entry of a directory.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    place: Place,
     length: u64,
 }
 
-/// Entries of a directory, and whether there are more than [`MOST`].
+/// Part of the entries of a directory.
 pub(super) struct Listed {
     entries: Vec<Entry>,
-    are_all: bool,
+    /// Entries follow behind these.
+    has_more: bool,
+    /// Names were not read, because there are more than [`READ`].
+    is_cut: bool,
 }
 
-/// Reads the directory that is open, without the names that no request finds: hidden ones, and those that `look` does not reach.
+/// Reads the entries behind `after` of the directory that is open, without the names that no request finds: hidden ones, and those that
+/// `look` does not reach. Holds the names of a page and no more.
 ///
 /// # Errors
-/// Whatever reading the directory fails with.
-pub(super) fn entries(directory: &File, look: impl Fn(&str) -> io::Result<Metadata>) -> io::Result<Listed> {
+/// Errors of reading the directory.
+pub(super) fn entries(
+    directory: &File,
+    after: Option<&Place>,
+    look: impl Fn(&str) -> io::Result<Metadata>,
+) -> io::Result<Listed> {
     // The directory that is open, even if another one has its name by now.
-    let mut names = fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
-    let (mut entries, mut are_all) = (Vec::new(), true);
-    for name in names.by_ref() {
-        let Ok(name) = name?.file_name().into_string() else { continue };
+    let names = fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+    let (mut first, mut has_more, mut is_cut) = (BTreeSet::new(), false, false);
+    for (number, entry) in names.enumerate() {
+        if number == READ {
+            is_cut = true;
+            break;
+        }
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') || name.contains('\\') {
             continue;
         }
-        if entries.len() == MOST {
-            are_all = false;
-            break;
+        let is_file = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => false,
+            Ok(kind) if kind.is_file() => true,
+            // A link is what it leads to.
+            _ => match look(&name) {
+                Ok(found) if found.is_file() || found.is_dir() => found.is_file(),
+                _ => continue,
+            },
+        };
+        let place = Place { is_file, name };
+        if after.is_some_and(|after| place <= *after) {
+            continue;
         }
-        let Ok(found) = look(&name) else { continue };
-        if found.is_file() || found.is_dir() {
-            entries.push(Entry { is_file: found.is_file(), name, length: found.len() });
+        first.insert(place);
+        if first.len() > PAGE {
+            first.pop_last();
+            has_more = true;
         }
     }
-    entries.sort_unstable();
-    Ok(Listed { entries, are_all })
+    let entry = |place: Place| {
+        let found = look(&place.name).ok()?;
+        (found.is_file() || found.is_dir()).then_some(Entry { place, length: found.len() })
+    };
+    Ok(Listed { entries: first.into_iter().filter_map(entry).collect(), has_more, is_cut })
 }
 
 /// Builds the response for the directory that `path` asks for.
@@ -82,15 +136,23 @@ fn page(path: &str, is_root: bool, listed: &Listed) -> String {
     if !is_root {
         page.push_str("<tr><td><a href=\"../\">../</a><td>\n");
     }
-    for Entry { is_file, name, length } in &listed.entries {
-        let (slash, length) = if *is_file { ("", length.to_string()) } else { ("/", String::new()) };
+    let mut last = None;
+    let mut entries = listed.entries.iter().peekable();
+    while let Some(Entry { place, length }) = entries.next_if(|_| page.len() < PAGE_BYTES) {
+        let (name, slash) = (&place.name, place.slash());
+        let length = if place.is_file { length.to_string() } else { String::new() };
         // `./`: a name with a colon in it would be a scheme.
         let _ =
             writeln!(page, "<tr><td><a href=\"./{}{slash}\">{}{slash}</a><td>{length}", encoded(name), escaped(name));
+        last = Some(place);
     }
     page.push_str("</table>\n");
-    if !listed.are_all {
-        let _ = writeln!(page, "<p>There are more than {MOST} names here: these are some of them.");
+    if let (true, Some(last)) = (listed.has_more || entries.peek().is_some(), last) {
+        let slash = if last.is_file { "" } else { "%2F" };
+        let _ = writeln!(page, "<p><a rel=\"next\" href=\"?after={}{slash}\">more</a>", encoded(&last.name));
+    }
+    if listed.is_cut {
+        let _ = writeln!(page, "<p>There are more than {READ} names here: some are on no page.");
     }
     page
 }
@@ -140,7 +202,7 @@ mod tests {
         fs::create_dir(folder.path().join("z")).unwrap();
         std::os::unix::fs::symlink("/nowhere", folder.path().join("dangling")).unwrap();
         let opened = File::open(folder.path()).unwrap();
-        let listed = entries(&opened, |name| fs::metadata(folder.path().join(name))).unwrap();
+        let listed = entries(&opened, None, |name| fs::metadata(folder.path().join(name))).unwrap();
         let page = page("/x<y>/", false, &listed);
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("<tr>")).collect();
         assert_eq!(
@@ -158,13 +220,57 @@ mod tests {
         assert!(page.contains("<h1>/x&lt;y&gt;/</h1>") && !page.contains("more than"), "{page}");
     }
 
+    /// All pages of a directory: the names in links on each.
+    fn pages(folder: &std::path::Path) -> Vec<Vec<String>> {
+        let (mut pages, mut query) = (Vec::new(), None::<String>);
+        loop {
+            let opened = File::open(folder).unwrap();
+            let after = Place::of_query(query.as_deref());
+            let listed = entries(&opened, after.as_ref(), |name| fs::metadata(folder.join(name))).unwrap();
+            let page = page("/", true, &listed);
+            assert!(page.len() < PAGE_BYTES + 3_000 && !page.contains("no page"));
+            let link = |line: &str| line.split("href=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+            pages.push(page.lines().filter(|line| line.starts_with("<tr>")).map(link).collect());
+            match page.lines().find(|line| line.contains("rel=\"next\"")) {
+                Some(line) => query = Some(link(line).trim_start_matches('?').to_owned()),
+                None => return pages,
+            }
+        }
+    }
+
     #[test]
-    fn a_list_is_bounded() {
+    fn a_list_comes_page_by_page() {
         let folder = tempfile::tempdir().unwrap();
-        (0..=MOST).for_each(|number| drop(File::create(folder.path().join(number.to_string())).unwrap()));
-        let opened = File::open(folder.path()).unwrap();
-        let listed = entries(&opened, |name| fs::metadata(folder.path().join(name))).unwrap();
-        assert_eq!((listed.entries.len(), listed.are_all), (MOST, false));
-        assert!(page("/", true, &listed).contains("more than 10000"));
+        let create = |number: usize| drop(File::create(folder.path().join(format!("{number:04}"))).unwrap());
+        (0..PAGE - 1).for_each(create);
+        fs::create_dir(folder.path().join("z & ü")).unwrap();
+        assert_eq!(pages(folder.path()).len(), 1);
+        (PAGE..2 * PAGE + 7).for_each(create);
+        let found = pages(folder.path());
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [PAGE, PAGE, 7]);
+        let names: Vec<String> = found.into_iter().flatten().collect();
+        assert!(
+            names[0] == "./z%20%26%20%C3%BC/" && names[1..].is_sorted() && names.len() == 2 * PAGE + 7,
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn pages_of_long_names_are_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |number: usize| format!("{}{number:03}", "'".repeat(250));
+        (0..PAGE).for_each(|number| drop(File::create(folder.path().join(name(number))).unwrap()));
+        fs::create_dir(folder.path().join("a")).unwrap();
+        let found = pages(folder.path());
+        assert!(found.len() > 5, "{}", found.len());
+        assert_eq!(found.iter().map(Vec::len).sum::<usize>(), PAGE + 1);
+    }
+
+    #[test]
+    fn queries_name_places() {
+        let of = |query| Place::of_query(Some(query)).map(|place| (place.is_file, place.name));
+        assert_eq!(of("after=a%20b"), Some((true, "a b".to_owned())));
+        assert_eq!(of("x=1&after=dir%2F"), Some((false, "dir".to_owned())));
+        assert_eq!((of("after=%zz"), of("before=a"), Place::of_query(None)), (None, None, None));
     }
 }

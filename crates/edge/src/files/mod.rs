@@ -23,6 +23,7 @@ use http_body_util::BodyExt;
 pub(crate) use self::store::Store;
 use self::{
     beneath::Purpose,
+    listing::Place,
     path::{kind, relative},
     reading::{Part, Source},
     store::Version,
@@ -80,7 +81,8 @@ impl Files {
             Ok(found) if found.is_dir() && path.ends_with('/') => {
                 let index = self.look(&file.join("index.html"));
                 if self.lists && index.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                    return self.list(&file, path, request.method());
+                    let after = Place::of_query(request.uri().query());
+                    return self.list(&file, path, after.as_ref(), request.method());
                 }
                 file.push("index.html");
                 index
@@ -98,10 +100,10 @@ impl Files {
         }
     }
 
-    /// Answers for a directory with the list of its files.
-    fn list(&self, directory: &Path, path: &str, method: &Method) -> Response<AnyBody> {
+    /// Answers for a directory with a page of the list of its files.
+    fn list(&self, directory: &Path, path: &str, after: Option<&Place>, method: &Method) -> Response<AnyBody> {
         let listed = beneath::open(&self.root, directory, Purpose::Content, self.may_leave)
-            .and_then(|opened| listing::entries(&opened, |name| self.look(&directory.join(name))));
+            .and_then(|opened| listing::entries(&opened, after, |name| self.look(&directory.join(name))));
         match listed {
             Ok(listed) => listing::answer(path, directory == Path::new(""), &listed, method),
             Err(error) => failed(&error),

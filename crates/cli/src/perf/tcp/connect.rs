@@ -104,7 +104,8 @@ impl Peer {
 
     fn explain(&self, error: &ConnectError) -> Failure {
         let failure = Failure::new(format_args!("cannot connect to {} over TCP: {error}", self.address));
-        let another = "the server speaks another protocol: it has to be `tiderace perf server --tcp` of the same version";
+        let another =
+            "the server speaks another protocol: it has to be `tiderace perf server --tcp` of the same version";
         match error {
             ConnectError::Timeout => failure.hint(
                 "does `tiderace perf server --tcp` run there, and do firewalls let TCP through? `--timeout` waits longer",
