@@ -58,7 +58,7 @@ pub(super) struct Connections {
     /// `new`, `resumed` or `0-rtt`.
     pub(super) kind: &'static str,
     pub(super) attempted: u32,
-    /// Those that became connections of this kind and were answered.
+    /// Connections that became connections of this kind and were answered.
     pub(super) completed: u32,
     pub(super) handshake: Option<Summary>,
     pub(super) first_response: Option<Summary>,

@@ -48,7 +48,7 @@ pub(super) struct Plan {
 struct Sent {
     /// Datagrams that were handed to the transport.
     offered: u64,
-    /// Those of them that never left: congestion control held them back until the queue was full.
+    /// Datagrams among them that never left: congestion control held them back until the queue was full.
     unsent: u64,
     /// Time for which datagrams were offered, in nanoseconds.
     nanos: u64,

@@ -26,9 +26,9 @@ const BIAS: u64 = 1 << 63;
 pub(super) struct Received {
     pub(super) count: u64,
     pub(super) bytes: u64,
-    /// Those that came after one with a higher number (RFC 4737 §3).
+    /// Datagrams that came after one with a higher number (RFC 4737 §3).
     pub(super) reordered: u64,
-    /// Those that this program took too late: they left a full queue unread.
+    /// Datagrams that this program took too late: they left a full queue unread.
     pub(super) unread: u64,
     /// Interarrival jitter in nanoseconds (RFC 3550 §6.4.1).
     pub(super) jitter: u64,

@@ -24,16 +24,16 @@ pub(crate) struct Datagrams {
     pub(crate) offered_mbit_per_s: f64,
     /// Datagrams that the sender offered.
     pub(crate) offered: u64,
-    /// Those that never left, because congestion control held them back.
+    /// Datagrams that never left, because congestion control held them back.
     pub(crate) unsent: u64,
     pub(crate) received: u64,
-    /// Those that left and did not come.
+    /// Datagrams that left and did not come.
     pub(crate) lost: u64,
-    /// Those that came and left a full queue at the receiver unread.
+    /// Datagrams that came and left a full queue at the receiver unread.
     pub(crate) unread: u64,
     /// `lost` of those that left.
     pub(crate) lost_share: Option<f64>,
-    /// Those that came after one that was sent later.
+    /// Datagrams that came after one that was sent later.
     pub(crate) reordered: u64,
     /// Interarrival jitter (RFC 3550).
     pub(crate) jitter_ms: f64,
