@@ -156,6 +156,7 @@ fn impossible_datagrams_are_said() {
         (&["--datagrams", "--rate", "1M", "--tcp"], "--tcp"),
         (&["--datagrams", "--rate", "1M", "--bytes", "1M"], "--bytes"),
         (&["--datagrams", "--rate", "fast"], "fast"),
+        (&["--datagrams", "--rate", "0"], "a rate needs a unit"),
     ] {
         let output = run(&client("127.0.0.1:9", options));
         let message = String::from_utf8(output.stderr).unwrap();
