@@ -1,22 +1,17 @@
 //! The types of frames: RFC 9000 §12.4, RFC 9221 §4, draft-ietf-quic-ack-frequency-14 §10.2 and
-//! draft-ietf-quic-receive-ts-02 §9, and docs/fec.md. Those of the RFCs take one byte.
+//! draft-ietf-quic-receive-ts-02 §9, and docs/fec.md. Those of the RFCs take one byte. The table of
+//! frames declares the others.
+
+pub use super::table::types::*;
 
 /// PADDING.
 pub const PADDING: u64 = 0x00;
-/// PING.
-pub const PING: u64 = 0x01;
 /// ACK.
 pub const ACK: u64 = 0x02;
 /// ACK with counts of ECN marks.
 pub const ACK_ECN: u64 = 0x03;
-/// RESET_STREAM.
-pub const RESET_STREAM: u64 = 0x04;
-/// STOP_SENDING.
-pub const STOP_SENDING: u64 = 0x05;
 /// CRYPTO.
 pub const CRYPTO: u64 = 0x06;
-/// NEW_TOKEN.
-pub const NEW_TOKEN: u64 = 0x07;
 /// STREAM without any of the three bits that follow.
 pub const STREAM: u64 = 0x08;
 /// Bit of a STREAM type: the frame ends the stream.
@@ -27,46 +22,18 @@ pub const STREAM_LEN: u64 = 0x02;
 pub const STREAM_OFF: u64 = 0x04;
 /// The highest STREAM type: all bits set.
 pub const STREAM_LAST: u64 = STREAM | STREAM_FIN | STREAM_LEN | STREAM_OFF;
-/// MAX_DATA.
-pub const MAX_DATA: u64 = 0x10;
-/// MAX_STREAM_DATA.
-pub const MAX_STREAM_DATA: u64 = 0x11;
 /// MAX_STREAMS for bidirectional streams.
 pub const MAX_STREAMS_BIDI: u64 = 0x12;
 /// MAX_STREAMS for unidirectional streams.
 pub const MAX_STREAMS_UNI: u64 = 0x13;
-/// DATA_BLOCKED.
-pub const DATA_BLOCKED: u64 = 0x14;
-/// STREAM_DATA_BLOCKED.
-pub const STREAM_DATA_BLOCKED: u64 = 0x15;
 /// STREAMS_BLOCKED for bidirectional streams.
 pub const STREAMS_BLOCKED_BIDI: u64 = 0x16;
 /// STREAMS_BLOCKED for unidirectional streams.
 pub const STREAMS_BLOCKED_UNI: u64 = 0x17;
-/// NEW_CONNECTION_ID.
-pub const NEW_CONNECTION_ID: u64 = 0x18;
-/// RETIRE_CONNECTION_ID.
-pub const RETIRE_CONNECTION_ID: u64 = 0x19;
-/// PATH_CHALLENGE.
-pub const PATH_CHALLENGE: u64 = 0x1a;
-/// PATH_RESPONSE.
-pub const PATH_RESPONSE: u64 = 0x1b;
-/// CONNECTION_CLOSE because of an error in QUIC.
-pub const CONNECTION_CLOSE: u64 = 0x1c;
-/// CONNECTION_CLOSE by the application.
-pub const APPLICATION_CLOSE: u64 = 0x1d;
-/// HANDSHAKE_DONE.
-pub const HANDSHAKE_DONE: u64 = 0x1e;
-/// IMMEDIATE_ACK.
-pub const IMMEDIATE_ACK: u64 = 0x1f;
-/// ACK_FREQUENCY.
-pub const ACK_FREQUENCY: u64 = 0xaf;
 /// ACK_RECEIVE_TIMESTAMPS: ACK with receive times.
 pub const ACK_RECEIVE_TIMESTAMPS: u64 = 0x0317_8307;
 /// ACK_RECEIVE_TIMESTAMPS with counts of ECN marks.
 pub const ACK_RECEIVE_TIMESTAMPS_ECN: u64 = 0x0317_8308;
-/// SOURCE_SYMBOL: the rest of the packet is a source symbol (docs/fec.md).
-pub const SOURCE_SYMBOL: u64 = 0x3fe0;
 /// REPAIR: a repair symbol (docs/fec.md).
 pub const REPAIR: u64 = 0x3fe1;
 /// SYMBOL_ACK: source symbols that were recovered (docs/fec.md).

@@ -2,8 +2,8 @@
 
 use std::iter::FusedIterator;
 
-use super::{Ack, Frame, RepairFrame, StreamFrame, SymbolAck, frame_type as t};
-use crate::{ConnectionId, Dir, Reader, ResetToken, StreamId, Truncated, varint};
+use super::{Ack, Frame, StreamFrame, frame_type as t, table::body};
+use crate::{Reader, StreamId, Truncated, varint};
 
 /// Kind of fault, see [`FrameError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,94 +113,12 @@ fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     frame.map_err(|kind| FrameError { frame_type: ty, kind })
 }
 
-const DATAGRAM_WITH_LEN: u64 = t::DATAGRAM | t::DATAGRAM_LEN;
-
-fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
-    Ok(match ty {
-        t::PADDING => {
-            let rest = r.peek();
-            let more = rest.iter().position(|&byte| byte != 0).unwrap_or(rest.len());
-            r.bytes(more)?;
-            Frame::Padding { len: 1 + more }
-        }
-        t::PING => Frame::Ping,
-        t::RESET_STREAM => Frame::ResetStream { id: StreamId(r.varint()?), code: r.varint()?, final_size: r.varint()? },
-        t::STOP_SENDING => Frame::StopSending { id: StreamId(r.varint()?), code: r.varint()? },
-        t::CRYPTO => {
-            let offset = r.varint()?;
-            let data = r.counted()?;
-            // RFC 9000 §19.6 MUST-1: no byte of the handshake lies beyond 2^62-1.
-            if offset + data.len() as u64 > varint::MAX {
-                return Err(FrameErrorKind::Malformed("handshake data beyond 2^62-1"));
-            }
-            Frame::Crypto { offset, data }
-        }
-        t::NEW_TOKEN => {
-            let token = r.counted()?;
-            // RFC 9000 §19.7 MUST-1: an empty token is an error.
-            if token.is_empty() {
-                return Err(FrameErrorKind::Malformed("an empty token"));
-            }
-            Frame::NewToken { token }
-        }
-        t::MAX_DATA => Frame::MaxData(r.varint()?),
-        t::MAX_STREAM_DATA => Frame::MaxStreamData { id: StreamId(r.varint()?), limit: r.varint()? },
-        t::MAX_STREAMS_BIDI => Frame::MaxStreams { dir: Dir::Bi, limit: stream_limit(r)? },
-        t::MAX_STREAMS_UNI => Frame::MaxStreams { dir: Dir::Uni, limit: stream_limit(r)? },
-        t::DATA_BLOCKED => Frame::DataBlocked(r.varint()?),
-        t::STREAM_DATA_BLOCKED => Frame::StreamDataBlocked { id: StreamId(r.varint()?), limit: r.varint()? },
-        t::STREAMS_BLOCKED_BIDI => Frame::StreamsBlocked { dir: Dir::Bi, limit: stream_limit(r)? },
-        t::STREAMS_BLOCKED_UNI => Frame::StreamsBlocked { dir: Dir::Uni, limit: stream_limit(r)? },
-        t::NEW_CONNECTION_ID => new_connection_id(r)?,
-        t::RETIRE_CONNECTION_ID => Frame::RetireConnectionId { sequence: r.varint()? },
-        t::PATH_CHALLENGE => Frame::PathChallenge(r.fixed()?),
-        t::PATH_RESPONSE => Frame::PathResponse(r.fixed()?),
-        t::CONNECTION_CLOSE => {
-            Frame::ConnectionClose { error: r.varint()?, frame_type: r.varint()?, reason: r.counted()? }
-        }
-        t::APPLICATION_CLOSE => Frame::ApplicationClose { error: r.varint()?, reason: r.counted()? },
-        t::HANDSHAKE_DONE => Frame::HandshakeDone,
-        t::DATAGRAM => Frame::Datagram { data: r.rest() },
-        DATAGRAM_WITH_LEN => Frame::Datagram { data: r.counted()? },
-        t::ACK_FREQUENCY => Frame::AckFrequency {
-            sequence: r.varint()?,
-            eliciting_threshold: r.varint()?,
-            max_ack_delay_us: r.varint()?,
-            reordering_threshold: r.varint()?,
-        },
-        t::IMMEDIATE_ACK => Frame::ImmediateAck,
-        t::SOURCE_SYMBOL => Frame::SourceSymbol { id: r.varint()? },
-        t::REPAIR => Frame::Repair(RepairFrame::parse(r)?),
-        t::SYMBOL_ACK => Frame::SymbolAck(SymbolAck::parse(r)?),
-        t::ACK_RECEIVE_TIMESTAMPS => Frame::Ack(Ack::parse_with_times(r, false)?),
-        t::ACK_RECEIVE_TIMESTAMPS_ECN => Frame::Ack(Ack::parse_with_times(r, true)?),
-        _ => return Err(FrameErrorKind::Unknown),
-    })
-}
-
 /// RFC 9000 §4.6 MUST-1, RFC 9000 §19.11 MUST-1, RFC 9000 §19.14 MUST-1: a limit on streams above 2^60 could not be
 /// reached with any stream ID.
-fn stream_limit(r: &mut Reader<'_>) -> Result<u64, FrameErrorKind> {
+pub(super) fn stream_limit(r: &mut Reader<'_>) -> Result<u64, FrameErrorKind> {
     let limit = r.varint()?;
     if limit > StreamId::MAX_STREAMS {
         return Err(FrameErrorKind::Malformed("a limit of more than 2^60 streams"));
     }
     Ok(limit)
-}
-
-fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameErrorKind> {
-    let sequence = r.varint()?;
-    let retire_prior_to = r.varint()?;
-    // RFC 9000 §19.15 MUST-4: only connection IDs that came earlier can be retired.
-    if retire_prior_to > sequence {
-        return Err(FrameErrorKind::Malformed("retires connection IDs that are still to come"));
-    }
-    let len = r.u8()?;
-    // RFC 9000 §19.15 MUST-1: 1 to 20 bytes.
-    if !(1..=20).contains(&len) {
-        return Err(FrameErrorKind::Malformed("a connection ID of no byte or more than 20"));
-    }
-    let cid =
-        ConnectionId::new(r.bytes(usize::from(len))?).ok_or(FrameErrorKind::Malformed("a connection ID too long"))?;
-    Ok(Frame::NewConnectionId { sequence, retire_prior_to, cid, reset_token: ResetToken(r.fixed()?) })
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Reader, Side, Writer, varint};
+use crate::{ConnectionId, Dir, Reader, ResetToken, Side, StreamId, Writer, varint};
 
 fn encode(frame: &Frame<'_>) -> Vec<u8> {
     let mut buf = vec![0xa5; frame.encoded_len()];
