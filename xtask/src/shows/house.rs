@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Case, Context, house_items,
+    Case, Context, house_items, house_work,
     row::{Row, Target},
 };
 
@@ -28,9 +28,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("connection", "fields and lines of Connection, and the longest file of the transport", connection),
         case("words", "share of doc comments that begin with a pronoun", words),
         case("cycles", "modules that use one another in circles, by crate", cycles),
+        case("control-frame", "files that know a control frame, counted in the sources", house_work::control_frame),
         case("functions", "lines of the longest function of the crates", house_items::longest),
         case("copies", "equal pieces of code in two places", house_items::copies),
         case("documentation", "`cargo doc` without warnings, examples of public modules", house_items::documentation),
+        case("builds", "time of a check after a change, and of the first build (--long)", house_work::builds),
     ]
 }
 

@@ -23,7 +23,7 @@ const COPY: usize = 20;
 const EXAMPLES: [&str; 3] = ["tiderace", "client", "h3"];
 
 /// Sources of all crates that are no tests, with the tests inside of files cut off; paths from the root.
-fn product(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+pub(super) fn product(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut all = sources(&root.join("crates"))?;
     all.retain(|(path, _)| {
         let inside = path.strip_prefix(root).unwrap_or(path);

@@ -26,6 +26,7 @@ mod hardening;
 mod hazards;
 mod house;
 mod house_items;
+mod house_work;
 mod interop;
 mod laboratory;
 mod laboratory_stacks;
@@ -92,7 +93,7 @@ enum Part {
     /// Emulated networks for any program, and the kernel's TCP on them, in real time (Linux, as root or with /dev/net/tun)
     #[command(after_help = after_help("realtime", &realtime::cases()))]
     Realtime(Options),
-    /// Shape of the sources: the connection, the vocabulary, circles of modules
+    /// Shape of the sources: the connection, the vocabulary, circles of modules, control frames, builds
     #[command(after_help = after_help("house", &house::cases()))]
     House(Options),
     /// Requirements of the standards, and the proof of them
