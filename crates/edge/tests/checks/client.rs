@@ -540,11 +540,14 @@ impl<'a> Client<'a> {
 
     /// The client has said all, and listens: every stream ends.
     pub(crate) async fn end(mut self) -> Reached {
-        for (number, exchange) in self.requests.drain(..).enumerate() {
+        // All of them first: what nobody reads of one answer takes the connection's flow-control credit from the others.
+        for exchange in &self.requests {
             let _ = exchange.say.send(Say::Finish);
             if !matches!(*exchange.listens.borrow(), Listens::Stop(_)) {
                 exchange.listens.send_replace(Listens::Yes);
             }
+        }
+        for (number, exchange) in self.requests.drain(..).enumerate() {
             let ended = tokio::time::timeout(site::LIMIT, exchange.ended).await;
             let ended = ended.unwrap_or_else(|_| panic!("request {number} has no end")).expect("no panic");
             match ended {
