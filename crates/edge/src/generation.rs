@@ -96,7 +96,7 @@ pub(crate) struct PersistentState {
 }
 
 impl PersistentState {
-    pub(crate) fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, keys::KeysError> {
         let ring = keys::own_ring()?;
         Ok(Self {
             ring,
@@ -126,7 +126,8 @@ impl Generation {
     ) -> Result<Self, String> {
         let tls = Tls::load(&config, &persistent.tls()).map_err(|error| error.to_string())?;
         let file = Path::new(&config.keys.file);
-        let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
+        let keys =
+            if config.keys.file.is_empty() { None } else { Some(keys::read(file).map_err(|error| error.to_string())?) };
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {

@@ -7,7 +7,7 @@
 use std::{
     io::Write,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -20,25 +20,72 @@ use crate::register::RedisRegister;
 use rustls::server::ProducesTickets;
 use tiderace::{
     KeyRing,
-    transport::ring::{MAX_KEYS, MemoryRegister, Purpose, RingKey, Strike, StrikeId, StrikeRegister},
+    transport::ring::{MAX_KEYS, MemoryRegister, Purpose, RingError, RingKey, Strike, StrikeId, StrikeRegister},
 };
 
 /// Lifetime of TLS session tickets over TCP, in seconds; as long as those over QUIC.
 const TICKET_LIFETIME: u32 = 24 * 60 * 60;
+
+/// A file of keys that cannot be used or extended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeysError {
+    /// The system does not let the file be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: std::io::Error,
+    },
+    /// Users beside the owner and its group may read the file.
+    #[error("everybody on this machine may read the keys in {}", .0.display())]
+    Exposed(PathBuf),
+    /// The keys in the file make no ring.
+    #[error("{}: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Fault of the ring.
+        source: RingError,
+    },
+    /// The ring has no place for another key.
+    #[error("{held} keys in {} still hold, and a ring has no more", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// Number of keys that still hold.
+        held: usize,
+    },
+    /// The keys make no ring together with the new one.
+    #[error("{0}")]
+    Ring(#[source] RingError),
+    /// The system gives no random numbers.
+    #[error("the system has no random numbers")]
+    NoRandomness,
+    /// The system does not let the file be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: std::io::Error,
+    },
+}
 
 /// The seconds since 1970-01-01T00:00:00Z.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-fn random<const N: usize>() -> Result<[u8; N], String> {
+fn random<const N: usize>() -> Result<[u8; N], KeysError> {
     let mut bytes = [0; N];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| "the system has no random numbers".to_owned())?;
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| KeysError::NoRandomness)?;
     Ok(bytes)
 }
 
 /// A ring of this process alone.
-pub(crate) fn own_ring() -> Result<KeyRing, String> {
+pub(crate) fn own_ring() -> Result<KeyRing, KeysError> {
     Ok(KeyRing::single(random()?))
 }
 
@@ -46,14 +93,15 @@ pub(crate) fn own_ring() -> Result<KeyRing, String> {
 ///
 /// # Errors
 /// When it cannot be read, makes no ring, or others than its owner and its group may read it.
-pub fn read(path: &Path) -> Result<Vec<RingKey>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+pub fn read(path: &Path) -> Result<Vec<RingKey>, KeysError> {
+    let unreadable = |source: std::io::Error| KeysError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
     if mode & 0o007 != 0 {
-        return Err(format!("everybody on this machine may read the keys in {}", path.display()));
+        return Err(KeysError::Exposed(path.to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    Ok(KeyRing::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?.keys())
+    let malformed = |source: RingError| KeysError::Malformed { path: path.to_owned(), source };
+    Ok(KeyRing::parse(&text).map_err(malformed)?.keys())
 }
 
 /// Result of a key rotation.
@@ -72,11 +120,11 @@ pub struct Rotation {
 ///
 /// # Errors
 /// When the file cannot be read or written, or has too many keys that still hold.
-pub fn rotate(path: &Path, now: u64, lead: Duration, overlap: Duration) -> Result<Rotation, String> {
+pub fn rotate(path: &Path, now: u64, lead: Duration, overlap: Duration) -> Result<Rotation, KeysError> {
     let mut keys = if path.exists() { read(path)? } else { Vec::new() };
     keys.retain(|key| key.until.is_none_or(|until| until > now));
     if keys.len() >= MAX_KEYS {
-        return Err(format!("{} keys in {} still hold, and a ring has no more", keys.len(), path.display()));
+        return Err(KeysError::Full { path: path.to_owned(), held: keys.len() });
     }
     // The first key of a ring is needed at once.
     let from = if keys.is_empty() { now } else { now + lead.as_secs() };
@@ -87,8 +135,8 @@ pub fn rotate(path: &Path, now: u64, lead: Duration, overlap: Duration) -> Resul
     let id = keys.iter().map(|key| key.id).max().map_or(1, |id| id.wrapping_add(1));
     let rotation = Rotation { id, from, others_until: (!keys.is_empty()).then_some(end) };
     keys.push(RingKey { id, secret: random()?, from: Some(from), until: None });
-    let ring = KeyRing::new(keys).map_err(|error| error.to_string())?;
-    replace(path, &ring.to_text()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    let ring = KeyRing::new(keys).map_err(KeysError::Ring)?;
+    replace(path, &ring.to_text()).map_err(|source| KeysError::Unwritable { path: path.to_owned(), source })?;
     Ok(rotation)
 }
 
@@ -215,6 +263,28 @@ mod tests {
     }
 
     #[test]
+    fn errors_name_their_cause() {
+        use std::error::Error;
+
+        let folder = Folder::new("errors");
+        let file = folder.0.join("ring");
+        let error = read(&file).unwrap_err();
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>()).unwrap();
+        assert_eq!(cause.kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(error.to_string(), format!("cannot read {}: {cause}", file.display()));
+
+        std::fs::write(&file, "key 1 no-secret").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let error = read(&file).unwrap_err();
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<RingError>()).unwrap();
+        assert!(matches!(cause, RingError::Line { line: 1, .. }), "{cause}");
+        assert_eq!(error.to_string(), format!("{}: {cause}", file.display()));
+
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(read(&file), Err(KeysError::Exposed(path)) if path == file));
+    }
+
+    #[test]
     fn a_rotation_overlaps_and_forgets() {
         let folder = Folder::new("rotation");
         let file = folder.0.join("ring");
@@ -231,7 +301,7 @@ mod tests {
         for _ in 0..MAX_KEYS - 2 {
             rotate(&file, 2_001, lead, overlap).unwrap();
         }
-        assert!(rotate(&file, 2_001, lead, overlap).unwrap_err().contains("still hold"));
+        assert!(rotate(&file, 2_001, lead, overlap).unwrap_err().to_string().contains("still hold"));
         assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left beside it");
     }
 
@@ -241,7 +311,7 @@ mod tests {
         let file = folder.0.join("ring");
         rotate(&file, 100, Duration::ZERO, Duration::ZERO).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(read(&file).unwrap_err().contains("may read the keys"));
+        assert!(read(&file).unwrap_err().to_string().contains("may read the keys"));
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
         read(&file).unwrap();
     }

@@ -23,6 +23,7 @@ use crate::{
     config::{self, Config, ConfigError, address},
     ending::Ending,
     generation::{Generation, PersistentState, Shared},
+    keys::KeysError,
     listen::Listener,
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
@@ -47,8 +48,26 @@ pub enum ProcessError {
         /// The address.
         address: String,
         /// Error of the system.
+        #[source]
         why: io::Error,
     },
+    /// The threads of the workers cannot be started.
+    #[error("{0}")]
+    Workers(#[source] io::Error),
+    /// Keys of this process cannot be made.
+    #[error("{0}")]
+    Keys(#[from] KeysError),
+    /// The admin socket cannot be opened.
+    #[error("cannot open the admin socket {}: {source}", path.display())]
+    AdminSocket {
+        /// The socket.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The task that read the configuration did not end.
+    #[error("{0}")]
+    Interrupted(#[source] tokio::task::JoinError),
     /// Something else that the configuration asks for does not work.
     #[error("{0}")]
     Setup(String),
@@ -67,7 +86,7 @@ impl ProcessError {
                 io::ErrorKind::AddrInUse => Some("another program serves there".to_owned()),
                 _ => None,
             },
-            Self::Setup(_) => None,
+            Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
         }
     }
 }
@@ -107,10 +126,9 @@ impl Process {
     /// When the configuration is wrong, or something that it asks for does not work.
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
         let config = config::load(file)?;
-        let setup = |error: io::Error| ProcessError::Setup(error.to_string());
-        let workers = Workers::start(config.workers).map_err(setup)?;
+        let workers = Workers::start(config.workers).map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
-        let persistent = PersistentState::new().map_err(ProcessError::Setup)?;
+        let persistent = PersistentState::new()?;
         let first = Generation::build(config, 1, None, &persistent, &workers, &metrics).map_err(ProcessError::Setup)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, persistent));
@@ -128,9 +146,8 @@ impl Process {
         });
         if !config.admin.socket.is_empty() {
             let path = Path::new(&config.admin.socket);
-            let listener = admin::open(path).map_err(|error| {
-                ProcessError::Setup(format!("cannot open the admin socket {}: {error}", path.display()))
-            })?;
+            let listener =
+                admin::open(path).map_err(|source| ProcessError::AdminSocket { path: path.to_owned(), source })?;
             tokio::spawn(admin::serve(listener, this.clone()));
         }
         if !config.metrics.listen.is_empty() {
@@ -163,9 +180,8 @@ impl Process {
     async fn try_reload(&self) -> Result<u64, ProcessError> {
         let _one_at_a_time = self.reloading.lock().await;
         let file = self.file.clone();
-        let config = tokio::task::spawn_blocking(move || config::load(&file))
-            .await
-            .map_err(|error| ProcessError::Setup(error.to_string()))??;
+        let config =
+            tokio::task::spawn_blocking(move || config::load(&file)).await.map_err(ProcessError::Interrupted)??;
         self.apply(config)
     }
 

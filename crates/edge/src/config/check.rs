@@ -378,10 +378,10 @@ impl Config {
                 .map_err(|message| Fault::new(&[Key("acme"), Key("roots")], message))?;
         }
         if !self.keys.file.is_empty() {
-            crate::keys::read(Path::new(&self.keys.file)).map_err(|message| {
+            crate::keys::read(Path::new(&self.keys.file)).map_err(|error| {
                 let hint =
                     "`tiderace edge keys --file FILE` makes one; chmod 600, or 640 for a group of the gateway's own";
-                Fault::new(&[Key("keys"), Key("file")], message).hint(hint)
+                Fault::new(&[Key("keys"), Key("file")], error.to_string()).hint(hint)
             })?;
         }
         for (number, route) in self.routes.iter().enumerate() {
