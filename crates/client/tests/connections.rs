@@ -254,7 +254,15 @@ async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
     }
     early.store(0, Ordering::SeqCst);
     let fetched = client.get_by(&url, &Route { udp: Some(udp), fresh: true, only: None }).await.unwrap();
-    assert_eq!((fetched.protocol, early.load(Ordering::SeqCst)), ("h2", 1), "it has left early as well");
+    assert_eq!(fetched.protocol, "h2");
+    // It has left early as well; on a busy machine TCP's answer may be here before the other server has counted it.
+    for _ in 0..1_000 {
+        if early.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(early.load(Ordering::SeqCst), 1);
     let (text, verdict) = content(fetched).await;
     assert_eq!(text, "hello");
     assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");

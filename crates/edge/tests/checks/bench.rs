@@ -37,8 +37,10 @@ const STEPS: usize = 1_000;
 const CONNECTION: usize = (4 << 20) + 100 * (16 << 10) + (64 << 10);
 /// Bytes that the clients, the back end and the program itself hold beside that.
 const OWN: usize = 24 << 20;
-/// Bytes that may stay after programs: tables, pools and caches that have grown.
-const LEFT: usize = 8 << 20;
+/// Bytes of the register of used tokens when it is full: 65,536 with some 113 bytes each, kept until they expire.
+const USED_TOKENS: usize = 65_536 * 128;
+/// Bytes that may stay after programs: that register, and tables, pools and caches that have grown.
+const LEFT: usize = (8 << 20) + USED_TOKENS;
 /// Programs after which it is looked at what has stayed.
 const ROUND: usize = 200;
 
