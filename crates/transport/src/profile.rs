@@ -6,7 +6,7 @@ use units::Duration;
 use crate::{
     ack_frequency::AckFrequency,
     acks,
-    congestion::{Algorithm, AutoRules},
+    congestion::Algorithm,
     datagrams::DatagramsConfig,
     fec::FecPolicy,
     keys::{KeyLimits, KeyUpdatePolicy},
@@ -23,8 +23,6 @@ pub struct Profile {
     pub name: String,
     /// Congestion control.
     pub congestion: Algorithm,
-    /// Thresholds at which congestion control `auto` changes between CUBIC and BBRv3.
-    pub auto: AutoRules,
     /// Policy by which the peer's packets are acknowledged.
     pub acks: AckPolicy,
     /// Frequency of the acknowledgements that the peer is asked for.
@@ -35,7 +33,7 @@ pub struct Profile {
     /// Forward error correction: `off`, `receive`, a code such as `rlc:1/5:40`, or `auto` (docs/fec.md).
     pub fec: FecPolicy,
     /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
-    /// which is off, to 15 %. Obeyed by CUBIC, BBRv2, BBRv3 and `auto`.
+    /// which is off, to 15 %. Obeyed by CUBIC, BBRv2 and BBRv3; `auto` finds the share by itself.
     pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
@@ -123,7 +121,6 @@ impl Profile {
             pacing: self.pacing,
             receive_times: self.receive_timestamps > 0,
             random_loss_tolerance: self.random_loss_tolerance,
-            auto: self.auto,
         }
     }
 
@@ -152,7 +149,6 @@ impl Default for Profile {
         Self {
             name: "default".to_owned(),
             congestion: Algorithm::default(),
-            auto: AutoRules::default(),
             acks: AckPolicy::default(),
             ack_frequency: AckFrequency::default(),
             receive_timestamps: 0,

@@ -21,7 +21,7 @@ pub mod newreno;
 pub mod path_model;
 pub mod rate;
 
-pub use auto::{Auto, AutoRules, ContradictoryRules};
+pub use auto::Auto;
 pub use bbr::{Bbr, BbrV1};
 pub use cubic::Cubic;
 pub use newreno::NewReno;
@@ -56,6 +56,8 @@ pub struct AckSample {
     pub newly_lost: u64,
     /// The RTT sample, when the acknowledgement gave one.
     pub rtt: Option<Duration>,
+    /// That sample without the time for which the peer held the acknowledgement back (RFC 9002 §5.3).
+    pub adjusted_rtt: Option<Duration>,
     /// The smallest RTT of the path so far; `None` before the first sample.
     pub min_rtt: Option<Duration>,
     /// The smoothed RTT of the path.
@@ -242,14 +244,12 @@ pub struct Parameters {
     pub seed: Seed,
     /// Time at which the path comes into use.
     pub now: Instant,
-    /// Where [`Algorithm::Auto`] changes its mind.
-    pub auto: AutoRules,
 }
 
 impl Parameters {
     /// Parameters of a path with this datagram size; nothing else is special about it.
     pub fn for_mtu(mtu: u16) -> Self {
-        Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO, auto: AutoRules::default() }
+        Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO }
     }
 
     /// The window to start with.
@@ -285,7 +285,7 @@ pub enum Algorithm {
     Bbr2,
     /// draft-ietf-ccwg-bbr.
     Bbr3,
-    /// CUBIC or BBRv3, by what is measured.
+    /// A short queue where nobody else fills it, CUBIC where somebody does: see [`auto`].
     Auto,
 }
 
@@ -377,6 +377,7 @@ pub(crate) mod tests {
             bytes_after_recovery: bytes,
             newly_lost: 0,
             rtt: Some(rtt),
+            adjusted_rtt: Some(rtt),
             min_rtt: Some(rtt),
             smoothed_rtt: rtt,
             rate: None,

@@ -31,7 +31,7 @@ pub use timer::{Deadline, Progress, Reason};
 
 use crate::congestion::rate::mul_div;
 use crate::congestion::{
-    Algorithm, AutoRules, Bbr, Controller, Cubic, NewReno, Parameters, RateEstimator, SentSample, Snapshot,
+    Algorithm, Auto, Bbr, Controller, Cubic, NewReno, Parameters, RateEstimator, SentSample, Snapshot,
 };
 use crate::pacing::Pacer;
 pub use crate::sent::{EcnFeedback, SpaceId};
@@ -99,8 +99,6 @@ pub struct Config {
     pub receive_times: bool,
     /// Share of packets that may be lost without a reaction, as long as no queue builds.
     pub random_loss_tolerance: LossTolerance,
-    /// Where [`Algorithm::Auto`] changes its mind.
-    pub auto: AutoRules,
 }
 
 impl Default for Config {
@@ -112,7 +110,6 @@ impl Default for Config {
             pacing: true,
             receive_times: false,
             random_loss_tolerance: LossTolerance::OFF,
-            auto: AutoRules::default(),
         }
     }
 }
@@ -180,13 +177,7 @@ pub struct Recovery {
 impl Recovery {
     /// The recovery of a path that comes into use at `now` with datagrams of `mtu` bytes of UDP payload.
     pub fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
-        let controller = config.algorithm.build(&Parameters {
-            initial_window: config.initial_window,
-            mtu,
-            seed,
-            now,
-            auto: config.auto,
-        });
+        let controller = config.algorithm.build(&Parameters { initial_window: config.initial_window, mtu, seed, now });
         Self {
             rtt: Rtt::new(config.initial_rtt),
             window: controller.window(),
@@ -417,19 +408,19 @@ impl Recovery {
         self.limited_until = self.rate.delivered() + self.bytes_in_flight.max(1);
     }
 
-    /// Reads what the controller decided, and paces accordingly.
     /// Goes on under another congestion controller. It begins with what this path has shown: the window in use or, after a
     /// controller with a model of the path, the flight that fills it; BBRv3 with bandwidth and propagation delay, too. While the
     /// path is still being searched, the new one goes on searching from the window in use. What is in flight stays in flight.
     pub fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
         let model = self.controller.model().filter(|model| model.bdp > 0);
         let filled = model.map_or(self.window, |model| model.bdp.min(self.window));
-        let parameters = Parameters { initial_window: Some(self.window), mtu: self.mtu, seed, now, auto: config.auto };
+        let parameters = Parameters { initial_window: Some(self.window), mtu: self.mtu, seed, now };
         let at_rest = Parameters { initial_window: Some(filled), ..parameters };
         let searching = self.controller.in_slow_start();
         self.controller = match (config.algorithm, self.rtt.min()) {
             (Algorithm::NewReno, _) if !searching => Box::new(NewReno::resume(&at_rest)),
             (Algorithm::Cubic, _) if !searching => Box::new(Cubic::resume(&at_rest)),
+            (Algorithm::Auto, _) if !searching => Box::new(Auto::resume(&at_rest)),
             (Algorithm::Bbr3, Some(min_rtt)) if !searching => {
                 let nanos = self.rtt.smoothed_nanos().max(1);
                 let bandwidth = model.map_or_else(
@@ -443,6 +434,7 @@ impl Recovery {
         self.update_outputs(now);
     }
 
+    /// Reads what the controller decided, and paces accordingly.
     fn update_outputs(&mut self, now: Instant) {
         self.window = self.controller.window();
         if self.pacing {

@@ -1,0 +1,91 @@
+//! Competitive mode: others keep the queue filled, so the window is CUBIC's, until the queue is seen empty.
+
+use units::{Duration, Instant};
+
+use super::super::{AckSample, CeSample, Controller, Cubic, LossSample, Parameters, SentSample, SpuriousSample};
+use super::delay::DelayMode;
+use super::probe_rtt::ProbeRtt;
+use super::rounds::Round;
+use super::{bytes, whole};
+
+/// Shortest time between two probes that an empty queue brings about.
+const SHORTEST_BREAK: Duration = Duration::from_secs(2);
+
+/// Owns CUBIC, and the search for an end of the competition.
+#[derive(Clone, Debug)]
+pub(super) struct Competitive {
+    cubic: Cubic,
+    since: Instant,
+    /// The shortest queueing delay in seconds, and when it was seen: all flows of a queue see it at the same time.
+    lowest: (f64, Instant),
+    probed_at: Instant,
+    probe: Option<ProbeRtt>,
+}
+
+impl Competitive {
+    pub(super) fn new(now: Instant, window: f64, round: &Round, parameters: &Parameters) -> Self {
+        let parameters = Parameters { initial_window: Some(whole(window)), now, ..*parameters };
+        let cubic = Cubic::resume(&parameters);
+        Self { cubic, since: now, lowest: (round.wait, now), probed_at: now, probe: None }
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.probe.map_or_else(|| self.cubic.window(), |probe| whole(probe.window()))
+    }
+
+    pub(super) fn state(&self) -> &'static str {
+        if self.probe.is_some() { "competitive_probe_rtt" } else { "competitive" }
+    }
+
+    /// Takes a round trip in. Returns the window to go on with when the queue is empty.
+    pub(super) fn on_round(&mut self, now: Instant, round: &Round, delay: &mut DelayMode) -> Option<f64> {
+        let target = delay.usual_target();
+        if let Some(probe) = &mut self.probe {
+            let outcome = probe.on_round(now, round, target, delay.mtu())?;
+            delay.on_competition_probed(now, self.since, outcome.is_some());
+            self.probe = None;
+            self.lowest = (round.wait, now);
+            return outcome;
+        }
+        let is_due = now >= self.lowest.1 + delay.patience();
+        let is_empty = round.least_wait < target / 2.0 && now >= self.probed_at + SHORTEST_BREAK;
+        if round.limited && (is_due || is_empty) {
+            self.probed_at = now;
+            self.probe = Some(ProbeRtt::new(now, bytes(self.cubic.window()), delay.minimum(), round));
+        } else if round.wait < self.lowest.0 * 0.95 - 0.0005 {
+            self.lowest = (round.wait, now);
+        }
+        None
+    }
+
+    pub(super) fn on_sent(&mut self, now: Instant, sent: &SentSample) {
+        self.cubic.on_sent(now, sent);
+    }
+
+    pub(super) fn on_acked(&mut self, now: Instant, ack: &AckSample) {
+        // The window does not grow while another one is in use.
+        if self.probe.is_none() {
+            self.cubic.on_acked(now, ack);
+        }
+    }
+
+    pub(super) fn on_lost(&mut self, now: Instant, loss: &LossSample) {
+        self.cubic.on_lost(now, loss);
+    }
+
+    pub(super) fn on_spurious_loss(&mut self, now: Instant, spurious: &SpuriousSample) {
+        self.cubic.on_spurious_loss(now, spurious);
+    }
+
+    pub(super) fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample) {
+        self.cubic.on_ecn_ce(now, ce);
+    }
+
+    pub(super) fn on_mtu(&mut self, mtu: u16) {
+        self.cubic.on_mtu(mtu);
+    }
+
+    pub(super) fn recovery_started_at(&self) -> Option<Instant> {
+        self.cubic.recovery_started_at()
+    }
+}

@@ -1,0 +1,62 @@
+//! Evidence that others keep the queue filled: a delay above the target that stays although this flow reacts to it.
+
+use super::rounds::Round;
+
+/// Mean delay in targets from which on the queue counts as others'.
+const LONG: f64 = 1.5;
+/// The same while the window is below [`STARVED`] of what was last seen to be right: others take the room that is left.
+const LONG_WHEN_STARVED: f64 = 1.1;
+/// Share of the right window below which the flow is starved.
+const STARVED: f64 = 0.6;
+/// Share of recent time with such a delay from which on the queue has to be probed.
+const CROWDED: f64 = 0.7;
+/// The same share after a probe.
+const AFTER_PROBE: f64 = 0.3;
+
+/// Owns the averages over round trips.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Crowding {
+    /// Window in use over the last seconds, in bytes; follows upwards at once.
+    usual_window: f64,
+    /// The largest window since the queue was last seen empty, in bytes.
+    peak: f64,
+    /// Mean queueing delay in seconds.
+    wait: f64,
+    /// Share of recent time in which the delay was too long.
+    share: f64,
+}
+
+impl Crowding {
+    pub(super) fn usual_window(&self) -> f64 {
+        self.usual_window
+    }
+
+    /// Takes a round trip in: the window in it, the delay aimed at, and the delay aimed at with the usual window.
+    pub(super) fn on_round(&mut self, round: &Round, window: f64, target: f64, usual_target: f64) {
+        let rtt = round.rtt();
+        self.usual_window = window.max(self.usual_window + (window - self.usual_window) * (rtt / 10.0).min(0.1));
+        self.peak = self.peak.max(window);
+        self.wait += (round.wait - self.wait) * rtt.min(0.3);
+        let is_starved = window < STARVED * self.peak;
+        let is_long = self.wait > LONG * usual_target || (is_starved && self.wait > LONG_WHEN_STARVED * target);
+        self.share += (f64::from(u8::from(is_long)) - self.share) * (rtt / 1.5).min(0.25);
+    }
+
+    /// Returns whether the queue has to be probed.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.share > CROWDED
+    }
+
+    /// The queue was probed; `right` is the window that the probe showed to be right, if it found the queue empty.
+    pub(super) fn on_probed(&mut self, right: Option<f64>) {
+        self.share = AFTER_PROBE;
+        if let Some(window) = right {
+            self.peak = window;
+        }
+    }
+
+    /// The queue was seen empty from another mode; `window` is right.
+    pub(super) fn restart(&mut self, window: f64) {
+        (self.usual_window, self.peak, self.wait) = (window, window, 0.0);
+    }
+}

@@ -1,0 +1,335 @@
+//! Delay mode: a window that leaves a queueing delay of a few milliseconds.
+//!
+//! Once per round trip the window moves half of the way to `w * (propagation + target) / (propagation + wait)`. The target falls
+//! with the fourth root of the flow's own rate. Flows that share a queue see the same wait, so that all of them rest only
+//! where their targets, and therefore their rates, are equal, whatever their round-trip times; the wait grows with the
+//! fourth root of their number.
+
+use units::{Bitrate, Duration, Instant};
+
+use super::super::{AckSample, initial_window, minimum_window};
+use super::crowding::Crowding;
+use super::probe_loss::{self, Cause, ProbeLoss};
+use super::probe_rtt::ProbeRtt;
+use super::random_loss::RandomLoss;
+use super::rounds::Round;
+use super::{bytes, whole};
+
+/// Queueing delay in seconds that a flow of [`REFERENCE_RATE`] aims at.
+const REFERENCE_WAIT: f64 = 0.003;
+/// Datagrams per second of that flow: 20 Mbit/s in datagrams of 1,500 bytes.
+const REFERENCE_RATE: f64 = 1667.0;
+/// Bounds of the queueing delay aimed at, in seconds.
+const TARGETS: (f64, f64) = (0.001, 0.006);
+/// Queueing delay aimed at on slow links in datagrams of the flow, and its largest share of the RTT.
+const SLOW_LINK: (f64, f64) = (1.5, 0.1);
+/// Pacing rate as a share of window per round trip.
+const PACING: f64 = 1.1;
+/// Round trips after a decrease until its effect is seen.
+const SETTLING: u32 = 2;
+/// Round trips without queueing delay after which the window grows faster and faster.
+const RAMP_AFTER: u32 = 8;
+/// Growth added in each of them, and the largest growth in one round trip.
+const RAMP: (f64, f64) = (0.02, 0.25);
+/// Share of the window that fits with which the flow goes on after an overflow.
+const AFTER_OVERFLOW: f64 = 0.95;
+/// Time for which a window that overflowed is not exceeded; doubles while the same one overflows again.
+const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
+/// Time between experiments on the cause of losses, after random loss and after an overflow.
+const EXPERIMENT_BREAKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(20));
+/// Time without an empty queue after which the queue is probed: doubles from the first to the second.
+const PROBE_BREAKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// The same in competitive mode.
+const PATIENCES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(16));
+/// Competition longer than this was no error: patience starts anew.
+const LONG_COMPETITION: Duration = Duration::from_secs(20);
+/// Round trips in a row in which the window held data back, before a flow probes or goes below the initial window: short
+/// answers do not fill a queue.
+const STEADY: u32 = 6;
+
+/// Owns the window of delay mode, its probes and what they have shown.
+#[derive(Clone, Debug)]
+pub(super) struct DelayMode {
+    mtu: f64,
+    minimum: f64,
+    /// RFC 9002 §7.2: the window that every path is trusted with.
+    initial: f64,
+    window: f64,
+    /// Growth for each byte acknowledged.
+    gain: f64,
+    /// RTT of the last round trip in seconds; 0 before the first.
+    rtt: f64,
+    /// Round trips left until the effect of the last decrease is seen.
+    settling: u32,
+    /// Round trips without queueing delay.
+    quiet: u32,
+    /// Round trips in a row in which the window held data back.
+    limited: u32,
+    /// Window at which the path overflowed, infinite without one, and until when it is not exceeded.
+    ceiling: f64,
+    ceiling_until: Instant,
+    hold: Duration,
+    crowding: Crowding,
+    probe_rtt: Option<ProbeRtt>,
+    /// The probe that runs was brought about by crowding.
+    is_crowded: bool,
+    /// Time at which the queue was last seen empty, or probed.
+    empty_at: Instant,
+    probe_break: Duration,
+    patience: Duration,
+    probe_loss: Option<ProbeLoss>,
+    experiment_after: Instant,
+    /// Batches in a row with more loss than chance explains.
+    strikes: u32,
+    has_reduced: bool,
+}
+
+impl DelayMode {
+    pub(super) fn new(now: Instant, mtu: u16) -> Self {
+        Self {
+            mtu: f64::from(mtu),
+            minimum: bytes(minimum_window(mtu)),
+            initial: bytes(initial_window(mtu)),
+            window: 0.0,
+            gain: 0.0,
+            rtt: 0.0,
+            settling: 0,
+            quiet: 0,
+            limited: 0,
+            ceiling: f64::INFINITY,
+            ceiling_until: now,
+            hold: HOLDS.0,
+            crowding: Crowding::default(),
+            probe_rtt: None,
+            is_crowded: false,
+            empty_at: now,
+            probe_break: PROBE_BREAKS.0,
+            patience: PATIENCES.0,
+            probe_loss: None,
+            experiment_after: now,
+            strikes: 0,
+            has_reduced: false,
+        }
+    }
+
+    /// Begins with this window.
+    pub(super) fn enter(&mut self, now: Instant, window: f64) {
+        self.window = window.max(self.minimum);
+        self.gain = 0.0;
+        self.settling = SETTLING;
+        self.quiet = 0;
+        self.probe_rtt = None;
+        self.probe_loss = None;
+        self.empty_at = now;
+    }
+
+    /// Returns from competitive mode to a window that fills the path.
+    pub(super) fn leave_competitive(&mut self, window: f64) {
+        self.crowding.restart(window);
+        self.ceiling = f64::INFINITY;
+    }
+
+    /// A probe in competitive mode, which began at `since`, is over.
+    pub(super) fn on_competition_probed(&mut self, now: Instant, since: Instant, is_empty: bool) {
+        let was_right = is_empty && now >= since + LONG_COMPETITION;
+        self.patience = if was_right { PATIENCES.0 } else { (self.patience * 2).min(PATIENCES.1) };
+    }
+
+    pub(super) fn on_mtu(&mut self, mtu: u16) {
+        self.mtu = f64::from(mtu);
+        self.minimum = bytes(minimum_window(mtu));
+        self.initial = bytes(initial_window(mtu));
+        self.window = self.window.max(self.minimum);
+    }
+
+    pub(super) fn mtu(&self) -> f64 {
+        self.mtu
+    }
+
+    pub(super) fn minimum(&self) -> f64 {
+        self.minimum
+    }
+
+    /// Time without a lower delay after which competitive mode probes the queue.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// The window in bytes.
+    pub(super) fn window(&self) -> f64 {
+        self.probe_rtt.map_or(self.window, |probe| probe.window())
+    }
+
+    /// Returns whether the last round trip brought a reaction to loss.
+    pub(super) fn has_reduced(&self) -> bool {
+        self.has_reduced
+    }
+
+    pub(super) fn pacing_rate(&self) -> Option<Bitrate> {
+        (self.rtt > 0.0).then(|| Bitrate::from_bps(whole(self.window() * 8.0 * PACING / self.rtt)))
+    }
+
+    pub(super) fn state(&self) -> &'static str {
+        match (self.probe_rtt, self.probe_loss) {
+            (Some(_), _) => "probe_rtt",
+            (None, Some(_)) => "probe_loss",
+            (None, None) => "delay",
+        }
+    }
+
+    /// Queueing delay in seconds that a flow with this window and RTT aims at.
+    ///
+    /// On a slow link one datagram takes longer than the usual target: there the flow aims at the time of one and a half, as
+    /// long as that is little beside the RTT.
+    pub(super) fn target(&self, window: f64, rtt: f64) -> f64 {
+        let rate = window / self.mtu / rtt.max(1e-4);
+        let usual = (REFERENCE_WAIT * (REFERENCE_RATE / rate).sqrt().sqrt()).clamp(TARGETS.0, TARGETS.1);
+        usual.max((SLOW_LINK.0 / rate).min(rtt * SLOW_LINK.1))
+    }
+
+    /// Queueing delay in seconds aimed at with the window of the last seconds.
+    pub(super) fn usual_target(&self) -> f64 {
+        self.target(self.crowding.usual_window().max(self.minimum), self.rtt)
+    }
+
+    pub(super) fn on_acked(&mut self, ack: &AckSample) {
+        if ack.window_limited {
+            self.window += self.gain * bytes(ack.bytes);
+        }
+    }
+
+    /// Takes a round trip in, with the share of packets lost beyond what is random. Returns the window to compete with
+    /// when others fill the queue.
+    pub(super) fn on_round(
+        &mut self,
+        now: Instant,
+        round: &Round,
+        excess: f64,
+        random_loss: &mut RandomLoss,
+    ) -> Option<f64> {
+        self.rtt = round.rtt();
+        self.gain = 0.0;
+        self.has_reduced = false;
+        let target = self.target(self.window(), self.rtt);
+        let usual_target = self.usual_target();
+        if let Some(probe) = &mut self.probe_rtt {
+            let outcome = probe.on_round(now, round, usual_target, self.mtu)?;
+            return self.end_probe_rtt(now, outcome);
+        }
+        if !round.limited {
+            // The delay is of others' making, and a smaller window would not change it.
+            self.limited = 0;
+            self.empty_at = now;
+            // Less than the window permits is less load as well.
+            self.go_on_with_probe_loss(now, random_loss);
+            return None;
+        }
+        self.limited += 1;
+        self.crowding.on_round(round, self.window, target, usual_target);
+        if round.least_wait < target / 4.0 {
+            self.empty_at = now;
+        }
+        let is_crowded = self.crowding.is_crowded();
+        if self.limited > STEADY && (is_crowded || now >= self.empty_at + self.probe_break) {
+            self.begin_probe_rtt(now, round, is_crowded);
+        } else if self.probe_loss.is_some() {
+            self.go_on_with_probe_loss(now, random_loss);
+        } else {
+            self.react_to_loss(now, round, excess, target, random_loss);
+            if self.probe_loss.is_none() {
+                self.follow_target(now, round, target);
+            }
+        }
+        None
+    }
+
+    fn begin_probe_rtt(&mut self, now: Instant, round: &Round, is_crowded: bool) {
+        if let Some(probe) = self.probe_loss.take() {
+            self.window = probe.before();
+        }
+        self.probe_rtt = Some(ProbeRtt::new(now, self.window, self.minimum, round));
+        self.is_crowded = is_crowded;
+    }
+
+    fn end_probe_rtt(&mut self, now: Instant, outcome: Option<f64>) -> Option<f64> {
+        let usual_window = self.crowding.usual_window();
+        self.probe_rtt = None;
+        self.crowding.on_probed(outcome);
+        self.empty_at = now;
+        self.probe_break = (self.probe_break * 2).min(PROBE_BREAKS.1);
+        (self.settling, self.quiet) = (0, 0);
+        match outcome {
+            Some(filling) => self.window = filling,
+            // The queue stayed: others fill it.
+            None if self.is_crowded => return Some(usual_window),
+            None => {}
+        }
+        None
+    }
+
+    fn go_on_with_probe_loss(&mut self, now: Instant, random_loss: &mut RandomLoss) {
+        let Some(probe) = &mut self.probe_loss else { return };
+        let before = probe.before();
+        let Some(cause) = probe.on_round(random_loss) else { return };
+        self.probe_loss = None;
+        (self.settling, self.quiet) = (0, 0);
+        match cause {
+            Cause::Random(share) => {
+                random_loss.confirm(share);
+                self.window = before;
+                self.experiment_after = now + EXPERIMENT_BREAKS.0;
+            }
+            Cause::Overflow { left, fits } => {
+                random_loss.confirm(left.min(random_loss.share()));
+                self.experiment_after = now + EXPERIMENT_BREAKS.1;
+                self.hold_at(now, fits);
+            }
+        }
+    }
+
+    /// Two batches in a row lost more than chance explains: find out why, or send less.
+    fn react_to_loss(&mut self, now: Instant, round: &Round, excess: f64, target: f64, random_loss: &RandomLoss) {
+        if excess > 0.0 {
+            self.strikes += 1;
+        } else if random_loss.is_batch_complete() {
+            self.strikes = 0;
+        }
+        if self.strikes < 2 || self.settling > 0 {
+            self.settling = self.settling.saturating_sub(1);
+            return;
+        }
+        self.strikes = 0;
+        self.quiet = 0;
+        self.has_reduced = true;
+        if round.wait < 2.0 * target && now >= self.experiment_after {
+            self.probe_loss = Some(ProbeLoss::new(self.window, excess + random_loss.share()));
+            self.window = (self.window * probe_loss::SHARE).max(self.minimum);
+        } else {
+            self.settling = SETTLING;
+            self.hold_at(now, self.window * (1.0 - excess));
+        }
+    }
+
+    /// Goes below a window at which the path overflows, and does not exceed it for a while.
+    fn hold_at(&mut self, now: Instant, ceiling: f64) {
+        let is_same = (ceiling - self.ceiling).abs() < self.ceiling / 4.0;
+        self.hold = if is_same { (self.hold * 2).min(HOLDS.1) } else { HOLDS.0 };
+        self.ceiling = ceiling;
+        self.ceiling_until = now + self.hold;
+        self.window = (ceiling * AFTER_OVERFLOW).max(self.minimum);
+    }
+
+    fn follow_target(&mut self, now: Instant, round: &Round, target: f64) {
+        let wanted = self.window * (round.propagation + target) / round.rtt();
+        self.quiet = if round.wait > target / 4.0 { 0 } else { self.quiet + 1 };
+        if wanted < self.window {
+            let floor = if self.limited > STEADY { self.minimum } else { self.initial };
+            let floor = floor.max(self.crowding.usual_window() / 4.0);
+            self.window = (self.window + (wanted - self.window) / 2.0).max(floor).min(self.window);
+        } else if self.settling == 0 {
+            let ramp = (f64::from(self.quiet.saturating_sub(RAMP_AFTER)) * RAMP.0).min(RAMP.1);
+            let is_held = now < self.ceiling_until && self.window > 0.97 * self.ceiling;
+            self.gain = if is_held { 0.0 } else { ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1) };
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Probe of the queue: the flow halves its window for three round trips and sees whether the queue empties.
+//!
+//! An empty queue shows the propagation delay anew, and that nobody else fills the queue. All flows of a bottleneck see the
+//! lowest delay at the same moment, so that the probes that follow it by a fixed time fall together and find the queue empty.
+
+use units::{Duration, Instant};
+
+use super::rounds::Round;
+
+/// Share of the window during the probe.
+const SHARE: f64 = 0.5;
+/// Share of the product of rate and propagation delay with which the flow goes on from an empty queue.
+const AFTER: f64 = 0.95;
+/// Duration of the probe in round trips; the first one still shows what was sent before.
+const ROUNDS: f64 = 4.0;
+/// Datagrams below which a window is too small for means: then the smallest delay of a round trip counts.
+const FEW: f64 = 8.0;
+
+/// Owns a probe that runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProbeRtt {
+    window: f64,
+    /// Window that fills the path and no queue.
+    filling: f64,
+    until: Instant,
+    is_empty: bool,
+}
+
+impl ProbeRtt {
+    /// Begins a probe of a flow that had this window in the last round trip.
+    pub(super) fn new(now: Instant, window: f64, minimum: f64, round: &Round) -> Self {
+        let filling = window * round.propagation / round.rtt();
+        Self {
+            window: (filling * SHARE).max(minimum),
+            filling: (filling * AFTER).max(minimum),
+            until: now + Duration::from_secs_f64(ROUNDS * round.rtt()),
+            is_empty: false,
+        }
+    }
+
+    pub(super) fn window(&self) -> f64 {
+        self.window
+    }
+
+    /// Takes a round trip in, with the delay aimed at. Returns the outcome when the probe is over: the window that fills
+    /// the path if the queue was seen empty.
+    pub(super) fn on_round(&mut self, now: Instant, round: &Round, target: f64, mtu: f64) -> Option<Option<f64>> {
+        let wait = if self.window < FEW * mtu { round.least_wait } else { round.wait };
+        self.is_empty |= wait < target / 2.0;
+        (now >= self.until).then(|| self.is_empty.then_some(self.filling))
+    }
+}

@@ -1,0 +1,169 @@
+//! Packet-timed round trips: queueing delay, delivery rate and losses of each, and the propagation delay below them.
+
+use units::{Duration, Instant};
+
+use super::super::AckSample;
+
+/// Time after which the smallest RTT is forgotten unless it is seen again: routes change.
+const PROPAGATION_SPAN: Duration = Duration::from_secs(15);
+/// RTT samples of which the smallest counts: a lost or late acknowledgement makes a sample longer, never shorter.
+const GROUP: u32 = 4;
+
+/// A packet-timed round trip that is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Round {
+    /// Packets that were acknowledged.
+    pub(super) acked: u64,
+    /// Packets that were declared lost.
+    pub(super) lost: u64,
+    /// Propagation delay of both ways in seconds.
+    pub(super) propagation: f64,
+    /// Queueing delay in seconds: the mean over groups of samples of the smallest in each.
+    pub(super) wait: f64,
+    /// The smallest queueing delay of any packet, in seconds.
+    pub(super) least_wait: f64,
+    /// The best delivery rate in bytes per second; 0 without one.
+    pub(super) rate: f64,
+    /// The congestion window held data back.
+    pub(super) limited: bool,
+}
+
+impl Round {
+    /// The mean round-trip time in seconds.
+    pub(super) fn rtt(&self) -> f64 {
+        self.propagation + self.wait
+    }
+}
+
+/// Owns the measurements of the round trip that runs, and the propagation delay.
+#[derive(Clone, Debug)]
+pub(super) struct Rounds {
+    /// The smallest RTT of this span and of the one before, in nanoseconds; `u64::MAX` without one.
+    propagation: [u64; 2],
+    span_since: Instant,
+    /// Others keep the queue filled: the propagation delay cannot be seen, and is not forgotten.
+    kept: bool,
+    /// The round trip ends with the first packet that was sent when so much had been delivered.
+    ends_at: u64,
+    acked: u64,
+    lost: u64,
+    /// The smallest RTT in nanoseconds.
+    least: u64,
+    /// The best delivery rate in bits per second.
+    rate: u64,
+    limited: bool,
+    /// The smallest sample of the group that is being filled, in nanoseconds, and the samples in it.
+    group: (u64, u32),
+    /// Sum of the smallest samples of full groups, in nanoseconds, and their number.
+    groups: (u64, u64),
+    /// RTT of the last round trip with a full group, in nanoseconds; 0 before the first sample.
+    mean: u64,
+}
+
+impl Rounds {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            propagation: [u64::MAX; 2],
+            span_since: now,
+            kept: false,
+            ends_at: 0,
+            acked: 0,
+            lost: 0,
+            least: u64::MAX,
+            rate: 0,
+            limited: false,
+            group: (u64::MAX, 0),
+            groups: (0, 0),
+            mean: 0,
+        }
+    }
+
+    /// Returns whether any round trip has ended.
+    pub(super) fn is_measured(&self) -> bool {
+        self.mean > 0
+    }
+
+    /// Stops or resumes forgetting the propagation delay.
+    pub(super) fn keep_propagation_delay(&mut self, keep: bool) {
+        self.kept = keep;
+    }
+
+    /// Seconds for which every packet of the round trip that runs has waited at least; 0 before the first sample.
+    pub(super) fn least_wait(&self) -> f64 {
+        if self.least == u64::MAX { 0.0 } else { seconds(self.least.saturating_sub(self.smallest())) }
+    }
+
+    fn smallest(&self) -> u64 {
+        self.propagation[0].min(self.propagation[1])
+    }
+
+    /// A packet was lost.
+    pub(super) fn on_packet_lost(&mut self) {
+        self.lost += 1;
+    }
+
+    /// A loss was none.
+    pub(super) fn on_spurious_loss(&mut self) {
+        self.lost = self.lost.saturating_sub(1);
+    }
+
+    /// Takes an acknowledgement in. Returns the round trip that it ends.
+    #[inline]
+    pub(super) fn on_acked(&mut self, now: Instant, ack: &AckSample) -> Option<Round> {
+        self.acked += ack.packets;
+        self.limited |= ack.window_limited;
+        if let Some(rtt) = ack.adjusted_rtt {
+            let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+            self.least = self.least.min(rtt);
+            self.group = (self.group.0.min(rtt), self.group.1 + 1);
+            if self.group.1 == GROUP {
+                self.groups = (self.groups.0.saturating_add(self.group.0), self.groups.1 + 1);
+                self.group = (u64::MAX, 0);
+            }
+        }
+        let rate = ack.rate.as_ref()?;
+        if let Some(rate) = rate.delivery_rate {
+            self.rate = self.rate.max(rate.as_bps());
+        }
+        if rate.prior_delivered < self.ends_at || self.least == u64::MAX {
+            return None;
+        }
+        self.ends_at = ack.delivered;
+        Some(self.end(now))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "rates of less than 2^53 bit/s")]
+    fn end(&mut self, now: Instant) -> Round {
+        if !self.kept && now >= self.span_since + PROPAGATION_SPAN {
+            self.propagation = [u64::MAX, self.propagation[0]];
+            self.span_since = now;
+        }
+        // Small packets of the handshake are faster than full ones: they count while there is nothing else.
+        if self.acked >= u64::from(GROUP) || self.propagation == [u64::MAX; 2] {
+            self.propagation[0] = self.propagation[0].min(self.least);
+        }
+        let (sum, groups) = std::mem::take(&mut self.groups);
+        if let Some(mean) = sum.checked_div(groups) {
+            self.mean = mean;
+        } else if self.mean == 0 {
+            self.mean = self.least;
+        }
+        let propagation = self.smallest();
+        let round = Round {
+            acked: self.acked,
+            lost: self.lost,
+            propagation: seconds(propagation),
+            wait: seconds(self.mean.saturating_sub(propagation)),
+            least_wait: seconds(self.least.saturating_sub(propagation)),
+            rate: self.rate as f64 / 8.0,
+            limited: self.limited,
+        };
+        (self.acked, self.lost, self.least, self.rate, self.limited) = (0, 0, u64::MAX, 0, false);
+        round
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of less than 2^53 ns")]
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
