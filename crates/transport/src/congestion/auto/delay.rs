@@ -9,7 +9,7 @@ use units::{Bitrate, Duration, Instant};
 
 use super::super::{AckSample, initial_window, minimum_window};
 use super::crowding::Crowding;
-use super::probe_loss::{self, Cause, ProbeLoss};
+use super::probe_loss::{Cause, ProbeLoss};
 use super::probe_rtt::ProbeRtt;
 use super::random_loss::RandomLoss;
 use super::rounds::Round;
@@ -33,10 +33,16 @@ const RAMP_AFTER: u32 = 8;
 const RAMP: (f64, f64) = (0.02, 0.25);
 /// Share of the window that fits with which the flow goes on after an overflow.
 const AFTER_OVERFLOW: f64 = 0.95;
+/// Window over the one that overflowed from which on growth is free again.
+const FAR: f64 = 1.5;
 /// Time for which a window that overflowed is not exceeded; doubles while the same one overflows again.
 const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
-/// Time between experiments on the cause of losses, after random loss and after an overflow.
-const EXPERIMENT_BREAKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(20));
+/// Time between two experiments on the cause of losses.
+const EXPERIMENT_BREAK: Duration = Duration::from_secs(5);
+/// Share of random loss from which on the experiment is repeated, and the time until then: doubles from the first to the
+/// second. Flows that share a policer may all have found that sending less does not help.
+const WORTH_REPEATING: f64 = 0.02;
+const REPEAT_BREAKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Time without an empty queue after which the queue is probed: doubles from the first to the second.
 const PROBE_BREAKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// The same in competitive mode.
@@ -79,6 +85,9 @@ pub(super) struct DelayMode {
     patience: Duration,
     probe_loss: Option<ProbeLoss>,
     experiment_after: Instant,
+    /// Time at which random loss is verified again.
+    repeat_at: Instant,
+    repeat_break: Duration,
     /// Batches in a row with more loss than chance explains.
     strikes: u32,
     has_reduced: bool,
@@ -107,6 +116,8 @@ impl DelayMode {
             patience: PATIENCES.0,
             probe_loss: None,
             experiment_after: now,
+            repeat_at: now,
+            repeat_break: REPEAT_BREAKS.0,
             strikes: 0,
             has_reduced: false,
         }
@@ -270,18 +281,25 @@ impl DelayMode {
     fn go_on_with_probe_loss(&mut self, now: Instant, random_loss: &mut RandomLoss) {
         let Some(probe) = &mut self.probe_loss else { return };
         let before = probe.before();
-        let Some(cause) = probe.on_round(random_loss) else { return };
+        let Some(cause) = probe.on_round(random_loss) else {
+            self.window = probe.window().max(self.minimum);
+            return;
+        };
         self.probe_loss = None;
+        self.window = before;
         (self.settling, self.quiet) = (0, 0);
         match cause {
             Cause::Random(share) => {
                 random_loss.confirm(share);
-                self.window = before;
-                self.experiment_after = now + EXPERIMENT_BREAKS.0;
+                self.experiment_after = now + EXPERIMENT_BREAK;
+                self.repeat_at = now + self.repeat_break;
+                self.repeat_break = (self.repeat_break * 2).min(REPEAT_BREAKS.1);
             }
             Cause::Overflow { left, fits } => {
                 random_loss.confirm(left.min(random_loss.share()));
-                self.experiment_after = now + EXPERIMENT_BREAKS.1;
+                self.experiment_after = now + EXPERIMENT_BREAK;
+                self.repeat_break = REPEAT_BREAKS.0;
+                self.has_reduced = true;
                 self.hold_at(now, fits);
             }
         }
@@ -294,17 +312,20 @@ impl DelayMode {
         } else if random_loss.is_batch_complete() {
             self.strikes = 0;
         }
-        if self.strikes < 2 || self.settling > 0 {
+        let is_repeated = random_loss.share() > WORTH_REPEATING && now >= self.repeat_at;
+        if self.settling > 0 || (self.strikes < 2 && !is_repeated) {
             self.settling = self.settling.saturating_sub(1);
             return;
         }
+        let is_excess = self.strikes >= 2;
         self.strikes = 0;
         self.quiet = 0;
-        self.has_reduced = true;
         if round.wait < 2.0 * target && now >= self.experiment_after {
-            self.probe_loss = Some(ProbeLoss::new(self.window, excess + random_loss.share()));
-            self.window = (self.window * probe_loss::SHARE).max(self.minimum);
-        } else {
+            let probe = ProbeLoss::new(self.window, excess + random_loss.share());
+            self.window = probe.window().max(self.minimum);
+            self.probe_loss = Some(probe);
+        } else if is_excess {
+            self.has_reduced = true;
             self.settling = SETTLING;
             self.hold_at(now, self.window * (1.0 - excess));
         }
@@ -327,9 +348,17 @@ impl DelayMode {
             let floor = floor.max(self.crowding.usual_window() / 4.0);
             self.window = (self.window + (wanted - self.window) / 2.0).max(floor).min(self.window);
         } else if self.settling == 0 {
-            let ramp = (f64::from(self.quiet.saturating_sub(RAMP_AFTER)) * RAMP.0).min(RAMP.1);
             let is_held = now < self.ceiling_until && self.window > 0.97 * self.ceiling;
-            self.gain = if is_held { 0.0 } else { ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1) };
+            // Close to a window that overflowed before, or with the first sign of loss, larger steps would lose more before
+            // the loss is known.
+            let is_careful = self.window < FAR * self.ceiling && self.ceiling.is_finite();
+            if is_held || self.strikes > 0 {
+                self.quiet = 0;
+                return;
+            }
+            let steps = if is_careful { 0 } else { self.quiet.saturating_sub(RAMP_AFTER) };
+            let ramp = (f64::from(steps) * RAMP.0).min(RAMP.1);
+            self.gain = ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1);
         }
     }
 }

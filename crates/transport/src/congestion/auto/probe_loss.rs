@@ -1,63 +1,99 @@
-//! Experiment on the cause of losses: send less for a few round trips. Loss that stays is not congestion.
+//! Experiment on the cause of losses: does sending less make them rarer?
+//!
+//! First losses are counted with 70 % of the window. None: a buffer or a policer overflowed. Otherwise they are counted with
+//! the whole window as well, because the count that raised the alarm was chosen by chance. Loss that stays is not
+//! congestion. Several flows at one policer lower the load by a part of 30 % only, so that a small difference counts if there
+//! are enough packets to see it.
 
-use super::random_loss::RandomLoss;
+use super::random_loss::{Count, RandomLoss};
 
-/// Share of the window during the experiment.
-pub(super) const SHARE: f64 = 0.7;
-/// Round trips after which it ends with what there is.
+/// Share of the window in the first phase.
+const SHARE: f64 = 0.7;
+/// Bursts of losses after which a phase has seen enough, and packets that it sees at least.
+const BURSTS: u32 = 20;
+const PACKETS: f64 = 96.0;
+/// Packets that say enough in any case.
+const MOST_PACKETS: f64 = 1500.0;
+/// Round trips after which a phase ends with what there is; the first one shows what was sent before.
 const MOST_ROUNDS: u32 = 30;
+/// Share of packets, and of the losses that raised the alarm, below which the loss has gone.
+const GONE: (f64, f64) = (0.005, 0.125);
+/// Standard deviations of a difference that chance does not explain.
+const DEVIATIONS: f64 = 3.0;
+/// Share of the losses before that are left at most if sending less has helped.
+const RARER: f64 = 0.8;
 
-/// Cause of the losses that led to the experiment.
+/// Cause of losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cause {
-    /// Loss that does not depend on the load, with the share that was measured.
+    /// Loss that does not depend on the load, with its share.
     Random(f64),
-    /// A buffer or a policer that overflows: the share measured with less load, and the window that fits.
-    Overflow {
-        /// Share that is still lost.
-        left: f64,
-        /// Window in bytes that the path carries.
-        fits: f64,
-    },
+    /// A buffer or a policer that overflows: the share lost with less load, and the window in bytes that fits.
+    Overflow { left: f64, fits: f64 },
 }
 
 /// Owns an experiment that runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeLoss {
-    /// Window before it, in bytes.
-    before: f64,
-    /// Share of packets lost before it.
-    share: f64,
+    /// Window in use, in bytes, and the share of packets that was lost with it lately.
+    window: f64,
+    lost: f64,
+    /// Losses with less load, when they are known.
+    reduced: Option<Count>,
+    /// Round trips of the phase that runs.
     rounds: u32,
 }
 
 impl ProbeLoss {
-    pub(super) fn new(window: f64, share: f64) -> Self {
-        Self { before: window, share, rounds: 0 }
+    pub(super) fn new(window: f64, lost: f64) -> Self {
+        Self { window, lost, reduced: None, rounds: 0 }
+    }
+
+    /// Window during the experiment, in bytes.
+    pub(super) fn window(&self) -> f64 {
+        if self.reduced.is_some() { self.window } else { self.window * SHARE }
     }
 
     /// Window before the experiment, in bytes.
     pub(super) fn before(&self) -> f64 {
-        self.before
+        self.window
     }
 
     /// Takes a round trip in. Returns the cause when the experiment is over.
     pub(super) fn on_round(&mut self, random_loss: &mut RandomLoss) -> Option<Cause> {
         self.rounds += 1;
         if self.rounds == 1 {
-            // Packets sent before the experiment are still being reported.
-            random_loss.begin_measurement();
+            random_loss.begin_count();
             return None;
         }
-        let seen = random_loss.measured(self.rounds >= MOST_ROUNDS)?;
-        // Far above a policer, 70 % still overflows it: this share would remain.
-        let remains = 1.0 - (1.0 - self.share) / SHARE;
-        let is_rarer = seen < (self.share / 8.0).max(0.005) || (remains > 0.0 && seen < (self.share + remains) / 2.0);
-        Some(if is_rarer || !RandomLoss::is_plausible(seen) {
-            let fits = (self.before * (1.0 - self.share)).max(self.before * 0.5);
-            Cause::Overflow { left: seen, fits }
+        let count = random_loss.count();
+        let has_enough = count.packets() >= PACKETS && count.bursts >= BURSTS;
+        let Some(reduced) = self.reduced else {
+            let is_gone = count.share() < (self.lost * GONE.1).max(GONE.0);
+            if is_gone && count.packets() >= random_loss.telling().clamp(PACKETS, MOST_PACKETS) {
+                return Some(self.overflow(count.share(), self.lost));
+            }
+            if has_enough || self.rounds > MOST_ROUNDS {
+                self.reduced = Some(count);
+                self.rounds = 0;
+            }
+            return None;
+        };
+        if !has_enough && self.rounds <= MOST_ROUNDS {
+            return None;
+        }
+        let (before, left) = (count.share(), reduced.share());
+        let all = Count { acked: reduced.acked + count.acked, lost: reduced.lost + count.lost, bursts: 0 };
+        let variance = all.share() * random_loss.dispersion() * (1.0 / reduced.packets() + 1.0 / count.packets());
+        let is_rarer = left < RARER * before && before - left > DEVIATIONS * variance.sqrt();
+        Some(if is_rarer || !RandomLoss::is_plausible(left) {
+            self.overflow(left, before)
         } else {
-            Cause::Random(seen)
+            Cause::Random(all.share())
         })
+    }
+
+    fn overflow(&self, left: f64, before: f64) -> Cause {
+        Cause::Overflow { left, fits: self.window * (1.0 - before).max(0.5) }
     }
 }

@@ -9,15 +9,27 @@ const LARGEST_SHARE: f64 = 0.15;
 const BATCH: u64 = 32;
 /// Weight of a batch in the share.
 const GAIN: f64 = 1.0 / 16.0;
-/// Bursts of losses that a measurement waits for: fewer say nothing about a share.
-const BURSTS: u32 = 5;
 
-/// Packets of a measurement, and its bursts of losses.
+/// Packets whose fate was counted, and the bursts of losses among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Measurement {
-    acked: u64,
-    lost: u64,
-    bursts: u32,
+pub(super) struct Count {
+    pub(super) acked: u64,
+    pub(super) lost: u64,
+    pub(super) bursts: u32,
+}
+
+impl Count {
+    /// Packets of which it is known whether they arrived.
+    #[expect(clippy::cast_precision_loss, reason = "packets of a few round trips")]
+    pub(super) fn packets(&self) -> f64 {
+        (self.acked + self.lost).max(1) as f64
+    }
+
+    /// Share of them that was lost.
+    #[expect(clippy::cast_precision_loss, reason = "packets of a few round trips")]
+    pub(super) fn share(&self) -> f64 {
+        self.lost as f64 / self.packets()
+    }
 }
 
 /// Owns the estimate of the share.
@@ -30,9 +42,9 @@ pub(super) struct RandomLoss {
     /// Share lost lately, whatever the cause.
     recent: f64,
     /// Packets of the batch that runs.
-    batch: Measurement,
-    /// Packets since the experiment that runs began to count.
-    measurement: Measurement,
+    batch: Count,
+    /// Packets of the phase of an experiment that runs.
+    experiment: Count,
     /// Mean length of a burst of losses in packets, 0 before the first.
     burst: f64,
     /// Length of the burst that runs, and the packet number that would continue it.
@@ -48,29 +60,34 @@ impl RandomLoss {
 
     /// Returns whether the last round trip completed a batch.
     pub(super) fn is_batch_complete(&self) -> bool {
-        self.batch == Measurement::default()
+        self.batch == Count::default()
     }
 
-    /// Begins the count of an experiment.
-    pub(super) fn begin_measurement(&mut self) {
-        self.measurement = Measurement::default();
+    /// Begins the count of a phase of an experiment.
+    pub(super) fn begin_count(&mut self) {
+        self.experiment = Count::default();
     }
 
-    /// The share lost since [`Self::begin_measurement`]; `None` while there are too few packets for a verdict.
-    #[expect(clippy::cast_precision_loss, reason = "packets of a few round trips")]
-    pub(super) fn measured(&self, is_late: bool) -> Option<f64> {
-        let Measurement { acked, lost, bursts } = self.measurement;
-        let packets = (acked + lost) as f64;
-        let enough = (f64::from(BURSTS) * self.burst.max(1.0) / self.recent.max(0.005)).clamp(96.0, 1500.0);
-        let is_enough = packets >= 32.0 && (packets >= enough || bursts >= BURSTS || is_late);
-        is_enough.then(|| lost as f64 / packets)
+    /// Packets since [`Self::begin_count`].
+    pub(super) fn count(&self) -> Count {
+        self.experiment
+    }
+
+    /// Packets that would show five bursts of losses at the share lost lately: none among them is no chance.
+    pub(super) fn telling(&self) -> f64 {
+        5.0 * self.burst.max(1.0) / self.recent.max(0.005)
+    }
+
+    /// Variance of the number of losses over that of independent ones: losses in bursts vary more.
+    pub(super) fn dispersion(&self) -> f64 {
+        2.0 * self.burst.max(1.0) - 1.0
     }
 
     /// Sets the share that an experiment has found.
     pub(super) fn confirm(&mut self, share: f64) {
         let share = share.min(LARGEST_SHARE);
         (self.share, self.confirmed, self.recent) = (share, share, share);
-        self.batch = Measurement::default();
+        self.batch = Count::default();
     }
 
     /// The largest share that is taken for random.
@@ -85,29 +102,26 @@ impl RandomLoss {
         } else {
             self.burst += (self.run.min(10.0) - self.burst) / 16.0;
             self.run = 1.0;
-            self.measurement.bursts += 1;
+            self.experiment.bursts += 1;
         }
         self.continues_at = pn + 1;
     }
 
     /// Takes a round trip in. Returns the share lost beyond what is random: 0 while chance explains it.
-    #[expect(clippy::cast_precision_loss, reason = "packets of a few round trips")]
     pub(super) fn on_round(&mut self, acked: u64, lost: u64) -> f64 {
-        for count in [&mut self.batch, &mut self.measurement] {
+        for count in [&mut self.batch, &mut self.experiment] {
             count.acked += acked;
             count.lost += lost;
         }
-        let Measurement { acked, lost, .. } = self.batch;
-        if acked + lost < BATCH {
+        let batch = self.batch;
+        if batch.acked + batch.lost < BATCH {
             return 0.0;
         }
-        self.batch = Measurement::default();
-        let packets = (acked + lost) as f64;
-        let share = lost as f64 / packets;
+        self.batch = Count::default();
+        let (share, packets) = (batch.share(), batch.packets());
         self.recent += (share - self.recent) * (packets / 256.0).min(0.5);
-        // Losses that come in bursts vary more than independent ones.
-        let deviation = (self.share * (2.0 * self.burst.max(1.0) - 1.0) / packets).sqrt();
-        if lost >= 3 && share > self.share + 3.0 * deviation + 2.0 / packets {
+        let deviation = (self.share * self.dispersion() / packets).sqrt();
+        if batch.lost >= 3 && share > self.share + 3.0 * deviation + 2.0 / packets {
             return share - self.share;
         }
         self.share = (self.share + (share - self.share) * GAIN).min(1.5 * self.confirmed);
