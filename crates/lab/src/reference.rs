@@ -3,12 +3,13 @@
 //! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
 //! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
 //! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts; [`mod@fec`] holds codes against
+//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts and [`mod@auto`] to judge the controller of that name; [`mod@fec`] holds codes against
 //! theory. [`speed`] measures
 //! what simulating costs. Tests and `cargo xtask shows` run the same
 //! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
 
 pub mod ack_frequency;
+pub mod auto;
 pub mod bbr;
 pub mod fec;
 pub mod flows;

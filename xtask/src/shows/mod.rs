@@ -5,6 +5,7 @@
 //! shown.
 
 mod ack_frequency;
+mod auto;
 mod bad_input;
 mod bbr;
 mod command;
@@ -72,6 +73,9 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
+    /// What the controller `auto` promises, in virtual time
+    #[command(after_help = after_help("auto", &auto::cases()))]
+    Auto(Options),
     /// Everything that forward error correction promises, most of it in virtual time
     #[command(after_help = after_help("fec", &fec::cases()))]
     Fec(Options),
@@ -225,6 +229,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let (part, options, cases, from) = match &args.part {
         Part::Transport(options) => ("transport", options, transport().to_vec(), None),
         Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
+        Part::Auto(options) => ("auto", options, auto::cases(), None),
         Part::Fec(options) => ("fec", options, fec::cases(), None),
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),

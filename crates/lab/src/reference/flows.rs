@@ -29,6 +29,8 @@ pub struct Flow {
     pub profile: Profile,
     /// Time at which the client begins.
     pub start: Duration,
+    /// Delay between the client and the bottleneck in each direction, beyond that of the plan.
+    pub access: Duration,
     /// The clock that the receiver of the data goes by. The sender's is right.
     pub receiver_clock: Clock,
     /// Watches the sender of the data.
@@ -140,6 +142,8 @@ pub struct Outcome {
     pub flows: Vec<FlowCounters>,
     /// Mean time that a packet waited at the bottleneck.
     pub queueing: Duration,
+    /// Median and 95th percentile of that time.
+    pub queueing_quantiles: [Duration; 2],
     /// The bottleneck from the start of the run on.
     pub link: LinkCounters,
 }
@@ -160,14 +164,18 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
         (Some(rate), 2..) => rate.time_for(units::DataSize::from_bytes(1_500)) / 2,
         _ => Duration::ZERO,
     };
-    let host = |node: End, start| Host {
+    let host = |node: End, start, delay| Host {
         name: node.local.to_string(),
         node,
-        access: Access { delay: Duration::ZERO, jitter },
+        access: Access { delay, jitter },
         start: Instant::ZERO + start,
     };
-    let (clients, servers): (Vec<_>, Vec<_>) =
-        ends.into_iter().map(|(flow, client, server)| (host(client, flow.start), host(server, Duration::ZERO))).unzip();
+    let (clients, servers): (Vec<_>, Vec<_>) = ends
+        .into_iter()
+        .map(|(flow, client, server)| {
+            (host(client, flow.start, flow.access), host(server, Duration::ZERO, Duration::ZERO))
+        })
+        .unzip();
     let dumbbell = Dumbbell { up: plan.up.clone(), down: plan.down.clone(), start_jitter: Duration::ZERO, nat: None };
     let mut sim = dumbbell.build(seed.child("network", 0), clients, servers).map_err(|error| failed(&error))?;
 
@@ -181,7 +189,7 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
     if let Some(reason) = sim.nodes().find_map(|end| end.ended.as_ref()) {
         return Err(failed(reason));
     }
-    let queueing = sim.network_mut().link_mut(Dumbbell::DOWN).take_queueing().mean().unwrap_or(0.0);
+    let queueing = sim.network_mut().link_mut(Dumbbell::DOWN).take_queueing();
     let told = |index: usize| {
         let (client, server) = (index, flows.len() + index);
         #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 bytes")]
@@ -194,7 +202,8 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
     };
     Ok(Outcome {
         flows: (0..flows.len()).map(told).collect(),
-        queueing: Duration::from_secs_f64(queueing / 1e9),
+        queueing: Duration::from_secs_f64(queueing.mean().unwrap_or(0.0) / 1e9),
+        queueing_quantiles: [0.5, 0.95].map(|q| queueing.quantile_duration(q).unwrap_or(Duration::ZERO)),
         link: *sim.counters(Dumbbell::DOWN),
     })
 }

@@ -35,6 +35,8 @@ const RAMP: (f64, f64) = (0.02, 0.25);
 const AFTER_OVERFLOW: f64 = 0.95;
 /// Window over the one that overflowed from which on growth is free again.
 const FAR: f64 = 1.5;
+/// Window over the one that overflowed from which on new losses are no surprise.
+const BEYOND: f64 = 1.03;
 /// Time for which a window that overflowed is not exceeded; doubles while the same one overflows again.
 const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
 /// Time between two experiments on the cause of losses.
@@ -311,6 +313,15 @@ impl DelayMode {
             self.strikes += 1;
         } else if random_loss.is_batch_complete() {
             self.strikes = 0;
+        }
+        // Beyond a window that overflowed before, there is nothing to find out.
+        let is_known = self.window > BEYOND * self.ceiling && self.window < FAR * self.ceiling;
+        if excess > 0.0 && is_known {
+            self.strikes = 0;
+            self.has_reduced = true;
+            self.settling = SETTLING;
+            self.hold_at(now, self.ceiling);
+            return;
         }
         let is_repeated = random_loss.share() > WORTH_REPEATING && now >= self.repeat_at;
         if self.settling > 0 || (self.strikes < 2 && !is_repeated) {
