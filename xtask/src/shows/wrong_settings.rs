@@ -31,7 +31,7 @@ const fn setting(what: &'static str, setting: &'static str, names: &'static [&'s
     Wrong { what, options: &["run", "FILE"], setting: Some(setting), names }
 }
 
-const CASES: [Wrong; 11] = [
+const CASES: [Wrong; 9] = [
     option("a controller that there is not", &["run", "mobile", "--cc", "bbr9"], &CONTROLLERS),
     option("no packets per acknowledgement", &["run", "mobile", "--ack", "fixed:0"], &RHYTHMS),
     option("too many packets per acknowledgement", &["run", "mobile", "--ack", "fixed:1001"], &RHYTHMS),
