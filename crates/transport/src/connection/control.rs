@@ -116,6 +116,7 @@ macro_rules! dispatch {
                         self.packets.sources.handshake.on_crypto(now, seen.space.level(), offset, data)
                     }
                     Frame::ResetStream { .. }
+                    | Frame::ResetStreamAt { .. }
                     | Frame::StopSending { .. }
                     | Frame::MaxData(_)
                     | Frame::MaxStreamData { .. }
@@ -293,6 +294,10 @@ impl Sources {
         let streams = &mut self.streams;
         match *frame {
             Frame::ResetStream { id, code, final_size } => return streams.on_reset_stream(id, code, final_size),
+            Frame::ResetStreamAt { .. } => {
+                return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "RESET_STREAM_AT was not agreed on")
+                    .in_frame(frame.ty()));
+            }
             Frame::StopSending { id, code } => return streams.on_stop_sending(id, code),
             Frame::MaxStreamData { id, limit } => return streams.on_max_stream_data(id, limit),
             Frame::MaxStreams { dir, limit } => return streams.on_max_streams(dir, limit),

@@ -191,6 +191,8 @@ pub(super) struct ParametersSet<'a> {
     preferred_address: Option<PreferredAddressInfo<'a>>,
     max_datagram_frame_size: u64,
     grease_quic_bit: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    reset_stream_at: bool,
 }
 
 /// `PreferredAddress` without its reset token.
@@ -236,6 +238,7 @@ impl<'a> ParametersSet<'a> {
             preferred_address: p.preferred_address.as_ref().map(address),
             max_datagram_frame_size: p.max_datagram_frame_size,
             grease_quic_bit: p.grease_quic_bit,
+            reset_stream_at: p.reset_stream_at,
         }
     }
 }

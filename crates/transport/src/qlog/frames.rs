@@ -79,6 +79,13 @@ pub(super) enum QuicFrame<'a> {
         error_code: u64,
         final_size: u64,
     },
+    ResetStreamAt {
+        stream_id: u64,
+        error: &'static str,
+        error_code: u64,
+        final_size: u64,
+        reliable_size: u64,
+    },
     StopSending {
         stream_id: u64,
         error: &'static str,
@@ -240,6 +247,9 @@ impl<'a> QuicFrame<'a> {
             }
             Frame::ResetStream { id, code, final_size } => {
                 Self::ResetStream { stream_id: id.0, error: UNKNOWN, error_code: code, final_size }
+            }
+            Frame::ResetStreamAt { id, code, final_size, reliable_size } => {
+                Self::ResetStreamAt { stream_id: id.0, error: UNKNOWN, error_code: code, final_size, reliable_size }
             }
             Frame::StopSending { id, code } => Self::StopSending { stream_id: id.0, error: UNKNOWN, error_code: code },
             Frame::Crypto { offset, data } => Self::Crypto { offset, raw: Raw::of_payload(data.len()) },

@@ -35,6 +35,11 @@ fn every_frame_is_written_in_the_words_of_the_draft() {
             json!({"frame_type": "reset_stream", "stream_id": 9, "error": "unknown", "error_code": 5, "final_size": 6}),
         ),
         (
+            Frame::ResetStreamAt { id: stream, code: 5, final_size: 6, reliable_size: 4 },
+            json!({"frame_type": "reset_stream_at", "stream_id": 9, "error": "unknown", "error_code": 5, "final_size": 6,
+                "reliable_size": 4}),
+        ),
+        (
             Frame::StopSending { id: stream, code: 5 },
             json!({"frame_type": "stop_sending", "stream_id": 9, "error": "unknown", "error_code": 5}),
         ),

@@ -1,6 +1,6 @@
-//! The types of frames: RFC 9000 §12.4, RFC 9221 §4, draft-ietf-quic-ack-frequency-14 §10.2 and
-//! draft-ietf-quic-receive-ts-02 §9, and docs/fec.md. Those of the RFCs take one byte. The table of
-//! frames declares the others.
+//! The types of frames: RFC 9000 §12.4, RFC 9221 §4, draft-ietf-quic-ack-frequency-14 §10.2,
+//! draft-ietf-quic-receive-ts-02 §9, draft-ietf-quic-reliable-stream-reset §8.2, and docs/fec.md. Those of the RFCs take one
+//! byte. The table of frames declares the others.
 
 pub use super::table::types::*;
 

@@ -280,6 +280,18 @@ frames! {
     HANDSHAKE_DONE = 0x1e => HandshakeDone;
     /// Asks for an acknowledgement at once (draft-ietf-quic-ack-frequency-14 §5).
     IMMEDIATE_ACK = 0x1f => ImmediateAck;
+    // draft-ietf-quic-reliable-stream-reset §4: a reliable size above the final size is FRAME_ENCODING_ERROR.
+    /// The sender gives a stream up behind a part that still arrives (draft-ietf-quic-reliable-stream-reset §4).
+    RESET_STREAM_AT = 0x24 => ResetStreamAt {
+        /// The stream.
+        id: StreamId,
+        /// The application's error code.
+        code: u64,
+        /// Bytes of flow control that the stream has used.
+        final_size: u64,
+        /// Bytes that reach the application all the same; at most `final_size`.
+        reliable_size: u64,
+    } if reliable_size <= final_size, else "a reliable size above the final size";
     /// Asks the receiver of this frame to acknowledge in another rhythm (draft-ietf-quic-ack-frequency-14 §4).
     ACK_FREQUENCY = 0xaf => AckFrequency {
         /// The number of the request: the highest counts.

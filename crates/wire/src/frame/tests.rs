@@ -27,6 +27,14 @@ fn examples() -> Vec<(Frame<'static>, Vec<u8>)> {
         (Frame::Padding { len: 3 }, vec![0; 3]),
         (Frame::Ping, vec![1]),
         (Frame::ResetStream { id: ID, code: 7, final_size: 300 }, vec![0x04, 0x52, 0x34, 7, 0x41, 0x2c]),
+        (
+            Frame::ResetStreamAt { id: ID, code: 7, final_size: 300, reliable_size: 300 },
+            vec![0x24, 0x52, 0x34, 7, 0x41, 0x2c, 0x41, 0x2c],
+        ),
+        (
+            Frame::ResetStreamAt { id: ID, code: 7, final_size: 300, reliable_size: 0 },
+            vec![0x24, 0x52, 0x34, 7, 0x41, 0x2c, 0],
+        ),
         (Frame::StopSending { id: ID, code: 7 }, vec![0x05, 0x52, 0x34, 7]),
         (Frame::Crypto { offset: 5, data: b"tls" }, vec![0x06, 5, 3, b't', b'l', b's']),
         (Frame::NewToken { token: b"tk" }, vec![0x07, 2, b't', b'k']),
@@ -145,6 +153,7 @@ fn refused() {
         (0x07, "empty token", vec![0x07, 0]),
         (0x0e, "stream data beyond 2^62-1", [&[0x0e, 0], END, &[1, 0]].concat()),
         (0x0c, "stream data beyond 2^62-1 without a length", [&[0x0c, 0], END, &[0]].concat()),
+        (0x24, "reliable size above the final size", vec![0x24, 0, 7, 0x41, 0x2c, 0x41, 0x2d]),
         (0x12, "more than 2^60 streams", [&[0x12][..], &above_2_60].concat()),
         (0x13, "more than 2^60 streams", [&[0x13][..], &above_2_60].concat()),
         (0x16, "blocked above 2^60 streams", [&[0x16][..], &above_2_60].concat()),
@@ -248,7 +257,7 @@ struct Parts {
     bytes: Vec<u8>,
 }
 
-const KINDS: usize = 24;
+const KINDS: usize = 26;
 
 prop_compose! {
     fn any_parts()(
@@ -305,6 +314,7 @@ impl Parts {
             },
             22 => Frame::ImmediateAck,
             23 => Frame::SourceSymbol { id: a },
+            24 => Frame::ResetStreamAt { id, code: b, final_size: c, reliable_size: b.min(c) },
             _ => Frame::Datagram { data },
         }
     }

@@ -96,6 +96,8 @@ impl TransportParameters {
             id::MAX_DATAGRAM_FRAME_SIZE => self.max_datagram_frame_size = number(value)?,
             // RFC 9287 §3 MUST-1: with a value it is TRANSPORT_PARAMETER_ERROR
             id::GREASE_QUIC_BIT => self.grease_quic_bit = flag(value)?,
+            // draft-ietf-quic-reliable-stream-reset §3: with a value it is TRANSPORT_PARAMETER_ERROR.
+            id::RESET_STREAM_AT => self.reset_stream_at = flag(value)?,
             id::VERSION_INFORMATION => self.version_information = Some(version_information(sender, value)?),
             id::MIN_ACK_DELAY => self.min_ack_delay_us = Some(number(value)?),
             id::MAX_RECEIVE_TIMESTAMPS_PER_ACK => self.max_receive_timestamps_per_ack = Some(number(value)?),

@@ -52,6 +52,9 @@ impl TransportParameters {
         if self.grease_quic_bit {
             parameter(out, id::GREASE_QUIC_BIT, &[]);
         }
+        if self.reset_stream_at {
+            parameter(out, id::RESET_STREAM_AT, &[]);
+        }
         if let Some(cid) = &self.initial_source_cid {
             parameter(out, id::INITIAL_SOURCE_CONNECTION_ID, cid.as_slice());
         }

@@ -1,6 +1,7 @@
 //! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221
-//! (DATAGRAM), RFC 9287 (grease of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`) and
-//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements), and docs/fec.md (forward error correction).
+//! (DATAGRAM), RFC 9287 (grease of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`),
+//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements), draft-ietf-quic-reliable-stream-reset
+//! (`reset_stream_at`), and docs/fec.md (forward error correction).
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -51,6 +52,8 @@ pub mod id {
     pub const INITIAL_SOURCE_CONNECTION_ID: u64 = 0x0f;
     /// Source connection ID of the Retry packet. From servers only.
     pub const RETRY_SOURCE_CONNECTION_ID: u64 = 0x10;
+    /// RESET_STREAM_AT is understood (draft-ietf-quic-reliable-stream-reset §3).
+    pub const RESET_STREAM_AT: u64 = 0x1d;
     /// Largest DATAGRAM frame accepted, bytes (RFC 9221 §3).
     pub const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
     /// The fixed bit may be anything (RFC 9287 §3).
@@ -139,6 +142,8 @@ pub struct TransportParameters {
     /// The receive times that the sender gets shall count 2 to this power microseconds; at most 20, and 0 where no receive
     /// times are wanted.
     pub receive_timestamps_exponent: u64,
+    /// The sender accepts RESET_STREAM_AT frames.
+    pub reset_stream_at: bool,
     /// Number of source symbols that the sender remembers to recover others, at least 16; its presence says that the sender
     /// understands forward error correction.
     pub fec_window: Option<u64>,
@@ -170,6 +175,7 @@ impl Default for TransportParameters {
             version_information: None,
             max_receive_timestamps_per_ack: None,
             receive_timestamps_exponent: 0,
+            reset_stream_at: false,
             fec_window: None,
         }
     }

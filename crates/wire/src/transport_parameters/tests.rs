@@ -152,6 +152,17 @@ fn receive_timestamps() {
     }
 }
 
+/// draft-ietf-quic-reliable-stream-reset §3: the parameter is empty, and either side may send it.
+#[test]
+fn reset_stream_at_is_a_flag() {
+    for side in [Side::Client, Side::Server] {
+        let decoded = TransportParameters::decode(side, &bytes(&[(0x1d, &[])])).unwrap();
+        assert_eq!(decoded, TransportParameters { reset_stream_at: true, ..Default::default() });
+        let error = TransportParameters::decode(side, &bytes(&[(0x1d, &[0])])).unwrap_err();
+        assert_eq!((error.id, error.what), (0x1d, "has a value"));
+    }
+}
+
 #[test]
 fn a_client_may_not_send_what_is_the_servers() {
     let mut address = vec![1; 24];
@@ -223,7 +234,7 @@ prop_compose! {
         (ack_delay_exponent, max_ack_delay_ms) in (0..=20u64, 0..1u64 << 14),
         min_ack_delay in prop::option::of(any::<u64>()),
         (max_receive_timestamps, receive_timestamps_exponent) in (prop::option::of(any_number()), 0..=20u64),
-        (disable_active_migration, grease_quic_bit) in any::<(bool, bool)>(),
+        (disable_active_migration, grease_quic_bit, reset_stream_at) in any::<(bool, bool, bool)>(),
         active_connection_id_limit in 2..=varint::MAX,
         (original_dcid, initial_source_cid, retry_source_cid) in
             (prop::option::of(any_cid(0)), prop::option::of(any_cid(0)), prop::option::of(any_cid(0))),
@@ -251,6 +262,7 @@ prop_compose! {
             version_information: None,
             max_datagram_frame_size: numbers[5],
             grease_quic_bit,
+            reset_stream_at,
             min_ack_delay_us: min_ack_delay.map(|v| v % (max_ack_delay_ms * 1000 + 1)),
             max_receive_timestamps_per_ack: max_receive_timestamps,
             receive_timestamps_exponent: max_receive_timestamps.map_or(0, |_| receive_timestamps_exponent),
