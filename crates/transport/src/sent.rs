@@ -92,6 +92,13 @@ pub enum SentFrame {
     StreamsBlocked(Dir),
     /// The stream was reset.
     ResetStream(StreamId),
+    /// The stream was reset, except for its first bytes.
+    ResetStreamAt {
+        /// The stream.
+        id: StreamId,
+        /// Number of bytes that are delivered all the same.
+        reliable_size: u64,
+    },
     /// The peer was asked to stop.
     StopSending(StreamId),
     /// A control frame of the table.
@@ -121,6 +128,7 @@ impl SentFrame {
                 | Self::StreamDataBlocked(_)
                 | Self::StreamsBlocked(_)
                 | Self::ResetStream(_)
+                | Self::ResetStreamAt { .. }
                 | Self::StopSending(_)
                 | Self::Symbol(_)
         )

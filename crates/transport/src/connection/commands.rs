@@ -12,7 +12,7 @@ use crate::{
     datagrams::{DatagramFate, SendDatagramError},
     events::{CloseReason, Event},
     fec::{DatagramFlow, Protection},
-    streams::{Chunk, Order, Priority, ReadError, Then, Unread, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, ResetAtError, Then, Unread, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -71,6 +71,15 @@ impl Connection {
     /// When the stream is not open for sending.
     pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
         self.packets.sources.streams.reset(id, code)
+    }
+
+    /// Gives the sending side up, except for its first `reliable_size` bytes: the peer's application gets them before it hears of the
+    /// reset (draft-ietf-quic-reliable-stream-reset).
+    ///
+    /// # Errors
+    /// When the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
+        self.packets.sources.streams.reset_at(id, code, reliable_size)
     }
 
     /// Asks the peer not to send more on the stream (RFC 9000 §19.5).

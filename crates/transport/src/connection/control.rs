@@ -294,9 +294,8 @@ impl Sources {
         let streams = &mut self.streams;
         match *frame {
             Frame::ResetStream { id, code, final_size } => return streams.on_reset_stream(id, code, final_size),
-            Frame::ResetStreamAt { .. } => {
-                return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "RESET_STREAM_AT was not agreed on")
-                    .in_frame(frame.ty()));
+            Frame::ResetStreamAt { id, code, final_size, reliable_size } => {
+                return streams.on_reset_stream_at(id, code, final_size, reliable_size);
             }
             Frame::StopSending { id, code } => return streams.on_stop_sending(id, code),
             Frame::MaxStreamData { id, limit } => return streams.on_max_stream_data(id, limit),

@@ -138,6 +138,7 @@ impl Carriers<'_> {
             | SentFrame::StreamDataBlocked(_)
             | SentFrame::StreamsBlocked(_)
             | SentFrame::ResetStream(_)
+            | SentFrame::ResetStreamAt { .. }
             | SentFrame::StopSending(_) => {
                 if arrived {
                     self.sources.streams.on_acked(frame);

@@ -110,6 +110,7 @@ pub(crate) fn may_be_in_symbol(frame: &Frame<'_>) -> bool {
             | Frame::Stream(_)
             | Frame::Datagram { .. }
             | Frame::ResetStream { .. }
+            | Frame::ResetStreamAt { .. }
             | Frame::StopSending { .. }
             | Frame::MaxData(_)
             | Frame::MaxStreamData { .. }

@@ -343,6 +343,7 @@ impl<'a> QuicFrame<'a> {
             | SentFrame::StreamDataBlocked(_)
             | SentFrame::StreamsBlocked(_)
             | SentFrame::ResetStream(_)
+            | SentFrame::ResetStreamAt { .. }
             | SentFrame::StopSending(_)
             | SentFrame::Control(
                 ControlFrame::NewConnectionId(_) | ControlFrame::NewToken | ControlFrame::AckFrequency(_),

@@ -39,7 +39,8 @@ pub enum Then {
     Blocked,
     /// All data was read. Said once.
     End,
-    /// The peer reset the stream, with this application error code. Said once; data that was not read is gone.
+    /// The peer reset the stream, with this application error code. Said once, after the data that was to be delivered all
+    /// the same; other data that was not read is gone.
     Reset(u64),
 }
 
@@ -69,13 +70,37 @@ pub enum WriteError {
     Unknown,
 }
 
+/// Why a stream cannot be reset behind a part that still arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResetAtError {
+    /// The peer does not accept RESET_STREAM_AT, or its transport parameters are not known yet.
+    #[error("the peer does not accept RESET_STREAM_AT")]
+    Unsupported,
+    /// The reliable size is above what was written, or above that of an earlier reset.
+    #[error("the reliable size is above {limit} bytes")]
+    TooLarge {
+        /// The largest reliable size that is possible, in bytes.
+        limit: u64,
+    },
+    /// The peer wants no more data, with this application error code.
+    #[error("the peer stopped the stream (code {0})")]
+    Stopped(u64),
+    /// The application reset the stream before, without a reliable size, or the peer has acknowledged its end.
+    #[error("the stream was reset or acknowledged to its end before")]
+    Closed,
+    /// There is no such stream, it has no sending part, or both its parts are over.
+    #[error("no such stream to reset")]
+    Unknown,
+}
+
 /// Why a stream gives no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Nothing is there; [`StreamEvent::Readable`] follows.
     #[error("no data is there yet")]
     Blocked,
-    /// The peer reset the stream, with this application error code. Said once; the data is gone.
+    /// The peer reset the stream, with this application error code. Said once, after the data that was to be delivered all
+    /// the same; other data is gone.
     #[error("the peer reset the stream (code {0})")]
     Reset(u64),
     /// The application stopped the stream, or has been told its end.
@@ -159,7 +184,8 @@ impl Streams {
     }
 
     /// Gives a stream up: data that was not sent, or was sent and not acknowledged, vanishes. Permitted after
-    /// [`finish`](Self::finish), too; without effect when the stream was reset before or stopped by the peer.
+    /// [`finish`](Self::finish), too; without effect when the stream was reset before or stopped by the peer. After
+    /// [`reset_at`](Self::reset_at) its data vanishes as well, and its code stays.
     ///
     /// # Errors
     /// [`WriteError::Unknown`] when there is no such stream any more.
@@ -174,16 +200,51 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends the sending part without its data, and lets others have the space.
+    /// Gives a stream up, except for its first `reliable_size` bytes, which the peer's application still gets before it hears of the
+    /// reset (draft-ietf-quic-reliable-stream-reset). Permitted after [`finish`](Self::finish), too. A later call may name a
+    /// smaller size; the code of the first one stays. A size of 0 is as [`reset`](Self::reset). [`StreamEvent::Finished`] follows when all
+    /// of it has arrived.
+    ///
+    /// # Errors
+    /// When the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
+        // draft-ietf-quic-reliable-stream-reset §3: only who has sent the parameter supports the frame.
+        if !self.peer.reset_stream_at {
+            return Err(ResetAtError::Unsupported);
+        }
+        let slot = self.sending(id).map_err(|_| ResetAtError::Unknown)?;
+        let send = &mut self.slab[slot].send;
+        if !send.is_open() {
+            let stopped = send.tell_stopped();
+            send.settle();
+            self.release_if_over(slot);
+            return Err(stopped.map_or(ResetAtError::Closed, ResetAtError::Stopped));
+        }
+        // draft-ietf-quic-reliable-stream-reset §5.2 MUST NOT: the reliable size is not increased.
+        let limit = send.reliable_limit();
+        if reliable_size > limit {
+            return Err(ResetAtError::TooLarge { limit });
+        }
+        if reliable_size == 0 {
+            return self.reset(id, code).map_err(|_| ResetAtError::Unknown);
+        }
+        self.abandon(slot, |send| send.reset_at(code, reliable_size));
+        Ok(())
+    }
+
+    /// Ends the sending part without its data, or with the first of it, and lets others have the space.
     pub(super) fn abandon(&mut self, slot: Slot, end: impl FnOnce(&mut super::SendPart) -> bool) -> bool {
         let send = &mut self.slab[slot].send;
         let (held, unsent) = (send.held(), send.unsent());
         if !end(send) {
             return false;
         }
+        let (held, unsent) = (held - send.held(), unsent - send.unsent());
         self.budget.leave(&mut self.slab, slot);
-        self.clear_pending(slot, stream::pending::BLOCKED);
-        self.set_pending(slot, stream::pending::RESET);
+        if !self.slab[slot].send.is_blocked() {
+            self.clear_pending(slot, stream::pending::BLOCKED);
+        }
+        self.set_reset_pending(slot);
         self.refresh(slot);
         self.release_space(slot, held, unsent);
         true

@@ -203,6 +203,32 @@ impl Piece {
         (taken, false)
     }
 
+    /// Throws away all bytes from `at` on, which is behind the first.
+    fn shorten(&mut self, at: u64, held: &mut Holdings) {
+        let keep = (at - self.offset) as usize;
+        let cut = self.data.len().saturating_sub(keep);
+        held.bytes -= cut as u64;
+        held.thrown_away += cut as u64;
+        match &mut self.data {
+            Data::Slice(bytes, pin) => {
+                held.pins.release(*pin, cut, false);
+                bytes.truncate(keep);
+            }
+            Data::Copied(bytes, _) => bytes.truncate(keep),
+            Data::Block(block) => block.truncate(keep),
+        }
+    }
+
+    /// Gives back what a piece that is not read any more takes.
+    fn drop_unread(self, held: &mut Holdings) {
+        held.bytes -= self.data.len() as u64;
+        held.thrown_away += self.data.len() as u64;
+        held.copies -= self.data.allocated();
+        if let Data::Slice(bytes, pin) = &self.data {
+            held.pins.release(*pin, bytes.len(), true);
+        }
+    }
+
     /// Copies what pins a buffer for little.
     fn compact(&mut self, held: &mut Holdings) {
         if let Data::Slice(bytes, pin) = &self.data
@@ -436,15 +462,43 @@ impl Assembler {
         held.holes -= self.received.len();
         held.ahead -= self.ahead.len();
         held.queues -= self.queues();
-        for piece in self.ready.iter().chain(self.ahead.values()) {
-            held.bytes -= piece.data.len() as u64;
-            held.thrown_away += piece.data.len() as u64;
-            held.copies -= piece.data.allocated();
-            if let Data::Slice(bytes, pin) = &piece.data {
-                held.pins.release(*pin, bytes.len(), true);
-            }
+        while let Some(piece) = self.ready.pop_front() {
+            piece.drop_unread(held);
+        }
+        for piece in std::mem::take(&mut self.ahead).into_values() {
+            piece.drop_unread(held);
         }
         *self = Self { prefix: self.prefix, read: self.read, ..Self::default() };
+    }
+
+    /// Gives up what lies between `at` and `end`, beyond which nothing has been received: what was not read is thrown away.
+    /// Returns how many bytes in between were not read, received or not. The work follows what is thrown away.
+    pub(super) fn truncate(&mut self, at: u64, end: u64, held: &mut Holdings) -> u64 {
+        let thrown_away = held.thrown_away;
+        let mut missing = end.saturating_sub(at.max(self.prefix));
+        let (ranges, heap) = (self.received.len(), self.received.heap());
+        while let Some((from, to)) = self.received.last().filter(|(_, to)| *to > at) {
+            self.received.remove(from.max(at), to);
+            missing -= to - from.max(at);
+        }
+        self.received.shrink();
+        held.holes = held.holes + self.received.len() - ranges;
+        held.queues = held.queues + self.received.heap() - heap;
+        while let Some(entry) = self.ahead.last_entry().filter(|entry| *entry.key() >= at) {
+            entry.remove().drop_unread(held);
+            held.ahead -= 1;
+        }
+        while self.ready.back_mut().is_some_and(|last| last.offset >= at) {
+            self.ready.pop_back().expect("there is a last one").drop_unread(held);
+        }
+        if self.ready.is_empty() {
+            self.drop_queue(held);
+        }
+        let last = self.ahead.last_entry().map(std::collections::btree_map::OccupiedEntry::into_mut);
+        if let Some(last) = last.or_else(|| self.ready.back_mut()) {
+            last.shorten(at, held);
+        }
+        missing + held.thrown_away - thrown_away
     }
 
     /// Bytes of the places in queues and lists of ranges.

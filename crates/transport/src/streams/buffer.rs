@@ -29,6 +29,19 @@ impl Data {
             Self::Gathered(bytes) => bytes,
         }
     }
+
+    /// Keeps the first `len` bytes, and no memory of the others where these were the greater part.
+    fn shorten(&mut self, len: usize) {
+        let slice = self.as_slice();
+        if len <= slice.len() / 2 {
+            *self = Self::App(Bytes::copy_from_slice(&slice[..len]));
+        } else {
+            match self {
+                Self::App(bytes) => bytes.truncate(len),
+                Self::Gathered(bytes) => bytes.truncate(len),
+            }
+        }
+    }
 }
 
 /// A piece of the stream. It ends where the next one starts; its data is empty once all of it is acknowledged.
@@ -190,6 +203,30 @@ impl SendBuffer {
         self.acked_ahead.first_gap(start, end)
     }
 
+    /// Throws away what lies at `at` and beyond; returns how many of these bytes were not acknowledged. Nothing is appended
+    /// afterwards.
+    pub(super) fn truncate(&mut self, at: u64) -> u64 {
+        let at = at.max(self.acked);
+        if at >= self.end {
+            return 0;
+        }
+        let mut dropped = self.end - at;
+        while let Some((from, to)) = self.acked_ahead.last().filter(|(_, to)| *to > at) {
+            self.acked_ahead.remove(from.max(at), to);
+            dropped -= to - from.max(at);
+        }
+        while self.chunks.back_mut().is_some_and(|last| last.start >= at) {
+            self.chunks.pop_back();
+        }
+        if let Some(last) = self.chunks.back_mut() {
+            last.data.shorten((at - last.start) as usize);
+        }
+        self.end = at;
+        self.cursor = 0;
+        self.release_front();
+        dropped
+    }
+
     /// Throws everything away; the offsets stay.
     pub(super) fn clear(&mut self) {
         self.chunks = Queue::default();
@@ -253,6 +290,29 @@ mod tests {
         assert!(buffer.is_all_acked() && buffer.chunks.is_empty());
         buffer.push(numbers(40, 2));
         assert_eq!(copied(&mut buffer, 40, 2), [40, 41]);
+    }
+
+    #[test]
+    fn what_is_cut_off_needs_no_memory() {
+        let mut buffer = SendBuffer::default();
+        for i in 0..4 {
+            buffer.push(numbers(i * 10, 10));
+        }
+        assert_eq!(buffer.ack(12, 18) + buffer.ack(25, 35), 16);
+        assert_eq!(buffer.truncate(14), 40 - 14 - 4 - 10, "what was acknowledged is not dropped again");
+        assert_eq!((buffer.end(), buffer.chunks.len()), (14, 2));
+        assert_eq!(buffer.first_unacked(0, 14), Some((0, 12)));
+        assert_eq!(copied(&mut buffer, 8, 6), (8..14).collect::<Vec<u8>>());
+        assert_eq!((buffer.truncate(14), buffer.truncate(20)), (0, 0));
+        assert_eq!(buffer.ack(0, 11), 11);
+        assert_eq!(buffer.truncate(3), 1, "not below what was acknowledged");
+        assert!(buffer.is_all_acked() && buffer.chunks.is_empty());
+
+        let big = Bytes::from(vec![1; 1000]);
+        buffer.push(big.clone());
+        assert_eq!(buffer.truncate(11 + 500), 500);
+        assert!(big.is_unique(), "the smaller part is a copy");
+        assert_eq!(copied(&mut buffer, 11, 500), [1; 500]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum StreamEvent {
         /// The application's error code.
         code: u64,
     },
-    /// All data of a finished stream, and its end, has been acknowledged.
+    /// All data of a finished stream, and its end, has been acknowledged; or the data that a reset has left, and the reset.
     Finished {
         /// The stream.
         id: StreamId,

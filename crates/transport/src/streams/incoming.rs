@@ -114,15 +114,14 @@ impl Streams {
         };
         let credit = self.credit_left();
         let recv = &mut self.slab[slot].recv;
-        let (is_wanted, before) = (recv.is_wanted(), self.holdings.bytes);
+        let (wanted, before) = (recv.wanted(offset, len), self.holdings.bytes);
         let received = recv.on_data(offset, len, parts, fin, credit, &mut self.holdings);
         let kept = self.holdings.bytes - before;
         if kept != len {
             // Of data that closes the connection nothing will be read.
-            let is_duplicate = is_wanted && received.is_ok();
-            let column =
-                if is_duplicate { &mut self.figures.duplicate_bytes } else { &mut self.figures.unwanted_bytes };
-            *column += len - kept;
+            let unwanted = if received.is_ok() { len - wanted } else { len - kept };
+            self.figures.unwanted_bytes += unwanted;
+            self.figures.duplicate_bytes += len - kept - unwanted;
         }
         let received = received.map_err(|error| error.in_frame(frame_type::STREAM))?;
         let recv = &mut self.slab[slot].recv;
@@ -142,14 +141,45 @@ impl Streams {
     /// # Errors
     /// As [`on_stream`](Self::on_stream).
     pub fn on_reset_stream(&mut self, id: StreamId, code: u64, final_size: u64) -> Result<(), TransportError> {
-        let Some(slot) = self.named(id, Part::Receive, frame_type::RESET_STREAM)? else { return Ok(()) };
+        self.on_reset(id, code, final_size, None)
+    }
+
+    /// RESET_STREAM_AT: the application still gets the first `reliable_size` bytes.
+    ///
+    /// # Errors
+    /// As [`on_stream`](Self::on_stream); PROTOCOL_VIOLATION when this end has not advertised the extension.
+    pub fn on_reset_stream_at(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+        reliable_size: u64,
+    ) -> Result<(), TransportError> {
+        // draft-ietf-quic-reliable-stream-reset §3: who has not advertised the parameter does not support the frame.
+        if !self.config.reset_stream_at {
+            let what = "RESET_STREAM_AT was not agreed on";
+            return Err(TransportError::new(Code::PROTOCOL_VIOLATION, what).in_frame(frame_type::RESET_STREAM_AT));
+        }
+        self.on_reset(id, code, final_size, Some(reliable_size))
+    }
+
+    fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+        reliable_size: Option<u64>,
+    ) -> Result<(), TransportError> {
+        let frame = if reliable_size.is_some() { frame_type::RESET_STREAM_AT } else { frame_type::RESET_STREAM };
+        let Some(slot) = self.named(id, Part::Receive, frame)? else { return Ok(()) };
         let credit = self.credit_left();
         let recv = &mut self.slab[slot].recv;
         let received = recv
-            .on_reset(code, final_size, credit, &mut self.holdings)
-            .map_err(|error| error.in_frame(frame_type::RESET_STREAM))?;
+            .on_reset(code, final_size, reliable_size, credit, &mut self.holdings)
+            .map_err(|error| error.in_frame(frame))?;
         self.account(slot, received);
         self.on_size_known(slot);
+        self.compact_if_wasteful();
         Ok(())
     }
 

@@ -47,7 +47,7 @@ use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
 pub use self::{
-    application::{Chunk, Order, ReadError, Then, Unread, WriteError},
+    application::{Chunk, Order, ReadError, ResetAtError, Then, Unread, WriteError},
     events::StreamEvent,
     stream::Priority,
 };
@@ -84,6 +84,9 @@ pub struct StreamsConfig {
     pub max_streams_bidi: u64,
     /// Unidirectional streams that the peer may have open at the same time.
     pub max_streams_uni: u64,
+    /// Accept RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset): the peer may reset a stream and still have its first
+    /// bytes delivered. This end may do the same where the peer accepts it.
+    pub reset_stream_at: bool,
 }
 
 impl Default for StreamsConfig {
@@ -100,6 +103,7 @@ impl Default for StreamsConfig {
             receive_window_max: 32 << 20,
             max_streams_bidi: 100,
             max_streams_uni: 100,
+            reset_stream_at: false,
         }
     }
 }
@@ -146,6 +150,7 @@ struct PeerLimits {
     bidi_local: u64,
     bidi_remote: u64,
     uni: u64,
+    reset_stream_at: bool,
 }
 
 /// Control frames of the connection that wait to be sent, as bits.
@@ -239,6 +244,7 @@ impl Streams {
         parameters.initial_max_stream_data_uni = self.config.receive_window_stream;
         parameters.initial_max_streams_bidi = self.remote[Dir::Bi as usize].limit();
         parameters.initial_max_streams_uni = self.remote[Dir::Uni as usize].limit();
+        parameters.reset_stream_at = self.config.reset_stream_at;
     }
 
     /// Takes the limits that the peer starts with: those remembered for early data, and then those of the handshake.
@@ -251,6 +257,7 @@ impl Streams {
             bidi_local: parameters.initial_max_stream_data_bidi_local,
             bidi_remote: parameters.initial_max_stream_data_bidi_remote,
             uni: parameters.initial_max_stream_data_uni,
+            reset_stream_at: parameters.reset_stream_at,
         };
         let shrunk = |what: &'static str| {
             Err(TransportError::new(Code::PROTOCOL_VIOLATION, format!("{what} is below what early data has used")))
@@ -271,6 +278,10 @@ impl Streams {
                 return shrunk("initial_max_stream_data");
             }
             self.slab[slot].send.credit.raise(limit);
+            if !self.peer.reset_stream_at && self.slab[slot].send.is_reset_at() {
+                // Early data was refused, and the server does not accept the frame any more.
+                self.abandon(slot, SendPart::reset_at_once);
+            }
             self.refresh(slot);
         }
         self.on_max_data(parameters.initial_max_data);
@@ -367,6 +378,14 @@ impl Streams {
         self.slab[slot].pending |= bit;
         if !self.slab[slot].held_back {
             self.control.push_back(&mut self.slab, slot);
+        }
+    }
+
+    /// A reset waits to be sent, unless it has arrived or data goes before it.
+    fn set_reset_pending(&mut self, slot: Slot) {
+        let stream = &self.slab[slot];
+        if stream.send.reset_to_send(stream.id).is_some() {
+            self.set_pending(slot, stream::pending::RESET);
         }
     }
 

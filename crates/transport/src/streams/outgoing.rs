@@ -143,6 +143,9 @@ impl Streams {
             if self.slab[slot].send.goes_on() && self.credit.available() > 0 {
                 return true;
             }
+            if self.slab[slot].send.is_reset_at() {
+                self.set_reset_pending(slot);
+            }
         }
         self.refresh(slot);
         true
@@ -187,14 +190,12 @@ impl Streams {
             let stream = &mut self.slab[slot];
             let id = stream.id;
             let bit = stream.pending & stream.pending.wrapping_neg();
-            // The longest encoding of a type and three numbers.
-            if w.remaining() < 25 {
+            // The longest encoding of a type and three numbers, or four.
+            if w.remaining() < if stream.send.is_reset_at() { 33 } else { 25 } {
                 return false;
             }
             let frame = match bit {
-                stream::pending::RESET => stream.send.reset_to_send().map(|(code, final_size)| {
-                    (Frame::ResetStream { id, code, final_size }, SentFrame::ResetStream(id))
-                }),
+                stream::pending::RESET => stream.send.reset_to_send(id),
                 stream::pending::STOP => {
                     stream.recv.stop_to_send().map(|code| (Frame::StopSending { id, code }, SentFrame::StopSending(id)))
                 }

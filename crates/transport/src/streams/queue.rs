@@ -54,6 +54,11 @@ impl<T> Queue<T> {
         self.first.take().or_else(|| self.rest.pop_front())
     }
 
+    /// Takes the element that was appended last.
+    pub(super) fn pop_back(&mut self) -> Option<T> {
+        self.rest.pop_back().or_else(|| self.first.take())
+    }
+
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         match &self.first {
@@ -124,16 +129,18 @@ mod tests {
     proptest! {
         /// A `VecDeque` does the same, whatever comes and goes.
         #[test]
-        fn everything_comes_out_in_its_order(pushes in prop::collection::vec(prop::option::weighted(0.6, any::<u8>()), 0..60)) {
+        fn everything_comes_out_in_its_order(pushes in prop::collection::vec(prop::option::weighted(0.75, any::<u8>()), 0..60)) {
             let (mut queue, mut model) = (Queue::default(), VecDeque::new());
             let mut next = 0_u32;
             for push in pushes {
-                if push.is_some() {
-                    next += 1;
-                    queue.push_back(next);
-                    model.push_back(next);
-                } else {
-                    prop_assert_eq!(queue.pop_front(), model.pop_front());
+                match push {
+                    Some(0..=63) => prop_assert_eq!(queue.pop_back(), model.pop_back()),
+                    Some(_) => {
+                        next += 1;
+                        queue.push_back(next);
+                        model.push_back(next);
+                    }
+                    None => prop_assert_eq!(queue.pop_front(), model.pop_front()),
                 }
                 prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
                 prop_assert!(queue.iter().eq(&model) && queue.iter_mut().eq(model.iter_mut()));

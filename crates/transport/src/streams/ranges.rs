@@ -26,6 +26,11 @@ impl RangeSet {
         self.ranges.front().copied()
     }
 
+    /// The highest range.
+    pub(super) fn last(&self) -> Option<(u64, u64)> {
+        self.ranges.back().copied()
+    }
+
     /// Forgets the lowest range.
     pub(super) fn pop_first(&mut self) -> Option<(u64, u64)> {
         self.ranges.pop_front()

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::error::{Code, TransportError};
 
-/// States of RFC 9000 §3.2, as far as they differ here: "Recv", "Size Known" and "Data Recvd" are `Open`.
+/// States of RFC 9000 §3.2, as far as they differ here: "Recv", "Size Known" and "Data Recvd" are `Open`. After RESET_STREAM_AT
+/// they are `Reset` (draft-ietf-quic-reliable-stream-reset §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The stream has no receiving part.
@@ -21,9 +22,13 @@ enum Phase {
     Stopped {
         code: u64,
     },
-    /// "Reset Recvd": the application has to be told.
+    /// "Reset Recvd", or on the way there: the application has to be told, after the data below the reliable size.
     Reset {
         code: u64,
+        /// Zero after RESET_STREAM.
+        reliable: u64,
+        /// There was a RESET_STREAM_AT frame.
+        at: bool,
     },
     /// "Data Read", "Reset Read", or stopped with the final size known.
     Over,
@@ -91,10 +96,14 @@ impl RecvPart {
         matches!(self.phase, Phase::Absent | Phase::Over)
     }
 
-    /// Returns whether data that arrives is kept to be read.
+    /// Number of bytes that the application may read, of `len` bytes from `offset` on.
     #[inline]
-    pub(super) fn is_wanted(&self) -> bool {
-        self.phase == Phase::Open
+    pub(super) fn wanted(&self, offset: u64, len: u64) -> u64 {
+        match self.phase {
+            Phase::Open => len,
+            Phase::Reset { reliable, .. } => reliable.saturating_sub(offset).min(len),
+            Phase::Stopped { .. } | Phase::Over | Phase::Absent => 0,
+        }
     }
 
     /// Returns whether the peer can use more credit of the stream.
@@ -106,10 +115,15 @@ impl RecvPart {
     /// What is still to come. `None` when nothing is, or nobody wants it.
     pub(super) fn outstanding(&self) -> Option<Outstanding> {
         let prefix = self.assembler.prefix();
-        if self.phase != Phase::Open || self.final_size == Some(prefix) {
+        let end = match self.phase {
+            Phase::Open => self.final_size,
+            Phase::Reset { reliable, .. } => Some(reliable),
+            Phase::Stopped { .. } | Phase::Over | Phase::Absent => return None,
+        };
+        if end.is_some_and(|end| end <= prefix) {
             return None;
         }
-        let certain = self.final_size.is_some() || prefix < self.highest;
+        let certain = end.is_some() || prefix < self.highest;
         Some(Outstanding { arrived: self.highest, certain, credit: self.highest < self.window.limit() })
     }
 
@@ -184,9 +198,13 @@ impl RecvPart {
         }
         match self.phase {
             // RFC 9000 §21.7 SHOULD-1: holes in many streams do not exhaust memory
-            Phase::Open => {
-                for part in parts {
+            Phase::Open | Phase::Reset { .. } => {
+                for mut part in parts {
                     let next = offset.saturating_add(part.len() as u64);
+                    if let Phase::Reset { reliable, .. } = self.phase {
+                        // What lies behind it is not read, and its credit has been given back.
+                        part.truncate(usize::try_from(reliable.saturating_sub(offset)).unwrap_or(usize::MAX));
+                    }
                     if !self.assembler.insert(offset, part, held) {
                         let what = "stream data is scattered over too many holes";
                         return Err(TransportError::new(Code::INTERNAL_ERROR, what));
@@ -200,32 +218,67 @@ impl RecvPart {
         }
     }
 
-    /// Takes a RESET_STREAM frame.
+    /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT frame with its reliable size.
     pub(super) fn on_reset(
         &mut self,
         code: u64,
         size: u64,
+        reliable_size: Option<u64>,
         connection_credit: u64,
         held: &mut Holdings,
     ) -> Result<Received, TransportError> {
         if matches!(self.phase, Phase::Over | Phase::Absent) {
             return Ok(Received::default());
         }
+        // draft-ietf-quic-reliable-stream-reset §5.2: another code is STREAM_STATE_ERROR. RFC 9000 does not say what two
+        // RESET_STREAM frames with different codes are; the first one counts.
+        if let Phase::Reset { code: known, at, .. } = self.phase
+            && known != code
+            && (at || reliable_size.is_some())
+        {
+            let what = format!("a reset with code {code} after one with code {known}");
+            return Err(TransportError::new(Code::STREAM_STATE_ERROR, what));
+        }
         // RFC 9000 §4.5 MUST-1: a stream that ends counts with its final size against the connection's credit
         let used = self.check(size, true, connection_credit)?;
         // RFC 9000 §3.2: in "Data Recvd" the data may be delivered and the reset ignored.
+        // draft-ietf-quic-reliable-stream-reset §5: the same holds for RESET_STREAM_AT.
         let all_received = self.final_size.is_some() && self.assembler.prefix() == size;
         self.highest = size;
         self.final_size = Some(size);
         match self.phase {
             Phase::Open if all_received => Ok(Received { used, discarded: 0 }),
             Phase::Open => {
-                self.phase = Phase::Reset { code };
-                Ok(Received { used, discarded: self.discard(held) })
+                let reliable = reliable_size.unwrap_or(0);
+                self.phase = Phase::Reset { code, reliable, at: reliable_size.is_some() };
+                Ok(Received { used, discarded: self.give_up(reliable, size, held) })
+            }
+            // draft-ietf-quic-reliable-stream-reset §5.2: a smaller reliable size counts, a larger one is ignored.
+            Phase::Reset { code, reliable: known, at } => {
+                let reliable = reliable_size.unwrap_or(0).min(known);
+                self.phase = Phase::Reset { code, reliable, at: at || reliable_size.is_some() };
+                Ok(Received { used, discarded: self.give_up(reliable, known, held) })
             }
             Phase::Stopped { .. } => Ok(Received { used, discarded: self.discard(held) }),
-            _ => Ok(Received { used, discarded: 0 }),
+            Phase::Over | Phase::Absent => Ok(Received { used, discarded: 0 }),
         }
+    }
+
+    /// Gives up the data from `reliable` to `end`, behind which there is none; returns how much credit of the connection that
+    /// frees.
+    fn give_up(&mut self, reliable: u64, end: u64, held: &mut Holdings) -> u64 {
+        if reliable == 0 {
+            return self.discard(held);
+        }
+        let freed = self.assembler.truncate(reliable, end, held);
+        self.window.consume(freed);
+        freed
+    }
+
+    /// Returns whether the application has all data below the reliable size of a reset.
+    #[inline]
+    fn is_reset_due(&self, reliable: u64) -> bool {
+        self.assembler.prefix() >= reliable && !self.assembler.has_any()
     }
 
     /// Throws away all data up to the highest offset; returns how much credit of the connection that frees.
@@ -249,7 +302,7 @@ impl RecvPart {
             // RFC 9000 §3.5 SHOULD-4: no STOP_SENDING for a stream that the peer has reset already
             Phase::Reset { .. } => {
                 self.phase = Phase::Over;
-                Some(0)
+                Some(self.discard(held))
             }
             Phase::Stopped { .. } | Phase::Over | Phase::Absent => None,
         }
@@ -267,7 +320,9 @@ impl RecvPart {
                     || self.unordered && self.assembler.has_any()
                     || self.final_size == Some(self.assembler.read())
             }
-            Phase::Reset { .. } => true,
+            Phase::Reset { reliable, .. } => {
+                self.assembler.has_ready() || self.unordered && self.assembler.has_any() || self.is_reset_due(reliable)
+            }
             Phase::Absent | Phase::Stopped { .. } | Phase::Over => false,
         };
         if news {
@@ -280,7 +335,7 @@ impl RecvPart {
     #[inline]
     pub(super) fn read(&mut self, max: usize, unordered: bool, held: &mut Holdings) -> Reading {
         match self.phase {
-            Phase::Open => {
+            Phase::Open | Phase::Reset { .. } => {
                 self.unordered |= unordered;
                 let chunk = if unordered {
                     self.assembler.read_unordered(max, held)
@@ -291,17 +346,17 @@ impl RecvPart {
                 if let Some((offset, data)) = chunk {
                     return Reading::Data(offset, data);
                 }
-                if self.final_size == Some(self.assembler.read()) {
+                let end = match self.phase {
+                    Phase::Reset { code, reliable, .. } => self.is_reset_due(reliable).then_some(Reading::Reset(code)),
+                    _ => (self.final_size == Some(self.assembler.read())).then_some(Reading::End),
+                };
+                if let Some(end) = end {
                     self.phase = Phase::Over;
                     self.assembler.finish(held);
-                    return Reading::End;
+                    return end;
                 }
                 self.armed = true;
                 Reading::Blocked
-            }
-            Phase::Reset { code } => {
-                self.phase = Phase::Over;
-                Reading::Reset(code)
             }
             Phase::Stopped { .. } | Phase::Over | Phase::Absent => Reading::Closed,
         }

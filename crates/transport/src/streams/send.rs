@@ -1,20 +1,30 @@
 //! The sending part of a stream (RFC 9000 §3.1): what goes out next, what has to go out again, when it is over.
 
-use wire::{StreamFrame, StreamId, Writer};
+use wire::{Frame, StreamFrame, StreamId, Writer};
 
 use super::{buffer::SendBuffer, flow::Credit, ranges::RangeSet};
+use crate::sent::SentFrame;
 
 /// A STREAM frame does not start in less room than this for its data, unless less is enough: fragments cost both sides
 /// more than the bytes they fill.
 const WORTH_A_FRAME: u64 = 32;
 
-/// States of RFC 9000 §3.1, as far as they differ here. "Ready", "Send" and "Data Sent" are `Open`: which of them it is
-/// follows from the offsets.
+/// States of RFC 9000 §3.1, as far as they differ here. "Ready", "Send" and "Data Sent" are `Open` and `ResetAt`: which of them it
+/// is follows from the offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The stream has no sending part.
     Absent,
     Open,
+    /// Data below the reliable size is delivered, and nothing behind it (draft-ietf-quic-reliable-stream-reset §5). The buffer
+    /// ends there, or where the peer has acknowledged more. The RESET_STREAM_AT frame leaves when that data was sent: then the
+    /// final size is the credit that the stream has used, and stays the same.
+    ResetAt {
+        code: u64,
+        reliable: u64,
+        /// The frame with this reliable size has arrived.
+        acked: bool,
+    },
     /// "Reset Sent", or about to be. The frame's content never changes (RFC 9000 §13.3 MUST NOT-1).
     Reset {
         code: u64,
@@ -96,7 +106,7 @@ impl SendPart {
         match self.phase {
             Phase::Absent => true,
             Phase::Over => self.settled,
-            Phase::Open | Phase::Reset { .. } => false,
+            Phase::Open | Phase::ResetAt { .. } | Phase::Reset { .. } => false,
         }
     }
 
@@ -113,8 +123,23 @@ impl SendPart {
     }
 
     /// Returns whether data may still have to be sent.
+    #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        matches!(self.phase, Phase::Open | Phase::ResetAt { .. })
+    }
+
+    /// Returns whether the stream is being reset behind a reliable size.
+    pub(super) fn is_reset_at(&self) -> bool {
+        matches!(self.phase, Phase::ResetAt { .. })
+    }
+
+    /// The largest reliable size that a reset may have.
+    pub(super) fn reliable_limit(&self) -> u64 {
+        match self.phase {
+            Phase::Open => self.buffer.end(),
+            Phase::ResetAt { reliable, .. } => reliable,
+            Phase::Absent | Phase::Reset { .. } | Phase::Over => 0,
+        }
     }
 
     /// The code with which the peer asked to stop. Asking counts as the application being told.
@@ -132,14 +157,17 @@ impl SendPart {
     /// Bytes written and never sent.
     #[inline]
     pub(super) fn unsent(&self) -> u64 {
-        if self.phase == Phase::Open { self.buffer.end() - self.credit.used } else { 0 }
+        match self.phase {
+            Phase::Open => self.buffer.end() - self.credit.used,
+            Phase::ResetAt { .. } => self.buffer.end().saturating_sub(self.credit.used),
+            Phase::Absent | Phase::Reset { .. } | Phase::Over => 0,
+        }
     }
 
     /// Returns whether there is something to send that needs no credit of the connection: lost data, or the end alone.
     #[inline]
     pub(super) fn has_repair(&self) -> bool {
-        self.phase == Phase::Open
-            && (!self.lost.is_empty() || self.fin == Fin::Due && self.credit.used == self.buffer.end())
+        self.is_open() && (!self.lost.is_empty() || self.fin == Fin::Due && self.credit.used == self.buffer.end())
     }
 
     /// Returns whether there is data never sent that the stream's own limit allows.
@@ -178,15 +206,41 @@ impl SendPart {
 
     /// Ends the stream without its data; false when it is over or reset already. The data is gone, sent or not.
     pub(super) fn reset(&mut self, code: u64) -> bool {
-        if self.phase != Phase::Open {
-            return false;
-        }
+        let code = match self.phase {
+            Phase::Open => code,
+            // draft-ietf-quic-reliable-stream-reset §5.2 MUST NOT: neither the code nor the final size changes.
+            Phase::ResetAt { code, .. } => code,
+            Phase::Absent | Phase::Reset { .. } | Phase::Over => return false,
+        };
         // RFC 9000 §4.5: the final size is the credit the stream consumed, so what was never sent does not count.
         self.phase = Phase::Reset { code, final_size: self.credit.used };
         self.held = 0;
         self.buffer.clear();
         self.lost.clear();
         true
+    }
+
+    /// Ends the stream with the data below `reliable`, which is within [`reliable_limit`](Self::reliable_limit); false when that
+    /// changes nothing. Other data is gone, sent or not.
+    pub(super) fn reset_at(&mut self, code: u64, reliable: u64) -> bool {
+        let code = match self.phase {
+            Phase::Open => code,
+            // draft-ietf-quic-reliable-stream-reset §5.2 MUST NOT: the code does not change, and the reliable size only falls.
+            Phase::ResetAt { code, reliable: before, .. } if reliable < before => code,
+            _ => return false,
+        };
+        self.phase = Phase::ResetAt { code, reliable, acked: false };
+        // The frame does what the end of the stream would have done.
+        self.fin = Fin::No;
+        self.settled = true;
+        self.held -= self.buffer.truncate(reliable);
+        self.lost.remove(self.buffer.end(), u64::MAX);
+        true
+    }
+
+    /// Ends the stream without the data that a reset was to leave.
+    pub(super) fn reset_at_once(&mut self) -> bool {
+        self.is_reset_at() && self.reset(0)
     }
 
     /// The application knows that the stream is at its end.
@@ -197,6 +251,7 @@ impl SendPart {
     /// The peer does not want the data. True when the stream was open and is reset by this.
     pub(super) fn stop(&mut self, code: u64) -> bool {
         // RFC 9000 §3.5 MUST-1, SHOULD-2, SHOULD-3: STOP_SENDING is answered with RESET_STREAM, whose code is copied.
+        // draft-ietf-quic-reliable-stream-reset §5.4 SHOULD: also after RESET_STREAM_AT, whose code stays.
         let reset = self.reset(code);
         if reset {
             self.stopped = Some(code);
@@ -204,12 +259,26 @@ impl SendPart {
         reset
     }
 
-    /// Code and final size of the RESET_STREAM frame that has to arrive.
-    pub(super) fn reset_to_send(&self) -> Option<(u64, u64)> {
+    /// The RESET_STREAM or RESET_STREAM_AT frame that has to arrive, and its record. None while data has to be sent before.
+    pub(super) fn reset_to_send(&self, id: StreamId) -> Option<(Frame<'static>, SentFrame)> {
         match self.phase {
-            Phase::Reset { code, final_size } => Some((code, final_size)),
+            Phase::Reset { code, final_size } => {
+                Some((Frame::ResetStream { id, code, final_size }, SentFrame::ResetStream(id)))
+            }
+            // draft-ietf-quic-reliable-stream-reset §4 MUST NOT: the final size is within the peer's limits, because as much
+            // was sent.
+            Phase::ResetAt { code, reliable, acked: false } if self.credit.used >= reliable => {
+                let frame = Frame::ResetStreamAt { id, code, final_size: self.credit.used, reliable_size: reliable };
+                Some((frame, SentFrame::ResetStreamAt { id, reliable_size: reliable }))
+            }
             _ => None,
         }
+    }
+
+    /// Returns whether the RESET_STREAM_AT frame with this reliable size has to arrive still.
+    pub(super) fn awaits_reset_at(&self, size: u64) -> bool {
+        // draft-ietf-quic-reliable-stream-reset §5.2 MUST: what is repeated is the frame with the smallest reliable size.
+        matches!(self.phase, Phase::ResetAt { reliable, acked: false, .. } if reliable == size)
     }
 
     /// Writes a STREAM frame: lost data or a bare end when `repair`, otherwise at most `credit` bytes of new data.
@@ -276,9 +345,11 @@ impl SendPart {
     /// Takes an acknowledgement. Returns the bytes that had none before, and whether the stream is finished by it.
     #[inline]
     pub(super) fn on_acked(&mut self, start: u64, end: u64, fin: bool) -> (u64, bool) {
-        if self.phase != Phase::Open {
+        if !self.is_open() {
             return (0, false);
         }
+        // Behind the buffer's end is what a reset has left out.
+        let end = end.min(self.buffer.end());
         let fresh = self.buffer.ack(start, end);
         self.held -= fresh;
         if !self.lost.is_empty() {
@@ -287,21 +358,45 @@ impl SendPart {
         if fin {
             self.fin = Fin::Acked;
         }
-        let finished = self.fin == Fin::Acked && self.buffer.is_all_acked();
+        (fresh, self.end_if_acked())
+    }
+
+    /// Ends the part when the peer has all of its data, and knows the end; true when that is so.
+    #[inline]
+    fn end_if_acked(&mut self) -> bool {
+        let end_acked = match self.phase {
+            // draft-ietf-quic-reliable-stream-reset §5.3: "Data Recvd" takes both the data and the frame.
+            Phase::ResetAt { acked, .. } => acked,
+            _ => self.fin == Fin::Acked,
+        };
+        let finished = end_acked && self.buffer.is_all_acked();
         if finished {
             self.phase = Phase::Over;
             self.buffer.clear();
         }
-        (fresh, finished)
+        finished
+    }
+
+    /// The RESET_STREAM_AT frame with this reliable size has arrived. True when the part is over by that.
+    pub(super) fn on_reset_at_acked(&mut self, size: u64) -> bool {
+        if !self.awaits_reset_at(size) {
+            return false;
+        }
+        if let Phase::ResetAt { acked, .. } = &mut self.phase {
+            *acked = true;
+        }
+        self.end_if_acked()
     }
 
     /// Takes a loss: what was not acknowledged otherwise goes out again, before new data.
     pub(super) fn on_lost(&mut self, offset: u64, len: u16, fin: bool) {
         // RFC 9000 §3.3 MUST NOT-1, MUST NOT-2: after RESET_STREAM no STREAM frame is sent any more.
-        if self.phase != Phase::Open {
+        if !self.is_open() {
             return;
         }
-        let (mut start, end) = (offset, (offset + u64::from(len)).min(self.credit.used));
+        // draft-ietf-quic-reliable-stream-reset §5 MUST, SHOULD NOT: below the reliable size it goes out again, behind it not.
+        let sent = self.credit.used.min(self.buffer.end());
+        let (mut start, end) = (offset, (offset + u64::from(len)).min(sent));
         while let Some((from, to)) = self.buffer.first_unacked(start, end) {
             self.lost.insert(from, to);
             start = to;

@@ -2,7 +2,7 @@
 
 use wire::{Side, StreamId};
 
-use super::{Streams, events::StreamEvent, pending, stream};
+use super::{Streams, events::StreamEvent, pending, slab::Slot, stream};
 use crate::sent::SentFrame;
 
 impl Streams {
@@ -18,8 +18,23 @@ impl Streams {
                     self.release_if_over(slot);
                 }
             }
+            SentFrame::ResetStreamAt { id, reliable_size } => {
+                let Some(slot) = self.slab.find(id) else { return };
+                let finished = self.slab[slot].send.on_reset_at_acked(reliable_size);
+                if self.slab[slot].send.reset_to_send(id).is_none() {
+                    self.clear_pending(slot, stream::pending::RESET);
+                }
+                if finished {
+                    self.on_finished(slot);
+                }
+            }
             _ => {}
         }
+    }
+
+    fn on_finished(&mut self, slot: Slot) {
+        self.events.push(StreamEvent::Finished { id: self.slab[slot].id });
+        self.release_if_over(slot);
     }
 
     /// Data of a stream was acknowledged, from `start` up to `end`, with the end of the stream behind it if `fin`. It may
@@ -35,8 +50,7 @@ impl Streams {
             self.release_space(slot, fresh, 0);
         }
         if finished {
-            self.events.push(StreamEvent::Finished { id });
-            self.release_if_over(slot);
+            self.on_finished(slot);
         }
     }
 
@@ -52,8 +66,13 @@ impl Streams {
             }
             SentFrame::ResetStream(id) => {
                 let Some(slot) = self.slab.find(id) else { return };
-                if self.slab[slot].send.reset_to_send().is_some() {
-                    self.set_pending(slot, stream::pending::RESET);
+                self.set_reset_pending(slot);
+            }
+            SentFrame::ResetStreamAt { id, reliable_size } => {
+                let Some(slot) = self.slab.find(id) else { return };
+                // draft-ietf-quic-reliable-stream-reset §4 MUST: until it has arrived, or another has taken its place.
+                if self.slab[slot].send.awaits_reset_at(reliable_size) {
+                    self.set_reset_pending(slot);
                 }
             }
             SentFrame::StopSending(id) => {
@@ -105,7 +124,7 @@ impl Streams {
             stream.held_back = true;
             stream.send.restart();
             stream.pending = 0;
-            if stream.send.reset_to_send().is_some() {
+            if stream.send.reset_to_send(stream.id).is_some() {
                 stream.pending |= stream::pending::RESET;
             }
             if stream.recv.stop_to_send().is_some() {

@@ -39,6 +39,7 @@ fn one_of_each() -> Vec<Frame<'static>> {
     vec![
         Frame::Ping,
         Frame::ResetStream { id: BI, code: 1, final_size: 0 },
+        Frame::ResetStreamAt { id: BI, code: 1, final_size: 0, reliable_size: 0 },
         Frame::StopSending { id: BI, code: 1 },
         Frame::Crypto { offset: 0, data: &[] },
         Frame::NewToken { token: b"t" },

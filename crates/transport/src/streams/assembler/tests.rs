@@ -77,6 +77,64 @@ proptest! {
     }
 }
 
+proptest! {
+    /// What lies behind an end that moves to the front is gone, counted, and charged to nobody.
+    #[test]
+    fn bytes_behind_the_end_are_given_up(
+        rounds in prop::collection::vec((prop::collection::vec(action(), 0..40), 0..500u64), 1..5),
+    ) {
+        let mut held = Holdings::default();
+        held.set_slack(1 << 20);
+        let mut asm = Assembler::default();
+        let (mut arrived, mut seen) = ([false; 500], [false; 500]);
+        let mut end = 500;
+        for (actions, at) in rounds {
+            for action in actions {
+                let chunk = match action {
+                    Action::Insert(a, b) => {
+                        let (a, b) = (a.min(end), b.min(end));
+                        asm.insert(a, stream(a, b), &mut held);
+                        arrived[a as usize..b as usize].fill(true);
+                        None
+                    }
+                    Action::NextBuffer => {
+                        held.next_buffer(65_536, 60);
+                        None
+                    }
+                    Action::Compact => {
+                        asm.compact(&mut held);
+                        None
+                    }
+                    Action::Ordered(max) => asm.read_ordered(max, &mut held),
+                    Action::Unordered(max) => asm.read_unordered(max, &mut held),
+                };
+                if let Some((offset, data)) = chunk {
+                    prop_assert_eq!(&data, &stream(offset, offset + data.len() as u64));
+                    let places = offset as usize..offset as usize + data.len();
+                    prop_assert!(places.end as u64 <= end && seen[places.clone()].iter().all(|seen| !seen));
+                    seen[places].fill(true);
+                }
+            }
+            let at = at.min(end);
+            let behind = at as usize..end as usize;
+            let unread = behind.clone().filter(|i| !seen[*i]).count() as u64;
+            let thrown_away = behind.filter(|i| arrived[*i] && !seen[*i]).count() as u64;
+            let before = held.thrown_away;
+            prop_assert_eq!(asm.truncate(at, end, &mut held), unread);
+            prop_assert_eq!(held.thrown_away - before, thrown_away);
+            end = at;
+            let left = (0..end as usize).filter(|i| arrived[*i] && !seen[*i]).count() as u64;
+            prop_assert_eq!((held.bytes, asm.has_any()), (left, left > 0));
+            let all = (0..end as usize).all(|i| arrived[i]);
+            prop_assert_eq!(asm.prefix() >= end, all);
+        }
+        while asm.read_unordered(usize::MAX, &mut held).is_some() {}
+        asm.clear(&mut held);
+        prop_assert_eq!((held.bytes, held.holes, held.pins.slices(), held.pins.pinned()), (0, 0, 0, 0));
+        prop_assert_eq!((held.copies, held.queues, held.ahead), (0, 0, 0));
+    }
+}
+
 /// Packets of full buffers are kept as they are, however many; packets that came alone are copied beyond the slack.
 #[test]
 fn what_fills_its_buffers_is_not_copied() {

@@ -5,3 +5,5 @@ mod behaviour;
 mod flow;
 mod model;
 mod pair;
+mod reset_at;
+mod reset_at_peer;

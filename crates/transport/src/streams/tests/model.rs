@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use wire::{Dir, Side, StreamId};
 
 use super::pair::Pair;
-use crate::streams::{Order, Priority, ReadError, StreamEvent, StreamsConfig, WriteError};
+use crate::streams::{Order, Priority, ReadError, ResetAtError, StreamEvent, StreamsConfig, WriteError};
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -16,6 +16,7 @@ enum Action {
     Write(usize, usize, usize),
     Finish(usize, usize),
     Reset(usize, usize, u64),
+    ResetAt(usize, usize, u64, u64),
     Stop(usize, usize, u64),
     Rank(usize, usize, u8, bool),
     Read(usize, usize, usize, Order),
@@ -37,6 +38,7 @@ fn action() -> impl Strategy<Value = Action> {
         12 => (side.clone(), any.clone(), 0..2500usize).prop_map(|(s, i, n)| Action::Write(s, i, n)),
         2 => (side.clone(), any.clone()).prop_map(|(s, i)| Action::Finish(s, i)),
         1 => (side.clone(), any.clone(), 0..100u64).prop_map(|(s, i, c)| Action::Reset(s, i, c)),
+        1 => (side.clone(), any.clone(), 0..100u64, 0..4000u64).prop_map(|(s, i, c, n)| Action::ResetAt(s, i, c, n)),
         1 => (side.clone(), any.clone(), 0..100u64).prop_map(|(s, i, c)| Action::Stop(s, i, c)),
         1 => (side.clone(), any.clone(), 0..9u8, prop::bool::ANY).prop_map(|(s, i, u, n)| Action::Rank(s, i, u, n)),
         8 => (side.clone(), any.clone(), 1..2000usize, order).prop_map(|(s, i, n, o)| Action::Read(s, i, n, o)),
@@ -56,6 +58,8 @@ struct Flow {
     finished: bool,
     /// Code with which the writer gave up.
     reset: Option<u64>,
+    /// Bytes that arrive in spite of that.
+    reliable: u64,
     /// The reader's view.
     seen: Vec<bool>,
     stopped: Option<u64>,
@@ -162,6 +166,8 @@ impl World {
                     ReadError::Reset(code) => {
                         assert!(!flow.reader_done);
                         assert!(flow.reset == Some(code) || flow.stopped == Some(code));
+                        assert!(flow.seen.iter().filter(|seen| **seen).count() as u64 >= flow.reliable);
+                        assert!(flow.seen.iter().take(flow.reliable as usize).all(|seen| *seen));
                         flow.reader_done = true;
                     }
                     ReadError::Closed => assert!(flow.reader_done || flow.stopped.is_some()),
@@ -170,6 +176,31 @@ impl World {
                 }
                 Err(error)
             }
+        }
+    }
+
+    fn reset_at(&mut self, side: usize, id: StreamId, code: u64, size: u64) {
+        let result = self.pair.ends[side].reset_at(id, code, size);
+        let Some(flow) = self.flows.get_mut(&(id.0, side)) else {
+            return assert_eq!(result, Err(ResetAtError::Unknown));
+        };
+        let most = if flow.reset.is_some() { flow.reliable } else { flow.written };
+        match result {
+            Ok(()) => {
+                assert!(size <= most);
+                flow.reset.get_or_insert(code);
+                flow.reliable = size;
+            }
+            Err(ResetAtError::TooLarge { limit }) => assert!(size > limit && limit == most),
+            Err(ResetAtError::Stopped(code)) => {
+                assert_eq!(flow.stopped, Some(code));
+                flow.reset.get_or_insert(code);
+                flow.reliable = 0;
+            }
+            Err(ResetAtError::Closed | ResetAtError::Unknown) => {
+                assert!(flow.finished || flow.reset.is_some() || flow.stopped.is_some(), "the end was not known");
+            }
+            Err(ResetAtError::Unsupported) => panic!("both ends support it"),
         }
     }
 
@@ -207,7 +238,14 @@ impl World {
                 if let Some(id) = self.pick(side, i)
                     && self.pair.ends[side].reset(id, code).is_ok()
                 {
-                    self.flow(side, id).reset.get_or_insert(code);
+                    let flow = self.flow(side, id);
+                    flow.reset.get_or_insert(code);
+                    flow.reliable = 0;
+                }
+            }
+            Action::ResetAt(side, i, code, size) => {
+                if let Some(id) = self.pick(side, i) {
+                    self.reset_at(side, id, code, size);
                 }
             }
             Action::Stop(side, i, code) => {
@@ -337,7 +375,7 @@ impl World {
                         }
                         StreamEvent::Finished { id } => {
                             let flow = &self.flows[&(id.0, side)];
-                            assert!(flow.finished);
+                            assert!(flow.finished || flow.reset.is_some());
                         }
                         _ => {}
                     }
@@ -373,6 +411,7 @@ fn small() -> StreamsConfig {
         receive_window_max: 9000,
         max_streams_bidi: 3,
         max_streams_uni: 2,
+        reset_stream_at: true,
     }
 }
 
@@ -387,7 +426,8 @@ proptest! {
         extra in 0..5000u64,
         roomy in prop::bool::ANY,
     ) {
-        let mut world = World::new(if roomy { StreamsConfig::default() } else { small() });
+        let config = StreamsConfig { reset_stream_at: true, ..StreamsConfig::default() };
+        let mut world = World::new(if roomy { config } else { small() });
         for action in actions {
             world.act(action);
         }

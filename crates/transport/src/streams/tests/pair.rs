@@ -33,6 +33,9 @@ pub(super) fn dispatch(end: &mut Streams, payload: &Bytes) -> Result<(), Transpo
         match frame.expect("an end writes valid frames") {
             Frame::Stream(s) => end.on_stream(s.id, s.offset, payload.slice_ref(s.data), s.fin)?,
             Frame::ResetStream { id, code, final_size } => end.on_reset_stream(id, code, final_size)?,
+            Frame::ResetStreamAt { id, code, final_size, reliable_size } => {
+                end.on_reset_stream_at(id, code, final_size, reliable_size)?;
+            }
             Frame::StopSending { id, code } => end.on_stop_sending(id, code)?,
             Frame::MaxData(limit) => end.on_max_data(limit),
             Frame::MaxStreamData { id, limit } => end.on_max_stream_data(id, limit)?,
