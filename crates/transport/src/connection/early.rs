@@ -20,9 +20,10 @@ use crate::{
     tls::{EarlyData, Level},
 };
 
-/// The server's parameters of the earlier connection that it must not reduce when it accepts (RFC 9000 §7.4.1, RFC 9221 §3).
+/// The server's parameters of the earlier connection that it must not reduce when it accepts (RFC 9000 §7.4.1, RFC 9221 §3,
+/// draft-ietf-quic-reliable-stream-reset §3).
 #[derive(Clone, Copy)]
-struct Remembered([u64; 8]);
+struct Remembered([u64; 9]);
 
 impl Remembered {
     fn of(p: &TransportParameters) -> Self {
@@ -35,6 +36,7 @@ impl Remembered {
             p.initial_max_streams_bidi,
             p.initial_max_streams_uni,
             p.max_datagram_frame_size,
+            p.reset_stream_at.into(),
         ])
     }
 }
@@ -85,6 +87,7 @@ impl Early {
     /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
     // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
     // RFC 9221 §3 MUST-4, MUST-5: nor is the size of datagrams.
+    // draft-ietf-quic-reliable-stream-reset §3 MUST NOT: nor is RESET_STREAM_AT refused.
     pub(super) fn check_remembered(&self, peer: &TransportParameters) -> Result<(), TransportError> {
         let Some(then) = self.remembered.as_deref().filter(|_| self.state == EarlyData::Accepted) else {
             return Ok(());

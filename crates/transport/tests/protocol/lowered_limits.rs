@@ -14,6 +14,7 @@ use transport::{
     ClientConfig, CloseReason, Code, Event, Profile, ServerConfig,
     crypto::CipherSuite,
     ring::{KeyRing, MemoryRegister},
+    streams::StreamsConfig,
     tls::{
         ClientTls, EarlyData, Level, Progress, Session, TicketVersions, TlsError, TlsEvent,
         rustls_backend::{RustlsClient, RustlsServer},
@@ -119,7 +120,8 @@ fn second(change: Change) -> (EarlyData, Option<CloseReason>) {
         .ring(KeyRing::single([7; 32]))
         .strike_register(Arc::new(MemoryRegister::default()))
         .early_data(true);
-    let profile = Arc::new(Profile::default());
+    let streams = StreamsConfig { reset_stream_at: true, ..StreamsConfig::default() };
+    let profile = Arc::new(Profile { streams, ..Profile::default() });
     let server = ServerConfig::new(Arc::new(server.build().unwrap()), profile.clone());
     let now = Instant::from_millis(0);
     let honest = ClientConfig::new(tls.clone(), profile.clone());
@@ -144,12 +146,12 @@ fn second(change: Change) -> (EarlyData, Option<CloseReason>) {
     (early, closed)
 }
 
-// RFC 9000 §7.4.1 MUST NOT; RFC 9221 §3 MUST-4, MUST-5
+// RFC 9000 §7.4.1 MUST NOT; RFC 9221 §3 MUST-4, MUST-5; draft-ietf-quic-reliable-stream-reset §3
 #[test]
 fn a_server_that_lowers_limits_of_early_data_it_accepts_is_in_error() {
     assert_eq!(second(|_| ()), (EarlyData::Accepted, None), "the same limits");
     assert_eq!(second(|p| p.initial_max_data += 1), (EarlyData::Accepted, None), "larger ones");
-    let lower: [(&str, Change); 9] = [
+    let lower: [(&str, Change); 10] = [
         ("active_connection_id_limit", |p| p.active_connection_id_limit -= 1),
         ("initial_max_data", |p| p.initial_max_data -= 1),
         ("initial_max_stream_data_bidi_local", |p| p.initial_max_stream_data_bidi_local -= 1),
@@ -158,6 +160,7 @@ fn a_server_that_lowers_limits_of_early_data_it_accepts_is_in_error() {
         ("initial_max_streams_bidi", |p| p.initial_max_streams_bidi -= 1),
         ("initial_max_streams_uni", |p| p.initial_max_streams_uni -= 1),
         ("max_datagram_frame_size", |p| p.max_datagram_frame_size -= 1),
+        ("reset_stream_at", |p| p.reset_stream_at = false),
         ("all", |p| {
             p.initial_max_data = 0;
             p.initial_max_stream_data_bidi_remote = 0;

@@ -38,8 +38,14 @@ const NEW_SESSION_TICKET: u8 = 4;
 const LIMITS: usize = 10;
 
 /// The transport parameters that a client uses with early data, as far as a server must not reduce them.
-// RFC 9000 §7.4.1, and RFC 9221 §3 for DATAGRAM. The last two may be reduced, but packets would be lost by it.
+// RFC 9000 §7.4.1, and RFC 9221 §3 for DATAGRAM. `max_udp_payload_size` and `disable_active_migration` may be reduced, but
+// packets would be lost by it.
 type Limits = [u64; LIMITS];
+
+/// Bits of the last of the limits: the client may migrate.
+const MIGRATION: u64 = 1;
+/// RESET_STREAM_AT is accepted (draft-ietf-quic-reliable-stream-reset §3).
+const RESET_STREAM_AT: u64 = 2;
 
 fn limits(parameters: &[u8]) -> Limits {
     let Ok(p) = TransportParameters::decode(Side::Server, parameters) else { return Limits::default() };
@@ -53,8 +59,14 @@ fn limits(parameters: &[u8]) -> Limits {
         p.initial_max_streams_uni,
         p.max_datagram_frame_size,
         p.max_udp_payload_size,
-        u64::from(!p.disable_active_migration),
+        if p.disable_active_migration { 0 } else { MIGRATION } | if p.reset_stream_at { RESET_STREAM_AT } else { 0 },
     ]
+}
+
+/// Returns whether a client that goes by the limits `then` could exceed those of `now`.
+fn are_reduced(then: &Limits, now: &Limits) -> bool {
+    let flags = |limits: &Limits| limits[LIMITS - 1];
+    then.iter().zip(now).any(|(then, now)| now < then) || flags(then) & !flags(now) != 0
 }
 
 macro_rules! counters {
@@ -297,8 +309,8 @@ impl Tickets {
         };
         // RFC 9000 §7.4.1 MUST-4, MUST NOT-2, MUST NOT-3, RFC 9221 §3 MUST-3: refuse when the limits that the client
         // goes by cannot be supported.
-        let reduced = ticket.limits.iter().zip(limits(parameters)).any(|(then, now)| now < *then);
-        if reduced || ticket.application != self.application {
+        // draft-ietf-quic-reliable-stream-reset §3 MUST NOT: the extension is among them.
+        if are_reduced(&ticket.limits, &limits(parameters)) || ticket.application != self.application {
             count(&self.counters.early_reduced);
             return Decision::Refuse;
         }
