@@ -23,6 +23,7 @@ mod post_quantum;
 mod qlog;
 mod rebinding;
 mod receive_times;
+mod reset_at;
 #[path = "../support/qlog_schema.rs"]
 mod schema;
 mod standards;
