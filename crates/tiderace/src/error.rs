@@ -34,11 +34,35 @@ pub enum WriteError {
     ConnectionClosed(#[from] CloseReason),
 }
 
+/// Why a stream cannot be reset behind a part that still arrives.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResetAtError {
+    /// The peer does not accept RESET_STREAM_AT. [`SendStream::reset`](crate::SendStream::reset) works with any peer.
+    #[error("the peer does not accept RESET_STREAM_AT")]
+    Unsupported,
+    /// The reliable size is above what was written, or above that of an earlier reset.
+    #[error("the reliable size is above {limit} bytes")]
+    TooLarge {
+        /// The largest reliable size that is possible, in bytes.
+        limit: u64,
+    },
+    /// The peer does not want more of this stream.
+    #[error("the peer asked to stop (code {0})")]
+    Stopped(u64),
+    /// The stream was reset before without a reliable size, or the peer has acknowledged its end.
+    #[error("the stream is over")]
+    StreamClosed,
+    /// The connection is over.
+    #[error("the connection is over: {0}")]
+    ConnectionClosed(#[from] CloseReason),
+}
+
 /// Why nothing more can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The peer gave the stream up.
+    /// The peer gave the stream up. What it wanted delivered all the same was read before.
     #[error("the peer reset the stream (code {0})")]
     Reset(u64),
     /// The stream was stopped or read to its end before.
@@ -95,6 +119,16 @@ impl From<ReadError> for io::Error {
             ReadError::ConnectionClosed(_) => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
+    }
+}
+
+/// The error of a reset that the transport refused.
+pub(crate) fn from_reset_at(error: streams::ResetAtError) -> ResetAtError {
+    match error {
+        streams::ResetAtError::Unsupported => ResetAtError::Unsupported,
+        streams::ResetAtError::TooLarge { limit } => ResetAtError::TooLarge { limit },
+        streams::ResetAtError::Stopped(code) => ResetAtError::Stopped(code),
+        streams::ResetAtError::Closed | streams::ResetAtError::Unknown => ResetAtError::StreamClosed,
     }
 }
 

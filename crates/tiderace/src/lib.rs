@@ -65,7 +65,7 @@ mod tls_pool;
 
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
-pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, WriteError};
+pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtError, WriteError};
 pub use qlog::QlogDir;
 pub use shards::Shards;
 pub use socket::SocketStats;

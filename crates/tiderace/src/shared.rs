@@ -70,7 +70,7 @@ pub(crate) struct Waiters {
     // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
     readers: FxHashMap<StreamId, Waker>,
     writers: FxHashMap<StreamId, Waker>,
-    /// Finished streams whose handles exist: what became of them.
+    /// Finished streams, and those reset behind a reliable size, whose handles exist: what became of them.
     ends: FxHashMap<StreamId, End>,
     /// Unread data when the peer closed the connection, for readers that come later.
     // Boxed: few connections ever have any.
@@ -165,6 +165,13 @@ impl Waiters {
 
     pub(crate) fn end_of(&mut self, id: StreamId) -> Option<&mut End> {
         self.ends.get_mut(&id)
+    }
+
+    /// The stream was reset: what is not delivered yet never will be.
+    pub(crate) fn give_up_end(&mut self, id: StreamId) {
+        if matches!(self.ends.get(&id), Some(End::Pending(_))) {
+            self.forget_end(id);
+        }
     }
 
     pub(crate) fn forget_end(&mut self, id: StreamId) {

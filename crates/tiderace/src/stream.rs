@@ -18,7 +18,7 @@ use transport::{
 use wire::StreamId;
 
 use crate::{
-    error::{ReadError, ReadToEndError, WriteError, from_write},
+    error::{ReadError, ReadToEndError, ResetAtError, WriteError, from_reset_at, from_write},
     held::Held,
     shared::End,
 };
@@ -110,10 +110,11 @@ impl SendStream {
         result.map_err(from_write)
     }
 
-    /// Waits until the peer has acknowledged everything up to the end; only after [`finish`](Self::finish).
+    /// Waits until the peer has acknowledged everything up to the end, after [`finish`](Self::finish), or up to the reliable size,
+    /// after [`reset_at`](Self::reset_at).
     ///
     /// # Errors
-    /// When the stream was not finished, the peer asked to stop, or the connection is over before.
+    /// When the stream was not finished, or was reset, the peer asked to stop, or the connection is over before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
             let mut state = self.connection.shared.lock();
@@ -141,9 +142,61 @@ impl SendStream {
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         self.ended = true;
-        let result = self.connection.act(&mut state, |_, connection| connection.reset(self.id, code))?;
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            waiters.give_up_end(self.id);
+            connection.reset(self.id, code)
+        })?;
         state.wake_driver();
         result.map_err(from_write)
+    }
+
+    /// Gives the stream up, except for its first `reliable_size` bytes (draft-ietf-quic-reliable-stream-reset): the peer reads these,
+    /// and then the reset with this code. Delivery goes on in the background, also when the stream is dropped.
+    ///
+    /// Peers accept it that have advertised it: ours with `streams.reset_stream_at` of their [`Profile`](crate::Profile), which is
+    /// off by default. This end need not have advertised it.
+    ///
+    /// - Bytes count from the start of the stream, as they were written; those that wait in the send buffer are among them.
+    /// - A further call may name a smaller size. The code of the first call stays.
+    /// - A size of 0 is as [`reset`](Self::reset), and so is `reset` after this.
+    ///
+    /// ```no_run
+    /// # async fn relay(send: &mut tiderace::SendStream, mut source: impl tokio::io::AsyncRead + Unpin)
+    /// #     -> Result<(), Box<dyn std::error::Error>> {
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// // A relay passes on what its source has sent, and that the source has failed.
+    /// let (mut passed, mut buffer) = (0, [0; 4096]);
+    /// loop {
+    ///     match source.read(&mut buffer).await {
+    ///         Ok(0) => return Ok(send.finish()?),
+    ///         Ok(n) => {
+    ///             send.write_all(&buffer[..n]).await?;
+    ///             passed += n as u64;
+    ///         }
+    ///         Err(_) => return Ok(send.reset_at(7, passed)?),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the peer does not accept it, the size is above what was written or named before, or the stream or the connection is
+    /// over. After the first two the stream goes on.
+    pub fn reset_at(&mut self, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
+        let mut state = self.connection.shared.lock();
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            connection.reset_at(self.id, code, reliable_size)?;
+            if reliable_size > 0 {
+                waiters.follow_end(self.id);
+            } else {
+                waiters.give_up_end(self.id);
+            }
+            Ok(())
+        })?;
+        state.wake_driver();
+        self.ended |= result.is_ok();
+        result.map_err(from_reset_at)
     }
 
     /// Sets the priority of the stream.

@@ -88,6 +88,7 @@ fn profile(first: u8) -> Profile {
             receive_window_max: 256 << 10,
             send_buffer: 64 << 10,
             send_buffer_max: 256 << 10,
+            reset_stream_at: true,
             ..StreamsConfig::default()
         },
         datagram_queue: 16 << 10,
@@ -106,6 +107,7 @@ pub(crate) fn connected(program: &[u8]) -> Reached {
     let change = |parameters: &mut wire::TransportParameters, _: &mut Vec<u8>| {
         parameters.fec_window = (first & 0x0c != 0).then_some(256);
         parameters.min_ack_delay_us = Some(1_000);
+        parameters.reset_stream_at = true;
     };
     let puppet = match first & 1 {
         0 => Puppet::client(&profile, change),
@@ -287,7 +289,12 @@ impl World<'_> {
         let end = self.ends.get(&id).copied().unwrap_or(0);
         self.used(id, end, true);
         let final_size = end + if self.wild { u64::from(word >> 8) } else { 0 };
-        bytes(&[Frame::ResetStream { id, code: 7, final_size }])
+        // Every other one leaves some of the stream.
+        if word & 0x20 == 0 {
+            return bytes(&[Frame::ResetStream { id, code: 7, final_size }]);
+        }
+        let reliable_size = final_size / 8 * u64::from(word >> 6 & 7);
+        bytes(&[Frame::ResetStreamAt { id, code: 7, final_size, reliable_size }])
     }
 
     fn datagram(&mut self) -> Vec<u8> {
@@ -365,7 +372,8 @@ impl World<'_> {
                 let _ = connection.send_datagram_in(now, &flow, Bytes::from(vec![8; amount * 5]));
             }
             5 => drop(connection.finish(id)),
-            6 => drop(connection.reset(id, 5)),
+            6 if amount.is_multiple_of(2) => drop(connection.reset(id, 5)),
+            6 => drop(connection.reset_at(id, 5, amount as u64 * 16)),
             _ => drop(connection.stop_sending(id, 6)),
         }
         self.puppet.collect_quietly();
