@@ -82,6 +82,7 @@ fn any_order_of_data_and_reset() {
                 let (chunks, then) = read_all(&mut s, order);
                 assert_eq!((bytes_of(&chunks), then), (250, ReadError::Reset(7)), "{place} {order:?} {reversed}");
                 assert_settled(&s, 600, 250);
+                assert_eq!((s.figures().duplicate_bytes, s.figures().unwanted_bytes), (0, 350));
             }
         }
     }
@@ -121,6 +122,7 @@ fn the_smallest_reliable_size_counts() {
     let (chunks, then) = read_all(&mut s, Order::Ordered);
     assert_eq!((bytes_of(&chunks), then), (300, ReadError::Reset(7)));
     assert_settled(&s, 500 + 900, 300);
+    assert_eq!(s.figures().duplicate_bytes, 200, "what came again below the reliable size");
     // A stream whose reader waited for data is told when it need not wait any more: §5.2 MUST NOT expect it.
     let mut s = receiver();
     give(&mut s, 0, 100).unwrap();

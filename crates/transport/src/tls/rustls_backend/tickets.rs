@@ -393,3 +393,31 @@ impl StoresServerSessions for Tickets {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of the flags counts by itself: what one gains does not make up for what another loses.
+    #[test]
+    fn a_flag_that_is_lost_is_a_reduced_limit() {
+        let limits = |disable_active_migration, reset_stream_at| {
+            let parameters = TransportParameters { disable_active_migration, reset_stream_at, ..Default::default() };
+            let mut encoded = Vec::new();
+            parameters.encode(&mut encoded, Side::Server, None);
+            limits(&encoded)
+        };
+        let (none, migration) = (limits(true, false), limits(false, false));
+        let (reset_stream_at, both) = (limits(true, true), limits(false, true));
+        for (then, now, reduced) in [
+            (&none, &both, false),
+            (&migration, &both, false),
+            (&both, &both, false),
+            (&migration, &reset_stream_at, true),
+            (&reset_stream_at, &migration, true),
+            (&both, &reset_stream_at, true),
+        ] {
+            assert_eq!(are_reduced(then, now), reduced, "{then:?} {now:?}");
+        }
+    }
+}
