@@ -77,7 +77,7 @@ impl Connection {
     /// reset (draft-ietf-quic-reliable-stream-reset).
     ///
     /// # Errors
-    /// When the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
     pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         self.packets.sources.streams.reset_at(id, code, reliable_size)
     }

@@ -88,7 +88,7 @@ pub enum ResetAtError {
     /// The application reset the stream before, without a reliable size, or the peer has acknowledged its end.
     #[error("the stream was reset or acknowledged to its end before")]
     Closed,
-    /// There is no such stream, it has no sending part, or both its parts are over.
+    /// No such stream; or it has no sending part, or both its parts are over.
     #[error("no such stream to reset")]
     Unknown,
 }
@@ -206,7 +206,7 @@ impl Streams {
     /// of it has arrived.
     ///
     /// # Errors
-    /// When the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
     pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         // draft-ietf-quic-reliable-stream-reset §3: only who has sent the parameter supports the frame.
         if !self.peer.reset_stream_at {

@@ -27,7 +27,7 @@ enum Phase {
         code: u64,
         /// Zero after RESET_STREAM.
         reliable: u64,
-        /// There was a RESET_STREAM_AT frame.
+        /// Set by a RESET_STREAM_AT frame.
         at: bool,
     },
     /// "Data Read", "Reset Read", or stopped with the final size known.

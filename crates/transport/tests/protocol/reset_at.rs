@@ -40,7 +40,7 @@ fn pattern(id: StreamId, client: bool, len: usize) -> Bytes {
 const STREAMS: usize = 12;
 const CODE: u64 = 77;
 
-/// What a writer promises for a stream: so many bytes are written, these arrive, and then the reset.
+/// Promise of a writer for a stream: so many bytes are written, these arrive, and then the reset.
 fn promise(id: StreamId, client: bool) -> (usize, usize) {
     let n = id.0 as usize * 2 + usize::from(client);
     let written = 1 + n * 7919 % 60_000;
@@ -209,7 +209,7 @@ fn promised_bytes_arrive_over_bad_networks() {
     }
 }
 
-/// What a peer that knows the frame sends, and what becomes of it.
+/// Frames of a peer that knows the extension, and their outcome.
 #[test]
 fn frames_of_peers() {
     let at = |final_size, reliable_size| {

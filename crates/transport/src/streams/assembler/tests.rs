@@ -78,7 +78,7 @@ proptest! {
 }
 
 proptest! {
-    /// What lies behind an end that moves to the front is gone, counted, and charged to nobody.
+    /// Data behind an end that moves to the front is gone, counted, and charged to nobody.
     #[test]
     fn bytes_behind_the_end_are_given_up(
         rounds in prop::collection::vec((prop::collection::vec(action(), 0..40), 0..500u64), 1..5),

@@ -25,7 +25,7 @@ fn events(end: &mut Streams) -> Vec<StreamEvent> {
     std::iter::from_fn(|| end.poll_event()).collect()
 }
 
-/// What an application reads until there is nothing more, and what it is told then.
+/// Bytes that an application reads until there is nothing more, and what it is told then.
 fn read_all(end: &mut Streams, id: StreamId, order: Order) -> (Vec<u8>, ReadError) {
     while end.accept(id.dir()).is_some() {}
     let mut all = Vec::new();
