@@ -37,6 +37,8 @@ const AFTER_OVERFLOW: f64 = 0.95;
 const FAR: f64 = 1.5;
 /// Window over the one that overflowed from which on new losses are no surprise.
 const BEYOND: f64 = 1.03;
+/// Times that a flow goes back to that window before the cause is looked for again.
+const MOST_RETURNS: u32 = 3;
 /// Time for which a window that overflowed is not exceeded; doubles while the same one overflows again.
 const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
 /// Time between two experiments on the cause of losses.
@@ -77,6 +79,8 @@ pub(super) struct DelayMode {
     ceiling: f64,
     ceiling_until: Instant,
     hold: Duration,
+    /// Times that the window has gone back to it without an experiment.
+    returns: u32,
     crowding: Crowding,
     probe_rtt: Option<ProbeRtt>,
     /// The probe that runs was brought about by crowding.
@@ -110,6 +114,7 @@ impl DelayMode {
             ceiling: f64::INFINITY,
             ceiling_until: now,
             hold: HOLDS.0,
+            returns: 0,
             crowding: Crowding::default(),
             probe_rtt: None,
             is_crowded: false,
@@ -290,9 +295,11 @@ impl DelayMode {
         self.probe_loss = None;
         self.window = before;
         (self.settling, self.quiet) = (0, 0);
+        self.returns = 0;
         match cause {
             Cause::Random(share) => {
                 random_loss.confirm(share);
+                self.ceiling = f64::INFINITY;
                 self.experiment_after = now + EXPERIMENT_BREAK;
                 self.repeat_at = now + self.repeat_break;
                 self.repeat_break = (self.repeat_break * 2).min(REPEAT_BREAKS.1);
@@ -314,9 +321,10 @@ impl DelayMode {
         } else if random_loss.is_batch_complete() {
             self.strikes = 0;
         }
-        // Beyond a window that overflowed before, there is nothing to find out.
+        // Beyond a window that overflowed before, there is nothing to find out; but that verdict may have been wrong.
         let is_known = self.window > BEYOND * self.ceiling && self.window < FAR * self.ceiling;
-        if excess > 0.0 && is_known {
+        if excess > 0.0 && is_known && self.returns < MOST_RETURNS {
+            self.returns += 1;
             self.strikes = 0;
             self.has_reduced = true;
             self.settling = SETTLING;
