@@ -170,7 +170,9 @@ impl Controller for Auto {
             self.mode = Mode::Startup(Startup::new(bytes(minimum_window(self.parameters.mtu))));
             self.recovery_started_at = Some(now);
         } else if let Mode::Competitive(competitive) = &mut self.mode {
-            let random = self.rounds.least_wait() < 2.0 * self.delay.usual_target();
+            // Only what an experiment has found to be random is passed over: at a policer there is no queueing delay either.
+            let random =
+                self.rounds.least_wait() < 2.0 * self.delay.usual_target() && self.random_loss.explains_losses();
             competitive.on_lost(now, &LossSample { random, ..*loss });
         }
     }

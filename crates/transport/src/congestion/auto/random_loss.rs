@@ -58,6 +58,11 @@ impl RandomLoss {
         self.share
     }
 
+    /// Returns whether the losses of late are no more than the share found by experiment.
+    pub(super) fn explains_losses(&self) -> bool {
+        self.recent <= 1.5 * self.confirmed
+    }
+
     /// Returns whether the last round trip completed a batch.
     pub(super) fn is_batch_complete(&self) -> bool {
         self.batch == Count::default()
