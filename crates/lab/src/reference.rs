@@ -11,6 +11,7 @@
 pub mod ack_frequency;
 pub mod auto;
 pub mod bbr;
+pub mod cold;
 pub mod fec;
 pub mod flows;
 pub mod full_queue;

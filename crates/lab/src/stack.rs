@@ -320,7 +320,7 @@ pub fn applications(
     // What has fetched all it wanted may fall silent until it is closed.
     let single = matches!(workload, Workload::Flows | Workload::Page) && client.tally().answered.is_some();
     let closed = [client, server].into_iter().find_map(|app| app.closed().map(str::to_owned));
-    let asks = matches!(workload, Workload::Requests | Workload::Feed);
+    let asks = matches!(workload, Workload::Requests | Workload::Feed | Workload::Flows);
     let tally = client.tally();
     let flow = matches!(workload, Workload::Flows | Workload::Page).then(|| match tally.answered {
         _ if start < measure_from => Flow::Early,

@@ -187,7 +187,7 @@ impl Declaration {
 const BULK: Workloads = Workloads::of(&[Workload::Bulk]);
 const REQUESTS: Workloads = Workloads::of(&[Workload::Requests]);
 const FEED: Workloads = Workloads::of(&[Workload::Feed]);
-const TIMED: Workloads = Workloads::of(&[Workload::Requests, Workload::Feed]);
+const TIMED: Workloads = Workloads::of(&[Workload::Requests, Workload::Feed, Workload::Flows]);
 const FLOWS: Workloads = Workloads::of(&[Workload::Flows]);
 const FETCHED: Workloads = Workloads::of(&[Workload::Flows, Workload::Page]);
 const DATAGRAMS: Workloads = Workloads::of(&[Workload::Datagrams, Workload::Messages]);
