@@ -9,6 +9,7 @@ mod close;
 mod coalesced;
 mod commands;
 mod control;
+mod copies;
 mod early;
 mod events;
 mod fec;

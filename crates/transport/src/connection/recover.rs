@@ -319,7 +319,7 @@ impl Sources {
     }
 
     /// Sends all of the handshake again that was not acknowledged.
-    fn repeat_handshake(&mut self) {
+    pub(super) fn repeat_handshake(&mut self) {
         for level in [Level::Initial, Level::Handshake] {
             if let Some(crypto) = self.handshake.crypto(level) {
                 crypto.send_again();

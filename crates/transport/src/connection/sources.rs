@@ -3,7 +3,7 @@
 use units::Instant;
 use wire::{Frame, Side, Writer};
 
-use super::{control::Control, identity::Identity, spaces::SpaceId};
+use super::{control::Control, copies::Copies, identity::Identity, spaces::SpaceId};
 use crate::{
     ack_frequency::AckRequests,
     datagrams::{DatagramEvent, Datagrams},
@@ -30,6 +30,7 @@ pub(super) struct Sources {
     pub(super) control: Control,
     pub(super) ack_requests: AckRequests,
     pub(super) fec: Fec,
+    pub(super) copies: Copies,
 }
 
 /// Kinds of frames that may go into a packet.
@@ -62,6 +63,7 @@ impl Sources {
             control: Control::default(),
             ack_requests: AckRequests::new(profile.ack_frequency),
             fec: Fec::default(),
+            copies: Copies::default(),
         }
     }
 

@@ -109,6 +109,7 @@ impl Connection {
         self.timers.set(Timer::Pacing, paced_until);
         // While data waits, repair follows from it.
         let repair = self.packets.sources.fec.deadline().filter(|_| !held);
+        let repair = repair.into_iter().chain(self.packets.sources.copies.deadline()).min();
         self.timers.set(Timer::Repair, repair);
         let discard = self.packets.keys.deadline().into_iter().chain(self.early.deadline()).min();
         self.timers.set(Timer::DiscardKeys, discard);

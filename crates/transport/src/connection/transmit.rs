@@ -48,6 +48,12 @@ impl Connection {
         {
             return Some(transmit);
         }
+        if self.lifecycle.is_open()
+            && self.copy_handshake(now)
+            && let Some(transmit) = self.transmit_batch(now, buffer)
+        {
+            return Some(transmit);
+        }
         if self.memory.is_due_at_rest(&self.packets.sources) {
             self.account(now);
         }
