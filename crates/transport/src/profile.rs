@@ -87,6 +87,9 @@ pub struct AckPolicy {
     pub obey: bool,
 }
 
+/// Bytes that a connection with repair `auto` begins with: 15 packets of 1,200.
+const WINDOW_WITH_REPAIR: u64 = 18_000;
+
 /// The shortest delay that this end can keep: its timers are no finer.
 const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 
@@ -117,11 +120,17 @@ impl Profile {
         recovery::Config {
             algorithm: self.congestion,
             initial_rtt: self.initial_rtt,
-            initial_window: None,
+            initial_window: self.initial_window(),
             pacing: self.pacing,
             receive_times: self.receive_timestamps > 0,
             random_loss_tolerance: self.random_loss_tolerance,
         }
+    }
+
+    /// The congestion window to begin with; `None` for that of RFC 9002 §7.2. Its ten packets, and two of repair at their end beside
+    /// what the handshake has in flight: a window that is filled by the data alone would hold back what protects it.
+    fn initial_window(&self) -> Option<u64> {
+        (self.fec == FecPolicy::Auto).then(|| WINDOW_WITH_REPAIR.max(2 * u64::from(self.initial_mtu)))
     }
 
     pub(crate) fn mtu_discovery(&self) -> MtuDiscovery {

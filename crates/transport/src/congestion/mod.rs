@@ -177,6 +177,10 @@ pub trait Controller: Send + Debug {
     /// The sender ran out of data although it could have sent.
     fn on_app_limited(&mut self, _now: Instant, _in_flight: u64) {}
 
+    /// The application sends short messages with silence between them, and their ends are to arrive at once: silence counts as what
+    /// a controller would otherwise hold data back for, to see the path without a queue.
+    fn count_silence(&mut self) {}
+
     /// Packets in flight vanished without verdict, with their keys.
     fn on_discarded(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
 

@@ -19,6 +19,7 @@ use crate::{
     path::Path,
     recovery::{self, AckOutcome},
     sent::{Ledger, SentFrame, Verdict},
+    tls::Level,
 };
 
 /// A packet with a repair symbol gets the size of its neighbours when no more than this is missing, so that all can leave in one
@@ -129,12 +130,16 @@ impl Sources {
 
     /// Room for a symbol in the packet that is being built, when what follows in it is to be one.
     #[inline]
-    pub(super) fn symbol_room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
-        let sender = self.fec.sender.as_ref().filter(|sender| sender.is_on())?;
-        if !self.handshake.is_confirmed() {
+    pub(super) fn symbol_room(&mut self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
+        let sender = self.fec.sender.as_mut().filter(|sender| sender.is_on())?;
+        if !self.handshake.is_confirmed() && !sender.covers_ends_only() {
             return None;
         }
-        sender.room(capacity, remaining, pn_len)
+        // Datagrams are not cut, nor what may be padded because an Initial packet travels with it: a frame without a length has to
+        // end with its packet.
+        let whole = self.datagrams.wants_to_send() || self.handshake.crypto(Level::Initial).is_some();
+        let unsent = Some(self.streams.unsent_bytes()).filter(|bytes| *bytes > 0 && !whole);
+        sender.room(unsent, capacity, remaining, pn_len)
     }
 
     /// Returns whether the data that leaves next is worth repair.

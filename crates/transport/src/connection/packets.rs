@@ -127,7 +127,11 @@ impl Packets {
     #[inline]
     pub(super) fn build_datagram(&mut self, cx: &mut SendContext<'_>, out: &mut [u8], allowance: u64) -> usize {
         if !self.sources.handshake.is_confirmed() {
-            return self.build_coalesced(cx, out, allowance);
+            let size = self.build_coalesced(cx, out, allowance);
+            if size == 0 && self.sources.fec.wants_to_send() {
+                return self.build_repair(cx, out, allowance);
+            }
+            return size;
         }
         if self.sources.fec.wants_to_send() {
             let size = self.build_repair(cx, out, allowance);
@@ -144,10 +148,12 @@ impl Packets {
             sender.on_packet(cx.now);
         }
         let limit = out.len() - TAG_LEN;
-        if packet.end < limit && packet.leaves_gap(limit, allowance, out.len(), &self.sources.streams) {
+        // What ends a symbol may have no length of its own: nothing follows it.
+        let cut = packet.symbol > 0 && self.sources.fec.cuts_symbols();
+        if !cut && packet.end < limit && packet.leaves_gap(limit, allowance, out.len(), &self.sources.streams) {
             packet.pad(out, limit, cx.stats);
         }
-        if cx.silence.take_padding() {
+        if !cut && cx.silence.take_padding() {
             packet.pad(out, MIN_INITIAL_DATAGRAM.min(out.len()) - TAG_LEN, cx.stats);
         }
         packet.book_header(cx.stats);
@@ -172,6 +178,11 @@ impl Packets {
                 continue;
             }
             if let Some(packet) = self.open_packet(cx, space, out, at, permit) {
+                if packet.symbol > 0
+                    && let Some(sender) = &mut self.sources.fec.sender
+                {
+                    sender.on_packet(cx.now);
+                }
                 at = packet.end + TAG_LEN;
                 open[count] = Some(packet);
                 count += 1;

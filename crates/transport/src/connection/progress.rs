@@ -131,6 +131,10 @@ impl Connection {
             self.on_confirmed(now);
             self.packets.sources.handshake.settle();
         }
+        if self.packets.sources.fec.covers_ends() {
+            self.paths.active_mut().recovery.count_silence();
+        }
+        self.packets.sources.fec.begin(self.paths.active().recovery.rtt(), self.stats.bytes_sent);
     }
 
     /// Tells the datagrams what fits into a packet of the path in use.

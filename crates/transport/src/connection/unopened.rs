@@ -12,6 +12,8 @@ use crate::{
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
 const UNOPENED_LIMIT: usize = 16;
+/// The same of 1-RTT packets where both ends repair: a short message is cut into more of them.
+const UNOPENED_WITH_REPAIR: usize = 32;
 /// Bytes of such packets: a peer may use datagrams of up to 64 KiB.
 const UNOPENED_BYTES: usize = 32 * 1024;
 /// Records of frames that are kept between batches.
@@ -173,6 +175,9 @@ impl Connection {
             // RFC 9000 §21.9 SHOULD-1: packets that bring nothing are bounded
             // RFC 9001 §4.1.4 SHOULD-1: packets whose keys are not there yet are kept
             Level::Handshake if self.packets.spaces.get(SpaceId::Handshake).is_some() => UNOPENED_LIMIT,
+            Level::OneRtt if !self.lifecycle.was_connected() && self.packets.sources.fec.receiver.is_some() => {
+                UNOPENED_WITH_REPAIR
+            }
             Level::OneRtt if !self.lifecycle.was_connected() => UNOPENED_LIMIT,
             // Early data may turn out to be refused, so it leaves room for what will be needed.
             // RFC 9001 §5.6 MUST NOT-3: a client opens no 0-RTT packets

@@ -7,14 +7,18 @@
 use fec::Scheme;
 use units::{Duration, Instant};
 
-use super::{estimate::Estimate, table};
+use super::{estimate::Estimate, table, tail::loses_nothing};
 
 /// Below this RTT a copy is quick enough.
-const LEAST_RTT: Duration = Duration::from_micros(22_500);
+pub(super) const LEAST_RTT: Duration = Duration::from_micros(22_500);
 /// Below this share of packets lost there is nothing to repair.
-const LEAST_LOSS: f64 = 0.001;
+pub(super) const LEAST_LOSS: f64 = 0.001;
 /// Above it nothing that is permitted helps.
 const MOST_LOSS: f64 = 0.25;
+/// So many packets tell little or much loss apart.
+const SHOWN: f64 = 50.0;
+/// Above it the repair symbols of a short message are too few.
+const ENDS_LOSS: f64 = 0.05;
 /// A queue is growing when packets wait for this share of the smallest RTT.
 const QUEUE_SHARE: f64 = 0.25;
 /// What may remain lost, so that of a hundred messages in order less than one waits for a copy: each that does holds up those of
@@ -37,6 +41,14 @@ pub(crate) struct View {
     pub(crate) lost: u64,
     /// Packets were marked.
     pub(crate) marked: bool,
+}
+
+impl View {
+    /// Returns whether a queue grows.
+    fn has_queue(&self) -> bool {
+        let waiting = self.smoothed_rtt.saturating_sub(self.min_rtt);
+        waiting.as_secs_f64() > QUEUE_SHARE * self.min_rtt.as_secs_f64()
+    }
 }
 
 /// Requirements on protection.
@@ -89,6 +101,8 @@ pub(crate) struct Controller {
 impl Controller {
     /// The lightest code, to begin with.
     pub(crate) const LEAST: Scheme = Scheme::Window { repairs: 1, sources: 20, window: 40 };
+    /// The code while only the ends of messages are covered: hardly any repair in their middle.
+    pub(super) const ENDS: Scheme = Scheme::Window { repairs: 1, sources: 250, window: 40 };
 
     /// The code to use from here on, and how many repair symbols end a message; `None` for none.
     pub(super) fn review(
@@ -105,16 +119,10 @@ impl Controller {
         if view.marked {
             self.marked_until = Some(rounds(4));
         }
-        let pending = |until: Option<Instant>| until.is_some_and(|until| now < until);
-        let waiting = view.smoothed_rtt.saturating_sub(view.min_rtt);
-        let queue = waiting.as_secs_f64() > QUEUE_SHARE * view.min_rtt.as_secs_f64();
+        let queue = view.has_queue();
         // Once on, it goes on until it is not needed; before, a loss or two that came by chance prove nothing.
         let loss = if self.choice.is_some() { estimate.loss() } else { estimate.loss_at_least() };
-        let off = view.min_rtt < LEAST_RTT
-            || loss < LEAST_LOSS
-            || estimate.loss() > MOST_LOSS
-            || pending(self.bulk_until)
-            || pending(self.marked_until);
+        let off = view.min_rtt < LEAST_RTT || loss < LEAST_LOSS || estimate.loss() > MOST_LOSS || self.is_barred(now);
         if off {
             self.choice = None;
             return None;
@@ -142,6 +150,23 @@ impl Controller {
         let tail = if loss > 0.02 { 2 } else { 1 };
         self.choice = scheme.map(|scheme| (scheme, tail));
         self.choice
+    }
+
+    /// Repair would take the place of data, or add to congestion.
+    fn is_barred(&self, now: Instant) -> bool {
+        [self.bulk_until, self.marked_until].into_iter().flatten().any(|until| now < until)
+    }
+
+    /// Returns whether the ends of short messages are what is worth repair: what they lose costs a round trip, whether or not
+    /// enough packets were seen to choose a code, and a few repair symbols make up for what a short message loses.
+    pub(super) fn permits_ends(&self, now: Instant, view: &View, estimate: &Estimate) -> bool {
+        let known = estimate.seen() > SHOWN;
+        let enough = estimate.loss() <= if self.choice.is_some() { ENDS_LOSS } else { MOST_LOSS };
+        view.min_rtt >= LEAST_RTT
+            && !view.has_queue()
+            && (enough || !known)
+            && !loses_nothing(estimate)
+            && !self.is_barred(now)
     }
 }
 

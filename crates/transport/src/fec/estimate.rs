@@ -48,6 +48,11 @@ impl Estimate {
         }
     }
 
+    /// Packets that the average is made of.
+    pub(super) fn seen(&self) -> f64 {
+        self.seen
+    }
+
     /// The share of packets lost, 0 to 1.
     pub(super) fn loss(&self) -> f64 {
         self.loss

@@ -6,6 +6,7 @@
 //! `fec`; where packets are built and read is the connection's business.
 
 mod carriers;
+mod content;
 mod controller;
 mod estimate;
 mod policy;
@@ -13,19 +14,21 @@ mod protection;
 mod receiver;
 mod sender;
 mod table;
+mod tail;
 
+pub(crate) use content::{Content, SymbolRoom};
 pub(crate) use controller::View;
 pub use controller::{Conditions, choose};
 pub use policy::{FecPolicy, ParseFecError};
 pub(crate) use protection::Tolerance;
 pub use protection::{DatagramFlow, Protection};
 pub(crate) use receiver::{Receiver, Recovered};
-pub(crate) use sender::{Content, Sender, SymbolRoom};
+pub(crate) use sender::Sender;
 
 use units::Instant;
 use wire::Frame;
 
-use crate::{error::TransportError, sent::Verdict};
+use crate::{error::TransportError, recovery::Rtt, sent::Verdict};
 
 /// Source symbols that this end remembers of its peer: what it announces in `fec_window`. Wider than a repair symbol can reach,
 /// so that reordering does not make one useless.
@@ -43,6 +46,23 @@ impl Fec {
     pub(crate) fn start(&mut self, policy: FecPolicy, window: u64) {
         self.receiver = Some(Box::default());
         self.sender = Sender::new(policy, window).map(Box::new);
+    }
+
+    /// Returns whether the ends of short messages may be covered.
+    pub(crate) fn covers_ends(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.may_cover_ends())
+    }
+
+    /// Returns whether symbols are shorter than their packets could be.
+    pub(crate) fn cuts_symbols(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.covers_ends_only())
+    }
+
+    /// The handshake is complete: see [`Sender::start`].
+    pub(crate) fn begin(&mut self, rtt: &Rtt, bytes: u64) {
+        if let Some(sender) = &mut self.sender {
+            sender.start(rtt.min(), rtt.smoothed(), bytes);
+        }
     }
 
     /// Returns whether a repair symbol waits to be sent.

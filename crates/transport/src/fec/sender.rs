@@ -8,10 +8,12 @@ use wire::{RepairFrame, source_symbol_len};
 
 use super::{
     carriers::Carriers,
-    controller::{Controller, Demand, View},
+    content::{Content, SenderFigures, SymbolRoom},
+    controller::{Controller, Demand, LEAST_RTT, View},
     estimate::Estimate,
     policy::FecPolicy,
     protection::Tolerance,
+    tail::Ends,
 };
 use crate::sent::Verdict;
 
@@ -21,59 +23,13 @@ const MAX_WAITING: usize = 16;
 const BULK_LEAST: Duration = Duration::from_millis(250);
 /// The shortest silence after which the end of a message is covered.
 const TAIL_LEAST: Duration = Duration::from_millis(1);
+/// Packets that a copy waits for while only the ends of messages are covered: about what follows in a short message.
+const ENDS_PATIENCE: u64 = 24;
 /// The length of a symbol in front of it, inside a repair symbol.
 const PREFIX: usize = 2;
 
 /// Symbols over which the strictest content decides how much may stay lost.
 const STRICT_SPAN: u32 = 256;
-
-/// What a packet carries, as far as its protection depends on it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
-    /// What may stay lost of the strictest of it.
-    pub(crate) tolerance: Tolerance,
-    /// Time at which the last of it is worthless.
-    pub(crate) expires: Instant,
-}
-
-impl Content {
-    /// Nothing so far.
-    pub(crate) const EMPTY: Self = Self { tolerance: Tolerance::ALL, expires: Instant::ZERO };
-    /// Streams.
-    pub(crate) const STREAMS: Self = Self { tolerance: Tolerance::NONE, expires: Instant::FAR_FUTURE };
-
-    /// Both together.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self { tolerance: self.tolerance.min(other.tolerance), expires: self.expires.max(other.expires) }
-    }
-}
-
-/// What a packet with a source symbol has room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SymbolRoom {
-    /// Number of the symbol.
-    pub(crate) id: u64,
-    /// PADDING in front of it, so that a packet with a repair symbol of the same length has the same size.
-    pub(crate) padding: usize,
-    /// Bytes of frames.
-    pub(crate) bytes: usize,
-}
-
-/// Counts since the beginning.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SenderFigures {
-    pub(crate) symbols: u64,
-    pub(crate) repairs: u64,
-    pub(crate) repair_bytes: u64,
-    /// Packets that were lost and that the peer rebuilt before they were declared lost.
-    pub(crate) recovered: u64,
-    /// Packets that had been declared lost before the peer said that it rebuilt them.
-    pub(crate) recovered_late: u64,
-    /// Repair symbols that were due and were never sent.
-    pub(crate) dropped: u64,
-    /// Times that the controller was asked.
-    pub(crate) reviews: u64,
-}
 
 /// Owns what is protected.
 pub(crate) struct Sender {
@@ -102,6 +58,8 @@ pub(crate) struct Sender {
     message_ended: bool,
     /// Repair symbols after the end of a message.
     tail: u8,
+    /// Ends of short messages, where the controller decides.
+    ends: Option<Ends>,
     pub(crate) figures: SenderFigures,
 }
 
@@ -124,6 +82,7 @@ impl Sender {
             estimate: Estimate::default(),
             on: controller.is_none(),
             tail: if controller.is_none() { repairs_of(scheme) } else { 1 },
+            ends: controller.is_some().then(Ends::default),
             controller,
             carriers: Carriers::default(),
             content: Content::EMPTY,
@@ -140,21 +99,43 @@ impl Sender {
         })
     }
 
+    /// The handshake is complete, and its packets took so long; `bytes` have left so far. Where the controller decides, the first
+    /// message is covered.
+    pub(crate) fn start(&mut self, min_rtt: Option<Duration>, smoothed_rtt: Duration, bytes: u64) {
+        let Some(ends) = &mut self.ends else { return };
+        ends.active = min_rtt.is_some_and(|rtt| rtt >= LEAST_RTT);
+        ends.budget.earn(bytes);
+        self.on = ends.active;
+        self.smoothed_rtt = smoothed_rtt;
+        self.schedule.change(Controller::ENDS);
+    }
+
+    /// Returns whether the ends of short messages may be covered: the controller decides.
+    pub(crate) fn may_cover_ends(&self) -> bool {
+        self.ends.is_some()
+    }
+
+    /// Returns whether only the ends of messages are covered.
+    #[inline]
+    pub(crate) fn covers_ends_only(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.active)
+    }
+
     /// Returns whether packets carry symbols at the moment.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.on
+        self.on && self.ends.as_ref().is_none_or(|ends| !ends.active || ends.is_short())
     }
 
     /// Returns whether content of which so much may stay lost is protected at the moment.
     #[inline]
     pub(crate) fn protects(&self, tolerance: Tolerance) -> bool {
-        self.on && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
+        self.is_on() && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
     }
 
     /// The code that protects what is sent at the moment; `None`: none does.
     pub(crate) fn code(&self) -> Option<Scheme> {
-        self.on.then(|| self.schedule.scheme())
+        (self.on && !self.covers_ends_only()).then(|| self.schedule.scheme())
     }
 
     /// The code in use.
@@ -176,6 +157,9 @@ impl Sender {
 
     /// Packets that may follow a lost one until what repairs it has been sent: so long a copy waits.
     pub(crate) fn patience(&self) -> u64 {
+        if self.covers_ends_only() {
+            return ENDS_PATIENCE;
+        }
         match self.schedule.scheme() {
             Scheme::Block { sources, repairs, depth } => {
                 (u64::from(sources) + u64::from(repairs)) * u64::from(depth) + 1
@@ -191,13 +175,23 @@ impl Sender {
     }
 
     /// Room for a symbol in a packet of which `remaining` bytes of `capacity` are left for frames, `pn_len` bytes being its
-    /// number. `None` when there is too little.
+    /// number. `None` when there is too little. `unsent` bytes of streams wait, and nothing else.
     #[inline]
-    pub(crate) fn room(&self, capacity: usize, remaining: usize, pn_len: usize) -> Option<SymbolRoom> {
+    pub(crate) fn room(
+        &mut self,
+        unsent: Option<u64>,
+        capacity: usize,
+        remaining: usize,
+        pn_len: usize,
+    ) -> Option<SymbolRoom> {
         let id = self.encoder.next_id();
         // The repair symbol of the longest content has to fit into a packet with the longest number.
         let most = capacity.checked_sub(RepairFrame::header_len(id) + PREFIX + (4 - pn_len))?;
         let left = remaining.checked_sub(source_symbol_len(id))?;
+        if let Some(ends) = self.ends.as_mut().filter(|ends| ends.active) {
+            let bytes = ends.symbol_size(unsent).min(left.min(most));
+            return (bytes >= 32).then_some(SymbolRoom { id, padding: 0, bytes });
+        }
         let bytes = left.min(most);
         (bytes >= 32).then_some(SymbolRoom { id, padding: left - bytes, bytes })
     }
@@ -210,6 +204,10 @@ impl Sender {
             if self.smoothed_rtt.is_zero() || gap < self.smoothed_rtt / 2 {
                 self.gap = (self.gap * 15 + gap) / 16;
             }
+        }
+        let pause = self.pause();
+        if let Some(ends) = &mut self.ends {
+            ends.on_packet(now, pause);
         }
     }
 
@@ -230,6 +228,9 @@ impl Sender {
             self.strictest = [Tolerance::ALL, self.strictest[0]];
         }
         self.schedule.on_source(id);
+        if let Some(ends) = &mut self.ends {
+            ends.on_symbol(content.len());
+        }
         self.figures.symbols += 1;
         self.last_at = Some(now);
     }
@@ -246,6 +247,9 @@ impl Sender {
 
     /// There is nothing to send. True when repair symbols are due that cover the end of what was sent.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
+        if let Some(ends) = &mut self.ends {
+            ends.on_silence(now);
+        }
         if self.schedule.uncovered() == 0 {
             self.message_ended = false;
             return false;
@@ -261,7 +265,12 @@ impl Sender {
         }
         self.message_ended = false;
         let allowed = if self.controller.is_some() { Allowed::ByCap } else { Allowed::ByRate };
-        let made = self.schedule.flush(self.tail, allowed);
+        let most = match &mut self.ends {
+            Some(ends) if ends.active && !ends.is_short() => 0,
+            Some(ends) if ends.active => ends.pay(&self.estimate),
+            _ => self.tail,
+        };
+        let made = self.schedule.flush(most, allowed);
         if made == 0 {
             // The rate does not permit it: the next symbol pays.
             self.last_at = None;
@@ -272,7 +281,12 @@ impl Sender {
     /// Time at which what was sent last has to be covered.
     pub(crate) fn tail_deadline(&self) -> Option<Instant> {
         let last = self.last_at.filter(|_| self.schedule.uncovered() > 0)?;
-        Some(last + (self.gap * 4).max(self.smoothed_rtt / 8).max(TAIL_LEAST))
+        Some(last + self.pause())
+    }
+
+    /// Silence that ends a message.
+    fn pause(&self) -> Duration {
+        (self.gap * 4).max(self.smoothed_rtt / 8).max(TAIL_LEAST)
     }
 
     /// The next repair symbol that is worth sending, what it combines and its bytes, if they are no more than `room`.
@@ -362,10 +376,17 @@ impl Sender {
                 bulk: self.held_since.is_some_and(|since| now - since >= (view.smoothed_rtt * 2).max(BULK_LEAST)),
             };
             let choice = controller.review(now, view, &self.estimate, &demand);
-            self.on = choice.is_some();
-            if let Some((scheme, tail)) = choice {
+            let short = choice.is_none() || self.ends.as_ref().is_some_and(Ends::is_short);
+            let ends = short && controller.permits_ends(now, view, &self.estimate);
+            self.on = choice.is_some() || ends;
+            if ends {
+                self.schedule.change(Controller::ENDS);
+            } else if let Some((scheme, tail)) = choice {
                 self.schedule.change(scheme);
                 self.tail = tail;
+            }
+            if let Some(state) = &mut self.ends {
+                state.active = ends;
             }
         }
         // What waits for long has lost its worth.

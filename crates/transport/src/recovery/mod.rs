@@ -392,6 +392,11 @@ impl Recovery {
         self.pacer.rate()
     }
 
+    /// Silence of the application counts for the controller: see [`Controller::count_silence`].
+    pub(crate) fn count_silence(&mut self) {
+        self.controller.count_silence();
+    }
+
     /// What repair symbols take to arrive, in packets and time: losses are declared no sooner.
     pub(crate) fn set_patience(&mut self, packets: u64, time: Duration) {
         self.reordering.set_patience(packets, time);

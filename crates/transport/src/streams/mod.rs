@@ -494,6 +494,11 @@ impl Streams {
         self.budget.held()
     }
 
+    /// Bytes written, never sent.
+    pub(crate) fn unsent_bytes(&self) -> u64 {
+        self.budget.unsent()
+    }
+
     /// Returns whether a bidirectional stream is not at its end. Walks over all streams.
     pub fn has_bidi(&self) -> bool {
         self.slab.slots().any(|slot| self.slab[slot].id.dir() == Dir::Bi)

@@ -4,6 +4,7 @@ mod ack_frequency;
 mod attempts;
 mod batches;
 mod books;
+mod cold;
 mod cost;
 mod early_data;
 mod endings;

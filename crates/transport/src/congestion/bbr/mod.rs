@@ -129,6 +129,9 @@ pub struct Bbr {
     probe_rtt: ProbeRtt,
     /// The connection sends again after idling: that was silence enough to measure the propagation delay.
     idle_restart: bool,
+    /// Time at which the connection last sent with no more in flight than a probe leaves, because the application had been silent.
+    /// `None` where such silence takes the place of no probe.
+    silent_at: Option<Option<Instant>>,
 
     /// BBR.bw: the bandwidth within its bounds.
     bw: u64,
@@ -192,6 +195,7 @@ impl Bbr {
             cycle: Cycle::new(parameters.now),
             probe_rtt: ProbeRtt::default(),
             idle_restart: false,
+            silent_at: None,
             bw: 0,
             pacing_gain: UNITY,
             cwnd_gain: UNITY,
@@ -270,9 +274,17 @@ impl Controller for Bbr {
 
     #[inline]
     fn on_sent(&mut self, now: Instant, sent: &SentSample) {
+        // Repair at the end of a message may not be acknowledged when the next begins.
+        if self.silent_at.is_some() && sent.app_limited && sent.in_flight_before <= self.probe_rtt_window() {
+            self.silent_at = Some(Some(now));
+        }
         if sent.in_flight_before == 0 && sent.app_limited {
             self.restart_from_idle(now);
         }
+    }
+
+    fn count_silence(&mut self) {
+        self.silent_at = Some(None);
     }
 
     fn on_acked(&mut self, now: Instant, ack: &AckSample) {

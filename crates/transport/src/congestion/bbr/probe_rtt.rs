@@ -35,7 +35,9 @@ impl ProbeRtt {
 impl Bbr {
     /// CheckProbeRTT.
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
-        if self.state != State::ProbeRtt && self.min_rtt.is_due() && !self.idle_restart {
+        if self.state != State::ProbeRtt && self.min_rtt.is_due() && self.was_silent(sample.now) {
+            self.min_rtt.probed(sample.now);
+        } else if self.state != State::ProbeRtt && self.min_rtt.is_due() && !self.idle_restart {
             self.save_window(self.recovery.is_active());
             self.enter(State::ProbeRtt, UNITY, CWND_GAIN);
             self.probe_rtt = ProbeRtt { done_at: None, round_done: false, quiet: (sample.delivered.max(1), 0) };
@@ -48,6 +50,12 @@ impl Bbr {
         if sample.delivered_since > 0 {
             self.idle_restart = false;
         }
+    }
+
+    /// Returns whether silence within the interval has emptied what this connection had in the queue, where that counts. The samples
+    /// since then have shown the propagation delay, as far as a probe would have.
+    fn was_silent(&self, now: Instant) -> bool {
+        self.silent_at.flatten().is_some_and(|at| now <= at + INTERVAL)
     }
 
     fn handle_probe_rtt(&mut self, sample: &Sample) {
