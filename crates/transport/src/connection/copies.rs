@@ -30,7 +30,7 @@ impl Copies {
 }
 
 impl Connection {
-    /// There is nothing more to send. Returns whether a copy of the handshake is.
+    /// Repeats the flight under way when its copy is due. Asked when nothing else is to be sent; returns whether a copy is.
     pub(super) fn copy_handshake(&mut self, now: Instant) -> bool {
         if self.profile.fec != FecPolicy::Auto || self.packets.sources.handshake.is_confirmed() {
             return false;

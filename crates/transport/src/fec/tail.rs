@@ -100,7 +100,7 @@ impl Ends {
         self.size
     }
 
-    /// There is nothing more to send.
+    /// Notes that nothing more is to be sent.
     pub(super) fn on_silence(&mut self, now: Instant) {
         self.silent_since.get_or_insert(now);
     }
