@@ -128,7 +128,8 @@ impl Profile {
     }
 
     /// The congestion window to begin with; `None` for that of RFC 9002 §7.2. Its ten packets, and two of repair at their end beside
-    /// what the handshake has in flight: a window that is filled by the data alone would hold back what protects it.
+    /// what the handshake has in flight: a window that is filled by the data alone would hold back what protects it. This is above
+    /// the 14,720 bytes of RFC 9002 §7.2 SHOULD-1, by what is repair and not data.
     fn initial_window(&self) -> Option<u64> {
         (self.fec == FecPolicy::Auto).then(|| WINDOW_WITH_REPAIR.max(2 * u64::from(self.initial_mtu)))
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask shows auto`: what the controller `auto` promises, in virtual time.
+//! `cargo xtask shows auto`: what the controller `auto` promises, in virtual time; repair `auto` on cold connections is in [`cold`].
 
 use anyhow::{Result, anyhow};
 use lab::reference::{
@@ -6,13 +6,13 @@ use lab::reference::{
     auto::{self, Effort},
 };
 
-use super::{Case, Context, row::Row, row::Target};
+use super::{Case, Context, cold, row::Row, row::Target};
 use crate::instructions;
 
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![
+    let mut all = vec![
         case("random-loss", "1 and 20 flows on the path of the preset `mobile`", random_loss),
         case(
             "beside-cubic",
@@ -23,7 +23,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("policer", "a policer at a twentieth of the line's rate, 1 and 4 flows", policer),
         case("paths", "goodput, queue and loss of four controllers on eight paths, without targets", paths),
         case("cost", "instructions of a sender per packet, beside CUBIC's; needs valgrind", cost),
-    ]
+    ];
+    all.extend(cold::cases());
+    all
 }
 
 fn effort(context: &Context) -> Effort {

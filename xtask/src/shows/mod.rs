@@ -74,15 +74,12 @@ enum Part {
     /// Everything that congestion control and its feedback promise, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
-    /// What the controller `auto` promises, in virtual time
+    /// Promises of the controller `auto`, and of repair `auto` on new and sparsely used connections, in virtual time
     #[command(after_help = after_help("auto", &auto::cases()))]
     Auto(Options),
     /// Everything that forward error correction promises, most of it in virtual time
     #[command(after_help = after_help("fec", &fec::cases()))]
     Fec(Options),
-    /// Repair `auto` on new, on sparsely used and on many connections, in virtual time
-    #[command(after_help = after_help("auto", &cold::cases()))]
-    Auto(Options),
     /// Cost of bytes, handshakes, requests and connections beside other stacks, measured by bench/
     #[command(after_help = after_help("speed", &speed::cases()))]
     Speed(SpeedOptions),
@@ -235,7 +232,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Congestion(options) => ("congestion", options, congestion::cases(), None),
         Part::Auto(options) => ("auto", options, auto::cases(), None),
         Part::Fec(options) => ("fec", options, fec::cases(), None),
-        Part::Auto(options) => ("auto", options, cold::cases(), None),
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
