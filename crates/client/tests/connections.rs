@@ -219,6 +219,18 @@ async fn safe_requests_leave_early_and_too_early_ones_again() {
 /// The handshake is done at the client, the request has left with its first packets, and nothing more gets through.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
+    // On a busy machine the server's answer may be here before the request is written, which is then no early data and lost: the
+    // case has not come about.
+    for _ in 0..20 {
+        if is_raced_when_early_data_is_met_by_silence().await {
+            return;
+        }
+    }
+    panic!("no request left as early data");
+}
+
+/// Returns whether the request left as early data.
+async fn is_raced_when_early_data_is_met_by_silence() -> bool {
     let site = Site::new("early-silence", "");
     let (endpoint, trust) = early_server();
     let server = endpoint.local_addr();
@@ -255,18 +267,23 @@ async fn early_data_that_is_met_by_silence_is_raced_against_tcp() {
     early.store(0, Ordering::SeqCst);
     let fetched = client.get_by(&url, &Route { udp: Some(udp), fresh: true, only: None }).await.unwrap();
     assert_eq!(fetched.protocol, "h2");
-    // It has left early as well; on a busy machine TCP's answer may be here before the other server has counted it.
-    for _ in 0..1_000 {
+    // On a busy machine TCP's answer may be here before the other server has counted the early one.
+    for _ in 0..300 {
         if early.load(Ordering::SeqCst) > 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(early.load(Ordering::SeqCst), 1);
     let (text, verdict) = content(fetched).await;
     assert_eq!(text, "hello");
+    if early.load(Ordering::SeqCst) == 0 {
+        client.close().await;
+        return false;
+    }
+    assert_eq!(early.load(Ordering::SeqCst), 1);
     assert!(matches!(verdict, Verdict::Blocked { questions: 12, .. }), "{verdict}");
     client.close().await;
+    true
 }
 
 /// Speaks just enough of HTTP/2 to answer requests with 200 and nothing; gives the types of the frames that came.
