@@ -1,4 +1,4 @@
-//! What the controller `auto` promises, with few seeds: they are fixed, so these tests say the same each time. `cargo xtask
+//! Promises of the controller `auto`, with few seeds: they are fixed, so these tests say the same each time. `cargo xtask
 //! shows auto` measures longer and more, and says what is missed.
 
 extern crate tiderace_lab as lab;

@@ -56,8 +56,8 @@ pub struct AckSample {
     pub newly_lost: u64,
     /// The RTT sample, when the acknowledgement gave one.
     pub rtt: Option<Duration>,
-    /// That sample without the time for which the peer held the acknowledgement back (RFC 9002 §5.3).
-    pub adjusted_rtt: Option<Duration>,
+    /// The newest sample without the time for which the peer held the acknowledgement back (RFC 9002 §5.3).
+    pub adjusted_rtt: Duration,
     /// The smallest RTT of the path so far; `None` before the first sample.
     pub min_rtt: Option<Duration>,
     /// The smoothed RTT of the path.
@@ -381,7 +381,7 @@ pub(crate) mod tests {
             bytes_after_recovery: bytes,
             newly_lost: 0,
             rtt: Some(rtt),
-            adjusted_rtt: Some(rtt),
+            adjusted_rtt: rtt,
             min_rtt: Some(rtt),
             smoothed_rtt: rtt,
             rate: None,

@@ -199,7 +199,7 @@ impl Recovery {
                     bytes_after_recovery: batch.bytes_after_recovery,
                     newly_lost: batch.lost_bytes,
                     rtt: batch.rtt,
-                    adjusted_rtt: batch.rtt.map(|_| self.rtt.adjusted()),
+                    adjusted_rtt: self.rtt.adjusted(),
                     min_rtt,
                     smoothed_rtt: self.rtt.smoothed(),
                     rate: Some(rate),

@@ -112,8 +112,8 @@ impl Rounds {
     pub(super) fn on_acked(&mut self, now: Instant, ack: &AckSample) -> Option<Round> {
         self.acked += ack.packets;
         self.limited |= ack.window_limited;
-        if let Some(rtt) = ack.adjusted_rtt {
-            let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+        if ack.rtt.is_some() {
+            let rtt = u64::try_from(ack.adjusted_rtt.as_nanos()).unwrap_or(u64::MAX);
             self.least = self.least.min(rtt);
             self.group = (self.group.0.min(rtt), self.group.1 + 1);
             if self.group.1 == GROUP {

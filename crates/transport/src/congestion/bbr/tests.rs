@@ -69,7 +69,7 @@ impl Feed {
             bytes_after_recovery: MTU,
             newly_lost: 0,
             rtt: Some(self.rtt),
-            adjusted_rtt: Some(self.rtt),
+            adjusted_rtt: self.rtt,
             min_rtt: Some(self.rtt),
             smoothed_rtt: self.rtt,
             rate: None,
