@@ -4,10 +4,10 @@ use units::Instant;
 
 use super::protection::Tolerance;
 
-/// What a packet carries, as far as its protection depends on it.
+/// Content of a packet, as far as its protection depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
-    /// What may stay lost of the strictest of it.
+    /// Tolerance of its strictest part: the share that may stay lost.
     pub(crate) tolerance: Tolerance,
     /// Time at which the last of it is worthless.
     pub(crate) expires: Instant,
@@ -25,7 +25,7 @@ impl Content {
     }
 }
 
-/// What a packet with a source symbol has room for.
+/// Room in a packet with a source symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SymbolRoom {
     /// Number of the symbol.

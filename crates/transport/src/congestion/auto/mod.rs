@@ -56,7 +56,7 @@ pub struct Auto {
     rounds: Rounds,
     random_loss: RandomLoss,
     mode: Mode,
-    /// What is known of the path in delay mode; kept while another mode decides.
+    /// State of delay mode; kept while another mode decides.
     delay: DelayMode,
     recovery_started_at: Option<Instant>,
 }
