@@ -39,10 +39,12 @@ use crate::{
     record::{Record, RunOutcome},
     run::{Execution, run_all},
     scenario::{Scenario, parse},
+    settings::profiles,
     stats::{
         interval::{Interval, median_interval},
         quantile::median,
     },
+    tiderace::with_setup,
 };
 
 /// A measured value beside the range it has to lie in.
@@ -142,10 +144,64 @@ fn figure(record: &Record, figure: Figure) -> Result<f64, Failed> {
     })
 }
 
+/// A median and its 95 % interval.
+pub type Centre = (f64, Option<Interval>);
+
 /// The median and its 95 % interval.
-fn centre(values: &[f64]) -> Result<(f64, Option<Interval>), Failed> {
+fn centre(values: &[f64]) -> Result<Centre, Failed> {
     let mut ascending = values.to_vec();
     ascending.sort_by(f64::total_cmp);
     let value = median(&ascending).ok_or_else(|| Failed("no run".to_owned()))?;
     Ok((value, median_interval(values, 0.95)))
+}
+
+/// The same times a factor and less an offset.
+fn scaled((value, interval): Centre, by: f64, less: f64) -> Centre {
+    let interval = interval.map(|interval| Interval {
+        low: interval.low * by - less,
+        high: interval.high * by - less,
+        ..interval
+    });
+    (value * by - less, interval)
+}
+
+/// No target: the value is told.
+const TOLD: RangeInclusive<f64> = f64::NEG_INFINITY..=f64::INFINITY;
+
+fn at_most(most: f64) -> RangeInclusive<f64> {
+    f64::NEG_INFINITY..=most
+}
+
+fn at_least(least: f64) -> RangeInclusive<f64> {
+    least..=f64::INFINITY
+}
+
+fn finding(
+    name: String,
+    (value, interval): Centre,
+    target: RangeInclusive<f64>,
+    unit: &'static str,
+    detail: String,
+) -> Finding {
+    Finding { name, value, interval, target, unit, detail }
+}
+
+/// Records of all seeds of a scenario with one profile, whose name is `profile`.
+///
+/// # Errors
+/// When the scenario contradicts itself, or a run cannot be used.
+fn records_of(text: &str, profile: &str) -> Result<Vec<Record>, Failed> {
+    let scenario = scenario(text)?;
+    let profiles =
+        profiles(&scenario.contenders).map_err(|fault| Failed(format!("{}: {}", fault.field, fault.message)))?;
+    let contenders: Vec<_> = profiles.into_iter().map(with_setup).collect();
+    let first = scenario.run.seed;
+    let cells = cells(1, first..first + u64::from(scenario.run.seeds));
+    let records = run_all(&scenario, &contenders, &cells, &Execution::default(), &|_| {});
+    for record in &records {
+        if let RunOutcome::Failed(reason) = &record.outcome {
+            return Err(Failed(format!("{profile}, seed {}: {reason}", record.seed)));
+        }
+    }
+    Ok(records)
 }

@@ -4,11 +4,11 @@ use transport::Profile;
 use units::{Bitrate, DataSize, Duration};
 
 use super::{
-    Failed, Finding, centre,
+    Centre, Failed, Finding, TOLD, at_least, at_most, centre, finding,
     flows::{Flow, Outcome, Plan, run},
     on_all_cores,
 };
-use crate::stats::{fairness::jain, interval::Interval};
+use crate::stats::fairness::jain;
 
 /// The controllers that [`paths`] compares on the same seeds.
 pub const CONTROLLERS: [&str; 4] = ["cubic", "bbr1", "bbr3", "auto"];
@@ -20,6 +20,12 @@ pub struct Effort {
     pub seeds: u64,
     /// Virtual seconds measured in each run.
     pub seconds: u64,
+}
+
+impl core::fmt::Display for Effort {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} seeds x {} s after {} s", self.seeds, self.seconds, WARMUP.as_secs_f64())
+    }
 }
 
 /// Time before anything is measured: the flows have found their shares.
@@ -82,7 +88,7 @@ fn wait(outcome: &Outcome, quantile: usize) -> f64 {
     outcome.queueing_quantiles[quantile].as_secs_f64() * 1e3
 }
 
-fn read(outcomes: &[Outcome], value: impl Fn(&Outcome) -> f64) -> Result<(f64, Option<Interval>), Failed> {
+fn read(outcomes: &[Outcome], value: impl Fn(&Outcome) -> f64) -> Result<Centre, Failed> {
     centre(&outcomes.iter().map(value).collect::<Vec<_>>())
 }
 
@@ -99,21 +105,14 @@ pub fn random_loss(effort: Effort) -> Result<Vec<Finding>, Failed> {
         centre(&many.iter().zip(&cubic).map(|(auto, cubic)| value(auto) / value(cubic)).collect::<Vec<_>>())
     };
     let path = "20 Mbit/s, 50 ms, 1 BDP, 5 % i.i.d. loss each way";
-    let finding = |name: &str, (value, interval), target, unit| Finding {
-        name: format!("{name}; {path}"),
-        value,
-        interval,
-        target,
-        unit,
-        detail: format!("{} seeds x {} s after {} s", effort.seeds, effort.seconds, WARMUP.as_secs_f64()),
-    };
-    let any = f64::NEG_INFINITY;
+    let on_path =
+        |name: &str, centre, target, unit| finding(format!("{name}; {path}"), centre, target, unit, effort.to_string());
     Ok(vec![
-        finding("goodput of 1 flow", read(&one, sum)?, 15.0..=20.0, "Mbit/s"),
-        finding("queueing delay p95 of 1 flow", read(&one, |run| wait(run, 1))?, any..=15.0, "ms"),
-        finding("goodput of 20 flows / of 20 with CUBIC", ratio(&sum)?, 1.0..=2.0, ""),
-        finding("RTT p50 of 20 flows / of 20 with CUBIC", ratio(&|run| 50.0 + wait(run, 0))?, any..=1.0, ""),
-        finding("Jain's index of 20 flows", read(&many, fairness)?, 0.97..=1.0, ""),
+        on_path("goodput of 1 flow", read(&one, sum)?, 15.0..=20.0, "Mbit/s"),
+        on_path("queueing delay p95 of 1 flow", read(&one, |run| wait(run, 1))?, at_most(15.0), "ms"),
+        on_path("goodput of 20 flows / of 20 with CUBIC", ratio(&sum)?, 1.0..=2.0, ""),
+        on_path("RTT p50 of 20 flows / of 20 with CUBIC", ratio(&|run| 50.0 + wait(run, 0))?, at_most(1.0), ""),
+        on_path("Jain's index of 20 flows", read(&many, fairness)?, 0.97..=1.0, ""),
     ])
 }
 
@@ -132,26 +131,12 @@ pub fn beside_cubic(rivals: usize, buffer: f64, effort: Effort) -> Result<Vec<Fi
     #[expect(clippy::cast_precision_loss, reason = "a few flows")]
     let fair = |run: &Outcome| run.flows[0].goodput / 1e6 * (rivals + 1) as f64 / sum(run);
     let left: Vec<f64> = mixed.iter().zip(&alike).map(|(mixed, alike)| others(mixed) / others(alike)).collect();
-    let finding = |name: String, (value, interval), target, detail: String| Finding {
-        name: format!("{name}; 20 Mbit/s, 50 ms, {buffer} BDP"),
-        value,
-        interval,
-        target,
-        unit: "",
-        detail,
-    };
-    let detail = format!("{} seeds x {} s after {} s", effort.seeds, effort.seconds, WARMUP.as_secs_f64());
-    let share = read(&mixed, fair)?;
-    let cubics = format!("{detail}; CUBIC in its place has {:.2} of a fair share", read(&alike, fair)?.0);
-    Ok(vec![
-        finding(format!("share of auto / fair share beside {rivals} x CUBIC"), share, 0.5..=1.5, cubics),
-        finding(
-            format!("goodput of {rivals} x CUBIC beside auto / beside CUBIC"),
-            centre(&left)?,
-            0.85..=f64::INFINITY,
-            detail,
-        ),
-    ])
+    let path = format!("20 Mbit/s, 50 ms, {buffer} BDP");
+    let name = format!("share of auto / fair share beside {rivals} x CUBIC; {path}");
+    let detail = format!("{effort}; CUBIC in its place has {:.2} of a fair share", read(&alike, fair)?.0);
+    let share = finding(name, read(&mixed, fair)?, 0.5..=1.5, "", detail);
+    let name = format!("goodput of {rivals} x CUBIC beside auto / beside CUBIC; {path}");
+    Ok(vec![share, finding(name, centre(&left)?, at_least(0.85), "", effort.to_string())])
 }
 
 /// Flows of `auto` alone: how they share, and the queue that they keep.
@@ -160,25 +145,11 @@ pub fn beside_cubic(rivals: usize, buffer: f64, effort: Effort) -> Result<Vec<Fi
 /// When a run cannot be used.
 pub fn alike(count: usize, mbps: u64, rtt_ms: u64, effort: Effort) -> Result<Vec<Finding>, Failed> {
     let runs = outcomes(&plan(mbps, rtt_ms, 1.0, 0.0, effort), &vec!["auto"; count], effort)?;
-    let detail = format!(
-        "{:.1} Mbit/s, {:.2} % lost; {} seeds x {} s after {} s",
-        read(&runs, sum)?.0,
-        read(&runs, lost)?.0,
-        effort.seeds,
-        effort.seconds,
-        WARMUP.as_secs_f64()
-    );
-    let finding = |name: &str, (value, interval), target, unit| Finding {
-        name: format!("{name} of {count} flows; {mbps} Mbit/s, {rtt_ms} ms, 1 BDP"),
-        value,
-        interval,
-        target,
-        unit,
-        detail: detail.clone(),
-    };
+    let detail = format!("{:.1} Mbit/s, {:.2} % lost; {effort}", read(&runs, sum)?.0, read(&runs, lost)?.0);
+    let named = |what: &str| format!("{what} of {count} flows; {mbps} Mbit/s, {rtt_ms} ms, 1 BDP");
     Ok(vec![
-        finding("Jain's index", read(&runs, fairness)?, 0.97..=1.0, ""),
-        finding("queueing delay p95", read(&runs, |run| wait(run, 1))?, f64::NEG_INFINITY..=f64::INFINITY, "ms"),
+        finding(named("Jain's index"), read(&runs, fairness)?, 0.97..=1.0, "", detail.clone()),
+        finding(named("queueing delay p95"), read(&runs, |run| wait(run, 1))?, TOLD, "ms", detail),
     ])
 }
 
@@ -196,24 +167,11 @@ pub fn round_trips(effort: Effort) -> Result<Finding, Failed> {
         }
         run(&plan, &flows, index + 1)
     })?;
-    let (value, interval) = read(&runs, fairness)?;
     let goodput = |place: usize| read(&runs, |run| run.flows[place].goodput / 1e6);
-    Ok(Finding {
-        name: "Jain's index of 4 flows with 25, 50, 75 and 100 ms; 40 Mbit/s, buffer 100 ms".to_owned(),
-        value,
-        interval,
-        target: 0.97..=1.0,
-        unit: "",
-        detail: format!(
-            "{:.1}, {:.1}, {:.1}, {:.1} Mbit/s; {} seeds x {} s",
-            goodput(0)?.0,
-            goodput(1)?.0,
-            goodput(2)?.0,
-            goodput(3)?.0,
-            effort.seeds,
-            effort.seconds
-        ),
-    })
+    let [a, b, c, d] = [goodput(0)?.0, goodput(1)?.0, goodput(2)?.0, goodput(3)?.0];
+    let name = "Jain's index of 4 flows with 25, 50, 75 and 100 ms; 40 Mbit/s, buffer 100 ms".to_owned();
+    let detail = format!("{a:.1}, {b:.1}, {c:.1}, {d:.1} Mbit/s; {effort}");
+    Ok(finding(name, read(&runs, fairness)?, 0.97..=1.0, "", detail))
 }
 
 /// A policer at a twentieth of the line's rate: goodput over its rate, and what is sent again.
@@ -227,18 +185,13 @@ pub fn policer(count: usize, effort: Effort) -> Result<Vec<Finding>, Failed> {
     plan.down.policer = Some(netem::Policer { rate, burst, udp_only: false });
     let runs = outcomes(&plan, &vec!["auto"; count], effort)?;
     let cubic = outcomes(&plan, &vec!["cubic"; count], effort)?;
-    let finding = |name: &str, (value, interval), target, unit, beside: f64| Finding {
-        name: format!("{name}, {count} flows; policer of 5 Mbit/s and 30 kB on a line of 100 Mbit/s, 40 ms"),
-        value,
-        interval,
-        target,
-        unit,
-        detail: format!("CUBIC: {beside:.2}; {} seeds x {} s", effort.seeds, effort.seconds),
-    };
+    let path = format!("{count} flows; policer of 5 Mbit/s and 30 kB on a line of 100 Mbit/s, 40 ms");
+    let named = |what: &str| format!("{what}, {path}");
+    let beside = |centre: Centre| format!("CUBIC: {:.2}; {effort}", centre.0);
     let used = |run: &Outcome| sum(run) / 5.0;
     Ok(vec![
-        finding("goodput / rate of the policer", read(&runs, used)?, 0.9..=1.0, "", read(&cubic, used)?.0),
-        finding("packets lost", read(&runs, lost)?, 0.0..=2.0, "%", read(&cubic, lost)?.0),
+        finding(named("goodput / rate of the policer"), read(&runs, used)?, 0.9..=1.0, "", beside(read(&cubic, used)?)),
+        finding(named("packets lost"), read(&runs, lost)?, at_most(2.0), "%", beside(read(&cubic, lost)?)),
     ])
 }
 
@@ -261,24 +214,18 @@ pub fn paths(effort: Effort) -> Result<Vec<Finding>, Failed> {
     for (mbps, rtt, buffer, loss, count) in cells {
         for controller in CONTROLLERS {
             let runs = outcomes(&plan(mbps, rtt, buffer, loss, effort), &vec![controller; count], effort)?;
-            let (value, interval) = read(&runs, sum)?;
-            findings.push(Finding {
-                name: format!(
-                    "{controller} x {count}; {mbps} Mbit/s, {rtt} ms, {buffer} BDP, {} % i.i.d. loss",
-                    loss * 100.0
-                ),
-                value,
-                interval,
-                target: f64::NEG_INFINITY..=f64::INFINITY,
-                unit: "Mbit/s",
-                detail: format!(
-                    "queueing delay p50 {:.1}, p95 {:.1} ms; {:.2} % lost; Jain {:.3}",
-                    read(&runs, |run| wait(run, 0))?.0,
-                    read(&runs, |run| wait(run, 1))?.0,
-                    read(&runs, lost)?.0,
-                    read(&runs, fairness)?.0
-                ),
-            });
+            let name = format!(
+                "{controller} x {count}; {mbps} Mbit/s, {rtt} ms, {buffer} BDP, {} % i.i.d. loss",
+                loss * 100.0
+            );
+            let detail = format!(
+                "queueing delay p50 {:.1}, p95 {:.1} ms; {:.2} % lost; Jain {:.3}",
+                read(&runs, |run| wait(run, 0))?.0,
+                read(&runs, |run| wait(run, 1))?.0,
+                read(&runs, lost)?.0,
+                read(&runs, fairness)?.0
+            );
+            findings.push(finding(name, read(&runs, sum)?, TOLD, "Mbit/s", detail));
         }
     }
     Ok(findings)

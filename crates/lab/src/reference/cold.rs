@@ -3,19 +3,10 @@
 //! Losses lie in the direction of the data, but for the handshake with its first request: there both directions lose. Runs with
 //! `auto` are checked for evidence: repair symbols on the wire.
 
-use core::ops::RangeInclusive;
 use std::fmt::Write;
 
-use super::{Failed, Finding, centre, fec::Centre, figure, scenario};
-use crate::{
-    figure::Figure,
-    matrix::cells,
-    record::{Record, RunOutcome},
-    run::{Execution, run_all},
-    settings::profiles,
-    stats::interval::Interval,
-    tiderace::with_setup,
-};
+use super::{Centre, Failed, Finding, TOLD, at_least, at_most, centre, figure, finding, records_of, scaled};
+use crate::{figure::Figure, record::Record};
 
 /// Round-trip time of the path in milliseconds.
 const RTT: u32 = 100;
@@ -120,23 +111,7 @@ impl Setting {
 /// # Errors
 /// When a run cannot be used, or `auto` sent no repair.
 pub fn records(setting: &Setting, fec: &str) -> Result<Vec<Record>, Failed> {
-    run(&setting.text(fec), fec)
-}
-
-fn run(text: &str, fec: &str) -> Result<Vec<Record>, Failed> {
-    let scenario = scenario(text)?;
-    let profiles =
-        profiles(&scenario.contenders).map_err(|fault| Failed(format!("{}: {}", fault.field, fault.message)))?;
-    let contenders: Vec<_> = profiles.into_iter().map(with_setup).collect();
-    let first = scenario.run.seed;
-    let cells = cells(1, first..first + u64::from(scenario.run.seeds));
-    let records = run_all(&scenario, &contenders, &cells, &Execution::default(), &|_| {});
-    for record in &records {
-        if let RunOutcome::Failed(reason) = &record.outcome {
-            return Err(Failed(format!("{fec}, seed {}: {reason}", record.seed)));
-        }
-    }
-    Ok(records)
+    records_of(&setting.text(fec), fec)
 }
 
 /// A figure of these records: its median over the seeds, times a factor and less an offset, and the interval.
@@ -147,25 +122,7 @@ fn median(records: &[Record], what: Figure, by: f64, less: f64) -> Result<Centre
         _ => figure(record, what),
     };
     let values: Result<Vec<f64>, Failed> = records.iter().map(read).collect();
-    let (value, interval) = centre(&values?)?;
-    let interval = interval.map(|interval| Interval {
-        low: interval.low * by - less,
-        high: interval.high * by - less,
-        ..interval
-    });
-    Ok((value * by - less, interval))
-}
-
-const TOLD: RangeInclusive<f64> = f64::NEG_INFINITY..=f64::INFINITY;
-
-fn finding(
-    name: String,
-    (value, interval): Centre,
-    target: RangeInclusive<f64>,
-    unit: &'static str,
-    of: &Setting,
-) -> Finding {
-    Finding { name, value, interval, target, unit, detail: of.detail() }
+    Ok(scaled(centre(&values?)?, by, less))
 }
 
 /// p99 of requests on new and on sparsely used connections, and what repair takes of the bytes.
@@ -183,14 +140,14 @@ pub fn requests(seeds: u64) -> Result<Vec<Finding>, Failed> {
                     let other = f64::from(RTT) / 2.0;
                     for fec in ["off", "auto"] {
                         let records = records(&setting, fec)?;
-                        let target = if fec == "auto" { f64::NEG_INFINITY..=90.0 } else { TOLD };
+                        let target = if fec == "auto" { at_most(90.0) } else { TOLD };
                         let name = format!("p99 one way, {fec}, {profile_name}, {}", setting.name());
                         let p99 = median(&records, Figure::RequestP99, 1e3, other)?;
-                        findings.push(finding(name, p99, target, "ms", &setting));
+                        findings.push(finding(name, p99, target, "ms", setting.detail()));
                         if fec == "auto" {
                             let name = format!("repair of bytes, {profile_name}, {}", setting.name());
                             let share = median(&records, Figure::Repair, 100.0, 0.0)?;
-                            findings.push(finding(name, share, f64::NEG_INFINITY..=15.0, "%", &setting));
+                            findings.push(finding(name, share, at_most(15.0), "%", setting.detail()));
                         }
                     }
                 }
@@ -215,10 +172,10 @@ pub fn handshakes(seeds: u64) -> Result<Vec<Finding>, Failed> {
                 let p99 = median(&records, Figure::FlowP99, 1e3, 0.0)?;
                 each.push(p99.0);
                 let name = format!("p99 of handshake and first request, {fec}, {profile_name}, {}", setting.name());
-                findings.push(finding(name, p99, TOLD, "ms", &setting));
+                findings.push(finding(name, p99, TOLD, "ms", setting.detail()));
                 if fec == "auto" {
                     let name = format!("auto / off of the same, {profile_name}, {}", setting.name());
-                    findings.push(finding(name, (each[1] / each[0], None), f64::NEG_INFINITY..=0.6, "", &setting));
+                    findings.push(finding(name, (each[1] / each[0], None), at_most(0.6), "", setting.detail()));
                 }
             }
         }
@@ -250,15 +207,13 @@ pub fn shared(seeds: u64) -> Result<Vec<Finding>, Failed> {
                      [contenders]\nprofiles = [{{ name = \"{fec}\", fec = \"{fec}\", {profile} }}]\n"
                 )
             };
-            let (off, auto) = (run(&text("off"), "off")?, run(&text("auto"), "auto")?);
+            let (off, auto) = (records_of(&text("off"), "off")?, records_of(&text("auto"), "auto")?);
             let detail = format!("20 Mbit/s, {RTT} ms, 20 connections, {seeds} seeds x 30 s");
             let mut compare = |what: &str, of: Figure, least: f64| -> Result<(), Failed> {
                 let ratios: Result<Vec<f64>, Failed> =
                     auto.iter().zip(&off).map(|(auto, off)| Ok(figure(auto, of)? / figure(off, of)?)).collect();
-                let (value, interval) = centre(&ratios?)?;
                 let name = format!("{what} of 20 connections, auto / off, {profile_name}, {load_name}");
-                let (target, detail) = (least..=f64::INFINITY, detail.clone());
-                findings.push(Finding { name, value, interval, target, unit: "", detail });
+                findings.push(finding(name, centre(&ratios?)?, at_least(least), "", detail.clone()));
                 Ok(())
             };
             compare("goodput", yields, 0.85)?;

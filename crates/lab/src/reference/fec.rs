@@ -3,19 +3,10 @@
 //!
 //! Every run is checked for evidence: repair symbols on the wire where a code was asked for.
 
-use core::ops::RangeInclusive;
 use std::fmt::Write;
 
-use super::{Failed, Finding, centre, figure, scenario};
-use crate::{
-    figure::Figure,
-    matrix::cells,
-    record::{Record, RunOutcome},
-    run::{Execution, run_all},
-    settings::profiles,
-    stats::interval::Interval,
-    tiderace::with_setup,
-};
+use super::{Centre, Failed, Finding, TOLD, at_least, at_most, centre, figure, finding, records_of, scaled};
+use crate::{figure::Figure, record::Record};
 
 /// A path and what runs over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,19 +123,7 @@ pub fn records(setting: &Setting, fec: &str) -> Result<Vec<Record>, Failed> {
         seeds = setting.seeds,
         profile = setting.profile,
     );
-    let scenario = scenario(&text)?;
-    let profiles =
-        profiles(&scenario.contenders).map_err(|fault| Failed(format!("{}: {}", fault.field, fault.message)))?;
-    let contenders: Vec<_> = profiles.into_iter().map(with_setup).collect();
-    let first = scenario.run.seed;
-    let cells = cells(1, first..first + u64::from(scenario.run.seeds));
-    let records = run_all(&scenario, &contenders, &cells, &Execution::default(), &|_| {});
-    for record in &records {
-        if let RunOutcome::Failed(reason) = &record.outcome {
-            return Err(Failed(format!("{fec}, seed {}: {reason}", record.seed)));
-        }
-    }
-    Ok(records)
+    records_of(&text, fec)
 }
 
 /// A figure with this code: its median over the seeds, and the interval.
@@ -153,18 +132,6 @@ pub fn records(setting: &Setting, fec: &str) -> Result<Vec<Record>, Failed> {
 /// As [`records`].
 pub fn measured(setting: &Setting, fec: &str, what: Figure) -> Result<Centre, Failed> {
     centre(&values(&records(setting, fec)?, what)?)
-}
-
-/// A median and its interval.
-pub type Centre = (f64, Option<Interval>);
-
-fn scaled((value, interval): Centre, by: f64, less: f64) -> Centre {
-    let interval = interval.map(|mut interval| {
-        interval.low = interval.low * by - less;
-        interval.high = interval.high * by - less;
-        interval
-    });
-    (value * by - less, interval)
 }
 
 fn values(records: &[Record], what: Figure) -> Result<Vec<f64>, Failed> {
@@ -176,27 +143,6 @@ fn paired(records: [&[Record]; 2], what: Figure, of: impl Fn(f64, f64) -> f64) -
     let (first, second) = (values(records[0], what)?, values(records[1], what)?);
     let each: Vec<f64> = first.iter().zip(&second).map(|(a, b)| of(*a, *b)).collect();
     Ok((centre(&each)?, [centre(&first)?.0, centre(&second)?.0]))
-}
-
-/// No target: the value is told.
-const TOLD: RangeInclusive<f64> = f64::NEG_INFINITY..=f64::INFINITY;
-
-fn at_most(most: f64) -> RangeInclusive<f64> {
-    f64::NEG_INFINITY..=most
-}
-
-fn at_least(least: f64) -> RangeInclusive<f64> {
-    least..=f64::INFINITY
-}
-
-fn finding(
-    name: String,
-    (value, interval): Centre,
-    target: RangeInclusive<f64>,
-    unit: &'static str,
-    detail: String,
-) -> Finding {
-    Finding { name, value, interval, target, unit, detail }
 }
 
 /// Residual loss of datagrams at 5 %, beside theory.
