@@ -57,6 +57,17 @@ const LONG_COMPETITION: Duration = Duration::from_secs(20);
 /// answers do not fill a queue.
 const STEADY: u32 = 6;
 
+/// Reaction of delay mode to a round trip, as far as others have to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Reaction {
+    /// None, or one of the window alone.
+    None,
+    /// The window was reduced because of loss.
+    Reduced,
+    /// Others fill the queue: it is competed for, from this window in bytes.
+    Compete(f64),
+}
+
 /// Owns the window of delay mode, its probes and what they have shown.
 #[derive(Clone, Debug)]
 pub(super) struct DelayMode {
@@ -96,7 +107,6 @@ pub(super) struct DelayMode {
     repeat_break: Duration,
     /// Batches in a row with more loss than chance explains.
     strikes: u32,
-    has_reduced: bool,
 }
 
 impl DelayMode {
@@ -126,7 +136,6 @@ impl DelayMode {
             repeat_at: now,
             repeat_break: REPEAT_BREAKS.0,
             strikes: 0,
-            has_reduced: false,
         }
     }
 
@@ -178,11 +187,6 @@ impl DelayMode {
         self.probe_rtt.map_or(self.window, |probe| probe.window())
     }
 
-    /// Returns whether the last round trip brought a reaction to loss.
-    pub(super) fn has_reduced(&self) -> bool {
-        self.has_reduced
-    }
-
     pub(super) fn pacing_rate(&self) -> Option<Bitrate> {
         (self.rtt > 0.0).then(|| Bitrate::from_bps(whole(self.window() * 8.0 * PACING / self.rtt)))
     }
@@ -216,31 +220,28 @@ impl DelayMode {
         }
     }
 
-    /// Takes a round trip in, with the share of packets lost beyond what is random. Returns the window to compete with
-    /// when others fill the queue.
+    /// Takes a round trip in, with the share of packets lost beyond what is random.
     pub(super) fn on_round(
         &mut self,
         now: Instant,
         round: &Round,
         excess: f64,
         random_loss: &mut RandomLoss,
-    ) -> Option<f64> {
+    ) -> Reaction {
         self.rtt = round.rtt();
         self.gain = 0.0;
-        self.has_reduced = false;
         let target = self.target(self.window(), self.rtt);
         let usual_target = self.usual_target();
         if let Some(probe) = &mut self.probe_rtt {
-            let outcome = probe.on_round(now, round, usual_target, self.mtu)?;
-            return self.end_probe_rtt(now, outcome);
+            let outcome = probe.on_round(now, round, usual_target, self.mtu);
+            return outcome.map_or(Reaction::None, |outcome| self.end_probe_rtt(now, outcome));
         }
         if !round.limited {
             // The delay is of others' making, and a smaller window would not change it.
             self.limited = 0;
             self.empty_at = now;
             // Less than the window permits is less load as well.
-            self.go_on_with_probe_loss(now, random_loss);
-            return None;
+            return self.go_on_with_probe_loss(now, random_loss);
         }
         self.limited += 1;
         self.crowding.on_round(round, self.window, target, usual_target);
@@ -250,15 +251,16 @@ impl DelayMode {
         let is_crowded = self.crowding.is_crowded();
         if self.limited > STEADY && (is_crowded || now >= self.empty_at + self.probe_break) {
             self.begin_probe_rtt(now, round, is_crowded);
-        } else if self.probe_loss.is_some() {
-            self.go_on_with_probe_loss(now, random_loss);
-        } else {
-            self.react_to_loss(now, round, excess, target, random_loss);
-            if self.probe_loss.is_none() {
-                self.follow_target(now, round, target);
-            }
+            return Reaction::None;
         }
-        None
+        if self.probe_loss.is_some() {
+            return self.go_on_with_probe_loss(now, random_loss);
+        }
+        let reaction = self.react_to_loss(now, round, excess, target, random_loss);
+        if self.probe_loss.is_none() {
+            self.follow_target(now, round, target);
+        }
+        reaction
     }
 
     fn begin_probe_rtt(&mut self, now: Instant, round: &Round, is_crowded: bool) {
@@ -269,7 +271,7 @@ impl DelayMode {
         self.is_crowded = is_crowded;
     }
 
-    fn end_probe_rtt(&mut self, now: Instant, outcome: Option<f64>) -> Option<f64> {
+    fn end_probe_rtt(&mut self, now: Instant, outcome: Option<f64>) -> Reaction {
         let usual_window = self.crowding.usual_window();
         self.probe_rtt = None;
         self.crowding.on_probed(outcome);
@@ -279,18 +281,18 @@ impl DelayMode {
         match outcome {
             Some(filling) => self.window = filling,
             // The queue stayed: others fill it.
-            None if self.is_crowded => return Some(usual_window),
+            None if self.is_crowded => return Reaction::Compete(usual_window),
             None => {}
         }
-        None
+        Reaction::None
     }
 
-    fn go_on_with_probe_loss(&mut self, now: Instant, random_loss: &mut RandomLoss) {
-        let Some(probe) = &mut self.probe_loss else { return };
+    fn go_on_with_probe_loss(&mut self, now: Instant, random_loss: &mut RandomLoss) -> Reaction {
+        let Some(probe) = &mut self.probe_loss else { return Reaction::None };
         let before = probe.before();
         let Some(cause) = probe.on_round(random_loss) else {
             self.window = probe.window().max(self.minimum);
-            return;
+            return Reaction::None;
         };
         self.probe_loss = None;
         self.window = before;
@@ -303,19 +305,26 @@ impl DelayMode {
                 self.experiment_after = now + EXPERIMENT_BREAK;
                 self.repeat_at = now + self.repeat_break;
                 self.repeat_break = (self.repeat_break * 2).min(REPEAT_BREAKS.1);
+                Reaction::None
             }
             Cause::Overflow { left, fits } => {
                 random_loss.confirm(left.min(random_loss.share()));
                 self.experiment_after = now + EXPERIMENT_BREAK;
                 self.repeat_break = REPEAT_BREAKS.0;
-                self.has_reduced = true;
-                self.hold_at(now, fits);
+                self.hold_at(now, fits)
             }
         }
     }
 
     /// Two batches in a row lost more than chance explains: find out why, or send less.
-    fn react_to_loss(&mut self, now: Instant, round: &Round, excess: f64, target: f64, random_loss: &RandomLoss) {
+    fn react_to_loss(
+        &mut self,
+        now: Instant,
+        round: &Round,
+        excess: f64,
+        target: f64,
+        random_loss: &RandomLoss,
+    ) -> Reaction {
         if excess > 0.0 {
             self.strikes += 1;
         } else if random_loss.is_batch_complete() {
@@ -326,15 +335,13 @@ impl DelayMode {
         if excess > 0.0 && is_known && self.returns < MOST_RETURNS {
             self.returns += 1;
             self.strikes = 0;
-            self.has_reduced = true;
             self.settling = SETTLING;
-            self.hold_at(now, self.ceiling);
-            return;
+            return self.hold_at(now, self.ceiling);
         }
         let is_repeated = random_loss.share() > WORTH_REPEATING && now >= self.repeat_at;
         if self.settling > 0 || (self.strikes < 2 && !is_repeated) {
             self.settling = self.settling.saturating_sub(1);
-            return;
+            return Reaction::None;
         }
         let is_excess = self.strikes >= 2;
         self.strikes = 0;
@@ -344,19 +351,20 @@ impl DelayMode {
             self.window = probe.window().max(self.minimum);
             self.probe_loss = Some(probe);
         } else if is_excess {
-            self.has_reduced = true;
             self.settling = SETTLING;
-            self.hold_at(now, self.window * (1.0 - excess));
+            return self.hold_at(now, self.window * (1.0 - excess));
         }
+        Reaction::None
     }
 
     /// Goes below a window at which the path overflows, and does not exceed it for a while.
-    fn hold_at(&mut self, now: Instant, ceiling: f64) {
+    fn hold_at(&mut self, now: Instant, ceiling: f64) -> Reaction {
         let is_same = (ceiling - self.ceiling).abs() < self.ceiling / 4.0;
         self.hold = if is_same { (self.hold * 2).min(HOLDS.1) } else { HOLDS.0 };
         self.ceiling = ceiling;
         self.ceiling_until = now + self.hold;
         self.window = (ceiling * AFTER_OVERFLOW).max(self.minimum);
+        Reaction::Reduced
     }
 
     fn follow_target(&mut self, now: Instant, round: &Round, target: f64) {

@@ -28,7 +28,7 @@ mod rounds;
 mod startup;
 
 use self::competitive::Competitive;
-use self::delay::DelayMode;
+use self::delay::{DelayMode, Reaction};
 use self::random_loss::RandomLoss;
 use self::rounds::{Round, Rounds};
 use self::startup::Startup;
@@ -98,17 +98,15 @@ impl Auto {
                     self.enter_delay(now, window);
                 }
             }
-            Mode::Delay => {
-                let rival = self.delay.on_round(now, round, excess, &mut self.random_loss);
-                if self.delay.has_reduced() {
-                    self.recovery_started_at = Some(now);
-                }
-                if let Some(window) = rival {
+            Mode::Delay => match self.delay.on_round(now, round, excess, &mut self.random_loss) {
+                Reaction::None => {}
+                Reaction::Reduced => self.recovery_started_at = Some(now),
+                Reaction::Compete(window) => {
                     let competitive = Competitive::new(now, window, round, &self.parameters);
                     self.rounds.keep_propagation_delay(true);
                     self.mode = Mode::Competitive(Box::new(competitive));
                 }
-            }
+            },
             Mode::Competitive(competitive) => {
                 if let Some(window) = competitive.on_round(now, round, &mut self.delay) {
                     self.delay.leave_competitive(window);
