@@ -205,8 +205,8 @@ impl Sender {
                 self.gap = (self.gap * 15 + gap) / 16;
             }
         }
-        let pause = self.pause();
-        if let Some(ends) = &mut self.ends {
+        let pause = self.ends.is_some().then(|| self.pause());
+        if let (Some(ends), Some(pause)) = (&mut self.ends, pause) {
             ends.on_packet(now, pause);
         }
     }
