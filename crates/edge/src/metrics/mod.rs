@@ -1,5 +1,4 @@
-//! Figures for Prometheus: those of requests, connections and operation here; of paths, with and without a policy, in `paths`; of
-//! clients that fall back to TCP in `fallbacks`.
+//! Figures for Prometheus: those of connections and operation here, those of each other concern in a file of its own.
 
 /// Registers a figure under its name, with its help.
 macro_rules! figure {
@@ -10,17 +9,21 @@ macro_rules! figure {
     }};
 }
 
+mod back_ends;
 mod fallbacks;
 mod memory;
 mod paths;
 mod quic;
+mod requests;
 mod streams;
 
 pub(crate) use self::{
+    back_ends::{BackEndLabel, BackEndMetrics, BackEndResult},
     fallbacks::FallbackMetrics,
     memory::MemoryMetrics,
     paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},
     quic::QuicMetrics,
+    requests::{DirectionLabels, RequestLabels, RequestMetrics},
     streams::StreamMetrics,
 };
 
@@ -28,18 +31,9 @@ use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-
-/// A request's protocol, route and status class, and whose doing its end was.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RequestLabels {
-    pub(crate) protocol: &'static str,
-    pub(crate) route: String,
-    pub(crate) status: &'static str,
-    pub(crate) ended_by: &'static str,
-}
 
 /// A protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,26 +52,6 @@ pub(crate) struct ResultLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ReasonLabel {
     pub(crate) reason: &'static str,
-}
-
-/// A back end.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct BackEndLabel {
-    pub(crate) back_end: String,
-}
-
-/// A back end and what came of a request to it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct BackEndResult {
-    pub(crate) back_end: String,
-    pub(crate) result: &'static str,
-}
-
-/// A direction.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct DirectionLabels {
-    pub(crate) protocol: &'static str,
-    pub(crate) direction: &'static str,
 }
 
 /// A version of QUIC, as in RFC 9000 (`1`) and RFC 9369 (`2`).
@@ -99,25 +73,16 @@ pub(crate) struct SourceLabel {
     pub(crate) source: &'static str,
 }
 
-type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
-
 /// All figures of the process. They outlive reloads.
 pub struct Metrics {
     registry: Registry,
-    pub(crate) requests_begun: Family<ProtocolLabel, Counter>,
-    pub(crate) requests: Family<RequestLabels, Counter>,
-    pub(crate) request_seconds: ByProtocol<Histogram>,
-    pub(crate) first_byte_seconds: ByProtocol<Histogram>,
-    pub(crate) requests_in_flight: Family<ProtocolLabel, Gauge>,
-    pub(crate) content_bytes: Family<DirectionLabels, Counter>,
+    pub(crate) requests: RequestMetrics,
     pub(crate) connections: Family<ProtocolLabel, Gauge>,
     pub(crate) connections_total: Family<ProtocolLabel, Counter>,
     pub(crate) connections_refused: Family<ReasonLabel, Counter>,
     pub(crate) handshakes: Family<ResultLabels, Counter>,
     pub(crate) connection_errors: Family<ResultLabels, Counter>,
-    pub(crate) back_end_requests: Family<BackEndResult, Counter>,
-    pub(crate) back_end_up: Family<BackEndLabel, Gauge>,
-    pub(crate) retries: Counter,
+    pub(crate) back_ends: BackEndMetrics,
     pub(crate) ring_key: Gauge,
     pub(crate) quic: QuicMetrics,
     pub(crate) alt_svc_clients: Family<ResultLabels, Counter>,
@@ -136,52 +101,11 @@ pub struct Metrics {
     pub(crate) log_lines_dropped: Counter,
 }
 
-fn seconds() -> Histogram {
-    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
-}
-
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("tiderace_edge");
-        let by_protocol = || ByProtocol::<Histogram>::new_with_constructor(seconds);
         Self {
-            requests_begun: figure!(
-                registry,
-                "requests_begun",
-                "Requests whose header section was read: as many have ended (requests) or are in flight",
-                Family::default()
-            ),
-            requests: figure!(
-                registry,
-                "requests",
-                "Requests that have ended, by protocol, route, class of status, and whose doing the end was: the whole answer's \
-                 (answer), client's, back end's (back_end), gateway's, or a limit's",
-                Family::default()
-            ),
-            request_seconds: figure!(
-                registry,
-                "request_seconds",
-                "Seconds from a request's fields to its end, without tunnels",
-                by_protocol()
-            ),
-            first_byte_seconds: figure!(
-                registry,
-                "first_byte_seconds",
-                "Seconds from a request's fields to the fields of its answer",
-                by_protocol()
-            ),
-            requests_in_flight: figure!(
-                registry,
-                "requests_in_flight",
-                "Requests that have begun and not ended",
-                Family::default()
-            ),
-            content_bytes: figure!(
-                registry,
-                "content_bytes",
-                "Bytes of content of requests (in) and answers (out)",
-                Family::default()
-            ),
+            requests: RequestMetrics::register(&mut registry),
             connections: figure!(registry, "connections", "Connections of clients at the moment", Family::default()),
             connections_total: figure!(
                 registry,
@@ -202,14 +126,7 @@ impl Default for Metrics {
                 "Connections that ended by an error, by what was wrong",
                 Family::default()
             ),
-            back_end_requests: figure!(
-                registry,
-                "back_end_requests",
-                "Requests to back ends, by result",
-                Family::default()
-            ),
-            back_end_up: figure!(registry, "back_end_up", "1 while the back end is well", Family::default()),
-            retries: figure!(registry, "retries", "Requests tried again", Counter::default()),
+            back_ends: BackEndMetrics::register(&mut registry),
             ring_key: figure!(registry, "ring_key", "The number of the newest key of the ring", Gauge::default()),
             quic: QuicMetrics::register(&mut registry),
             alt_svc_clients: figure!(

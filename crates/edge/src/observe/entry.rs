@@ -134,8 +134,8 @@ impl Entry {
 
     fn open(books: &Books<'_>, log: &AccessLog, record: RequestRecord, peer: &Peer) -> Self {
         let label = ProtocolLabel { protocol: peer.protocol };
-        books.metrics.requests_begun.get_or_create(&label).inc();
-        books.metrics.requests_in_flight.get_or_create(&label).inc();
+        books.metrics.requests.begun.get_or_create(&label).inc();
+        books.metrics.requests.in_flight.get_or_create(&label).inc();
         let causes = Causes {
             own: Cause::default(),
             connection: peer.cause.clone(),
@@ -175,7 +175,11 @@ impl Entry {
     /// The answer has begun.
     fn on_head(&mut self, status: StatusCode) {
         let seconds = self.begun.elapsed().as_secs_f64();
-        self.metrics.first_byte_seconds.get_or_create(&ProtocolLabel { protocol: self.protocol }).observe(seconds);
+        self.metrics
+            .requests
+            .first_byte_seconds
+            .get_or_create(&ProtocolLabel { protocol: self.protocol })
+            .observe(seconds);
         self.head = Some((status, seconds));
     }
 
@@ -251,10 +255,10 @@ impl Drop for Entry {
         let seconds = self.begun.elapsed().as_secs_f64();
         let protocol = ProtocolLabel { protocol: self.protocol };
         if !self.is_tunnel {
-            metrics.request_seconds.get_or_create(&protocol).observe(seconds);
+            metrics.requests.seconds.get_or_create(&protocol).observe(seconds);
         }
         let out = DirectionLabels { protocol: self.protocol, direction: "out" };
-        metrics.content_bytes.get_or_create(&out).inc_by(self.bytes);
+        metrics.requests.content_bytes.get_or_create(&out).inc_by(self.bytes);
         if let (Some(progress), Some(first_byte), true) = (&self.progress, first_byte, complete) {
             progress.on_answer(self.bytes, seconds - first_byte);
         }
@@ -290,8 +294,8 @@ impl Drop for Entry {
         if self.log.is_on() && !self.log.write(&line()) {
             metrics.log_lines_dropped.inc();
         }
-        metrics.requests.get_or_create(&labels).inc();
-        metrics.requests_in_flight.get_or_create(&protocol).dec();
+        metrics.requests.ended.get_or_create(&labels).inc();
+        metrics.requests.in_flight.get_or_create(&protocol).dec();
     }
 }
 

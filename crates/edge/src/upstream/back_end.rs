@@ -241,7 +241,7 @@ impl BackEnd {
 
     fn show(&self) {
         let label = BackEndLabel { back_end: self.to.clone() };
-        self.metrics.back_end_up.get_or_create(&label).set(self.is_well().into());
+        self.metrics.back_ends.up.get_or_create(&label).set(self.is_well().into());
     }
 }
 
@@ -250,6 +250,6 @@ impl Drop for BackEnd {
         if let Some(asking) = self.asking.lock().expect("nothing panics under the lock").take() {
             asking.abort();
         }
-        self.metrics.back_end_up.remove(&BackEndLabel { back_end: self.to.clone() });
+        self.metrics.back_ends.up.remove(&BackEndLabel { back_end: self.to.clone() });
     }
 }

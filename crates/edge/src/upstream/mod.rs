@@ -190,7 +190,7 @@ impl Upstream {
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
                 return Err(failed_by);
             }
-            self.metrics.retries.inc();
+            self.metrics.back_ends.retries.inc();
             failed = Some(back_end);
         }
     }
@@ -220,7 +220,7 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let labels = BackEndResult { back_end: self.back_end.name().to_owned(), result: self.result };
-        self.metrics.back_end_requests.get_or_create(&labels).inc();
+        self.metrics.back_ends.requests.get_or_create(&labels).inc();
     }
 }
 

@@ -1,0 +1,37 @@
+//! Figures about back ends.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+/// A back end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackEndLabel {
+    pub(crate) back_end: String,
+}
+
+/// A back end and what came of a request to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackEndResult {
+    pub(crate) back_end: String,
+    pub(crate) result: &'static str,
+}
+
+/// Figures about back ends, registered together.
+pub(crate) struct BackEndMetrics {
+    pub(crate) requests: Family<BackEndResult, Counter>,
+    pub(crate) up: Family<BackEndLabel, Gauge>,
+    pub(crate) retries: Counter,
+}
+
+impl BackEndMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            requests: figure!(registry, "back_end_requests", "Requests to back ends, by result", Family::default()),
+            up: figure!(registry, "back_end_up", "1 while the back end is well", Family::default()),
+            retries: figure!(registry, "retries", "Requests tried again", Counter::default()),
+        }
+    }
+}

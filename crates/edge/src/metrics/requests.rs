@@ -1,0 +1,86 @@
+//! Figures about requests.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+use super::ProtocolLabel;
+
+/// A request's protocol, route and status class, and whose doing its end was.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RequestLabels {
+    pub(crate) protocol: &'static str,
+    pub(crate) route: String,
+    pub(crate) status: &'static str,
+    pub(crate) ended_by: &'static str,
+}
+
+/// A direction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DirectionLabels {
+    pub(crate) protocol: &'static str,
+    pub(crate) direction: &'static str,
+}
+
+type ByProtocol<M> = Family<ProtocolLabel, M, fn() -> M>;
+
+fn seconds() -> Histogram {
+    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
+}
+
+/// Figures about requests, registered together.
+pub(crate) struct RequestMetrics {
+    pub(crate) begun: Family<ProtocolLabel, Counter>,
+    pub(crate) ended: Family<RequestLabels, Counter>,
+    pub(crate) seconds: ByProtocol<Histogram>,
+    pub(crate) first_byte_seconds: ByProtocol<Histogram>,
+    pub(crate) in_flight: Family<ProtocolLabel, Gauge>,
+    pub(crate) content_bytes: Family<DirectionLabels, Counter>,
+}
+
+impl RequestMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let by_protocol = || ByProtocol::<Histogram>::new_with_constructor(seconds);
+        Self {
+            begun: figure!(
+                registry,
+                "requests_begun",
+                "Requests whose header section was read: as many have ended (requests) or are in flight",
+                Family::default()
+            ),
+            ended: figure!(
+                registry,
+                "requests",
+                "Requests that have ended, by protocol, route, class of status, and whose doing the end was: the whole answer's \
+                 (answer), client's, back end's (back_end), gateway's, or a limit's",
+                Family::default()
+            ),
+            seconds: figure!(
+                registry,
+                "request_seconds",
+                "Seconds from a request's fields to its end, without tunnels",
+                by_protocol()
+            ),
+            first_byte_seconds: figure!(
+                registry,
+                "first_byte_seconds",
+                "Seconds from a request's fields to the fields of its answer",
+                by_protocol()
+            ),
+            in_flight: figure!(
+                registry,
+                "requests_in_flight",
+                "Requests that have begun and not ended",
+                Family::default()
+            ),
+            content_bytes: figure!(
+                registry,
+                "content_bytes",
+                "Bytes of content of requests (in) and answers (out)",
+                Family::default()
+            ),
+        }
+    }
+}
