@@ -190,6 +190,12 @@ impl Ping {
     }
 }
 
+/// Writes a PING that is nobody's to send again: it makes a probe elicit an acknowledgement.
+#[inline]
+pub(super) fn write_ping(w: &mut Writer<'_>) {
+    Frame::Ping.encode(w);
+}
+
 impl FrameSource for Ping {
     fn wants_to_send(&self) -> bool {
         self.due

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{Code, TransportError},
-    fec::{Content, Fec, Receiver, Recovered, SymbolRoom, Tolerance, View, may_be_in_symbol, violation},
+    fec::{Content, Fec, Receiver, Recovered, SymbolRoom, Tolerance, View, violation},
     path::Path,
     recovery::{self, AckOutcome},
     sent::{Ledger, SentFrame, Verdict},
@@ -351,7 +351,7 @@ fn check_recovered<'f>(frame: Result<Frame<'f>, FrameError>) -> Result<Frame<'f>
         TransportError::new(Code::FRAME_ENCODING_ERROR, "a frame in a recovered symbol cannot be read")
             .in_frame(error.frame_type)
     })?;
-    if !may_be_in_symbol(&frame) {
+    if !frame.is_permitted_in_symbol() {
         return Err(violation("the frame is not permitted in a symbol", frame.ty()));
     }
     Ok(frame)

@@ -97,7 +97,7 @@ impl Connection {
             let frame = checked(frame, seen.kind)?;
             ack_eliciting |= frame.is_ack_eliciting();
             probing &= frame.is_probing();
-            if symbol.is_some() && !fec::may_be_in_symbol(&frame) {
+            if symbol.is_some() && !frame.is_permitted_in_symbol() {
                 return Err(fec::violation("the frame is not permitted in a symbol", frame.ty()));
             }
             match frame {

@@ -1,10 +1,10 @@
 //! The datagram size of the path in use: probes out, what became of them in.
 
 use units::Instant;
-use wire::Frame;
 
 use super::{
     Connection,
+    control::write_ping,
     packet::{OpenPacket, Protection, pad_until},
     spaces::SpaceId,
 };
@@ -46,7 +46,7 @@ impl Connection {
         let (ecn, path) = (self.ecn_mark(), self.paths.active_index());
         let space = (SpaceId::DATA, Protection::Space);
         let (mut w, packet) = self.packets.begin_packet(space, (path, true), &mut buffer[..usize::from(size)], 0, 0)?;
-        Frame::Ping.encode(&mut w);
+        write_ping(&mut w);
         pad_until(&mut w, usize::from(size) - TAG_LEN);
         let packet = OpenPacket { mtu_probe: true, ..packet.finish(&w) };
         let transmit = self.send_probe(now, &packet, buffer, ecn)?;

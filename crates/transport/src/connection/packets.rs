@@ -4,9 +4,10 @@
 //! padded, and are sealed then.
 
 use units::Instant;
-use wire::{Frame, Side, Writer};
+use wire::{Side, Writer};
 
 use super::{
+    control::write_ping,
     identity::Identity,
     key_updates::KeyUpdates,
     packet::{OpenPacket, Protection},
@@ -288,7 +289,7 @@ impl Packets {
         // RFC 9002 §6.2.4 MUST-2: probes ask for an acknowledgement
         // RFC 9002 §6.2.4 SHOULD-3: a probe with nothing to say is a PING
         if !ack_eliciting && ask && w.remaining() > 0 {
-            Frame::Ping.encode(&mut w);
+            write_ping(&mut w);
             cx.stats.probe_bytes_sent += 1;
             ack_eliciting = true;
         }

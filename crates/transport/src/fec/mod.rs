@@ -26,7 +26,6 @@ pub(crate) use receiver::{Receiver, Recovered};
 pub(crate) use sender::Sender;
 
 use units::Instant;
-use wire::Frame;
 
 use crate::{error::TransportError, recovery::Rtt, sent::Verdict};
 
@@ -118,27 +117,6 @@ impl Fec {
         self.sender.as_ref().map_or(0, |sender| sender.memory())
             + self.receiver.as_ref().map_or(0, |receiver| receiver.memory())
     }
-}
-
-/// Returns whether a frame may be part of a source symbol: it means the same when it is read twice, and does not depend on the packet
-/// that it came in.
-pub(crate) fn may_be_in_symbol(frame: &Frame<'_>) -> bool {
-    matches!(
-        frame,
-        Frame::Padding { .. }
-            | Frame::Ping
-            | Frame::Stream(_)
-            | Frame::Datagram { .. }
-            | Frame::ResetStream { .. }
-            | Frame::ResetStreamAt { .. }
-            | Frame::StopSending { .. }
-            | Frame::MaxData(_)
-            | Frame::MaxStreamData { .. }
-            | Frame::MaxStreams { .. }
-            | Frame::DataBlocked(_)
-            | Frame::StreamDataBlocked { .. }
-            | Frame::StreamsBlocked { .. }
-    )
 }
 
 /// Symbols that contradict each other or the rules: the peer's fault.

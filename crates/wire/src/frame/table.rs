@@ -333,6 +333,28 @@ impl Frame<'_> {
         )
     }
 
+    /// Returns whether the frame may be part of a source symbol of forward error correction (docs/fec.md): it means the same when
+    /// it is read twice, and does not depend on the packet that it came in.
+    #[inline]
+    pub fn is_permitted_in_symbol(&self) -> bool {
+        matches!(
+            self,
+            Self::Padding { .. }
+                | Self::Ping
+                | Self::Stream(_)
+                | Self::Datagram { .. }
+                | Self::ResetStream { .. }
+                | Self::ResetStreamAt { .. }
+                | Self::StopSending { .. }
+                | Self::MaxData(_)
+                | Self::MaxStreamData { .. }
+                | Self::MaxStreams { .. }
+                | Self::DataBlocked(_)
+                | Self::StreamDataBlocked { .. }
+                | Self::StreamsBlocked { .. }
+        )
+    }
+
     /// RFC 9000 §12.4, table 3, and §12.5: whether a packet of this kind may carry the frame. Where it may not, the
     /// receiver closes with PROTOCOL_VIOLATION.
     #[inline]
