@@ -44,12 +44,24 @@ pub fn write(out: &mut Vec<u8>, ty: u64, value: &[u8]) {
 pub struct Capsules {
     held: BytesMut,
     max: usize,
+    /// The one type that is taken; `None` for all.
+    only: Option<u64>,
+    /// Bytes that are still to come of a capsule that is skipped.
+    skip: u64,
+    skipped: u64,
 }
 
 impl Capsules {
     /// No capsule may have more than `max` bytes.
     pub fn new(max: usize) -> Self {
-        Self { held: BytesMut::new(), max }
+        Self { held: BytesMut::new(), max, only: None, skip: 0, skipped: 0 }
+    }
+
+    /// Takes capsules of type `ty`, of at most `max` bytes. Others are skipped as they come, whatever their length, and none of their
+    /// bytes is kept.
+    // RFC 9297 §3.2 MUST-1
+    pub fn only(ty: u64, max: usize) -> Self {
+        Self { only: Some(ty), ..Self::new(max) }
     }
 
     /// Takes the next bytes of the stream.
@@ -64,9 +76,19 @@ impl Capsules {
     /// When one is longer than is taken: it is not kept.
     // RFC 9297 §3.5 SHOULD-2, SHOULD-3
     pub fn take(&mut self) -> Result<Option<Capsule>, Error> {
-        let mut reader = wire::Reader::new(&self.held);
-        let (Ok(ty), Ok(length)) = (reader.varint(), reader.varint()) else { return Ok(None) };
-        let head = reader.position();
+        let (ty, length, head) = loop {
+            let passed = self.held.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
+            self.held.advance(passed);
+            self.skip -= passed as u64;
+            let mut reader = wire::Reader::new(&self.held);
+            let (Ok(ty), Ok(length)) = (reader.varint(), reader.varint()) else { return Ok(None) };
+            let head = reader.position();
+            if self.only.is_none_or(|only| only == ty) {
+                break (ty, length, head);
+            }
+            self.held.advance(head);
+            (self.skip, self.skipped) = (length, self.skipped + 1);
+        };
         let Some(length) = usize::try_from(length).ok().filter(|length| *length <= self.max) else {
             let reason = format!("a capsule of {length} bytes");
             return Err(Error::Protocol { code: Code::EXCESSIVE_LOAD, reason });
@@ -85,7 +107,12 @@ impl Capsules {
 
     /// Returns whether the stream may end here (RFC 9297 §3.3 MUST-5: in the middle of a capsule it is malformed).
     pub fn is_between(&self) -> bool {
-        self.held.is_empty()
+        self.held.is_empty() && self.skip == 0
+    }
+
+    /// Capsules skipped so far.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 }
 
@@ -112,6 +139,35 @@ mod tests {
             assert_eq!(found, [(DATAGRAM, 5), (0x2843, 100), (DATAGRAM, 0)]);
             assert!(capsules.is_between());
         }
+    }
+
+    /// RFC 9297 §3.2 MUST-1
+    #[test]
+    fn capsules_of_other_types_are_skipped_without_being_kept() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, 0x29, &[7; 100_000]);
+        write(&mut bytes, DATAGRAM, b"hello");
+        write(&mut bytes, 0x2a, b"");
+        write(&mut bytes, DATAGRAM, b"again");
+        write(&mut bytes, 0x29, &[7; 50]);
+        for size in [1, 3, 1_000, 1_000_000] {
+            let mut capsules = Capsules::only(DATAGRAM, 100);
+            let mut found = Vec::new();
+            for part in bytes.chunks(size) {
+                capsules.push(part);
+                while let Some(capsule) = capsules.take().unwrap() {
+                    found.push(capsule.value);
+                }
+                assert!(capsules.held.len() < 100 + 16, "{} bytes are kept", capsules.held.len());
+            }
+            assert_eq!((found, capsules.skipped()), (vec!["hello".into(), "again".into()], 3));
+            assert!(capsules.is_between());
+        }
+        let mut capsules = Capsules::only(DATAGRAM, 100);
+        // A length of 2^62 - 1 is skipped as it comes, and the end within it is no end between capsules.
+        capsules.push(&[0x29, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
+        assert_eq!(capsules.take().unwrap(), None);
+        assert!(!capsules.is_between() && capsules.held.is_empty());
     }
 
     /// RFC 9297 §3.5 SHOULD-2, SHOULD-3

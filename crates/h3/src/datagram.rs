@@ -77,6 +77,11 @@ impl Datagrams {
     pub fn try_recv(&self) -> Option<Bytes> {
         self.0.shared.lock().flows.pop(self.0.stream.0)
     }
+
+    /// Datagrams from the peer that were dropped because too many waited for [`recv`](Self::recv).
+    pub fn dropped(&self) -> u64 {
+        self.0.shared.lock().flows.open.get(&self.0.stream.0).map_or(0, |flow| flow.dropped)
+    }
 }
 
 impl Drop for Inner {

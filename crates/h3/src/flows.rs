@@ -29,6 +29,8 @@ pub(crate) struct Flow {
     waiting: VecDeque<Bytes>,
     /// Bytes that they hold.
     held: u64,
+    /// Datagrams that were dropped because too many waited.
+    pub(crate) dropped: u64,
     pub(crate) reader: Option<Waker>,
     /// Sending direction of the stream is over.
     pub(crate) has_said_all: bool,
@@ -94,6 +96,7 @@ impl Flows {
             && let Some((_, cost)) = flow.pop()
         {
             self.held -= cost;
+            flow.dropped += 1;
         }
         if let Some(reader) = flow.reader.take() {
             reader.wake();
@@ -107,7 +110,12 @@ impl Flows {
     /// Drops the oldest datagram of the request that holds most.
     fn drop_one(&mut self) {
         let fullest = self.open.values_mut().max_by_key(|flow| flow.held);
-        self.held -= fullest.and_then(Flow::pop).map_or(self.held, |(_, cost)| cost);
+        let dropped = fullest.and_then(|flow| {
+            let (_, cost) = flow.pop()?;
+            flow.dropped += 1;
+            Some(cost)
+        });
+        self.held -= dropped.unwrap_or(self.held);
     }
 
     /// Charges what is held; what the connection has no room for is dropped, the oldest first.
@@ -215,6 +223,7 @@ mod tests {
             assert!(flow.held <= MAX_WAITING && flow.held > MAX_WAITING - cost, "{size}: {}", flow.held);
             assert_eq!(flow.held, flow.waiting.len() as u64 * cost);
             assert_eq!((flows.held, budget.held()), (flow.held, flow.held));
+            assert_eq!(flow.dropped + flow.waiting.len() as u64, 10_000, "what is dropped is counted");
             if size >= 4 {
                 assert_eq!(flow.waiting.back().unwrap()[..4], 9_999_u32.to_be_bytes(), "the newest are kept");
             }

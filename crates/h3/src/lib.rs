@@ -6,7 +6,7 @@
 //! (messages), `settings`, `frame`, [`capsule`]. Compression of fields is the crate `qpack`.
 //!
 //! An extended CONNECT (RFC 9220) makes a stream something else, with the request's and the response's body as its two
-//! directions, and [`Datagrams`] beside them (RFC 9297).
+//! directions, and [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share.
 //!
 //! ```no_run
 //! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {
@@ -27,6 +27,7 @@ mod body;
 pub mod capsule;
 pub mod client;
 mod compression;
+pub mod connect_udp;
 mod critical_stream;
 mod datagram;
 mod driver;
