@@ -34,9 +34,17 @@ pub struct Capsule {
 /// When `ty` is 2^62 or more.
 // RFC 9297 §3.3 MUST-2
 pub fn write(out: &mut Vec<u8>, ty: u64, value: &[u8]) {
+    write_parts(out, ty, &[value]);
+}
+
+/// Appends a capsule whose value consists of these parts.
+///
+/// # Panics
+/// When `ty` is 2^62 or more.
+pub fn write_parts(out: &mut Vec<u8>, ty: u64, parts: &[&[u8]]) {
     wire::varint::push(out, ty);
-    wire::varint::push(out, value.len() as u64);
-    out.extend_from_slice(value);
+    wire::varint::push(out, parts.iter().map(|part| part.len() as u64).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// Takes a stream of capsules apart.

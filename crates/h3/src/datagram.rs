@@ -43,14 +43,23 @@ impl Datagrams {
     /// # Errors
     /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection is over.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
+        self.send_parts(&[payload])
+    }
+
+    /// Queues a datagram that consists of these parts.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_parts(&self, parts: &[&[u8]]) -> Result<(), DatagramError> {
         let Some(max) = self.max_size() else { return Err(SendDatagramError::Unsupported.into()) };
-        if payload.len() > max {
-            return Err(SendDatagramError::TooLarge { len: payload.len(), max }.into());
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len > max {
+            return Err(SendDatagramError::TooLarge { len, max }.into());
         }
         let Inner { shared, stream } = &*self.0;
-        let mut datagram = Vec::with_capacity(payload.len() + 8);
+        let mut datagram = Vec::with_capacity(len + 8);
         wire::varint::push(&mut datagram, stream.0 / 4);
-        datagram.extend_from_slice(payload);
+        parts.iter().for_each(|part| datagram.extend_from_slice(part));
         shared.quic.send_datagram(datagram.into())
     }
 
