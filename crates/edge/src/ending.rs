@@ -47,10 +47,12 @@ pub(crate) enum Ending {
     Timeout,
     /// The back end broke off, or its answer breaks the rules of HTTP.
     Broken,
+    /// A tunnel carried nothing for its idle timeout.
+    Idle,
 }
 
 impl Ending {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Complete,
         Self::Cancelled,
         Self::Malformed,
@@ -66,6 +68,7 @@ impl Ending {
         Self::Unreachable,
         Self::Timeout,
         Self::Broken,
+        Self::Idle,
     ];
 
     /// Whose doing it was: a label of metrics.
@@ -73,9 +76,13 @@ impl Ending {
         match self {
             Self::Complete => "answer",
             Self::Cancelled | Self::Malformed => "client",
-            Self::FieldsTooLarge | Self::SlowContent | Self::Unread | Self::Excess | Self::Memory | Self::Queued => {
-                "limit"
-            }
+            Self::FieldsTooLarge
+            | Self::SlowContent
+            | Self::Unread
+            | Self::Excess
+            | Self::Memory
+            | Self::Queued
+            | Self::Idle => "limit",
             Self::Refused | Self::Drained | Self::Fault => "gateway",
             Self::Unreachable | Self::Timeout | Self::Broken => "back_end",
         }
@@ -99,6 +106,7 @@ impl Ending {
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
             Self::Broken => "broken",
+            Self::Idle => "idle",
         }
     }
 
@@ -107,7 +115,7 @@ impl Ending {
         let status = match self {
             Self::Cancelled => CLIENT_CLOSED_REQUEST,
             Self::Malformed => 400,
-            Self::SlowContent | Self::Unread => 408,
+            Self::SlowContent | Self::Unread | Self::Idle => 408,
             Self::Excess => 429,
             Self::FieldsTooLarge => 431,
             Self::Complete | Self::Refused | Self::Fault => 500,

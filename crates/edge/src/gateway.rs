@@ -12,6 +12,7 @@ use crate::{
     fields,
     files::plain,
     generation::{Generation, RouteHandler, Shared, Target},
+    masque,
     observe::Entry,
     path,
     peer::Peer,
@@ -82,6 +83,11 @@ pub(crate) fn answer(
                 tokio::spawn(tunnel.carry(entry));
                 response
             }
+            GatewayResponse::Proxied(response, tunnel) => {
+                entry.begin_tunnel(response.status());
+                tokio::spawn(tunnel.carry(entry));
+                response
+            }
         };
         if let Some(alt_svc) = alt_svc {
             response.headers_mut().insert(header::ALT_SVC, alt_svc);
@@ -96,6 +102,8 @@ enum GatewayResponse {
     Whole(Response<AnyBody>),
     /// The head of an answer, behind which the connection or stream is a tunnel.
     Tunnel(Response<AnyBody>, tunnel::Upgraded),
+    /// The same, for a tunnel to a target that the client has named.
+    Proxied(Response<AnyBody>, masque::Upgraded),
 }
 
 impl From<Response<AnyBody>> for GatewayResponse {
@@ -116,6 +124,13 @@ fn find(
     let refused = |status| (status, Ending::Refused);
     let host = host(request).ok_or_else(malformed)?;
     entry.record.host.clone_from(&host);
+    if *request.method() == Method::CONNECT
+        && asked.is_none()
+        && let Some(target) = &generation.connect
+    {
+        entry.record.route.clone_from(&target.name);
+        return Ok(target.clone());
+    }
     // RFC 9114 §4.4 SHOULD-3: a gateway is no tunnel to anywhere, and says nothing about the way here (RFC 9110 §9.3.8)
     if *request.method() == Method::TRACE || *request.method() == Method::CONNECT && asked.is_none() {
         return Err(refused(StatusCode::METHOD_NOT_ALLOWED));
@@ -142,6 +157,9 @@ fn find(
 
 /// Returns whether requests of a route may become this.
 fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
+    if let RouteHandler::Proxy(proxy) = &target.handler {
+        return proxy.carries(&asked.protocol);
+    }
     target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
 
@@ -216,6 +234,12 @@ async fn respond(
     }
     let upstream = match &target.handler {
         RouteHandler::Files(files) => return files.answer(&request).into(),
+        RouteHandler::Proxy(proxy) => {
+            return match proxy.answer(request, asked, &peer, entry).await {
+                masque::Answer::Whole(response) => response.into(),
+                masque::Answer::Upgraded(response, tunnel) => GatewayResponse::Proxied(response, tunnel),
+            };
+        }
         RouteHandler::Upstream(upstream) => upstream,
     };
     entry.set_fault(Ending::Broken);

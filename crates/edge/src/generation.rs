@@ -21,6 +21,7 @@ use crate::{
     fallback::Fallbacks,
     files::{Files, Store},
     keys::{self, Strikes},
+    masque::{Clients, Proxy},
     memory::Memory,
     metrics::Metrics,
     observe::{AccessLog, Books, Logs},
@@ -41,6 +42,8 @@ pub(crate) struct Generation {
     pub(crate) config: Config,
     pub(crate) tls: Tls,
     pub(crate) routes: Routes<Arc<Target>>,
+    /// The proxy that takes plain CONNECT requests.
+    pub(crate) connect: Option<Arc<Target>>,
     pub(crate) streams: Vec<Arc<StreamTarget>>,
     pub(crate) back_ends: Vec<Arc<BackEnd>>,
     pub(crate) log: AccessLog,
@@ -60,10 +63,11 @@ pub(crate) struct Target {
     pub(crate) handler: RouteHandler,
 }
 
-/// A back end, or a directory.
+/// A back end, a directory, or a proxy to targets that clients name.
 pub(crate) enum RouteHandler {
     Upstream(Upstream),
     Files(Files),
+    Proxy(Box<Proxy>),
 }
 
 /// State that all generations share.
@@ -93,6 +97,7 @@ pub(crate) struct PersistentState {
     pub(crate) challenges: Arc<Challenges>,
     pub(crate) files: Arc<Store>,
     pub(crate) logs: Logs,
+    pub(crate) proxy_clients: Arc<Clients>,
 }
 
 impl PersistentState {
@@ -106,6 +111,7 @@ impl PersistentState {
             challenges: Arc::default(),
             files: Arc::default(),
             logs: Logs::default(),
+            proxy_clients: Arc::default(),
         })
     }
 
@@ -145,7 +151,9 @@ impl Generation {
                 // What is compared with the paths of requests has their form.
                 let path = path::normal(&route.path).map_or(route.path.clone(), |normal| normal.path.into_owned());
                 let route = &Route { path, ..route.clone() };
-                let handler = if route.files.is_empty() {
+                let handler = if let Some(proxy) = &route.proxy {
+                    RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, &persistent.proxy_clients, metrics)?))
+                } else if route.files.is_empty() {
                     RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {
                     RouteHandler::Files(Files::new(route, persistent.files.clone()))
@@ -158,9 +166,14 @@ impl Generation {
                 RouteHandler::Upstream(upstream) => {
                     upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end))
                 }
-                RouteHandler::Files(_) => false,
+                RouteHandler::Files(_) | RouteHandler::Proxy(_) => false,
             })
         };
+        let connect = targets.iter().map(|(_, target)| target).find(|target| match &target.handler {
+            RouteHandler::Proxy(proxy) => proxy.carries_tcp(),
+            _ => false,
+        });
+        let connect = connect.cloned();
         let back_ends = known.into_iter().filter(in_use).collect();
         let streams = config.streams.iter().map(|stream| Arc::new(StreamTarget::new(stream, &places))).collect();
         let policies = Policies::new(&config.policies, &profile(&config), &persistent.lots);
@@ -168,6 +181,7 @@ impl Generation {
             number,
             tls,
             routes: Routes::new(targets),
+            connect,
             streams,
             back_ends,
             log,

@@ -6,7 +6,7 @@
 //! `policy` says how QUIC sends;
 //! `gateway` takes the request of a `peer`, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
 //! content, and `ending` why a request ended; `stream` carries streams of other protocols to their `stream_target`, `qmux` where
-//! they come over TCP;
+//! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name;
 //! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
@@ -30,6 +30,7 @@ mod gateway;
 mod generation;
 pub mod keys;
 mod listen;
+mod masque;
 mod memory;
 pub mod metrics;
 mod network;

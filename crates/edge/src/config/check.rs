@@ -9,7 +9,7 @@ use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Acme, BackEndTls, Config, Many, Policy, Protocol, Route, Stream,
+    Acme, BackEndTls, Config, Many, Policy, Protocol, Route, Stream, proxy,
     read::{
         Fault,
         Step::{Key, Number},
@@ -84,6 +84,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         )
         .hint("[[route]]\n      to = \"http://127.0.0.1:8080\""));
     }
+    proxy::check_connect(&config.routes)?;
     for (number, route) in config.routes.iter().enumerate() {
         check_route(number, route)?;
         let form = |route: &Route| {
@@ -203,9 +204,17 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
             format!("expected a path without `%2F`, `;`, backslashes and `..` above its root, found `{}`", route.path);
         return Err(Fault::new(&at("path"), message));
     }
+    if let Some(config) = &route.proxy {
+        let other = [("to", !route.to.0.is_empty()), ("files", !route.files.is_empty())];
+        if let Some((key, _)) = other.iter().find(|(_, is_there)| *is_there) {
+            let message = format!("expected one of `to`, `files` and `proxy`, found `{key}` and `proxy`");
+            return Err(Fault::new(&at(key), message));
+        }
+        return proxy::check(number, route, config);
+    }
     match (route.to.0.is_empty(), route.files.is_empty()) {
         (true, true) => {
-            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to` or `files`").hint(
+            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to`, `files` or `proxy`").hint(
                 "to = \"http://127.0.0.1:8080\" sends requests to a back end, files = \"/var/www\" serves a directory",
             ));
         }
@@ -348,7 +357,10 @@ impl Config {
             &mut self.acme.roots,
         ];
         let paths = own.into_iter().chain(certificates);
-        let files = self.routes.iter_mut().flat_map(|route| [&mut route.files, &mut route.tls.roots]);
+        let files = self.routes.iter_mut().flat_map(|route| {
+            let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
+            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens)
+        });
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
         }
@@ -388,6 +400,7 @@ impl Config {
             crate::trust::Trust::read(&route.tls.roots)
                 .map_err(|message| Fault::new(&[Key("route"), Number(number), Key("tls")], message))?;
         }
+        proxy::check_files(&self.routes)?;
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {
                 let message = format!("expected a directory, found none at {}", route.files);

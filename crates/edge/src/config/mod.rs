@@ -1,10 +1,11 @@
 //! The configuration file: what may stand in it, and what is wrong with it.
 //!
 //! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `reference` prints the page of documentation.
+//! only shows in combination, `proxy` does both for the proxy of a route, `reference` prints the page of documentation.
 
 mod check;
 mod human;
+mod proxy;
 mod read;
 pub mod reference;
 mod section;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use self::section::section;
 pub use self::{
     human::{Many, Part, Size, Span},
+    proxy::Proxy,
     read::{ConfigError, load, parse},
 };
 pub(crate) use check::{address, back_end, host_port};
@@ -282,7 +284,7 @@ section! {
 }
 
 section! {
-    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to` and `files`.
+    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to`, `files` and `proxy`.
     pub struct Route {
         /// Names as in `example.org` or `*.example.org`; none for every name. One or a list.
         host: Many = Many::default(),
@@ -293,6 +295,8 @@ section! {
         to: Many = Many::default(),
         /// A directory whose files are served.
         files: String = String::new(),
+        /// A proxy to targets that clients name.
+        proxy: Option<Proxy> = None,
         /// Symbolic links in `files` may lead out of the directory. Without, what they lead to outside is not found.
         symlinks_outside: bool = false,
         /// Answer for a directory of `files` without `index.html` with a list of its files.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Acme, Admin, BackEndTls, Capture, Certificate, Config, Files, Health, Http3, Keys, Limits, Log, Metrics, Policy,
-    Route, Stream, Transport, section::Section,
+    Proxy, Route, Stream, Transport, section::Section,
 };
 
 /// The page, as Markdown.
@@ -30,6 +30,7 @@ pub fn markdown() -> String {
     section::<Capture>(&mut page, "[capture]");
     section::<Metrics>(&mut page, "[metrics]");
     section::<Route>(&mut page, "[[route]]");
+    section::<Proxy>(&mut page, "[route.proxy]");
     section::<BackEndTls>(&mut page, "[route.tls]");
     section::<Health>(&mut page, "[route.health]");
     section::<Stream>(&mut page, "[[stream]]");

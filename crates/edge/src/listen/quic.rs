@@ -261,7 +261,7 @@ async fn serve_h3(
         let peer = client();
         let memory = peer.memory.clone();
         // Who has something else in mind than a request may be silent for as long as it likes.
-        let is_tunnel = request.extensions().get::<h3_quic::Protocol>().is_some();
+        let is_tunnel = *request.method() == http::Method::CONNECT;
         let request =
             if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
         gateway::answer(&shared, request, peer)

@@ -16,6 +16,7 @@ mod paths;
 mod quic;
 mod requests;
 mod streams;
+mod tunnels;
 
 pub(crate) use self::{
     back_ends::{BackEndLabel, BackEndMetrics, BackEndResult},
@@ -25,6 +26,7 @@ pub(crate) use self::{
     quic::QuicMetrics,
     requests::{DirectionLabels, RequestLabels, RequestMetrics},
     streams::StreamMetrics,
+    tunnels::{DropLabels, KindReasonLabels, TunnelCounters, TunnelKind, TunnelMetrics},
 };
 
 use std::sync::atomic::AtomicU64;
@@ -91,6 +93,7 @@ pub struct Metrics {
     pub(crate) file_memory: Gauge<f64, AtomicU64>,
     pub(crate) memory: MemoryMetrics,
     pub(crate) streams: StreamMetrics,
+    pub(crate) tunnels: TunnelMetrics,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
     pub(crate) certificate_until: Gauge,
@@ -156,6 +159,7 @@ impl Default for Metrics {
             ),
             memory: MemoryMetrics::register(&mut registry),
             streams: StreamMetrics::register(&mut registry),
+            tunnels: TunnelMetrics::register(&mut registry),
             reloads: figure!(registry, "reloads", "Reloads, by result", Family::default()),
             certificate_orders: figure!(
                 registry,
@@ -211,6 +215,7 @@ mod tests {
             include_str!("quic.rs"),
             include_str!("memory.rs"),
             include_str!("streams.rs"),
+            include_str!("tunnels.rs"),
             include_str!("fallbacks.rs"),
         ]
         .concat();

@@ -17,6 +17,7 @@ use http_body_util::BodyExt;
 use super::{
     body::Observed,
     log::{AccessLog, Line},
+    traffic::{Direction, Traffic},
 };
 use crate::{
     body::AnyBody,
@@ -43,6 +44,8 @@ pub(crate) struct RequestRecord {
     pub(crate) tries: u32,
     pub(crate) early: bool,
     pub(crate) error: Option<String>,
+    /// Traffic of a proxy's tunnel.
+    pub(super) traffic: Option<Arc<Traffic>>,
 }
 
 /// A request that has begun. Dropped, it is counted and written down.
@@ -109,6 +112,7 @@ impl Entry {
             tries: 0,
             early: peer.early,
             error: None,
+            traffic: None,
         };
         let outcome = request.extensions().get().cloned();
         let validated =
@@ -124,7 +128,8 @@ impl Entry {
         let none = || "-".to_owned();
         let (method, path, route) = (none(), none(), "none".to_owned());
         let (host, early) = (String::new(), peer.early);
-        let record = RequestRecord { method, host, path, route, back_end: None, tries: 0, early, error: None };
+        let record =
+            RequestRecord { method, host, path, route, back_end: None, tries: 0, early, error: None, traffic: None };
         let mut this = Self::open(books, log, record, peer);
         this.end(ending);
         if let Some(status) = status {
@@ -220,6 +225,18 @@ impl Entry {
         response.map(|body| Observed::new(body, self).boxed_unsync())
     }
 
+    /// The request has become a tunnel of a proxy.
+    pub(crate) fn begin_traffic(&mut self, traffic: Arc<Traffic>) {
+        self.is_tunnel = true;
+        self.record.back_end = Some(traffic.address.clone());
+        self.record.traffic = Some(traffic);
+    }
+
+    /// The cause of the request's end, for who may know it.
+    pub(crate) fn cause(&self) -> Cause {
+        self.causes.own.clone()
+    }
+
     /// The request has become a tunnel with this answer; the entry ends with the tunnel.
     pub(crate) fn begin_tunnel(&mut self, status: StatusCode) {
         self.on_head(status);
@@ -243,6 +260,9 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        if let Some(traffic) = &self.record.traffic {
+            self.bytes = traffic.bytes(Direction::Down);
+        }
         let (record, metrics) = (&self.record, &self.metrics);
         let complete = self.is_complete();
         let ending = match self.causes.own.get() {
@@ -268,6 +288,7 @@ impl Drop for Entry {
             status: class(status),
             ended_by: ending.by(),
         };
+        let traffic = record.traffic.as_deref();
         let line = || Line {
             time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
             // The same client has the same name, whichever socket it has come to, and however it is reached from here.
@@ -290,6 +311,12 @@ impl Drop for Entry {
             reason: ending.reason(),
             policy: self.progress.as_ref().and_then(|progress| progress.under()),
             error: record.error.as_deref(),
+            target: traffic.map(|traffic| traffic.target.as_str()),
+            user: traffic.and_then(|traffic| traffic.user.as_deref()),
+            bytes_up: traffic.map(|traffic| traffic.bytes(Direction::Up)),
+            datagrams_up: traffic.and_then(|traffic| traffic.datagrams(Direction::Up)),
+            datagrams_down: traffic.and_then(|traffic| traffic.datagrams(Direction::Down)),
+            datagrams_dropped: traffic.filter(|traffic| traffic.dropped() > 0).map(|traffic| traffic.dropped()),
         };
         if self.log.is_on() && !self.log.write(&line()) {
             metrics.log_lines_dropped.inc();

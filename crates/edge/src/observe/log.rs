@@ -144,6 +144,19 @@ pub(super) struct Line<'a> {
     pub(super) policy: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'a str>,
+    /// The target of a proxy's tunnel, and what went there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bytes_up: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) datagrams_up: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) datagrams_down: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) datagrams_dropped: Option<u64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]

@@ -7,6 +7,7 @@ mod fallbacks;
 mod given_up;
 mod hostile;
 mod http;
+mod masque;
 mod paths;
 mod policies;
 mod refused;

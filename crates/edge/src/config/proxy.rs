@@ -1,0 +1,175 @@
+//! `[route.proxy]`: what may stand in it, and what is wrong with it.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    Many, Route, Size, Span,
+    read::{
+        Fault,
+        Step::{Key, Number},
+    },
+    section::section,
+};
+
+section! {
+    /// `[route.proxy]`: a proxy for UDP (CONNECT-UDP, RFC 9298) at the path of the route, and for TCP (CONNECT). Addresses of no public
+    /// host are prohibited: private, loopback, link-local, multicast, metadata services of clouds, the gateway's own, also inside of IPv6
+    /// addresses. The address that a name resolves to is judged, and that address is connected to.
+    pub struct Proxy {
+        /// Carry UDP.
+        udp: bool = true,
+        /// Carry TCP: plain CONNECT requests, whatever the name of the gateway that they come to. At one route only.
+        tcp: bool = false,
+        /// Path and query by which requests for UDP name their target, a URI template with `{target_host}` and `{target_port}`, as in
+        /// `/masque{?target_host,target_port}`; none for the route's `path` with `/{target_host}/{target_port}/` behind it.
+        template: String = String::new(),
+        /// A file with `NAME TOKEN` in each line, which others may not read: clients show a token (`authorization: Bearer TOKEN`, or
+        /// `proxy-authorization`). Read with the configuration.
+        tokens: String = String::new(),
+        /// Serve everybody, without `tokens`.
+        open: bool = false,
+        /// Networks that may be targets although they have no public hosts, as in `10.1.0.0/16`. One or a list.
+        allow: Many = Many::default(),
+        /// Networks that are no targets; stronger than `allow`. One or a list.
+        deny: Many = Many::default(),
+        /// Ports that are no targets. A list.
+        deny_ports: Vec<u16> = vec![25],
+        /// Tunnels at a time of all clients of the gateway's proxies. Each takes a socket.
+        tunnels: usize = 4_096,
+        /// Tunnels at a time of one client: the owner of a token, or an address (IPv4) or /64 (IPv6).
+        tunnels_per_client: usize = 100,
+        /// Tunnels that one client may open per second.
+        opened_per_second: u32 = 50,
+        /// Bytes per second that one client may send and receive through all its tunnels; 0 B: no limit. Beyond it datagrams are
+        /// dropped, and TCP waits.
+        rate_per_client: Size = Size(0),
+        /// A name has to be resolved, and a TCP target has to accept, within this time.
+        connect_timeout: Span = Span::secs(10),
+        /// A tunnel for UDP without traffic ends after this time. At least 2 min.
+        idle_timeout: Span = Span::secs(300),
+        /// A tunnel for TCP without traffic ends after this time.
+        tcp_idle_timeout: Span = Span::secs(7_200),
+    }
+}
+
+/// Checks that one route at most takes plain CONNECT requests.
+pub(super) fn check_connect(routes: &[Route]) -> Result<(), Fault> {
+    let connects = |route: &Route| route.proxy.as_ref().is_some_and(|proxy| proxy.tcp);
+    if let [_, second, ..] = routes.iter().enumerate().filter(|(_, route)| connects(route)).collect::<Vec<_>>()[..] {
+        let at = [Key("route"), Number(second.0), Key("proxy"), Key("tcp")];
+        let message = "another route carries TCP, and a plain CONNECT has no path by which to choose";
+        return Err(Fault::new(&at, message).hint("tcp = true at one route"));
+    }
+    Ok(())
+}
+
+/// Checks the files of all proxies.
+pub(super) fn check_files(routes: &[Route]) -> Result<(), Fault> {
+    for (number, route) in routes.iter().enumerate() {
+        if let Some(proxy) = route.proxy.as_ref().filter(|proxy| !proxy.tokens.is_empty()) {
+            let at = [Key("route"), Number(number), Key("proxy"), Key("tokens")];
+            crate::masque::access::read(Path::new(&proxy.tokens)).map_err(|message| {
+                Fault::new(&at, message)
+                    .hint("`NAME TOKEN` in each line, chmod 600; `openssl rand -hex 32` makes a token")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the proxy of a route.
+pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key("proxy"), Key(key)];
+    if !proxy.udp && !proxy.tcp {
+        return Err(Fault::new(&at("udp"), "expected `udp` or `tcp`: nothing would be carried"));
+    }
+    let whole = [Key("route"), Number(number), Key("proxy")];
+    match (proxy.tokens.is_empty(), proxy.open) {
+        (true, false) => {
+            return Err(Fault::new(&whole, "expected `tokens`: everybody could send from this machine's address")
+                .hint("tokens = \"tokens\" is a file with `NAME TOKEN` in each line; open = true serves everybody"));
+        }
+        (false, true) => return Err(Fault::new(&at("open"), "expected either `tokens` or `open`, found both")),
+        _ => {}
+    }
+    let template = crate::masque::template(route, proxy);
+    h3_quic::connect_udp::Template::for_server(&template).map_err(|error| {
+        Fault::new(&at("template"), error.to_string())
+            .hint("/.well-known/masque/udp/{target_host}/{target_port}/, or /masque{?target_host,target_port}")
+    })?;
+    let path = route.path.trim_end_matches('/');
+    if !template.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/', '?', '{'])) {
+        let message =
+            format!("expected a template that begins with the route's path `{}`, found `{template}`", route.path);
+        return Err(Fault::new(&at("template"), message));
+    }
+    for (key, networks) in [("allow", &proxy.allow), ("deny", &proxy.deny)] {
+        for text in &networks.0 {
+            text.parse::<crate::network::Network>().map_err(|message| Fault::new(&at(key), message))?;
+        }
+    }
+    if proxy.deny_ports.contains(&0) {
+        return Err(Fault::new(&at("deny-ports"), "expected ports from 1 to 65535"));
+    }
+    let zero = [
+        ("tunnels", proxy.tunnels == 0),
+        ("tunnels-per-client", proxy.tunnels_per_client == 0),
+        ("opened-per-second", proxy.opened_per_second == 0),
+    ];
+    if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
+        return Err(Fault::new(&at(key), "a limit of 0 serves nobody; expected at least 1"));
+    }
+    // A datagram has to fit into the bytes of one second.
+    if (1..65_536).contains(&proxy.rate_per_client.0) {
+        return Err(Fault::new(
+            &at("rate-per-client"),
+            "expected at least 64 KiB, the largest datagram, or 0 B for no limit",
+        ));
+    }
+    // RFC 9298 §3.1
+    if proxy.idle_timeout.0 < Duration::from_secs(120) {
+        return Err(Fault::new(
+            &at("idle-timeout"),
+            "expected at least 2 min, for which every NAT keeps a mapping of UDP",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    const TOP: &str = "listen = \"[::]:443\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+
+    #[test]
+    fn wrong_settings_name_line_field_and_what_to_do() {
+        let parse_with = |rest: &str| parse(&format!("{TOP}{rest}"), "edge.toml");
+        for (proxy, line, field, hint) in [
+            ("", 6, "proxy", "open = true"),
+            ("open = true\ntokens = \"x\"", 7, "proxy.open", ""),
+            ("open = true\nudp = false", 8, "proxy.udp", ""),
+            ("open = true\ntemplate = \"/x/{target_host}\"", 8, "proxy.template", "{?target_host,target_port}"),
+            ("open = true\ntemplate = \"/x/{target_host}/{target_port}\"", 8, "proxy.template", ""),
+            ("open = true\ntemplate = \"/udp{+target_host,target_port}\"", 8, "proxy.template", ""),
+            ("open = true\nallow = \"10.0.0.0/33\"", 8, "proxy.allow", ""),
+            ("open = true\ndeny = [\"a\"]", 8, "proxy.deny", ""),
+            ("open = true\ndeny-ports = [0]", 8, "proxy.deny-ports", ""),
+            ("open = true\ntunnels = 0", 8, "proxy.tunnels", ""),
+            ("open = true\nrate-per-client = \"1 kB\"", 8, "proxy.rate-per-client", ""),
+            ("open = true\nidle-timeout = \"30 s\"", 8, "proxy.idle-timeout", ""),
+        ] {
+            let route = format!("[[route]]\npath = \"/udp\"\n[route.proxy]\n{proxy}\n");
+            let error = parse_with(&route).unwrap_err();
+            let whole = format!("route[1].{field}");
+            assert_eq!((error.line, error.field.as_deref()), (Some(line), Some(whole.as_str())), "{error}");
+            assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
+        }
+        let tcp = "\n[[route]]\npath = \"/udp\"\nproxy = { open = true, tcp = true }\n";
+        let two = format!("{tcp}{}", tcp.replace("udp", "more"));
+        assert_eq!(parse_with(&two).unwrap_err().field.as_deref(), Some("route[2].proxy.tcp"));
+        parse_with(tcp).unwrap();
+        let both = tcp.replace("proxy =", "to = \"http://a:1\"\nproxy =");
+        assert_eq!(parse_with(&both).unwrap_err().field.as_deref(), Some("route[1].to"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Bearer tokens (RFC 6750) of a proxy's clients: `NAME TOKEN` in each line of a file.
+
+use std::{collections::HashMap, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use http::{HeaderMap, header};
+
+/// The fewest characters of a token: what is shorter can be guessed.
+const TOKEN_MIN: usize = 16;
+
+/// Clients that a proxy serves.
+#[derive(Debug)]
+pub(super) enum Access {
+    /// Everybody.
+    Open,
+    /// The owners of tokens, by the digest of their token. A look-up by digest takes a time that says nothing about tokens.
+    Tokens(HashMap<[u8; 32], Arc<str>>),
+}
+
+fn digest_of(token: &[u8]) -> [u8; 32] {
+    digest(&SHA256, token).as_ref().try_into().unwrap_or_default()
+}
+
+/// Reads a file of tokens.
+///
+/// # Errors
+/// When it cannot be read, everybody may read it, or a line is not as it should be. No message has a token in it.
+pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(format!("everybody on this machine may read the tokens in {}", path.display()));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let mut tokens = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let wrong = |what: &str| Err(format!("{}:{}: {what}", path.display(), number + 1));
+        let mut words = line.split_whitespace();
+        let (name, token) = match (words.next(), words.next(), words.next()) {
+            (None, ..) => continue,
+            (Some(comment), ..) if comment.starts_with('#') => continue,
+            (Some(name), Some(token), None) => (name, token),
+            _ => return wrong("expected a name and a token"),
+        };
+        // RFC 6750 §2.1
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if token.len() < TOKEN_MIN || !token.bytes().all(is_token) {
+            return wrong("expected a token of at least 16 letters, digits and `-._~+/=`");
+        }
+        if tokens.insert(digest_of(token.as_bytes()), Arc::from(name)).is_some() {
+            return wrong("another line has the same token");
+        }
+    }
+    if tokens.is_empty() { Err(format!("{} has no token", path.display())) } else { Ok(tokens) }
+}
+
+impl Access {
+    /// Finds the client of a request: `Ok(None)` for anybody, the name of a token's owner, or `Err` for who has none.
+    pub(super) fn find(&self, fields: &HeaderMap) -> Result<Option<Arc<str>>, ()> {
+        let Self::Tokens(tokens) = self else { return Ok(None) };
+        // `authorization` for a resource, `proxy-authorization` for a proxy: clients of CONNECT-UDP use either.
+        let mut given =
+            [header::PROXY_AUTHORIZATION, header::AUTHORIZATION].into_iter().flat_map(|name| fields.get_all(name));
+        given
+            .find_map(|value| {
+                let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+                let token = token.trim();
+                if scheme.eq_ignore_ascii_case("bearer") { tokens.get(&digest_of(token.as_bytes())) } else { None }
+            })
+            .map(|name| Some(name.clone()))
+            .ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str, mode: u32) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn files_of_tokens() {
+        let good = "# clients\nalice  0123456789abcdef\n\nbob fedcba9876543210==\n";
+        assert_eq!(file(good, 0o600).unwrap().len(), 2);
+        for (text, mode, expected) in [
+            (good, 0o644, "everybody"),
+            ("alice\n", 0o600, ":1: expected a name"),
+            ("alice a b\n", 0o600, ":1: expected a name"),
+            ("\nalice short\n", 0o600, ":2: expected a token"),
+            ("alice 0123456789abcde\u{e4}\n", 0o600, ":1: expected a token"),
+            ("a 0123456789abcdef\nb 0123456789abcdef\n", 0o600, ":2: another line"),
+            ("", 0o600, "no token"),
+        ] {
+            let error = file(text, mode).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("0123456789"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tokens_name_their_owners() {
+        let access = Access::Tokens(file("alice 0123456789abcdef\n", 0o600).unwrap());
+        let find = |fields: &[(&str, &str)]| {
+            let fields = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            access.find(&fields.collect())
+        };
+        for name in ["authorization", "proxy-authorization"] {
+            for value in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef"] {
+                assert_eq!(find(&[(name, value)]).unwrap().as_deref(), Some("alice"), "{name}: {value}");
+            }
+            for value in ["Bearer 0123456789abcdeF", "Bearer 0123456789abcde", "Basic 0123456789abcdef", "Bearer", ""] {
+                assert!(find(&[(name, value)]).is_err(), "{name}: {value}");
+            }
+        }
+        assert!(find(&[]).is_err() && find(&[("cookie", "Bearer 0123456789abcdef")]).is_err());
+        assert_eq!(Access::Open.find(&HeaderMap::new()), Ok(None));
+    }
+}

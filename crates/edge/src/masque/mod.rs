@@ -1,0 +1,334 @@
+//! The proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
+//!
+//! The files in the order in which a request meets them: `access` knows clients by their tokens, `clients` bounds what each may have,
+//! `resolve` finds addresses and `rules` judges them, `refusal` is the answer to who gets none; `carry`
+//! runs a tunnel by `udp` or `tcp`.
+
+pub(crate) mod access;
+mod carry;
+mod clients;
+mod refusal;
+mod resolve;
+mod rules;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
+};
+
+use h3_quic::{
+    Datagrams,
+    connect_udp::{PROTOCOL, Template},
+};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use tiderace::Charge;
+use tokio::{net::TcpStream, time::Instant};
+
+use self::{
+    access::Access,
+    carry::Tunnel,
+    clients::{ClientKey, ClientLimits, TunnelPlace},
+    refusal::Refusal,
+    resolve::{Resolve, SystemResolver},
+    rules::{Prohibited, Rules},
+    tcp::TcpTunnel,
+    udp::{TargetSocket, UdpTunnel},
+};
+pub(crate) use self::{carry::Upgraded, clients::Clients};
+use crate::{
+    admission,
+    body::{AnyBody, full},
+    config,
+    ending::Ending,
+    metrics::{KindReasonLabels, Metrics, TunnelKind},
+    observe::{Entry, Traffic},
+    peer::Peer,
+    upstream::switch::SwitchRequest,
+};
+
+/// RFC 9209.
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+/// RFC 9297 §3.4.
+const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
+
+/// Memory of a tunnel: its task, its socket, and the capsules that wait for the client on a stream of HTTP/3.
+const TUNNEL: u64 = 8 * 1024;
+/// Addresses of a target that are tried.
+const ADDRESSES: usize = 4;
+
+/// The proxy of a route.
+pub(crate) struct Proxy {
+    config: config::Proxy,
+    template: Template,
+    access: Access,
+    rules: Rules,
+    limits: ClientLimits,
+    resolver: Box<dyn Resolve>,
+    clients: Arc<Clients>,
+    metrics: Arc<Metrics>,
+}
+
+/// A request that may have a tunnel, if there is a way to its target.
+struct Admitted {
+    host: String,
+    port: u16,
+    user: Option<Arc<str>>,
+    place: TunnelPlace,
+    charge: Charge,
+}
+
+/// An answer to a request for a tunnel.
+pub(crate) enum Answer {
+    /// A refusal, or a tunnel on a stream of HTTP/3.
+    Whole(Response<AnyBody>),
+    /// The head of an answer, behind which the connection or stream is a tunnel.
+    Upgraded(Response<AnyBody>, Upgraded),
+}
+
+/// Path and query by which the targets of a route are named.
+pub(crate) fn template(route: &config::Route, proxy: &config::Proxy) -> String {
+    match proxy.template.as_str() {
+        "" => format!("{}/{{target_host}}/{{target_port}}/", route.path.trim_end_matches('/')),
+        template => template.to_owned(),
+    }
+}
+
+impl Proxy {
+    /// The proxy that a route asks for.
+    ///
+    /// # Errors
+    /// When its template or its tokens cannot be used.
+    pub(crate) fn new(
+        route: &config::Route,
+        config: &config::Proxy,
+        clients: &Arc<Clients>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, String> {
+        let access = match config.tokens.as_str() {
+            "" => Access::Open,
+            path => Access::Tokens(access::read(Path::new(path))?),
+        };
+        let limits = ClientLimits {
+            total: config.tunnels,
+            tunnels: config.tunnels_per_client,
+            opened_per_second: config.opened_per_second,
+            bytes_per_second: (config.rate_per_client.0 > 0).then_some(config.rate_per_client.0),
+        };
+        Ok(Self {
+            template: Template::for_server(&template(route, config)).map_err(|error| error.to_string())?,
+            access,
+            rules: Rules::new(config),
+            limits,
+            resolver: Box::new(SystemResolver::default()),
+            clients: clients.clone(),
+            metrics: metrics.clone(),
+            config: config.clone(),
+        })
+    }
+
+    /// Returns whether the proxy carries TCP for CONNECT.
+    pub(crate) fn carries_tcp(&self) -> bool {
+        self.config.tcp
+    }
+
+    /// Returns whether the proxy carries this protocol of an extended CONNECT.
+    pub(crate) fn carries(&self, protocol: &str) -> bool {
+        self.config.udp && protocol == PROTOCOL
+    }
+
+    /// Answers a request. `asked` is `None` for a plain CONNECT, and for a request for no tunnel.
+    pub(crate) async fn answer(
+        &self,
+        mut request: Request<AnyBody>,
+        asked: Option<SwitchRequest>,
+        peer: &Peer,
+        entry: &mut Entry,
+    ) -> Answer {
+        let is_connect = asked.is_none() && *request.method() == Method::CONNECT;
+        let kind = if is_connect { TunnelKind::Tcp } else { TunnelKind::Udp };
+        let opened = match self.admit(kind, &request, asked.as_ref(), peer) {
+            Ok(admitted) => {
+                let Admitted { host, port, user, place, charge } = admitted;
+                self.open(kind, &host, port, user, place).await.map(|tunnel| (tunnel, charge))
+            }
+            Err(refusal) => Err(refusal),
+        };
+        match opened {
+            Ok((tunnel, charge)) => {
+                entry.set_fault(Ending::Broken);
+                entry.begin_traffic(tunnel.traffic().clone());
+                accept(&mut request, asked.as_ref(), tunnel, charge, entry)
+            }
+            Err(refusal) => {
+                let labels = KindReasonLabels { kind: kind.name(), reason: refusal.word() };
+                self.metrics.tunnels.refused.get_or_create(&labels).inc();
+                entry.end(refusal.ending());
+                entry.record.error = Some(refusal.details());
+                Answer::Whole(refusal.response(is_connect))
+            }
+        }
+    }
+
+    /// Judges a request by what it says, before anything is looked up.
+    fn admit(
+        &self,
+        kind: TunnelKind,
+        request: &Request<AnyBody>,
+        asked: Option<&SwitchRequest>,
+        peer: &Peer,
+    ) -> Result<Admitted, Refusal> {
+        // First: who may not use the proxy learns nothing from it.
+        let user = self.access.find(request.headers()).map_err(|()| Refusal::Unauthorized)?;
+        let (host, port) = match kind {
+            TunnelKind::Udp => self.udp_target(request, asked)?,
+            TunnelKind::Tcp => tcp_target(request)?,
+        };
+        self.rules.check_port(port).map_err(Refusal::Prohibited)?;
+        let key = user.clone().map_or_else(|| ClientKey::Address(admission::key(peer.remote.ip())), ClientKey::Token);
+        let place = self.clients.enter(key, self.limits, Instant::now()).map_err(Refusal::NoPlace)?;
+        let charge = peer.memory.charge(TUNNEL).ok_or(Refusal::Memory)?;
+        Ok(Admitted { host, port, user, place, charge })
+    }
+
+    /// Opens a tunnel to a host by name.
+    async fn open(
+        &self,
+        kind: TunnelKind,
+        host: &str,
+        port: u16,
+        user: Option<Arc<str>>,
+        place: TunnelPlace,
+    ) -> Result<Tunnel, Refusal> {
+        let until = Instant::now() + self.config.connect_timeout.0;
+        let addresses = self.addresses(host, port, until).await?;
+        let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let traffic = |address: SocketAddr| {
+            Arc::new(Traffic::new(kind, target.clone(), address.to_string(), user.clone(), &self.metrics))
+        };
+        let mut failed = String::from("no address");
+        for address in addresses.into_iter().take(ADDRESSES) {
+            match kind {
+                TunnelKind::Udp => match TargetSocket::connect(address).await {
+                    Ok(socket) if self.is_own(address, socket.local()) => {
+                        return Err(Refusal::Prohibited(Prohibited::NotPublic));
+                    }
+                    Ok(socket) => {
+                        let traffic = traffic(address);
+                        let idle_timeout = self.config.idle_timeout.0;
+                        return Ok(Tunnel::Udp(Box::new(UdpTunnel { socket, traffic, place, idle_timeout })));
+                    }
+                    Err(error) => failed = error.to_string(),
+                },
+                TunnelKind::Tcp => {
+                    // Connecting a UDP socket sends nothing.
+                    if self.is_own(address, local_address_for(address)) {
+                        return Err(Refusal::Prohibited(Prohibited::NotPublic));
+                    }
+                    match tokio::time::timeout_at(until, TcpStream::connect(address)).await {
+                        Ok(Ok(target)) => {
+                            // A failure costs some latency and nothing else.
+                            let _ = target.set_nodelay(true);
+                            let traffic = traffic(address);
+                            let idle_timeout = self.config.tcp_idle_timeout.0;
+                            return Ok(Tunnel::Tcp(Box::new(TcpTunnel { target, traffic, place, idle_timeout })));
+                        }
+                        Ok(Err(error)) => failed = error.to_string(),
+                        Err(_) => return Err(Refusal::Timeout),
+                    }
+                }
+            }
+        }
+        Err(Refusal::Unreachable(failed))
+    }
+
+    /// The addresses of a host that the rules permit. These are connected to: the name is not looked up again.
+    // RFC 9298 §3.1: resolved before the answer
+    async fn addresses(&self, host: &str, port: u16, until: Instant) -> Result<Vec<SocketAddr>, Refusal> {
+        let resolving = resolve::addresses(&*self.resolver, host, port);
+        let found = match tokio::time::timeout_at(until, resolving).await {
+            Ok(Ok(found)) if !found.is_empty() => found,
+            Ok(Ok(_)) => return Err(Refusal::Dns("none was found".to_owned())),
+            Ok(Err(error)) => return Err(Refusal::Dns(error.to_string())),
+            Err(_) => return Err(Refusal::DnsTimeout),
+        };
+        let mut prohibited = Prohibited::NotPublic;
+        let mut permitted = Vec::new();
+        for address in found {
+            match self.rules.check(address) {
+                Ok(()) => permitted.push(address),
+                Err(why) => prohibited = why,
+            }
+        }
+        if permitted.is_empty() { Err(Refusal::Prohibited(prohibited)) } else { Ok(permitted) }
+    }
+
+    /// Returns whether a target is this machine, by a public address of it: what listens here may trust who comes from here.
+    // RFC 9298 §7
+    fn is_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> bool {
+        let is_local = local.is_ok_and(|local| local.ip().to_canonical() == target.ip().to_canonical());
+        is_local && !self.rules.allows(target.ip())
+    }
+
+    /// The target of a request for UDP.
+    // RFC 9298 §3.2: a request that is no GET with an upgrade, and no extended CONNECT, is malformed
+    fn udp_target(&self, request: &Request<AnyBody>, asked: Option<&SwitchRequest>) -> Result<(String, u16), Refusal> {
+        let is_for_udp = asked.is_some_and(|asked| self.carries(&asked.protocol));
+        if !is_for_udp || ![Method::GET, Method::CONNECT].contains(request.method()) {
+            return Err(Refusal::Malformed("expected a request for connect-udp"));
+        }
+        if SwitchRequest::is_malformed(request.headers()) {
+            return Err(Refusal::Malformed("a request with capsules has no fields that describe content"));
+        }
+        let wrong = Refusal::Malformed("expected the URI template of the proxy with a host and a port from 1 to 65535");
+        self.template.find(request.uri().path(), request.uri().query()).ok_or(wrong)
+    }
+}
+
+/// The answer to a request whose tunnel is open.
+fn accept(
+    request: &mut Request<AnyBody>,
+    asked: Option<&SwitchRequest>,
+    tunnel: Tunnel,
+    charge: Charge,
+    entry: &Entry,
+) -> Answer {
+    let mut response = Response::new(full(""));
+    if let Some(asked) = asked {
+        if *request.method() == Method::GET {
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        }
+        asked.answer(&mut response);
+        response.headers_mut().insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
+    }
+    if request.version() != http::Version::HTTP_3 {
+        let client = hyper::upgrade::on(request);
+        return Answer::Upgraded(response, Upgraded { client, tunnel, charge });
+    }
+    let datagrams: Option<Datagrams> = request.extensions_mut().remove();
+    let content = std::mem::replace(request.body_mut(), full(""));
+    let body = tunnel.carry_stream(content, datagrams, charge, entry.cause());
+    Answer::Whole(response.map(|_| body))
+}
+
+/// The local address from which a target would be reached.
+fn local_address_for(target: SocketAddr) -> io::Result<SocketAddr> {
+    let any = if target.is_ipv4() { SocketAddr::from(([0; 4], 0)) } else { SocketAddr::from(([0; 16], 0)) };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(target)?;
+    socket.local_addr()
+}
+
+/// The target of a plain CONNECT.
+fn tcp_target(request: &Request<AnyBody>) -> Result<(String, u16), Refusal> {
+    let authority = request.uri().authority();
+    let target =
+        authority.and_then(|authority| Some((authority.host(), authority.port_u16().filter(|port| *port > 0)?)));
+    let (host, port) = target.ok_or(Refusal::Malformed("expected a host and a port from 1 to 65535"))?;
+    Ok((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port))
+}

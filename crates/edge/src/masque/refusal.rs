@@ -1,0 +1,121 @@
+//! Refusals of a proxy: status, `proxy-status` (RFC 9209), and the word that metrics have.
+
+use http::{HeaderValue, Response, StatusCode, header};
+
+use super::{clients::NoPlace, rules::Prohibited};
+use crate::{body::AnyBody, ending::Ending, files::plain};
+
+/// Why a request for a tunnel is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The request is none for a tunnel, or names no target.
+    Malformed(&'static str),
+    /// No valid token.
+    Unauthorized,
+    /// The rules prohibit the target.
+    Prohibited(Prohibited),
+    /// The client, or all clients together, have too many tunnels.
+    NoPlace(NoPlace),
+    /// The client's connection holds too much.
+    Memory,
+    /// The name has no address.
+    Dns(String),
+    /// The name was not resolved in time.
+    DnsTimeout,
+    /// No address of the target can be reached.
+    Unreachable(String),
+    /// The target did not accept the connection in time.
+    Timeout,
+}
+
+impl Refusal {
+    /// The reason in metrics.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::Unauthorized => "unauthorized",
+            Self::Prohibited(Prohibited::Port) => "port",
+            Self::Prohibited(_) => "address",
+            Self::NoPlace(NoPlace::Total) => "total",
+            Self::NoPlace(NoPlace::Tunnels) => "tunnels",
+            Self::NoPlace(NoPlace::Rate) => "rate",
+            Self::Memory => "memory",
+            Self::Dns(_) => "dns",
+            Self::DnsTimeout => "dns-timeout",
+            Self::Unreachable(_) => "unreachable",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// The ending of the request.
+    pub(super) fn ending(&self) -> Ending {
+        match self {
+            Self::Malformed(_) => Ending::Malformed,
+            Self::Unauthorized | Self::Prohibited(_) => Ending::Refused,
+            Self::NoPlace(NoPlace::Total) => Ending::Queued,
+            Self::NoPlace(_) => Ending::Excess,
+            Self::Memory => Ending::Memory,
+            Self::Dns(_) | Self::Unreachable(_) => Ending::Unreachable,
+            Self::DnsTimeout | Self::Timeout => Ending::Timeout,
+        }
+    }
+
+    /// The reason in words, for the access log and the client.
+    pub(super) fn details(&self) -> String {
+        match self {
+            Self::Malformed(what) => (*what).to_owned(),
+            Self::Unauthorized => "a bearer token is needed".to_owned(),
+            Self::Prohibited(Prohibited::Port) => "the port of the target is prohibited".to_owned(),
+            Self::Prohibited(_) => "the address of the target is prohibited".to_owned(),
+            Self::NoPlace(NoPlace::Total) => "the proxy has too many tunnels".to_owned(),
+            Self::NoPlace(NoPlace::Tunnels) => "the client has too many tunnels".to_owned(),
+            Self::NoPlace(NoPlace::Rate) => "the client opens tunnels too fast".to_owned(),
+            Self::Memory => "the connection holds too much for another tunnel".to_owned(),
+            Self::Dns(why) => format!("the name of the target has no address: {why}"),
+            Self::DnsTimeout => "the name of the target was not resolved in time".to_owned(),
+            Self::Unreachable(why) => format!("the target cannot be reached: {why}"),
+            Self::Timeout => "the target did not accept the connection in time".to_owned(),
+        }
+    }
+
+    /// Status and error type (RFC 9209 §2.3).
+    fn code(&self, is_connect: bool) -> (StatusCode, &'static str) {
+        match self {
+            Self::Malformed(_) => (StatusCode::BAD_REQUEST, "http_request_error"),
+            // RFC 9110 §11.7: a proxy that was chosen asks in another way than a resource.
+            Self::Unauthorized if is_connect => (StatusCode::PROXY_AUTHENTICATION_REQUIRED, "http_request_denied"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "http_request_denied"),
+            Self::Prohibited(Prohibited::Port) => (StatusCode::FORBIDDEN, "http_request_denied"),
+            Self::Prohibited(_) => (StatusCode::FORBIDDEN, "destination_ip_prohibited"),
+            Self::NoPlace(NoPlace::Total) | Self::Memory => {
+                (StatusCode::SERVICE_UNAVAILABLE, "connection_limit_reached")
+            }
+            Self::NoPlace(_) => (StatusCode::TOO_MANY_REQUESTS, "connection_limit_reached"),
+            Self::Dns(_) => (StatusCode::BAD_GATEWAY, "dns_error"),
+            Self::DnsTimeout => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
+            Self::Unreachable(_) => (StatusCode::BAD_GATEWAY, "destination_ip_unroutable"),
+            Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
+        }
+    }
+
+    /// The answer to a request for UDP, or to a plain CONNECT.
+    // RFC 9298 §3.1: details are in `proxy-status`
+    pub(super) fn response(&self, is_connect: bool) -> Response<AnyBody> {
+        let (status, error) = self.code(is_connect);
+        let mut response = plain(status);
+        let fields = response.headers_mut();
+        // A string of RFC 8941 §3.3.3: what an error of the system says is ASCII, or left out.
+        let details: String =
+            self.details().chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect();
+        let value = format!("tiderace; error={error}; details=\"{details}\"");
+        fields.extend(HeaderValue::from_str(&value).ok().map(|value| (super::PROXY_STATUS, value)));
+        if *self == Self::Unauthorized {
+            let name = if is_connect { header::PROXY_AUTHENTICATE } else { header::WWW_AUTHENTICATE };
+            fields.insert(name, HeaderValue::from_static("Bearer realm=\"proxy\""));
+        }
+        if matches!(self, Self::NoPlace(_) | Self::Memory) {
+            fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,186 @@
+//! A tunnel for TCP (CONNECT, RFC 9110 §9.3.6): bytes both ways, with back-pressure, until both directions have ended.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::{BodyExt, channel::Sender};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::Instant,
+};
+
+use super::clients::TunnelPlace;
+use crate::{
+    body::AnyBody,
+    ending::{BodyError, Ending, ErrorWithEnding},
+    observe::{Direction, Traffic},
+};
+
+/// Bytes that are read at once.
+const READ: usize = 16 * 1024;
+/// … as long as little comes.
+const READ_MIN: usize = 1024;
+
+/// A tunnel.
+pub(super) struct TcpTunnel {
+    pub(super) target: TcpStream,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) place: TunnelPlace,
+    pub(super) idle_timeout: Duration,
+}
+
+fn by_client(error: impl std::fmt::Display) -> BodyError {
+    ErrorWithEnding::error(Ending::Cancelled, error.to_string())
+}
+
+fn by_target(error: io::Error) -> BodyError {
+    ErrorWithEnding::error(Ending::Broken, format!("the target: {error}"))
+}
+
+/// Time of the last bytes carried, in milliseconds of the tunnel.
+struct Activity {
+    begun: Instant,
+    last: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self { begun: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn note(&self) {
+        self.last.store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Waits until nothing was carried for `timeout`.
+    async fn over(&self, timeout: Duration) -> BodyError {
+        loop {
+            let until = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + timeout;
+            if until <= Instant::now() {
+                return ErrorWithEnding::error(Ending::Idle, "nothing was carried for the idle timeout");
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+impl TcpTunnel {
+    /// Carries a stream of HTTP/3.
+    pub(super) async fn over_h3(
+        mut self,
+        mut content: AnyBody,
+        answer: &mut Sender<Bytes, BodyError>,
+    ) -> Result<(), BodyError> {
+        let activity = Activity::new();
+        let (mut from, mut to) = self.target.split();
+        let place = &self.place;
+        let carried = |direction, length| {
+            activity.note();
+            self.traffic.on_bytes(direction, length);
+        };
+        let up = async {
+            while let Some(frame) = content.frame().await {
+                let error = |error: BodyError| ErrorWithEnding::error(Ending::of_content(&error), error.to_string());
+                let Ok(mut data) = frame.map_err(error)?.into_data() else { continue };
+                while data.has_remaining() {
+                    let length = to.write_buf(&mut data).await.map_err(by_target)?;
+                    carried(Direction::Up, length);
+                    place.pace(length).await;
+                }
+            }
+            to.shutdown().await.map_err(by_target)
+        };
+        let down = async {
+            let mut read = BytesMut::new();
+            let mut room = READ_MIN;
+            loop {
+                read.reserve(room);
+                let length = from.read_buf(&mut read).await.map_err(by_target)?;
+                if length == 0 {
+                    return Ok(());
+                }
+                room = next_room(room, length);
+                place.pace(length).await;
+                answer.send_data(read.split().freeze()).await.map_err(by_client)?;
+                carried(Direction::Down, length);
+            }
+        };
+        // Half of a tunnel may go on for long after the other has ended; the end of the client's stream says nothing about the target's.
+        let both = async { tokio::try_join!(up, down).map(drop) };
+        let carried = tokio::select! {
+            carried = both => carried,
+            idle = activity.over(self.idle_timeout) => Err(idle),
+        };
+        self.finish(carried)
+    }
+
+    /// Carries a connection of HTTP/1.1 or a stream of HTTP/2.
+    pub(super) async fn over_stream(mut self, client: impl AsyncRead + AsyncWrite + Send) -> Result<(), BodyError> {
+        let activity = Activity::new();
+        let (from_client, to_client) = tokio::io::split(client);
+        let (from_target, to_target) = self.target.split();
+        let place = &self.place;
+        let carried = |direction, length| {
+            activity.note();
+            self.traffic.on_bytes(direction, length);
+        };
+        let up =
+            copy((from_client, by_client_io), (to_target, by_target), |length| carried(Direction::Up, length), place);
+        let down =
+            copy((from_target, by_target), (to_client, by_client_io), |length| carried(Direction::Down, length), place);
+        let both = async { tokio::try_join!(up, down).map(drop) };
+        let carried = tokio::select! {
+            carried = both => carried,
+            idle = activity.over(self.idle_timeout) => Err(idle),
+        };
+        self.finish(carried)
+    }
+
+    /// Resets the connection to the target if the tunnel broke off: it must not look complete.
+    fn finish(self, carried: Result<(), BodyError>) -> Result<(), BodyError> {
+        if carried.is_err() {
+            let _ = socket2::SockRef::from(&self.target).set_linger(Some(Duration::ZERO));
+        }
+        carried
+    }
+}
+
+fn by_client_io(error: io::Error) -> BodyError {
+    by_client(error)
+}
+
+/// Copies one direction, and its end. Each side comes with what its errors are.
+async fn copy(
+    (mut from, read_error): (impl AsyncRead + Unpin, fn(io::Error) -> BodyError),
+    (mut to, write_error): (impl AsyncWrite + Unpin, fn(io::Error) -> BodyError),
+    carried: impl Fn(usize),
+    place: &TunnelPlace,
+) -> Result<(), BodyError> {
+    let mut read = BytesMut::new();
+    let mut room = READ_MIN;
+    loop {
+        read.reserve(room);
+        let length = from.read_buf(&mut read).await.map_err(read_error)?;
+        if length == 0 {
+            return to.shutdown().await.map_err(write_error);
+        }
+        room = next_room(room, length);
+        place.pace(length).await;
+        to.write_all_buf(&mut read).await.map_err(write_error)?;
+        to.flush().await.map_err(write_error)?;
+        carried(length);
+    }
+}
+
+/// Room for the next read: many tunnels are silent, and some have much to say.
+fn next_room(room: usize, read: usize) -> usize {
+    if read >= room { (2 * room).min(READ) } else { room }
+}

@@ -1,0 +1,173 @@
+//! Targets by name, with a resolver of the test's own.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::{clients::NoPlace, *};
+use crate::config::{Many, Span};
+
+/// Answers with the next of its answers each time it is asked.
+struct Answers(Arc<Mutex<Vec<Vec<SocketAddr>>>>);
+
+impl Resolve for Answers {
+    fn resolve(&self, _: &str, _: u16) -> resolve::Lookup<'_> {
+        let answer = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Box::pin(async move { answer.ok_or_else(|| io::Error::other("asked once too often")) })
+    }
+}
+
+/// Never answers.
+struct Silence;
+
+impl Resolve for Silence {
+    fn resolve(&self, _: &str, _: u16) -> resolve::Lookup<'_> {
+        Box::pin(std::future::pending())
+    }
+}
+
+fn proxy(allow: &[&str], resolver: impl Resolve + 'static) -> Proxy {
+    let allow = Many(allow.iter().map(|text| (*text).to_owned()).collect());
+    let config = config::Proxy { allow, open: true, connect_timeout: Span::secs(5), ..config::Proxy::default() };
+    let route = config::Route { path: "/udp".to_owned(), ..config::Route::default() };
+    let metrics = Arc::new(Metrics::default());
+    let proxy = Proxy::new(&route, &config, &Arc::default(), &metrics).unwrap();
+    Proxy { resolver: Box::new(resolver), ..proxy }
+}
+
+fn place(proxy: &Proxy) -> TunnelPlace {
+    proxy.clients.enter(ClientKey::Address(1), proxy.limits, Instant::now()).unwrap()
+}
+
+async fn open(proxy: &Proxy, kind: TunnelKind, host: &str, port: u16) -> Result<Tunnel, Refusal> {
+    proxy.open(kind, host, port, None, place(proxy)).await
+}
+
+fn answers(list: &[&[SocketAddr]]) -> (Answers, Arc<Mutex<Vec<Vec<SocketAddr>>>>) {
+    let list = Arc::new(Mutex::new(list.iter().rev().map(|answer| answer.to_vec()).collect::<Vec<_>>()));
+    (Answers(list.clone()), list)
+}
+
+/// A name that is public when it is judged and private when it is connected to (DNS rebinding): there is one look-up, and the address
+/// that was judged is connected to.
+#[tokio::test]
+async fn a_name_that_changes_its_address_leads_to_the_one_that_was_judged() {
+    for kind in [TunnelKind::Udp, TunnelKind::Tcp] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let judged = listener.local_addr().unwrap();
+        let private: SocketAddr = "10.0.0.1:443".parse().unwrap();
+        let (resolver, left) = answers(&[&[private, judged], &[private], &[private]]);
+        let proxy = proxy(&["127.0.0.1"], resolver);
+        let tunnel =
+            open(&proxy, kind, "rebinding.example", judged.port()).await.unwrap_or_else(|why| panic!("{why:?}"));
+        assert_eq!(tunnel.traffic().address, judged.to_string());
+        assert_eq!(left.lock().unwrap().len(), 2, "looked up once");
+        let connected = match tunnel {
+            Tunnel::Udp(tunnel) => tunnel.socket.peer().unwrap(),
+            Tunnel::Tcp(tunnel) => tunnel.target.peer_addr().unwrap(),
+        };
+        assert_eq!(connected, judged);
+        // The next request gets what the name leads to then, which is judged again.
+        let refusal = open(&proxy, kind, "rebinding.example", judged.port()).await.err();
+        assert_eq!(refusal, Some(Refusal::Prohibited(Prohibited::NotPublic)));
+    }
+}
+
+#[tokio::test]
+async fn names_and_addresses_of_this_machine_lead_nowhere() {
+    let loopback: SocketAddr = "127.0.0.1:443".parse().unwrap();
+    let mapped: SocketAddr = "[::ffff:127.0.0.1]:443".parse().unwrap();
+    let (resolver, _) = answers(&[&[loopback, mapped], &[loopback], &[mapped]]);
+    let proxy = proxy(&[], resolver);
+    for host in [
+        "a.example",
+        "a.example",
+        "a.example",
+        "127.0.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "0.0.0.0",
+        "::",
+    ] {
+        for kind in [TunnelKind::Udp, TunnelKind::Tcp] {
+            if host == "a.example" && kind == TunnelKind::Tcp {
+                continue;
+            }
+            let refusal = open(&proxy, kind, host, 443).await.err();
+            assert_eq!(refusal, Some(Refusal::Prohibited(Prohibited::NotPublic)), "{host}");
+        }
+    }
+}
+
+/// RFC 9298 §7: also an address of this machine that the rules would permit.
+#[tokio::test]
+async fn the_gateway_s_own_addresses_are_found_by_the_way_there() {
+    let own: SocketAddr = "127.0.0.1:443".parse().unwrap();
+    let proxy = proxy(&["192.0.2.0/24"], Silence);
+    assert!(proxy.is_own(own, local_address_for(own)));
+    assert!(!proxy.is_own(own, Ok("192.0.2.1:1".parse().unwrap())));
+    let allowed: SocketAddr = "192.0.2.1:443".parse().unwrap();
+    assert!(!proxy.is_own(allowed, Ok(allowed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resolver_that_does_not_answer_is_given_up() {
+    let proxy = proxy(&[], Silence);
+    assert_eq!(open(&proxy, TunnelKind::Udp, "a.example", 443).await.err(), Some(Refusal::DnsTimeout));
+    let (resolver, _) = answers(&[&[]]);
+    let Refusal::Dns(_) = open(&self::proxy(&[], resolver), TunnelKind::Udp, "a.example", 1).await.err().unwrap()
+    else {
+        panic!("a name without an address")
+    };
+}
+
+/// RFC 9298 §3.1: the stream ends with the socket.
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_without_traffic_ends() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = listener.local_addr().unwrap();
+    let proxy = proxy(&["127.0.0.1"], Silence);
+    let budget = tiderace::ConnectionBudget::new(1 << 20, &tiderace::ProcessBudget::default());
+    for kind in [TunnelKind::Udp, TunnelKind::Tcp] {
+        // The clock moves when nothing else does.
+        let begun = Instant::now();
+        let (client, mut far_end) = tokio::io::duplex(1_000);
+        let limit = match open(&proxy, kind, "127.0.0.1", target.port()).await.unwrap_or_else(|why| panic!("{why:?}")) {
+            Tunnel::Udp(tunnel) => {
+                let end = tunnel.over_stream(client, budget.charge(TUNNEL).unwrap()).await;
+                assert!(matches!(end, udp::End::Idle), "{end:?}");
+                config::Proxy::default().idle_timeout.0
+            }
+            Tunnel::Tcp(tunnel) => {
+                let error = tunnel.over_stream(client).await.unwrap_err();
+                assert_eq!(Ending::of_content(&error), Ending::Idle);
+                config::Proxy::default().tcp_idle_timeout.0
+            }
+        };
+        assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
+        let mut rest = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut far_end, &mut rest).await.unwrap();
+        assert!(rest.is_empty());
+    }
+    assert_eq!(budget.held(), 0, "what was charged is given back");
+}
+
+#[test]
+fn refusals_say_why() {
+    for (refusal, is_connect, status, error) in [
+        (Refusal::Unauthorized, false, 401, "http_request_denied"),
+        (Refusal::Unauthorized, true, 407, "http_request_denied"),
+        (Refusal::Malformed("x"), false, 400, "http_request_error"),
+        (Refusal::Prohibited(Prohibited::NotPublic), false, 403, "destination_ip_prohibited"),
+        (Refusal::Prohibited(Prohibited::Port), true, 403, "http_request_denied"),
+        (Refusal::NoPlace(NoPlace::Rate), false, 429, "connection_limit_reached"),
+        (Refusal::Dns("a \"b\" \u{e4}\n".to_owned()), false, 502, "dns_error"),
+    ] {
+        let response = refusal.response(is_connect);
+        let said = response.headers()[PROXY_STATUS].to_str().unwrap().to_owned();
+        assert_eq!(response.status().as_u16(), status);
+        assert!(said.starts_with(&format!("tiderace; error={error}; details=\"")), "{said}");
+        assert_eq!(said.matches('"').count(), 2, "{said}");
+        // RFC 9297 §3.4 MUST NOT-1
+        assert!(!response.headers().contains_key(CAPSULE_PROTOCOL));
+    }
+}

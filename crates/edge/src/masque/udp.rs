@@ -1,0 +1,380 @@
+//! A tunnel for UDP (RFC 9298): a connected socket, and on the client's side HTTP datagrams or capsules.
+//!
+//! - Towards the target: a datagram for which the socket has no room at the moment is dropped. Nothing is queued here.
+//! - Towards the client: a datagram that does not fit into a QUIC datagram is dropped, unless it has 1,200 bytes or less; such a one goes
+//!   as a capsule on the stream, if that takes it at once. Over HTTP/2 and HTTP/1.1 everything is a capsule, and the buffer of the
+//!   socket is the queue.
+
+use std::{
+    cell::RefCell,
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use h3_quic::{
+    Datagrams,
+    capsule::{self, Capsules},
+    connect_udp::{ALWAYS_CARRIED, Content, MAX_PAYLOAD, UDP_CONTEXT},
+};
+use http_body::Frame;
+use http_body_util::{BodyExt, channel::Sender};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use tiderace::Charge;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest},
+    net::UdpSocket,
+    time::Instant,
+};
+
+use super::clients::TunnelPlace;
+use crate::{
+    body::AnyBody,
+    ending::{BodyError, Ending, ErrorWithEnding},
+    observe::{Direction, DropReason, Traffic},
+};
+
+/// The longest DATAGRAM capsule: the longest UDP payload, and the longest form of its context ID.
+const MAX_CAPSULE: usize = MAX_PAYLOAD + 8;
+/// The longest payload for a client of HTTP/3 that takes no datagrams: its capsules wait on the stream.
+const MAX_H3_CAPSULE: usize = 1_500;
+/// Bytes of capsules that are looked at together.
+const PIECE: usize = 4 * 1024;
+/// Datagrams that are carried in one direction before the other gets its turn.
+const TURN: usize = 64;
+/// Bytes that the system writes at once when it has put datagrams together (GRO).
+const SCRATCH: usize = 64 * 1024;
+
+thread_local! {
+    /// Room for what a socket has; nothing stays in it.
+    static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
+}
+
+/// Why a tunnel ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client has ended its side.
+    Client,
+    /// Nothing came for the idle timeout.
+    Idle,
+    /// The system says that the target takes nothing.
+    Target(io::Error),
+    /// The client breaks the rules, or its connection broke off.
+    Broken(BodyError),
+}
+
+impl End {
+    fn malformed(error: impl std::fmt::Display) -> Self {
+        Self::Broken(ErrorWithEnding::error(Ending::Malformed, error.to_string()))
+    }
+}
+
+/// A socket for one target.
+pub(super) struct TargetSocket {
+    io: UdpSocket,
+    state: UdpSocketState,
+    target: SocketAddr,
+}
+
+impl TargetSocket {
+    /// Opens a socket that takes datagrams of `target` alone.
+    // RFC 9298 §3.1: connected, so that the system drops what comes from elsewhere; no fragments
+    pub(super) async fn connect(target: SocketAddr) -> io::Result<Self> {
+        let any = if target.is_ipv4() { SocketAddr::from(([0; 4], 0)) } else { SocketAddr::from(([0; 16], 0)) };
+        let io = UdpSocket::bind(any).await?;
+        let state = UdpSocketState::new((&io).into())?;
+        io.connect(target).await?;
+        // Until then every attempt to send finds that it would block.
+        io.writable().await?;
+        Ok(Self { io, state, target })
+    }
+
+    pub(super) fn local(&self) -> io::Result<SocketAddr> {
+        self.io.local_addr()
+    }
+
+    #[cfg(test)]
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.io.peer_addr()
+    }
+
+    // RFC 9298 §6.2: Not-ECT
+    fn try_send(&self, payload: &[u8]) -> io::Result<()> {
+        let transmit =
+            Transmit { destination: self.target, ecn: None, contents: payload, segment_size: None, src_ip: None };
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
+    }
+
+    /// Gives each datagram that has come to `take`, at most those of one call.
+    fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+        RECEIVED.with_borrow_mut(|buffer| {
+            let mut meta = [RecvMeta::default()];
+            let received = self.io.try_io(Interest::READABLE, || {
+                self.state.recv((&self.io).into(), &mut [IoSliceMut::new(buffer)], &mut meta)
+            })?;
+            let mut count = 0;
+            for meta in &meta[..received] {
+                if meta.len == 0 {
+                    take(&[]);
+                    count += 1;
+                }
+                for payload in buffer[..meta.len].chunks(meta.stride.max(1)) {
+                    take(payload);
+                    count += 1;
+                }
+            }
+            Ok(count)
+        })
+    }
+}
+
+/// A tunnel.
+pub(super) struct UdpTunnel {
+    pub(super) socket: TargetSocket,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) place: TunnelPlace,
+    pub(super) idle_timeout: Duration,
+}
+
+/// Errors after which nobody takes datagrams (RFC 9298 §3.1): reports of ICMP.
+fn is_final(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
+    )
+}
+
+impl UdpTunnel {
+    /// Sends what an HTTP datagram has in it to the target.
+    fn up(&self, datagram: &[u8]) -> Result<(), End> {
+        let payload = match Content::parse(datagram) {
+            Content::Udp(payload) => payload,
+            Content::Unknown => {
+                self.traffic.on_drop(Direction::Up, DropReason::UnknownContext);
+                return Ok(());
+            }
+            Content::TooLong => return Err(End::malformed("a UDP payload of more than 65,527 bytes")),
+        };
+        if !self.place.may_carry(payload.len()) {
+            self.traffic.on_drop(Direction::Up, DropReason::Rate);
+            return Ok(());
+        }
+        match self.socket.try_send(payload) {
+            Ok(()) => self.traffic.on_datagram(Direction::Up, payload.len()),
+            Err(error) if is_final(&error) => return Err(End::Target(error)),
+            Err(error) => self.traffic.on_drop(
+                Direction::Up,
+                match error.raw_os_error() {
+                    Some(libc::EMSGSIZE) => DropReason::TooLarge,
+                    Some(libc::ENOBUFS) => DropReason::QueueFull,
+                    None | Some(libc::EAGAIN) => DropReason::QueueFull,
+                    Some(_) => DropReason::NotSent,
+                },
+            ),
+        }
+        Ok(())
+    }
+
+    /// Carries datagrams over HTTP/3 until one side ends.
+    pub(super) async fn over_h3(
+        &self,
+        mut content: AnyBody,
+        datagrams: &Datagrams,
+        answer: &mut Sender<Bytes, BodyError>,
+        mut charge: Charge,
+    ) -> End {
+        let base = charge.bytes();
+        let mut capsules = Capsules::only(capsule::DATAGRAM, MAX_CAPSULE);
+        let mut idle = Idle::new(self.idle_timeout);
+        let carried = async {
+            loop {
+                tokio::select! {
+                    frame = content.frame() => {
+                        let Some(frame) = frame else {
+                            return if capsules.is_between() { Err(End::Client) } else { Err(in_the_middle()) };
+                        };
+                        let frame = frame.map_err(|error| End::Broken(ErrorWithEnding::error(Ending::of_content(&error), error.to_string())))?;
+                        let Ok(data) = frame.into_data() else { continue };
+                        for piece in data.chunks(PIECE) {
+                            self.take_capsules(&mut capsules, piece, &mut charge, base)?;
+                        }
+                        idle.on_traffic();
+                    }
+                    Some(datagram) = datagrams.recv() => {
+                        self.up(&datagram)?;
+                        for _ in 1..TURN {
+                            let Some(datagram) = datagrams.try_recv() else { break };
+                            self.up(&datagram)?;
+                        }
+                        idle.on_traffic();
+                    }
+                    ready = self.socket.io.readable() => {
+                        ready.map_err(End::Target)?;
+                        if self.down_h3(datagrams, answer)? {
+                            idle.on_traffic();
+                        }
+                    }
+                    () = idle.over() => return Err(End::Idle),
+                }
+            }
+        };
+        let carried: Result<std::convert::Infallible, End> = carried.await;
+        let dropped = datagrams.dropped();
+        self.traffic.on_drops(Direction::Up, DropReason::QueueFull, dropped);
+        match carried {
+            Err(end) => end,
+        }
+    }
+
+    fn take_capsules(&self, capsules: &mut Capsules, piece: &[u8], charge: &mut Charge, base: u64) -> Result<(), End> {
+        capsules.push(piece);
+        while let Some(capsule) = capsules.take().map_err(End::malformed)? {
+            self.up(&capsule.value)?;
+        }
+        if !charge.try_set(base + capsules.held() as u64) {
+            let what = "the connection holds too much for another capsule";
+            return Err(End::Broken(ErrorWithEnding::error(Ending::Memory, what)));
+        }
+        Ok(())
+    }
+
+    /// Sends what has come from the target to a client of HTTP/3. Returns whether there was anything.
+    fn down_h3(&self, datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>) -> Result<bool, End> {
+        let mut count = 0;
+        while count < TURN {
+            let room = datagrams.max_size();
+            let received = self.socket.try_receive(|payload| {
+                if !self.place.may_carry(payload.len()) {
+                    return self.traffic.on_drop(Direction::Down, DropReason::Rate);
+                }
+                let most = if room.is_some() { ALWAYS_CARRIED } else { MAX_H3_CAPSULE };
+                let is_sent = if room.is_some_and(|room| payload.len() < room) {
+                    datagrams.send_parts(&[&[UDP_CONTEXT], payload]).map_err(|_| DropReason::NotSent)
+                } else if payload.len() <= most {
+                    let frame = Frame::data(Bytes::from(in_capsule(payload)));
+                    answer.try_send(frame).map_err(|_| DropReason::QueueFull)
+                } else {
+                    // RFC 9298 §6.1: without the privilege to send ICMP it is dropped, and that is all
+                    Err(DropReason::TooLarge)
+                };
+                match is_sent {
+                    Ok(()) => self.traffic.on_datagram(Direction::Down, payload.len()),
+                    Err(reason) => self.traffic.on_drop(Direction::Down, reason),
+                }
+            });
+            match received {
+                Ok(received) => count += received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_final(&error) => return Err(End::Target(error)),
+                Err(_) => break,
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// Carries capsules over a connection of HTTP/1.1 or a stream of HTTP/2 until one side ends.
+    pub(super) async fn over_stream(&self, client: impl AsyncRead + AsyncWrite + Send, mut charge: Charge) -> End {
+        let (mut from, mut to) = tokio::io::split(client);
+        let base = charge.bytes();
+        let mut down_charge = charge.budget().empty();
+        let idle = std::sync::Mutex::new(Idle::new(self.idle_timeout));
+        let on_traffic = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).on_traffic();
+        let up = async {
+            let mut capsules = Capsules::only(capsule::DATAGRAM, MAX_CAPSULE);
+            let mut read = BytesMut::with_capacity(PIECE);
+            loop {
+                read.clear();
+                read.reserve(PIECE);
+                let length = from.read_buf(&mut read).await.map_err(by_client)?;
+                if length == 0 {
+                    return Err(if capsules.is_between() { End::Client } else { in_the_middle() });
+                }
+                on_traffic();
+                self.take_capsules(&mut capsules, &read, &mut charge, base)?;
+            }
+        };
+        let down = async {
+            let mut out = Vec::new();
+            loop {
+                self.socket.io.readable().await.map_err(End::Target)?;
+                let received = self.socket.try_receive(|payload| {
+                    if !self.place.may_carry(payload.len()) {
+                        return self.traffic.on_drop(Direction::Down, DropReason::Rate);
+                    }
+                    if !down_charge.try_set((out.len() + payload.len()) as u64) {
+                        return self.traffic.on_drop(Direction::Down, DropReason::QueueFull);
+                    }
+                    out.extend(in_capsule(payload));
+                    self.traffic.on_datagram(Direction::Down, payload.len());
+                });
+                match received {
+                    Ok(_) => {}
+                    Err(error) if is_final(&error) => return Err(End::Target(error)),
+                    Err(_) => continue,
+                }
+                to.write_all(&out).await.map_err(by_client)?;
+                to.flush().await.map_err(by_client)?;
+                on_traffic();
+                out.clear();
+                out.shrink_to(PIECE);
+                down_charge.set(out.capacity() as u64);
+            }
+        };
+        let over = async {
+            loop {
+                let until = idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).until();
+                if until <= Instant::now() {
+                    return Err(End::Idle);
+                }
+                tokio::time::sleep_until(until).await;
+            }
+        };
+        let carried: Result<((), (), ()), End> = tokio::try_join!(up, down, over);
+        let end = carried.map_or_else(|end| end, |_| End::Client);
+        // The stream ends with the socket; the client may have gone.
+        let _ = tokio::time::timeout(Duration::from_secs(1), to.shutdown()).await;
+        end
+    }
+}
+
+fn in_the_middle() -> End {
+    End::malformed("the client's stream ends in the middle of a capsule")
+}
+
+fn by_client(error: io::Error) -> End {
+    End::Broken(ErrorWithEnding::error(Ending::Cancelled, error.to_string()))
+}
+
+/// A UDP payload as a DATAGRAM capsule.
+fn in_capsule(payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(payload.len() + 16);
+    capsule::write_parts(&mut out, capsule::DATAGRAM, &[&[UDP_CONTEXT], payload]);
+    out
+}
+
+/// Time without traffic.
+struct Idle {
+    last: Instant,
+    timeout: Duration,
+}
+
+impl Idle {
+    fn new(timeout: Duration) -> Self {
+        Self { last: Instant::now(), timeout }
+    }
+
+    fn on_traffic(&mut self) {
+        self.last = Instant::now();
+    }
+
+    fn until(&self) -> Instant {
+        self.last + self.timeout
+    }
+
+    /// Waits until nothing has come for the timeout.
+    async fn over(&self) {
+        tokio::time::sleep_until(self.until()).await;
+    }
+}

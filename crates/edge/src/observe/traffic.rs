@@ -1,0 +1,145 @@
+//! Traffic of a proxy's tunnel: counted for its line in the access log, and in the metrics as it comes.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use crate::metrics::{DropLabels, Metrics, TunnelCounters, TunnelKind};
+
+/// Direction of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the client to the target.
+    Up,
+    /// From the target to the client.
+    Down,
+}
+
+/// Why a datagram was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    /// Unknown context ID.
+    UnknownContext,
+    /// The next hop does not take so large a one.
+    TooLarge,
+    /// No room where it had to wait.
+    QueueFull,
+    /// The client's rate is used up.
+    Rate,
+    /// The system, or the connection, refused it.
+    NotSent,
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+impl DropReason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::UnknownContext => "unknown-context",
+            Self::TooLarge => "too-large",
+            Self::QueueFull => "queue-full",
+            Self::Rate => "rate",
+            Self::NotSent => "not-sent",
+        }
+    }
+}
+
+/// Bytes and datagrams of one direction.
+#[derive(Debug, Default)]
+struct Count {
+    bytes: AtomicU64,
+    datagrams: AtomicU64,
+}
+
+/// Traffic of a tunnel. Made when the tunnel is, and counted as ended when dropped.
+pub(crate) struct Traffic {
+    kind: TunnelKind,
+    /// The target as the client has named it.
+    pub(crate) target: String,
+    /// The address that is connected to.
+    pub(crate) address: String,
+    /// The owner of the token.
+    pub(crate) user: Option<Arc<str>>,
+    up: Count,
+    down: Count,
+    dropped: AtomicU64,
+    counters: TunnelCounters,
+    metrics: Arc<Metrics>,
+}
+
+impl Traffic {
+    pub(crate) fn new(
+        kind: TunnelKind,
+        target: String,
+        address: String,
+        user: Option<Arc<str>>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let counters = metrics.tunnels.counters(kind);
+        counters.opened.inc();
+        counters.open.inc();
+        let (up, down) = Default::default();
+        Self { kind, target, address, user, up, down, dropped: AtomicU64::new(0), counters, metrics: metrics.clone() }
+    }
+
+    fn count(&self, direction: Direction) -> &Count {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+
+    /// Counts bytes of a stream.
+    pub(crate) fn on_bytes(&self, direction: Direction, bytes: usize) {
+        self.count(direction).bytes.fetch_add(bytes as u64, Relaxed);
+        self.counters.bytes(direction == Direction::Up).inc_by(bytes as u64);
+    }
+
+    /// Counts a datagram.
+    pub(crate) fn on_datagram(&self, direction: Direction, bytes: usize) {
+        self.on_bytes(direction, bytes);
+        self.count(direction).datagrams.fetch_add(1, Relaxed);
+        self.counters.datagrams(direction == Direction::Up).inc();
+    }
+
+    /// Counts a datagram that was dropped.
+    pub(crate) fn on_drop(&self, direction: Direction, reason: DropReason) {
+        self.on_drops(direction, reason, 1);
+    }
+
+    /// Counts datagrams that were dropped.
+    pub(crate) fn on_drops(&self, direction: Direction, reason: DropReason, count: u64) {
+        if count > 0 {
+            self.dropped.fetch_add(count, Relaxed);
+            let labels = DropLabels { direction: direction.name(), reason: reason.name() };
+            self.metrics.tunnels.dropped.get_or_create(&labels).inc_by(count);
+        }
+    }
+
+    pub(super) fn bytes(&self, direction: Direction) -> u64 {
+        self.count(direction).bytes.load(Relaxed)
+    }
+
+    /// Datagrams of a direction; `None` for a tunnel of TCP.
+    pub(super) fn datagrams(&self, direction: Direction) -> Option<u64> {
+        (self.kind == TunnelKind::Udp).then(|| self.count(direction).datagrams.load(Relaxed))
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.counters.open.dec();
+    }
+}
