@@ -14,7 +14,7 @@
 //! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures how often), and migrates when this host's address changes;
 //! - `closing`: closes connections at the end of the program.
 //!
-//! [`proxy`] serves programs that cannot be changed, [`private`] protocols other than HTTP. `error` has the causes of failures.
+//! [`proxy`] serves programs that cannot be changed, [`private`] protocols other than HTTP, [`masque`] opens tunnels through a proxy. `error` has the causes of failures.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,6 +37,7 @@ pub mod fetch;
 pub mod keep_alive;
 mod link;
 mod local;
+pub mod masque;
 pub mod memory;
 mod pool;
 pub mod private;
