@@ -7,6 +7,7 @@ mod failure;
 mod get;
 mod interrupt;
 mod lab;
+mod masque;
 mod perf;
 mod printable;
 mod proxy;
@@ -37,6 +38,8 @@ enum Command {
     Get(get::Args),
     /// Compare transports on modelled network paths.
     Lab(lab::Args),
+    /// Carry UDP or TCP through a MASQUE proxy.
+    Masque(masque::Args),
     /// Measure QUIC, or the kernel's TCP, between two hosts.
     Perf(perf::Args),
     /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Edge(args) => edge::run(args),
         Command::Get(args) => get::run(&args),
         Command::Lab(args) => lab::run(args),
+        Command::Masque(args) => masque::run(&args),
         Command::Perf(args) => perf::run(args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Qlog(args) => qlog::run(args),

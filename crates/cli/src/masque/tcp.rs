@@ -1,0 +1,104 @@
+//! A TCP port whose connections are tunnels.
+
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use client::masque::ProxyError;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{CommonArgs, Tunnels};
+use crate::{address, failure::Failure, interrupt::Interrupt, stdout::write_json_line};
+
+/// Connections at a time; further ones wait to be accepted.
+const CONNECTIONS: usize = 256;
+/// Bytes that are read at once.
+const READ: usize = 16 * 1024;
+
+/// Runs until it is interrupted.
+pub(super) async fn run(
+    args: &CommonArgs,
+    tunnels: &Arc<Tunnels>,
+    mut interrupt: Interrupt,
+) -> Result<ExitCode, Failure> {
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| address::cannot_listen(args.listen, &error))?;
+    let bound = listener.local_addr().map_err(|error| address::cannot_listen(args.listen, &error))?;
+    args.announce(bound)?;
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut connections = 0_u64;
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if tasks.len() < CONNECTIONS => match accepted {
+                Ok((stream, peer)) => {
+                    connections += 1;
+                    tasks.spawn(tunnel(stream, peer, tunnels.clone()));
+                }
+                // No descriptor is free, or the client has gone.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            Some(_) = tasks.join_next() => {}
+            () = interrupt.wait() => break,
+        }
+    }
+    tasks.shutdown().await;
+    if args.json {
+        write_json_line(&json!({ "event": "total", "connections": connections }))?;
+    } else {
+        eprintln!("{connections} connections");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Carries one connection, and says what became of it.
+async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>) {
+    let (mut up, mut down) = (0, 0);
+    let carried = carry(&mut stream, &tunnels, &mut up, &mut down).await;
+    if carried.is_err() {
+        // What breaks off must not look complete.
+        let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    }
+    let reason = carried.as_ref().map_or_else(ToString::to_string, |()| "ended".to_owned());
+    let hint = carried.as_ref().err().map(ProxyError::hint);
+    let event = json!({
+        "event": "closed", "peer": peer.to_string(), "reason": reason, "up_bytes": up, "down_bytes": down, "hint": hint,
+    });
+    let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+    tunnels.report(&event, &format!("{peer}: {reason}{hint}; {up} bytes up, {down} down"));
+}
+
+async fn carry(stream: &mut TcpStream, tunnels: &Tunnels, up: &mut u64, down: &mut u64) -> Result<(), ProxyError> {
+    let (mut sender, mut receiver) = tunnels.proxy.open_tcp(&tunnels.host, tunnels.port).await?.split();
+    let (mut from, mut to) = stream.split();
+    let broken = |error: std::io::Error| ProxyError::Broken(address::plain(&error));
+    let sending = async {
+        let mut read = BytesMut::new();
+        loop {
+            read.reserve(READ);
+            match from.read_buf(&mut read).await {
+                Ok(0) => {
+                    drop(sender);
+                    return Ok(());
+                }
+                Ok(length) => {
+                    sender.send(read.split().freeze()).await?;
+                    *up += length as u64;
+                }
+                Err(error) => {
+                    sender.abort("the connection of the program broke off");
+                    return Err(broken(error));
+                }
+            }
+        }
+    };
+    let receiving = async {
+        while let Some(data) = receiver.recv().await? {
+            to.write_all(&data).await.map_err(broken)?;
+            *down += data.len() as u64;
+        }
+        to.shutdown().await.map_err(broken)
+    };
+    tokio::try_join!(sending, receiving).map(drop)
+}
