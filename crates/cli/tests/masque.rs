@@ -61,6 +61,7 @@ fn borrowed(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
+/// RFC 9298 §3.4 SHALL-1, SHALL-2, RFC 9298 §6 SHOULD-2
 #[test]
 fn programs_speak_udp_through_the_proxy() {
     let edge = Edge::start("udp");
@@ -124,6 +125,7 @@ fn connections_go_through_the_proxy() {
     assert_eq!((code, &lines.last().unwrap()["connections"]), (Some(0), &3.into()), "{lines:?}");
 }
 
+/// RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
 #[test]
 fn refusals_are_told_with_advice() {
     let edge = Edge::start("refused");

@@ -197,6 +197,7 @@ impl ProxyClient {
         let response =
             tokio::time::timeout(self.limit, asking).await.map_err(|_| ProxyError::TimedOut(self.limit))??;
         let status = response.status();
+        // RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
         if !status.is_success() {
             let proxy_status = response.headers().get(PROXY_STATUS).and_then(|value| value.to_str().ok());
             return Err(ProxyError::Refused { status, proxy_status: proxy_status.map(str::to_owned) });
@@ -213,6 +214,7 @@ impl ProxyClient {
     /// # Errors
     /// When the proxy cannot be reached, or refuses.
     pub async fn open_udp(&self, host: &str, port: u16) -> Result<UdpTunnel, ProxyError> {
+        // RFC 9298 §3.4 SHALL-1, SHALL-2, RFC 9298 §6 SHOULD-2
         let request = Request::connect(self.template.expand(host, port)).extension(Protocol::from_static(PROTOCOL));
         let request = request.header(CAPSULE_PROTOCOL, "?1");
         let (stream, mut response) = self.ask(request, header::AUTHORIZATION).await?;
@@ -289,7 +291,7 @@ impl UdpTunnel {
 
 impl UdpSender {
     /// Sends a UDP payload, or drops it.
-    // RFC 9298 §5
+    // RFC 9298 §5 MUST NOT-1
     pub fn send(&mut self, payload: &[u8]) -> SentPayload {
         if self.datagrams.max_size().is_some_and(|max| payload.len() < max) {
             let sent = self.datagrams.send_parts(&[&[UDP_CONTEXT], payload]);

@@ -84,7 +84,7 @@ impl Flows {
             return Err(Violation { code: Code::DATAGRAM_ERROR, reason });
         };
         let head = reader.position();
-        // RFC 9297 §2.1 SHALL-1, MUST-3: one for a stream that is not there yet, or is over, is dropped
+        // RFC 9297 §2.1 SHALL-1, MUST-3, RFC 9298 §5 SHALL-2: one for a stream that is not there yet, or is over, is dropped
         let flow = self.open.get_mut(&(quarter * 4)).filter(|flow| !flow.has_heard_all);
         let Some(flow) = flow else { return Ok(()) };
         datagram.advance(head);
@@ -92,6 +92,7 @@ impl Flows {
         flow.held += cost(&datagram);
         self.held += cost(&datagram);
         flow.waiting.push_back(datagram);
+        // RFC 9298 §5 SHOULD-2
         while flow.held > MAX_WAITING
             && let Some((_, cost)) = flow.pop()
         {
@@ -190,7 +191,7 @@ mod tests {
         ConnectionBudget::new(limit, &ProcessBudget::default())
     }
 
-    /// RFC 9297 §2.1 MUST-1, MUST-2, MUST-3, SHALL-1
+    /// RFC 9297 §2.1 MUST-1, MUST-2, MUST-3, SHALL-1, RFC 9298 §5 SHALL-2
     #[test]
     fn a_datagram_goes_to_its_request() {
         let budget = budget(1 << 20);
@@ -208,6 +209,7 @@ mod tests {
         assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
     }
 
+    /// RFC 9298 §5 SHOULD-2
     #[test]
     fn what_nobody_reads_is_bounded_whatever_its_size() {
         for size in [0, 1, 4, 100, 996] {

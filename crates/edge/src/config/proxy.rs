@@ -126,7 +126,7 @@ pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), F
             "expected at least 64 KiB, the largest datagram, or 0 B for no limit",
         ));
     }
-    // RFC 9298 §3.1
+    // RFC 9298 §3.1 SHOULD NOT-1
     if proxy.idle_timeout.0 < Duration::from_secs(120) {
         return Err(Fault::new(
             &at("idle-timeout"),
@@ -142,6 +142,7 @@ mod tests {
 
     const TOP: &str = "listen = \"[::]:443\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
 
+    /// RFC 9298 §3.1 SHOULD NOT-1
     #[test]
     fn wrong_settings_name_line_field_and_what_to_do() {
         let parse_with = |rest: &str| parse(&format!("{TOP}{rest}"), "edge.toml");

@@ -248,7 +248,7 @@ impl Proxy {
     }
 
     /// The addresses of a host that the rules permit. These are connected to: the name is not looked up again.
-    // RFC 9298 §3.1: resolved before the answer
+    // RFC 9298 §3.1 MUST-1, MUST-2: resolved before the answer, which is a refusal when that fails
     async fn addresses(&self, host: &str, port: u16, until: Instant) -> Result<Vec<SocketAddr>, Refusal> {
         let resolving = resolve::addresses(&*self.resolver, host, port);
         let found = match tokio::time::timeout_at(until, resolving).await {
@@ -276,7 +276,8 @@ impl Proxy {
     }
 
     /// The target of a request for UDP.
-    // RFC 9298 §3.2: a request that is no GET with an upgrade, and no extended CONNECT, is malformed
+    // RFC 9298 §3.2 SHALL-1, SHALL-3, SHALL-4, MUST-1, SHOULD-1: a request that is no GET with an upgrade, and no extended CONNECT, is
+    // malformed
     fn udp_target(&self, request: &Request<AnyBody>, asked: Option<&SwitchRequest>) -> Result<(String, u16), Refusal> {
         let is_for_udp = asked.is_some_and(|asked| self.carries(&asked.protocol));
         if !is_for_udp || ![Method::GET, Method::CONNECT].contains(request.method()) {
@@ -291,6 +292,7 @@ impl Proxy {
 }
 
 /// The answer to a request whose tunnel is open.
+// RFC 9298 §3.3 SHALL-1, SHALL-2, SHALL-3, SHALL-4, SHALL-5, RFC 9298 §3.5 SHALL-1, SHALL-2, SHALL-3
 fn accept(
     request: &mut Request<AnyBody>,
     asked: Option<&SwitchRequest>,

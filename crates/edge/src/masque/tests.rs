@@ -46,7 +46,7 @@ fn answers(list: &[&[SocketAddr]]) -> (Answers, Arc<Mutex<Vec<Vec<SocketAddr>>>>
     (Answers(list.clone()), list)
 }
 
-/// A name that is public when it is judged and private when it is connected to (DNS rebinding): there is one look-up, and the address
+/// RFC 9298 §3.1 MUST-1: a name that is public when it is judged and private when it is connected to (DNS rebinding): there is one look-up, and the address
 /// that was judged is connected to.
 #[tokio::test]
 async fn a_name_that_changes_its_address_leads_to_the_one_that_was_judged() {
@@ -109,6 +109,7 @@ async fn the_gateway_s_own_addresses_are_found_by_the_way_there() {
     assert!(!proxy.is_own(allowed, Ok(allowed)));
 }
 
+/// RFC 9298 §3.1 MUST-2
 #[tokio::test(start_paused = true)]
 async fn a_resolver_that_does_not_answer_is_given_up() {
     let proxy = proxy(&[], Silence);
@@ -120,7 +121,35 @@ async fn a_resolver_that_does_not_answer_is_given_up() {
     };
 }
 
-/// RFC 9298 §3.1: the stream ends with the socket.
+/// RFC 9298 §3.1 MUST NOT-1, MUST-9, RFC 9298 §6.2 MUST-1, MUST-2
+#[tokio::test]
+async fn datagrams_of_targets_and_to_them_have_no_ecn_marks_and_no_fragments() {
+    let target = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let state = quinn_udp::UdpSocketState::new((&target).into()).unwrap();
+    target.set_nonblocking(false).unwrap();
+    let socket = TargetSocket::connect(target.local_addr().unwrap()).await.unwrap();
+    assert!(!socket.may_fragment());
+    socket.try_send(b"up").unwrap();
+    let (mut buffer, mut meta) = ([0; 100], [quinn_udp::RecvMeta::default()]);
+    let length = state.recv((&target).into(), &mut [io::IoSliceMut::new(&mut buffer)], &mut meta).unwrap();
+    assert_eq!((length, meta[0].len, meta[0].ecn), (1, 2, None));
+    for ecn in [quinn_udp::EcnCodepoint::Ect0, quinn_udp::EcnCodepoint::Ce] {
+        let marked = quinn_udp::Transmit {
+            destination: meta[0].addr,
+            ecn: Some(ecn),
+            contents: b"down",
+            segment_size: None,
+            src_ip: None,
+        };
+        state.try_send((&target).into(), &marked).unwrap();
+        socket.readable().await.unwrap();
+        let mut got = Vec::new();
+        socket.try_receive(|payload| got.push(payload.to_vec())).unwrap();
+        assert_eq!(got, [b"down"]);
+    }
+}
+
+/// RFC 9298 §3.1 MUST-7: the stream ends with the socket.
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_without_traffic_ends() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -151,6 +180,7 @@ async fn a_tunnel_without_traffic_ends() {
     assert_eq!(budget.held(), 0, "what was charged is given back");
 }
 
+/// RFC 9298 §3.1 SHOULD-1
 #[test]
 fn refusals_say_why() {
     for (refusal, is_connect, status, error) in [

@@ -80,7 +80,7 @@ pub(super) struct TargetSocket {
 
 impl TargetSocket {
     /// Opens a socket that takes datagrams of `target` alone.
-    // RFC 9298 §3.1: connected, so that the system drops what comes from elsewhere; no fragments
+    // RFC 9298 §3.1 MUST NOT-1, MUST-9: no fragments; and connected, so that the system drops what comes from elsewhere
     pub(super) async fn connect(target: SocketAddr) -> io::Result<Self> {
         let any = if target.is_ipv4() { SocketAddr::from(([0; 4], 0)) } else { SocketAddr::from(([0; 16], 0)) };
         let io = UdpSocket::bind(any).await?;
@@ -96,19 +96,30 @@ impl TargetSocket {
     }
 
     #[cfg(test)]
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.io.readable().await
+    }
+
+    #[cfg(test)]
+    pub(super) fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    #[cfg(test)]
     pub(super) fn peer(&self) -> io::Result<SocketAddr> {
         self.io.peer_addr()
     }
 
-    // RFC 9298 §6.2: Not-ECT
-    fn try_send(&self, payload: &[u8]) -> io::Result<()> {
+    // RFC 9298 §6.2 MUST-2: Not-ECT
+    pub(super) fn try_send(&self, payload: &[u8]) -> io::Result<()> {
         let transmit =
             Transmit { destination: self.target, ecn: None, contents: payload, segment_size: None, src_ip: None };
         self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
     }
 
     /// Gives each datagram that has come to `take`, at most those of one call.
-    fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+    // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
+    pub(super) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         RECEIVED.with_borrow_mut(|buffer| {
             let mut meta = [RecvMeta::default()];
             let received = self.io.try_io(Interest::READABLE, || {
@@ -138,7 +149,8 @@ pub(super) struct UdpTunnel {
     pub(super) idle_timeout: Duration,
 }
 
-/// Errors after which nobody takes datagrams (RFC 9298 §3.1): reports of ICMP.
+/// Errors after which nobody takes datagrams: reports of ICMP.
+// RFC 9298 §3.1 MUST-6
 fn is_final(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -148,6 +160,7 @@ fn is_final(error: &io::Error) -> bool {
 
 impl UdpTunnel {
     /// Sends what an HTTP datagram has in it to the target.
+    // RFC 9298 §6 SHOULD-1, SHOULD NOT-1: at once, and nothing waits for more
     fn up(&self, datagram: &[u8]) -> Result<(), End> {
         let payload = match Content::parse(datagram) {
             Content::Udp(payload) => payload,
@@ -178,6 +191,7 @@ impl UdpTunnel {
     }
 
     /// Carries datagrams over HTTP/3 until one side ends.
+    // RFC 9298 §3.1 MUST-5: the socket is open until then
     pub(super) async fn over_h3(
         &self,
         mut content: AnyBody,
@@ -256,7 +270,7 @@ impl UdpTunnel {
                     let frame = Frame::data(Bytes::from(in_capsule(payload)));
                     answer.try_send(frame).map_err(|_| DropReason::QueueFull)
                 } else {
-                    // RFC 9298 §6.1: without the privilege to send ICMP it is dropped, and that is all
+                    // RFC 9298 §6.1 SHOULD NOT-1: without the privilege to send ICMP it is dropped, and that is all
                     Err(DropReason::TooLarge)
                 };
                 match is_sent {

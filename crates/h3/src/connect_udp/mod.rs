@@ -17,7 +17,7 @@ pub const MAX_PAYLOAD: usize = 65_527;
 
 /// UDP payload that always gets through: the payload of the smallest datagram of a path that can carry QUIC (RFC 9000 §14.1). One that
 /// does not fit into a QUIC datagram is sent as a capsule.
-// RFC 9298 §6.1: larger payloads are dropped, so that path MTU discovery inside of the tunnel works. A payload of this
+// RFC 9298 §6.1 SHOULD NOT-1: larger payloads are dropped, so that path MTU discovery inside of the tunnel works. A payload of this
 // size or less is an exception: without it a connection of QUIC could not begin before the MTU of the outer path was discovered.
 pub const ALWAYS_CARRIED: usize = 1_200;
 
@@ -34,8 +34,8 @@ pub enum Content<'a> {
 
 impl<'a> Content<'a> {
     /// Parses an HTTP datagram. One without a context ID is of no known context.
-    // RFC 9298 §5: what has an unknown context is dropped
-    // RFC 9298 §5: a payload of more than 65,527 bytes aborts the stream
+    // RFC 9298 §5 SHALL-1: what has an unknown context is dropped
+    // RFC 9298 §5 MUST-1: a payload of more than 65,527 bytes aborts the stream
     pub fn parse(datagram: &'a [u8]) -> Self {
         let mut reader = wire::Reader::new(datagram);
         match reader.varint() {
@@ -52,7 +52,7 @@ impl<'a> Content<'a> {
 mod tests {
     use super::*;
 
-    /// RFC 9298 §5
+    /// RFC 9298 §5 SHALL-1, MUST-1
     #[test]
     fn contexts_are_told_apart() {
         for (datagram, expected) in [

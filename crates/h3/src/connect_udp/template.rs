@@ -70,18 +70,18 @@ impl Template {
     }
 
     fn parse(origin: &str, rest: &str) -> Result<Self, &'static str> {
-        // RFC 9298 §2
+        // RFC 9298 §2 MUST-4
         if !rest.starts_with('/') {
             return Err("its path begins with `/`");
         }
-        // RFC 9298 §2
+        // RFC 9298 §2 MUST NOT-1, MUST-7
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("it has characters other than the printable ones of ASCII");
         }
         let split = query_start(rest);
         let (path, query) = rest.split_at(split.unwrap_or(rest.len()));
         let this = Self { origin: origin.to_owned(), path: parts(path)?, query: parts(query)? };
-        // RFC 9298 §2
+        // RFC 9298 §2 MUST-6
         for name in [HOST, PORT] {
             if this.names().filter(|own| *own == name).count() != 1 {
                 return Err("it has the variables `target_host` and `target_port`, each once");
@@ -98,7 +98,7 @@ impl Template {
     }
 
     /// The URI of a request for `host`, a name or an IP address without brackets, and `port`.
-    // RFC 9298 §3
+    // RFC 9298 §3 SHALL-1, RFC 9298 §3.4 SHALL-3, SHALL NOT-1, SHALL-4
     pub fn expand(&self, host: &str, port: u16) -> String {
         let value = |name: &str| match name {
             HOST => Some(encode(host)),
@@ -187,15 +187,16 @@ impl Template {
 const NOT_MATCHABLE: &str =
     "a server finds its variables as whole segments of the path or whole values of the query, and no others";
 
+// RFC 9298 §2 SHOULD-1, MUST-8: there is no template that breaks a rule
 impl FromStr for Template {
     type Err = TemplateError;
 
     fn from_str(text: &str) -> Result<Self, TemplateError> {
         let wrong = |reason| TemplateError { template: text.to_owned(), reason };
-        // RFC 9298 §2: absolute, with scheme, authority and path
+        // RFC 9298 §2 MUST-2, MUST-3: absolute, with scheme, authority and path
         let Some(rest) = text.strip_prefix("https://") else { return Err(wrong("it begins with `https://`")) };
         let (authority, path) = rest.split_at(rest.find(['/', '{', '?']).unwrap_or(rest.len()));
-        // RFC 9298 §2: no variable in the authority
+        // RFC 9298 §2 MUST-5: no variable in the authority
         let is_authority =
             authority.parse::<http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty());
         if !is_authority || authority.contains('@') {
@@ -235,7 +236,7 @@ fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
         }
         let (expression, behind) =
             from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or("its braces are not in pairs")?;
-        // RFC 9298 §2: level 3 at most, and of its operators two
+        // RFC 9298 §2 MUST-1, MUST NOT-2: level 3 at most, and of its operators two
         let (operator, names) = match expression.chars().next() {
             Some(operator @ ('?' | '&')) => (Some(operator), &expression[1..]),
             Some('+' | '#' | '.' | '/' | ';') => return Err("it has an operator other than `?` and `&`"),
@@ -285,7 +286,7 @@ fn variable(text: &str) -> Option<&str> {
 }
 
 /// Value of a variable: everything is encoded but unreserved characters (RFC 6570 §3.2.2).
-// RFC 9298 §3: also the colons of an IPv6 address
+// RFC 9298 §3 MUST-2: also the colons of an IPv6 address
 fn encode(value: &str) -> String {
     let mut text = String::new();
     for byte in value.bytes() {
@@ -298,7 +299,7 @@ fn encode(value: &str) -> String {
 }
 
 /// A host: a name, or an IP address without brackets and zone.
-// RFC 9298 §3
+// RFC 9298 §3 MUST-1, MUST NOT-1
 fn target_host(encoded: &str) -> Option<String> {
     let mut bytes = encoded.bytes();
     let mut host = Vec::new();
@@ -320,7 +321,7 @@ fn target_host(encoded: &str) -> Option<String> {
 }
 
 /// A port.
-// RFC 9298 §3
+// RFC 9298 §3 MUST-3
 fn target_port(text: &str) -> Option<u16> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| is_number && *port != 0)
@@ -330,6 +331,7 @@ fn target_port(text: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
+    /// RFC 9298 §3 SHALL-1, MUST-2, RFC 9298 §3.4 SHALL-3, SHALL NOT-1, SHALL-4
     #[test]
     fn templates_expand() {
         for (template, expected) in [
@@ -352,7 +354,7 @@ mod tests {
         );
     }
 
-    /// RFC 9298 §2
+    /// RFC 9298 §2 MUST-1, MUST-2, MUST-3, MUST-4, MUST-5, MUST-6, MUST-7, MUST-8, MUST NOT-1, MUST NOT-2, SHOULD-1
     #[test]
     fn what_is_no_template_is_refused() {
         for template in [
@@ -390,7 +392,7 @@ mod tests {
         }
     }
 
-    /// RFC 9298 §3
+    /// RFC 9298 §3 MUST-1, MUST-3, MUST NOT-1
     #[test]
     fn a_server_finds_host_and_port() {
         let default = Template::for_server("/udp/{target_host}/{target_port}/").unwrap();

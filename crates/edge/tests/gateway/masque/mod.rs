@@ -112,7 +112,7 @@ impl Tunnel {
     }
 }
 
-/// RFC 9298 §3, §5
+/// RFC 9298 §3.1 MUST-5, RFC 9298 §3.5 SHALL-1, SHALL-2, SHALL-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datagrams_over_http3() {
     let target = echo().await;
@@ -145,7 +145,7 @@ async fn datagrams_over_http3() {
     assert_eq!(line["datagrams_dropped"], 2, "{line}");
 }
 
-/// RFC 9298 §6.1: what a QUIC connection inside needs always gets through; what is larger is dropped where it does not fit.
+/// RFC 9298 §6.1 SHOULD NOT-1: what a QUIC connection inside needs always gets through; what is larger is dropped where it does not fit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn payloads_that_fit_into_no_datagram() {
     let target = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -260,7 +260,7 @@ async fn a_flood_to_a_target_that_reads_nothing_holds_nothing() {
     assert!(tunnel.ended().await);
 }
 
-/// RFC 9298 §3.1: when the system says that nobody is there, the stream is closed.
+/// RFC 9298 §3.1 MUST-6: when the system says that nobody is there, the stream is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_is_not_there_ends_the_tunnel() {
     let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

@@ -40,7 +40,7 @@ async fn exchange_capsules(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     assert!(rest.is_empty());
 }
 
-/// RFC 9298 §3.2, §3.3, §3.4, §3.5
+/// RFC 9298 §3.2 SHALL-1, SHALL-3, SHALL-4, MUST-1, SHOULD-1, RFC 9298 §3.3 SHALL-1, SHALL-2, SHALL-3, SHALL-4, SHALL-5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capsules_over_http1_and_http2() {
     let target = echo().await;
