@@ -501,6 +501,11 @@ impl Connection {
         let _ = self.with(|_, connection| connection.set_priority(id, priority));
     }
 
+    /// Returns whether this end accepts RESET_STREAM_AT, and whether the peer does; the latter is known once the handshake is complete.
+    pub fn accept_reset_at(&self) -> (bool, bool) {
+        self.with(|_, connection| connection.accept_reset_at()).unwrap_or_default()
+    }
+
     /// Bytes that were written to streams and that the peer has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         self.with(|_, connection| connection.unacknowledged_bytes()).unwrap_or(0)

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use transport::{
     fec::Protection,
-    streams::{self, Chunk, Order, Priority},
+    streams::{self, Chunk, Order, Priority, ReceivedBytes},
 };
 use wire::StreamId;
 
@@ -28,11 +28,24 @@ pub struct SendStream {
     connection: Arc<Held>,
     id: StreamId,
     ended: bool,
+    /// Bytes sent at least once, as of the last command, where they are counted.
+    sent: Option<u64>,
 }
 
 impl SendStream {
     pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
-        Self { connection, id, ended: false }
+        Self { connection, id, ended: false, sent: None }
+    }
+
+    /// Counts bytes that were sent at least once, for [`sent`](Self::sent), from here on.
+    pub fn count_sent(&mut self) {
+        self.sent.get_or_insert(0);
+    }
+
+    /// Bytes that were sent at least once, as of the last write or reset; `None` without [`count_sent`](Self::count_sent). Once the
+    /// stream was reset, this is its final size: protocols with flow control of their own take the rest of what was written back.
+    pub fn sent(&self) -> Option<u64> {
+        self.sent
     }
 
     /// The stream's number.
@@ -83,12 +96,17 @@ impl SendStream {
             return Poll::Ready(Ok(0));
         }
         let mut state = self.connection.shared.lock();
-        let result = self.connection.act(&mut state, |waiters, connection| match connection.write(self.id, data) {
-            Err(streams::WriteError::Blocked) => {
-                waiters.wait_write(self.id, cx.waker());
-                None
+        let sent = &mut self.sent;
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            // Before the write: one that fails may be the last that is known of the stream.
+            count(sent, connection, self.id);
+            match connection.write(self.id, data) {
+                Err(streams::WriteError::Blocked) => {
+                    waiters.wait_write(self.id, cx.waker());
+                    None
+                }
+                other => Some(other),
             }
-            other => Some(other),
         })?;
         let Some(result) = result else { return Poll::Pending };
         state.wake_driver();
@@ -142,8 +160,10 @@ impl SendStream {
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         self.ended = true;
+        let sent = &mut self.sent;
         let result = self.connection.act(&mut state, |waiters, connection| {
             waiters.give_up_end(self.id);
+            count(sent, connection, self.id);
             connection.reset(self.id, code)
         })?;
         state.wake_driver();
@@ -185,8 +205,12 @@ impl SendStream {
     /// over. After the first two the stream goes on.
     pub fn reset_at(&mut self, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         let mut state = self.connection.shared.lock();
+        let sent = &mut self.sent;
         let result = self.connection.act(&mut state, |waiters, connection| {
+            count(sent, connection, self.id);
             connection.reset_at(self.id, code, reliable_size)?;
+            // What is below the reliable size is still sent.
+            *sent = sent.map(|bytes| bytes.max(reliable_size));
             if reliable_size > 0 {
                 waiters.follow_end(self.id);
             } else {
@@ -216,6 +240,13 @@ impl SendStream {
         let mut state = self.connection.shared.lock();
         let act = |_: &mut _, connection: &mut transport::Connection| connection.set_protection(self.id, protection);
         self.connection.act(&mut state, act)?.map_err(from_write)
+    }
+}
+
+/// Notes the bytes of a stream that were sent, where they are counted and the stream is there.
+fn count(sent: &mut Option<u64>, connection: &mut transport::Connection, id: StreamId) {
+    if let Some(bytes) = sent {
+        *bytes = connection.sent(id).unwrap_or(*bytes);
     }
 }
 
@@ -272,6 +303,8 @@ pub struct RecvStream {
     /// End behind the fetched parts, when that is known.
     end: Option<RecvEnd>,
     ended: bool,
+    /// Bytes that have arrived, as of the last read, where they are counted.
+    received: Option<ReceivedBytes>,
 }
 
 /// End of a stream.
@@ -291,7 +324,20 @@ fn end_of(then: streams::Then) -> Option<RecvEnd> {
 
 impl RecvStream {
     pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
-        Self { connection, id, fetched: VecDeque::new(), joined: false, end: None, ended: false }
+        Self { connection, id, fetched: VecDeque::new(), joined: false, end: None, ended: false, received: None }
+    }
+
+    /// Counts bytes that have arrived, for [`received`](Self::received), from here on.
+    pub fn count_received(&mut self) {
+        let _ = self.connection.with(|_, connection| {
+            self.received = Some(connection.received(self.id).unwrap_or_default());
+        });
+    }
+
+    /// Bytes that have arrived, read or not, as of the last read that went to the transport; with the final size once that is known.
+    /// `None` without [`count_received`](Self::count_received).
+    pub fn received(&self) -> Option<ReceivedBytes> {
+        self.received
     }
 
     /// The stream's number.
@@ -391,9 +437,13 @@ impl RecvStream {
 
     /// Takes what has arrived, about `most` bytes; ready when that is something, or the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, most: usize, order: Order) -> Poll<Result<(), ReadError>> {
-        let Self { connection, id, fetched, end, .. } = self;
+        let Self { connection, id, fetched, end, received, .. } = self;
         let mut state = connection.shared.lock();
         let done = connection.act(&mut state, |waiters, connection| {
+            // Before the read: its end is the last that is known of the stream.
+            if let Some(bytes) = received {
+                *bytes = connection.received(*id).unwrap_or(*bytes);
+            }
             let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push_back(chunk)) {
                 Ok(streams::Then::Blocked) if fetched.is_empty() => {
                     waiters.wait_read(*id, cx.waker());
@@ -432,8 +482,12 @@ impl RecvStream {
         self.ended = true;
         self.fetched.clear();
         let mut state = self.connection.shared.lock();
+        let received = &mut self.received;
         let result = self.connection.act(&mut state, |waiters, connection| {
             waiters.forget_reader(self.id);
+            if let Some(bytes) = received {
+                *bytes = connection.received(self.id).unwrap_or(*bytes);
+            }
             connection.stop_sending(self.id, code)
         })?;
         state.wake_driver();

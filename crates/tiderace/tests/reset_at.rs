@@ -116,3 +116,33 @@ async fn who_waits_for_delivery_learns_of_what_takes_it_back() {
     assert_eq!(send.finished().await, Err(WriteError::Stopped(8)));
     assert_eq!(send.reset_at(3, 10), Err(ResetAtError::Stopped(8)));
 }
+
+#[tokio::test]
+async fn both_ends_count_a_reset_stream_alike() {
+    let (_server, accepted, _client, connected) = pair(true).await;
+    assert_eq!((accepted.accept_reset_at(), connected.accept_reset_at()), ((true, false), (false, true)));
+    for reliable in [0, 4] {
+        let mut send = connected.open_uni().await.unwrap();
+        send.count_sent();
+        assert_eq!(send.sent(), Some(0));
+        // More than the stream's window, so that a part is never sent.
+        let data = vec![1; 3_000_000];
+        send.write_all(&data).await.unwrap();
+        let mut recv = accepted.accept_uni().await.unwrap();
+        recv.count_received();
+        recv.read_chunk(1).await.unwrap();
+        if reliable == 0 {
+            send.reset(5).unwrap()
+        } else {
+            send.reset_at(5, reliable).unwrap()
+        }
+        let sent = send.sent().unwrap();
+        assert!((1..3_000_000).contains(&sent), "{sent}");
+        let end = loop {
+            if let Err(error) = recv.read_chunk(100_000).await {
+                break error;
+            }
+        };
+        assert_eq!((end, recv.received().unwrap().highest), (ReadError::Reset(5), sent));
+    }
+}

@@ -12,7 +12,7 @@ use crate::{
     datagrams::{DatagramFate, SendDatagramError},
     events::{CloseReason, Event},
     fec::{DatagramFlow, Protection},
-    streams::{Chunk, Order, Priority, ReadError, ResetAtError, Then, Unread, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, ReceivedBytes, ResetAtError, Then, Unread, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -80,6 +80,21 @@ impl Connection {
     /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
     pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         self.packets.sources.streams.reset_at(id, code, reliable_size)
+    }
+
+    /// Returns whether this end accepts RESET_STREAM_AT, and whether the peer does.
+    pub fn accept_reset_at(&self) -> (bool, bool) {
+        self.packets.sources.streams.accept_reset_at()
+    }
+
+    /// Bytes of a stream that the peer has used credit for. `None` when the stream has no receiving part any more.
+    pub fn received(&mut self, id: StreamId) -> Option<ReceivedBytes> {
+        self.packets.sources.streams.received(id)
+    }
+
+    /// Bytes of a stream that were sent at least once. `None` when the stream has no sending part any more.
+    pub fn sent(&mut self, id: StreamId) -> Option<u64> {
+        self.packets.sources.streams.sent(id)
     }
 
     /// Asks the peer not to send more on the stream (RFC 9000 §19.5).

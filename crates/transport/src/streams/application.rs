@@ -53,6 +53,15 @@ pub struct Unread {
     pub then: Then,
 }
 
+/// Bytes of a stream that have arrived, or that the peer says it has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceivedBytes {
+    /// Bytes up to the highest that has arrived; the final size once that is known.
+    pub highest: u64,
+    /// Bytes that the peer may send under the stream's flow control.
+    pub limit: u64,
+}
+
 /// Why a stream takes no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
@@ -310,6 +319,26 @@ impl Streams {
 
     fn receiving(&mut self, id: StreamId) -> Result<Slot, ReadError> {
         self.slab.find(id).filter(|slot| self.slab[*slot].recv.exists()).ok_or(ReadError::Unknown)
+    }
+
+    /// Bytes of a stream that the peer has used credit for, with the final size once that is known; and its limit for them. `None`
+    /// when the stream has no receiving part any more.
+    pub fn received(&mut self, id: StreamId) -> Option<ReceivedBytes> {
+        let slot = self.receiving(id).ok()?;
+        let recv = &self.slab[slot].recv;
+        Some(ReceivedBytes { highest: recv.highest(), limit: recv.window.limit() })
+    }
+
+    /// Bytes of a stream that were sent at least once: its final size, once it was reset. `None` when the stream has no sending part
+    /// any more.
+    pub fn sent(&mut self, id: StreamId) -> Option<u64> {
+        let slot = self.sending(id).ok()?;
+        Some(self.slab[slot].send.credit.used)
+    }
+
+    /// Returns whether this end accepts RESET_STREAM_AT, and whether the peer does (draft-ietf-quic-reliable-stream-reset §3).
+    pub fn accept_reset_at(&self) -> (bool, bool) {
+        (self.config.reset_stream_at, self.peer.reset_stream_at)
     }
 
     /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.

@@ -90,6 +90,11 @@ impl RecvPart {
         self.phase != Phase::Absent
     }
 
+    /// Offset behind the highest byte seen; the final size once that is known.
+    pub(super) fn highest(&self) -> u64 {
+        self.highest
+    }
+
     /// Returns whether nothing of this part has to be remembered any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
