@@ -16,7 +16,7 @@
 //! # }
 //! ```
 
-use std::{future::poll_fn, pin::pin, sync::Arc};
+use std::{future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -30,8 +30,10 @@ use crate::{
     error::{Code, Error, Violation},
     fields::{self, Protocol, promised},
     priority,
-    settings::Settings,
-    shared::{Handle, Shared, Side, State, TABLE},
+    session_handle::{GiveUp, SessionOffer, SessionStreams},
+    sessions::SessionSupport,
+    settings::{PeerSettings, Settings},
+    shared::{Handle, Shared, Side, TABLE},
     stream::{Receiver, Sender},
 };
 
@@ -47,6 +49,14 @@ pub struct SendRequest {
     handle: Arc<Handle>,
 }
 
+/// Options of a connection's requests.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Support of WebTransport sessions. The response to an extended CONNECT then has a
+    /// [`SessionOffer`] in its extensions.
+    pub sessions: Option<SessionSupport>,
+}
+
 /// Begins HTTP/3 on a connection whose application protocol is [`ALPN`](crate::ALPN), and drives it on a task. Must be called
 /// within a tokio runtime.
 ///
@@ -56,6 +66,14 @@ pub struct SendRequest {
 /// # Errors
 /// When the connection is over.
 pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
+    begin_with(quic, Options::default()).await
+}
+
+/// As [`begin`], with options.
+///
+/// # Errors
+/// When the connection is over.
+pub async fn begin_with(quic: tiderace::Connection, options: Options) -> Result<SendRequest, Error> {
     let settings = Settings {
         table_capacity: TABLE as u64,
         max_fields: MAX_FIELDS,
@@ -63,7 +81,7 @@ pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
         connect_protocol: false,
         datagrams: true,
     };
-    let shared = Shared::new(quic, Side::Client, settings, Arc::default(), None);
+    let shared = Shared::new(quic, Side::Client, settings, options.sessions, Arc::default(), None);
     if let Some(reason) = shared.quic.close_reason() {
         return Err(reason.into());
     }
@@ -98,7 +116,7 @@ impl SendRequest {
         let protocol = head.extensions.get::<Protocol>();
         if protocol.is_some() {
             // RFC 9220 §3: only to who has said that it understands.
-            let peer = heard(shared, |state| state.peer).await?;
+            let peer = shared.heard(|state| state.peer).await?;
             if !peer.connect_protocol {
                 return Err(Error::NoConnectProtocol);
             }
@@ -113,7 +131,7 @@ impl SendRequest {
         let (send, recv) = tokio::select! {
             biased;
             opened = shared.quic.open_bi_early() => opened.map_err(|reason| self.not_sent(reason.into()))?,
-            going = heard(shared, |state| state.goaway) => return Err(going.err().unwrap_or(Error::GoingAway)),
+            going = shared.heard(|state| state.goaway) => return Err(going.err().unwrap_or(Error::GoingAway)),
         };
         // RFC 9114 §4.1 MUST-1: a stream of its own
         let id = send.id();
@@ -128,12 +146,14 @@ impl SendRequest {
             send.has_datagrams();
             recv.has_datagrams();
         }
+        let session = protocol.filter(|_| shared.support.is_some()).map(|_| SessionStreams::new(shared, id));
+        let give_up = session.as_ref().map(SessionStreams::given_up).unwrap_or_default();
         send.fields(|| fields::of_request(&head, &target, protocol))?;
         let is_connect = head.method == http::Method::CONNECT;
         if is_connect && !body.is_end_stream() {
             send.become_tunnel();
         }
-        self.send_content(send, &mut recv, body).await?;
+        self.send_content(send, &mut recv, body, give_up).await?;
         let response = self.final_response(&mut recv, id).await?;
         // RFC 9110 §8.6: what would have come to another request, or before; nothing comes.
         let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
@@ -150,11 +170,20 @@ impl SendRequest {
         if let Some(datagrams) = datagrams {
             response.extensions_mut().insert(datagrams);
         }
+        if let Some(session) = session {
+            response.extensions_mut().insert(SessionOffer::new(session));
+        }
         Ok(response)
     }
 
     /// Ends a request without content, or sends its content by a task.
-    async fn send_content<B>(&self, mut send: Sender, recv: &mut Receiver, body: B) -> Result<(), Error>
+    async fn send_content<B>(
+        &self,
+        mut send: Sender,
+        recv: &mut Receiver,
+        body: B,
+        give_up: GiveUp,
+    ) -> Result<(), Error>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: std::fmt::Display + Send,
@@ -171,11 +200,11 @@ impl SendRequest {
         // RFC 9114 §4.1 MUST NOT-2, SHOULD-4: whether or not it is answered meanwhile
         tokio::spawn(async move {
             tokio::select! {
-                sent = send_body(&mut send, body) => if let Err(error) = sent {
+                sent = send_body(&mut send, body, &give_up) => if let Err(error) = sent {
                     tracing::debug!("the body of a request was not sent to its end: {error}");
                 },
                 // RFC 9114 §4.1.1 SHOULD-1: whoever gives the response up ends both directions
-                code = given_up => send.reset(code),
+                code = given_up => send.reset(give_up.get().unwrap_or(code)),
             }
             drop(handle);
         });
@@ -191,7 +220,7 @@ impl SendRequest {
                 biased;
                 collector = recv.head() => collector,
                 // The server says (RFC 9114 §5.2) that it has not acted on the request, and will not.
-                going = heard(shared, |state| state.goaway.filter(|number| id.0 >= *number)) => {
+                going = shared.heard(|state| state.goaway.filter(|number| id.0 >= *number)) => {
                     Err(going.err().unwrap_or(Error::GoingAway))
                 }
             };
@@ -216,31 +245,21 @@ impl SendRequest {
         if shared.lock().goaway.is_some() { Error::GoingAway } else { shared.end(error) }
     }
 
+    /// Settings of the server, when they have come.
+    ///
+    /// # Errors
+    /// When the connection ends before.
+    pub async fn peer_settings(&self) -> Result<PeerSettings, Error> {
+        self.handle.shared.peer_settings().await
+    }
+
     /// The connection below.
     pub fn connection(&self) -> &tiderace::Connection {
         &self.handle.shared.quic
     }
 }
 
-/// Waits until the server has said something; or fails with the connection.
-async fn heard<T>(shared: &Shared, what: impl Fn(&State) -> Option<T>) -> Result<T, Error> {
-    loop {
-        let mut news = pin!(shared.heard.notified());
-        news.as_mut().enable();
-        {
-            let state = shared.lock();
-            if let Some(found) = what(&state) {
-                return Ok(found);
-            }
-            if let Some(failure) = &state.failure {
-                return Err(failure.clone());
-            }
-        }
-        news.await;
-    }
-}
-
-async fn send_body<B>(send: &mut Sender, body: B) -> Result<(), Error>
+async fn send_body<B>(send: &mut Sender, body: B, give_up: &GiveUp) -> Result<(), Error>
 where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Display + Send,
@@ -248,7 +267,7 @@ where
     let sent = send.body(std::pin::pin!(body), std::future::pending()).await;
     if matches!(sent, Err(Error::Body(_))) {
         // What breaks off must not look complete.
-        send.reset(Code::REQUEST_CANCELLED);
+        send.reset(give_up.get().unwrap_or(Code::REQUEST_CANCELLED));
     }
     sent
 }

@@ -5,7 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll};
 use bytes::Bytes;
 use tiderace::{DatagramError, StreamId, transport::datagrams::SendDatagramError};
 
-use crate::{flows::Flow, shared::Shared};
+use crate::shared::Shared;
 
 /// The datagrams of a request: in the extensions of a request that a server gets and of a response that a client gets, when the
 /// request is an extended CONNECT. Clones share what comes.
@@ -19,7 +19,7 @@ struct Inner {
 
 impl Datagrams {
     pub(crate) fn new(shared: &Arc<Shared>, stream: StreamId) -> Self {
-        shared.lock().flows.open.insert(stream.0, Flow::default());
+        shared.lock().flows.begin(stream.0);
         Self(Arc::new(Inner { shared: shared.clone(), stream }))
     }
 

@@ -6,15 +6,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use tiderace::RecvStream;
+use tiderace::{RecvStream, SendStream};
 
 use crate::{
     critical_stream::CriticalStream,
     error::{Code, Error, Violation},
     frame::{self, Frames, Kind, Piece, Varint},
     priority,
+    sessions::{SIGNAL, UNI},
     settings::Settings,
-    shared::{CONTROL, DECODER, ENCODER, PUSH, Shared, Side},
+    shared::{CONTROL, DECODER, ENCODER, PUSH, Shared, Side, State},
 };
 
 /// The most that is read from a stream in one go, in bytes.
@@ -30,11 +31,23 @@ enum Role {
     Control(Frames),
     Encoder,
     Decoder,
+    /// Of a session, whose number is not complete yet.
+    Session(Varint),
 }
 
 struct Incoming {
     stream: RecvStream,
+    /// Sending half, of a server's bidirectional stream.
+    send: Option<SendStream>,
+    /// Bytes read of the header.
+    header: u64,
     role: Role,
+}
+
+impl Incoming {
+    fn new(stream: RecvStream, send: Option<SendStream>) -> Self {
+        Self { stream, send, header: 0, role: Role::Unknown(Varint::default()) }
+    }
 }
 
 /// Drives what belongs to no request.
@@ -54,7 +67,8 @@ impl Driver {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mut control = CriticalStream::new(CONTROL as u8);
         // RFC 9114 §3.2 MUST-3, RFC 9114 §6.2.1 MUST-1, RFC 9114 §7.2.4 MUST-1, MUST NOT-1, MUST NOT-2: the settings come first, and once
-        shared.settings.write(control.waiting());
+        let others = shared.support.as_ref().map_or(&[][..], |support| &support.settings);
+        shared.settings.write(others, control.waiting());
         Self { shared, control, incoming: Vec::new(), max_push: None, seen: [false; 3] }
     }
 
@@ -77,31 +91,33 @@ impl Driver {
         self.control.poll(cx, &self.shared.quic)?;
         while let Poll::Ready(stream) = self.shared.quic.poll_accept_uni(cx) {
             let stream = stream.map_err(Error::from)?;
-            self.incoming.push(Incoming { stream, role: Role::Unknown(Varint::default()) });
+            self.incoming.push(Incoming::new(stream, None));
         }
-        if self.shared.side == Side::Client
+        while self.shared.side == Side::Client
             && let Poll::Ready(stream) = self.shared.quic.poll_accept_bi(cx)
         {
-            stream.map_err(Error::from)?;
-            // RFC 9114 §6.1 MUST-1: servers begin no requests
-            let reason = "a request by a server".to_owned();
-            return Err(Violation { code: Code::STREAM_CREATION_ERROR, reason }.into());
+            let (send, recv) = stream.map_err(Error::from)?;
+            if self.shared.support.is_some() {
+                self.incoming.push(Incoming::new(recv, Some(send)));
+                continue;
+            }
+            return Err(server_request().into());
         }
         let mut at = 0;
         while at < self.incoming.len() {
-            if self.read(at, cx)? {
-                at += 1;
-            } else {
-                self.incoming.swap_remove(at);
+            match self.read(at, cx)? {
+                Read::Open => at += 1,
+                Read::Over => drop(self.incoming.swap_remove(at)),
+                Read::Handed => {}
             }
         }
         if self.shared.settings.datagrams {
             let mut datagrams = Vec::new();
             while let Poll::Ready(taken) = self.shared.quic.poll_read_datagrams(cx, &mut datagrams, DATAGRAMS_AT_ONCE) {
                 taken.map_err(Error::from)?;
-                let flows = &mut self.shared.lock().flows;
+                let State { flows, sessions, .. } = &mut *self.shared.lock();
                 for datagram in datagrams.drain(..) {
-                    flows.take(datagram)?;
+                    flows.take(datagram, |stream| sessions.awaits(stream))?;
                 }
                 flows.settle();
             }
@@ -127,12 +143,12 @@ impl Driver {
         self.control.held() + self.incoming.capacity() * size_of::<Incoming>() + frames.sum::<usize>()
     }
 
-    /// Reads what has come on a stream; whether there is more to come.
-    fn read(&mut self, at: usize, cx: &mut Context<'_>) -> Result<bool, Stop> {
+    /// Reads what has come on a stream.
+    fn read(&mut self, at: usize, cx: &mut Context<'_>) -> Result<Read, Stop> {
         loop {
-            let Incoming { stream, role } = &mut self.incoming[at];
+            let Incoming { stream, role, header, .. } = &mut self.incoming[at];
             let data = match stream.poll_read_chunk(cx, READ) {
-                Poll::Pending => return Ok(true),
+                Poll::Pending => return Ok(Read::Open),
                 Poll::Ready(Ok(data)) => data,
                 Poll::Ready(Err(tiderace::ReadError::Reset(_))) => None,
                 Poll::Ready(Err(error)) => return Err(Error::from(error).into()),
@@ -141,7 +157,7 @@ impl Driver {
                 // RFC 9114 §6.2 MUST-3: what ends before its type means nothing
                 // RFC 9114 §6.2.1 MUST-4, RFC 9204 §4.2 MUST-3: what the connection needs may not end
                 return match role {
-                    Role::Unknown(_) => Ok(false),
+                    Role::Unknown(_) | Role::Session(_) => Ok(Read::Over),
                     _ => {
                         let reason = "a stream that the connection needs was closed".to_owned();
                         Err(Violation { code: Code::CLOSED_CRITICAL_STREAM, reason }.into())
@@ -150,20 +166,23 @@ impl Driver {
             };
             // RFC 9114 §6.2 SHOULD NOT-1: nothing is ignored before the type has come
             if let Role::Unknown(number) = role {
-                let mut ty = None;
-                while !data.is_empty() && ty.is_none() {
-                    ty = number.push(data.split_to(1)[0]);
-                }
-                let Some(ty) = ty else { continue };
-                match self.role(ty)? {
+                let Some(ty) = number.take(&mut data, header) else { continue };
+                match self.role(ty, at)? {
                     Some(role) => self.incoming[at].role = role,
                     None => {
                         // RFC 9114 §6.2 MUST-2, MUST NOT-1, SHOULD-3
                         // RFC 9114 §6.2.3 MUST NOT-1, RFC 9114 §9 MUST-2: what is not known is not read
                         let _ = self.incoming[at].stream.stop(Code::STREAM_CREATION_ERROR.0);
-                        return Ok(false);
+                        return Ok(Read::Over);
                     }
                 }
+            }
+            let Incoming { role, header, .. } = &mut self.incoming[at];
+            if let Role::Session(number) = role {
+                let Some(session) = number.take(&mut data, header) else { continue };
+                let Incoming { stream, send, header, .. } = self.incoming.swap_remove(at);
+                self.shared.on_session_stream(session, (send, stream, &data, header))?;
+                return Ok(Read::Handed);
             }
             if !data.is_empty() {
                 self.take(at, data)?;
@@ -172,10 +191,15 @@ impl Driver {
     }
 
     /// Role for a stream type; `None` when the type is not known.
-    fn role(&mut self, ty: u64) -> Result<Option<Role>, Violation> {
+    fn role(&mut self, ty: u64, at: usize) -> Result<Option<Role>, Violation> {
+        let (is_bidi, has_sessions) = (self.incoming[at].send.is_some(), self.shared.support.is_some());
         let (place, role) = match (ty, self.shared.side) {
+            // draft-ietf-webtrans-http3 §4.2, §4.3
+            (SIGNAL, _) if is_bidi => return Ok(Some(Role::Session(Varint::default()))),
+            _ if is_bidi => return Err(server_request()),
+            (UNI, _) if has_sessions => return Ok(Some(Role::Session(Varint::default()))),
             // RFC 9204 §4.2 MUST-4, MUST NOT-2: those of QPACK are taken, and read, also from who has nothing to say on them
-            (CONTROL, _) => (0, Role::Control(Frames::new(Kind::Control))),
+            (CONTROL, _) => (0, Role::Control(Frames::with_sessions(Kind::Control, self.shared.support.is_some()))),
             (ENCODER, _) => (1, Role::Encoder),
             (DECODER, _) => (2, Role::Decoder),
             // RFC 9114 §6.2.2 MUST-1: clients do not push
@@ -199,7 +223,7 @@ impl Driver {
 
     fn take(&mut self, at: usize, data: Bytes) -> Result<(), Violation> {
         match &mut self.incoming[at].role {
-            Role::Unknown(_) => unreachable!("its type was read before"),
+            Role::Unknown(_) | Role::Session(_) => unreachable!("its type was read before"),
             Role::Encoder => self.shared.on_encoder_stream(&data),
             Role::Decoder => self.shared.on_decoder_stream(&data),
             Role::Control(frames) => {
@@ -263,6 +287,22 @@ impl Driver {
         }
         Ok(())
     }
+}
+
+/// Violation by a bidirectional stream of a server that belongs to no session.
+fn server_request() -> Violation {
+    // RFC 9114 §6.1 MUST-1: servers begin no requests
+    Violation { code: Code::STREAM_CREATION_ERROR, reason: "a request by a server".to_owned() }
+}
+
+/// Outcome of reading what has come on a stream.
+enum Read {
+    /// More is to come.
+    Open,
+    /// Nothing more comes, or nobody reads it.
+    Over,
+    /// A session has the stream.
+    Handed,
 }
 
 /// Why the driver ends.

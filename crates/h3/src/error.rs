@@ -7,6 +7,16 @@ use tiderace::{CloseReason, ReadError, WriteError};
 pub struct Code(pub u64);
 
 impl Code {
+    /// A stream whose session did not come (draft-ietf-webtrans-http3 §4.6).
+    pub const WT_BUFFERED_STREAM_REJECTED: Self = Self(0x3994_bd84);
+    /// A stream whose session is over (draft-ietf-webtrans-http3 §6).
+    pub const WT_SESSION_GONE: Self = Self(0x170d_7b68);
+    /// The peer violates the flow control of a session (draft-ietf-webtrans-http3 §5).
+    pub const WT_FLOW_CONTROL_ERROR: Self = Self(0x045d_4487);
+    /// No application protocol was agreed on for a session (draft-ietf-webtrans-http3 §3.3).
+    pub const WT_ALPN_ERROR: Self = Self(0x0817_b3dd);
+    /// The connection lacks what sessions need (draft-ietf-webtrans-http3 §3.1).
+    pub const WT_REQUIREMENTS_NOT_MET: Self = Self(0x212c_0d48);
     /// A datagram, or a capsule, that is malformed (RFC 9297 §5.2).
     pub const DATAGRAM_ERROR: Self = Self(0x33);
     /// Nothing is wrong.

@@ -16,6 +16,9 @@ const MAX_WAITING: u64 = 64 * 1024;
 /// Bytes that those of all requests of a connection hold. Beyond them, the oldest of the request that holds most go.
 const MAX_TOGETHER: u64 = 256 * 1024;
 
+/// Bytes that datagrams hold whose request has not come. Beyond them, the oldest go.
+const MAX_EARLY: u64 = 16 * 1024;
+
 /// A charge follows what is held down when it is so much more.
 const SLACK: u64 = 16 * 1024;
 
@@ -43,6 +46,11 @@ fn cost(datagram: &Bytes) -> u64 {
     datagram.len() as u64 + ITEM_OVERHEAD
 }
 
+/// A copy: a slice would pin the whole buffer that it came in.
+fn copied(datagram: &[u8]) -> Bytes {
+    if datagram.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(datagram) }
+}
+
 impl Flow {
     fn pop(&mut self) -> Option<(Bytes, u64)> {
         let datagram = self.waiting.pop_front()?;
@@ -59,6 +67,9 @@ impl Flow {
 /// The requests of a connection that have datagrams, by number of their stream.
 pub(crate) struct Flows {
     pub(crate) open: BTreeMap<u64, Flow>,
+    /// Datagrams whose request has not come, with its number.
+    early: VecDeque<(u64, Bytes)>,
+    early_held: u64,
     /// Bytes that all of them hold.
     held: u64,
     charge: Charge,
@@ -68,15 +79,60 @@ pub(crate) struct Flows {
 impl Flows {
     /// No flow; what they will hold is charged to `charge`.
     pub(crate) fn new(charge: Charge) -> Self {
-        Self { open: BTreeMap::new(), held: 0, charge, is_over: false }
+        Self { open: BTreeMap::new(), early: VecDeque::new(), early_held: 0, held: 0, charge, is_over: false }
     }
 
-    /// Takes a QUIC datagram. One for a request that is not known is dropped. After the last of several,
-    /// [`settle`](Self::settle) is called.
+    /// Begins a flow, with what has come for it already.
+    pub(crate) fn begin(&mut self, stream: u64) {
+        let mut flow = Flow::default();
+        self.early.retain(|(of, datagram)| {
+            let is_other = *of != stream;
+            if !is_other {
+                flow.held += cost(datagram);
+                flow.waiting.push_back(datagram.clone());
+            }
+            is_other
+        });
+        self.early_held -= flow.held;
+        self.open.insert(stream, flow);
+    }
+
+    /// Forgets what has come for a stream that turns out to have no flow.
+    pub(crate) fn decline(&mut self, stream: u64) {
+        let before = self.early_held;
+        self.early.retain(|(of, datagram)| {
+            let is_other = *of != stream;
+            self.early_held -= if is_other { 0 } else { cost(datagram) };
+            is_other
+        });
+        self.held -= before - self.early_held;
+        self.relax();
+    }
+
+    /// Keeps a datagram whose request may still come.
+    fn keep(&mut self, stream: u64, datagram: Bytes) {
+        self.early_held += cost(&datagram);
+        self.held += cost(&datagram);
+        self.early.push_back((stream, datagram));
+        while self.early_held > MAX_EARLY {
+            self.drop_early();
+        }
+    }
+
+    /// Drops the oldest datagram whose request has not come; false when there is none.
+    fn drop_early(&mut self) -> bool {
+        let Some((_, datagram)) = self.early.pop_front() else { return false };
+        self.early_held -= cost(&datagram);
+        self.held -= cost(&datagram);
+        true
+    }
+
+    /// Takes a QUIC datagram. One for a request that is not known is dropped, unless the request is `awaited`. After the last of
+    /// several, [`settle`](Self::settle) is called.
     ///
     /// # Errors
     /// H3_DATAGRAM_ERROR when it names no request.
-    pub(crate) fn take(&mut self, mut datagram: Bytes) -> Result<(), Violation> {
+    pub(crate) fn take(&mut self, mut datagram: Bytes, awaited: impl Fn(u64) -> bool) -> Result<(), Violation> {
         let mut reader = wire::Reader::new(&datagram);
         // RFC 9297 §2.1 MUST-1, MUST-2
         let Some(quarter) = reader.varint().ok().filter(|quarter| *quarter <= MAX_QUARTER) else {
@@ -84,11 +140,19 @@ impl Flows {
             return Err(Violation { code: Code::DATAGRAM_ERROR, reason });
         };
         let head = reader.position();
-        // RFC 9297 §2.1 SHALL-1, MUST-3, RFC 9298 §5 SHALL-2: one for a stream that is not there yet, or is over, is dropped
-        let flow = self.open.get_mut(&(quarter * 4)).filter(|flow| !flow.has_heard_all);
-        let Some(flow) = flow else { return Ok(()) };
         datagram.advance(head);
-        let datagram = if datagram.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(&datagram) };
+        // RFC 9297 §2.1 SHALL-1, MUST-3, RFC 9298 §5 SHALL-2: one for a stream that is over is dropped, and one for a stream that is
+        // not there yet is kept for a while at most
+        let Some(flow) = self.open.get_mut(&(quarter * 4)) else {
+            if awaited(quarter * 4) {
+                self.keep(quarter * 4, copied(&datagram));
+            }
+            return Ok(());
+        };
+        if flow.has_heard_all {
+            return Ok(());
+        }
+        let datagram = copied(&datagram);
         flow.held += cost(&datagram);
         self.held += cost(&datagram);
         flow.waiting.push_back(datagram);
@@ -108,8 +172,11 @@ impl Flows {
         Ok(())
     }
 
-    /// Drops the oldest datagram of the request that holds most.
+    /// Drops the oldest datagram whose request has not come, or else of the request that holds most.
     fn drop_one(&mut self) {
+        if self.drop_early() {
+            return;
+        }
         let fullest = self.open.values_mut().max_by_key(|flow| flow.held);
         let dropped = fullest.and_then(|flow| {
             let (_, cost) = flow.pop()?;
@@ -187,6 +254,10 @@ mod tests {
         flows
     }
 
+    fn nobody(_: u64) -> bool {
+        false
+    }
+
     fn budget(limit: u64) -> ConnectionBudget {
         ConnectionBudget::new(limit, &ProcessBudget::default())
     }
@@ -196,16 +267,16 @@ mod tests {
     fn a_datagram_goes_to_its_request() {
         let budget = budget(1 << 20);
         let mut flows = flows(&budget);
-        flows.take(Bytes::from_static(b"\x02hello")).unwrap();
+        flows.take(Bytes::from_static(b"\x02hello"), nobody).unwrap();
         // Nobody has asked for these.
-        flows.take(Bytes::from_static(b"\x03other")).unwrap();
+        flows.take(Bytes::from_static(b"\x03other"), nobody).unwrap();
         assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
         for bad in [&b""[..], b"\xc0", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            assert_eq!(flows.take(Bytes::from_static(bad)).unwrap_err().code, Code::DATAGRAM_ERROR);
+            assert_eq!(flows.take(Bytes::from_static(bad), nobody).unwrap_err().code, Code::DATAGRAM_ERROR);
         }
         // And behind the end of its stream to nobody.
         flows.end_receiving(8);
-        flows.take(Bytes::from_static(b"\x02late")).unwrap();
+        flows.take(Bytes::from_static(b"\x02late"), nobody).unwrap();
         assert_eq!(flows.open[&8].waiting, [&b"hello"[..]]);
     }
 
@@ -217,7 +288,7 @@ mod tests {
             let mut flows = flows(&budget);
             for number in 0..10_000_u32 {
                 let payload = [&number.to_be_bytes()[..], &[0; 996]].concat();
-                flows.take([&[2][..], &payload[..size]].concat().into()).unwrap();
+                flows.take([&[2][..], &payload[..size]].concat().into(), nobody).unwrap();
             }
             flows.settle();
             let flow = &flows.open[&8];
@@ -242,7 +313,7 @@ mod tests {
             flows.open.extend((3..60).map(|number| (4 * number, Flow::default())));
             for number in 2..60 {
                 for _ in 0..1_000 {
-                    flows.take(Bytes::from(vec![number; 100])).unwrap();
+                    flows.take(Bytes::from(vec![number; 100]), nobody).unwrap();
                 }
                 flows.settle();
                 assert!(flows.held <= most && budget.held() == flows.held, "{} of {most}", flows.held);
@@ -256,8 +327,33 @@ mod tests {
         let budget = budget(1 << 20);
         let mut flows = flows(&budget);
         let buffer = Bytes::from([&[2][..], &[7; 64 * 1024]].concat());
-        flows.take(buffer.slice(..10)).unwrap();
-        flows.take(buffer.slice(..1)).unwrap();
+        flows.take(buffer.slice(..10), nobody).unwrap();
+        flows.take(buffer.slice(..1), nobody).unwrap();
         assert!(buffer.is_unique());
+    }
+
+    #[test]
+    fn datagrams_wait_for_their_request_within_a_bound() {
+        let budget = budget(1 << 20);
+        let mut flows = Flows::new(budget.empty());
+        for size in [0, 1, 500] {
+            for _ in 0..10_000 {
+                for quarter in [1, 2] {
+                    let payload = [&[quarter][..], &vec![quarter; size]].concat();
+                    flows.take(payload.into(), |stream| stream == 4).unwrap();
+                }
+            }
+            flows.settle();
+            let cost = size as u64 + ITEM_OVERHEAD;
+            assert!(budget.held() <= MAX_EARLY && budget.held() > MAX_EARLY - cost, "{size}: {}", budget.held());
+        }
+        flows.decline(8);
+        flows.begin(4);
+        assert_eq!((flows.early_held, flows.open[&4].held), (0, budget.held()));
+        assert_eq!(flows.pop(4).unwrap(), vec![1; 500]);
+        flows.take(Bytes::from_static(b"\x02"), |_| true).unwrap();
+        flows.decline(8);
+        flows.close(4);
+        assert_eq!((flows.held, budget.held()), (0, 0));
     }
 }

@@ -2,7 +2,10 @@
 
 use bytes::{Buf, Bytes};
 
-use crate::error::{Code, Violation};
+use crate::{
+    error::{Code, Violation},
+    sessions::SIGNAL,
+};
 
 pub(crate) const DATA: u64 = 0x0;
 pub(crate) const HEADERS: u64 = 0x1;
@@ -40,6 +43,17 @@ impl Varint {
             return None;
         }
         Some(std::mem::take(self).value)
+    }
+
+    /// Takes bytes from the front of `data` until the value is complete, and counts them in `taken`.
+    pub(crate) fn take(&mut self, data: &mut Bytes, taken: &mut u64) -> Option<u64> {
+        let before = data.len();
+        let mut value = None;
+        while data.has_remaining() && value.is_none() {
+            value = self.push(data.get_u8());
+        }
+        *taken += (before - data.len()) as u64;
+        value
     }
 }
 
@@ -148,6 +162,8 @@ pub(crate) struct Frames {
     chunk: Bytes,
     /// The beginning of a frame that comes in parts.
     collected: Vec<u8>,
+    /// The first number of a session's stream is no type of a frame here.
+    forbids_signal: bool,
 }
 
 impl Frames {
@@ -159,7 +175,13 @@ impl Frames {
             number: Varint::default(),
             chunk: Bytes::new(),
             collected: Vec::new(),
+            forbids_signal: false,
         }
+    }
+
+    /// As [`new`](Self::new), on a connection with support for sessions or without.
+    pub(crate) fn with_sessions(kind: Kind, are_supported: bool) -> Self {
+        Self { forbids_signal: are_supported, ..Self::new(kind) }
     }
 
     /// Takes the next bytes of the stream; only when [`next`](Self::next) has nothing more to give.
@@ -201,6 +223,11 @@ impl Frames {
             match self.at {
                 At::Type => {
                     let Some(ty) = self.varint() else { return Ok(None) };
+                    // draft-ietf-webtrans-http3 §4.3 MUST: it begins a stream, and stands nowhere else
+                    if self.forbids_signal && ty == SIGNAL {
+                        let reason = "a signal of a session's stream among frames".to_owned();
+                        return Err(Violation { code: Code::FRAME_ERROR, reason });
+                    }
                     // RFC 9114 §6.2.1 MUST-2, RFC 9114 §9 SHOULD-1: nothing stands before the settings, not even what means nothing
                     if std::mem::take(&mut self.is_new_control) && ty != SETTINGS {
                         let reason = "a control stream that does not begin with settings".to_owned();

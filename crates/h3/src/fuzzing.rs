@@ -168,12 +168,12 @@ fn control(stream: &[u8], size: usize) -> Reached {
     for (ty, payload) in found {
         match ty {
             frame::SETTINGS => {
-                let Ok(settings) = Settings::read(&payload) else { continue };
+                let Ok((settings, _)) = Settings::read(&payload) else { continue };
                 let mut out = Vec::new();
-                settings.write(&mut out);
+                settings.write(&[], &mut out);
                 let (frames, end) = read(Kind::Control, &out, usize::MAX);
                 assert_eq!(end, Ok(true));
-                let mut said = Settings::read(&frames[0].1).expect("it is ours");
+                let (mut said, _) = Settings::read(&frames[0].1).expect("it is ours");
                 // No limit is as the largest one.
                 said.max_fields = said.max_fields.max(settings.max_fields);
                 assert_eq!(said, settings);

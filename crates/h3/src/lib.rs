@@ -40,8 +40,11 @@ mod frame;
 pub mod fuzzing;
 #[cfg(test)]
 mod garbage;
+mod opening;
 pub mod priority;
 pub mod server;
+mod session_handle;
+mod sessions;
 mod settings;
 mod shared;
 mod stream;
@@ -51,6 +54,9 @@ pub use compression::{Compression, Volume};
 pub use datagram::Datagrams;
 pub use error::{Code, Error};
 pub use fields::Protocol;
+pub use session_handle::{SessionOffer, SessionStreams};
+pub use sessions::{SessionStream, SessionSupport};
+pub use settings::PeerSettings;
 
 /// The application protocol in TLS (RFC 9114 §3.1).
 pub const ALPN: &[u8] = b"h3";

@@ -36,7 +36,10 @@ use crate::{
     driver::Driver,
     error::{Code, Error, Violation},
     fields::{self, Protocol, promised},
+    opening::{self, Opening},
     priority,
+    session_handle::{GiveUp, SessionOffer, SessionStreams},
+    sessions::SessionSupport,
     settings::Settings,
     shared::{Shared, Side, TABLE},
     stream::{Receiver, Sender},
@@ -62,6 +65,9 @@ pub struct Options {
     pub drain: Duration,
     /// Counters of field compression.
     pub compression: Arc<Compression>,
+    /// Support of WebTransport sessions. An extended CONNECT then has a [`SessionOffer`] in its extensions.
+    /// Sessions count among `max_requests`, their streams only until their headers were read.
+    pub sessions: Option<SessionSupport>,
     /// Is told of requests that never reach the service.
     pub refused: Option<Arc<dyn Fn(RefusedRequest) + Send + Sync>>,
 }
@@ -117,6 +123,7 @@ impl Default for Options {
             max_cancelled: 200,
             drain: Duration::from_secs(30),
             compression: Arc::default(),
+            sessions: None,
             refused: None,
         }
     }
@@ -205,6 +212,7 @@ where
         quic.clone(),
         Side::Server,
         settings(&options),
+        options.sessions.clone(),
         options.compression.clone(),
         Some(options.write_timeout),
     );
@@ -248,14 +256,26 @@ where
             () = std::future::ready(()), if matches!(stage, Stage::Final(_)) && in_flight.is_empty() => break,
         };
         // RFC 9114 §5.2 SHOULD-1, SHOULD-2: what comes behind the end is cancelled; nothing before it was
-        if matches!(stage, Stage::Final(_)) {
+        if matches!(stage, Stage::Final(_)) && options.sessions.is_none() {
             refuse(send, recv);
             continue;
         }
-        next = next.max(send.id().0 + 4);
+        if options.sessions.is_some() {
+            shared.lock().sessions.begin(send.id().0);
+        }
+        // Sessions go on, and so do their streams.
+        let is_late = matches!(stage, Stage::Final(_));
+        next = if is_late { next } else { next.max(send.id().0 + 4) };
         let (service, shared, options, ticket) = (service.clone(), shared.clone(), options.clone(), in_flight.enter());
         tokio::spawn(async move {
-            if let Err(error) = exchange(send, recv, shared.clone(), &options, service).await {
+            let id = send.id();
+            let ended = match open(send, recv, &shared, &options, is_late).await {
+                Ok(Some((send, recv))) => exchange(send, recv, shared.clone(), &options, service).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            shared.decline_session(id);
+            if let Err(error) = ended {
                 tracing::debug!("an exchange failed: {error}");
                 let mut cancelled = ticket.0.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
                 // RFC 9114 §10.5 SHOULD-2: what is given up at once costs its client nothing, and this end the work
@@ -292,7 +312,7 @@ fn settings(options: &Options) -> Settings {
 // RFC 9204 §3.2.3 MUST-1, RFC 9297 §2.1.1 MUST-3: what a client may remember of the table and of datagrams is among them
 pub fn early_data_state(options: &Options) -> Vec<u8> {
     let mut state = Vec::new();
-    settings(options).write(&mut state);
+    settings(options).write(options.sessions.as_ref().map_or(&[], |support| &support.settings), &mut state);
     state
 }
 
@@ -349,9 +369,58 @@ fn refuse(mut send: SendStream, mut recv: RecvStream) {
     let _ = recv.stop(Code::REQUEST_REJECTED.0);
 }
 
-async fn exchange<S, F, B>(
+/// Reads the beginning of a stream: the halves of a request's; `None` when it was one of a session, or was refused.
+async fn open(
     send: SendStream,
-    recv: RecvStream,
+    mut recv: RecvStream,
+    shared: &Arc<Shared>,
+    options: &Options,
+    is_late: bool,
+) -> Result<Option<(Sender, Receiver)>, Error> {
+    if shared.support.is_none() {
+        return Ok(Some((Sender::new(send, shared.clone()), Receiver::new(recv, shared.clone()))));
+    }
+    let opening = match tokio::time::timeout(options.fields_timeout, opening::read(&mut recv)).await {
+        Ok(Ok(opening)) => opening,
+        Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut("the header section"))),
+        Ok(Err(Error::Protocol { code: Code::FRAME_ERROR, reason })) => {
+            return Err(shared.fail(Violation { code: Code::FRAME_ERROR, reason }));
+        }
+        Ok(Err(error)) => {
+            let code = if let Error::Protocol { code, .. } = &error { *code } else { Code::REQUEST_CANCELLED };
+            return Err(give_up(send, recv, code, error));
+        }
+    };
+    match opening {
+        Opening::Session { session, header, rest } => {
+            shared.decline_session(send.id());
+            shared
+                .on_session_stream(session, (Some(send), recv, &rest, header))
+                .map_err(|violation| shared.fail(violation))?;
+            Ok(None)
+        }
+        Opening::Request(_) if is_late => {
+            refuse(send, recv);
+            Ok(None)
+        }
+        Opening::Request(bytes) => {
+            let mut recv = Receiver::new(recv, shared.clone());
+            recv.begin_with(bytes);
+            Ok(Some((Sender::new(send, shared.clone()), recv)))
+        }
+    }
+}
+
+/// Gives a stream up that became neither a request nor one of a session.
+fn give_up(mut send: SendStream, mut recv: RecvStream, code: Code, error: Error) -> Error {
+    let _ = send.reset(code.0);
+    let _ = recv.stop(code.0);
+    error
+}
+
+async fn exchange<S, F, B>(
+    mut send: Sender,
+    mut recv: Receiver,
     shared: Arc<Shared>,
     options: &Options,
     service: S,
@@ -363,8 +432,6 @@ where
     B::Error: std::fmt::Display + Send,
 {
     let id = send.id();
-    let mut send = Sender::new(send, shared.clone());
-    let mut recv = Receiver::new(recv, shared.clone());
     // Dropping both halves gives the stream up.
     let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
         return Err(Error::TimedOut("the header section"));
@@ -399,10 +466,18 @@ where
     };
     let asked = shared.take_update(id).unwrap_or_else(|| priority::of(request.headers()));
     shared.quic.set_priority(id, asked);
+    let mut given_up = GiveUp::default();
     if request.extensions().get::<Protocol>().is_some() {
         request.extensions_mut().insert(Datagrams::new(&shared, id));
         send.has_datagrams();
         recv.has_datagrams();
+        if shared.support.is_some() {
+            let streams = SessionStreams::new(&shared, id);
+            given_up = streams.given_up();
+            request.extensions_mut().insert(SessionOffer::new(streams));
+        }
+    } else {
+        shared.decline_session(id);
     }
     request.extensions_mut().insert(RequestStreamId(id.0));
     let outcome = Outcome::default();
@@ -426,6 +501,13 @@ where
             }
         }
     };
+    if let Some(code) = given_up.get() {
+        // The service gives the request up without a response.
+        send.reset(code);
+        let ended = Err(Error::Reset(code));
+        outcome.note(&ended);
+        return ended;
+    }
     let (head, body) = response.into_parts();
     // In this scope, so that whoever watches the body learns of the outcome before it goes.
     let mut body = pin!(body);
@@ -441,7 +523,7 @@ where
     outcome.note(&sent);
     if sent.is_err() {
         // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete
-        send.reset(Code::REQUEST_CANCELLED);
+        send.reset(given_up.get().unwrap_or(Code::REQUEST_CANCELLED));
     }
     sent
 }

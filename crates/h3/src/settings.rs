@@ -15,6 +15,9 @@ const H3_DATAGRAM: u64 = 0x33;
 /// RFC 9114 §7.2.4.1 SHOULD-1: a setting that means nothing, so that peers do not grow used to those that mean something.
 const RESERVED: u64 = 0x1f * 7 + 0x21;
 
+/// Settings kept for extensions.
+const MAX_OTHERS: usize = 32;
+
 /// The settings that mean something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -33,8 +36,8 @@ impl Settings {
     pub(crate) const DEFAULT: Self =
         Self { table_capacity: 0, max_fields: u64::MAX, connect_protocol: false, datagrams: false };
 
-    /// Appends the frame.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends the frame, with `others` behind what HTTP/3 defines, as identifier and value.
+    pub(crate) fn write(&self, others: &[(u64, u64)], out: &mut Vec<u8>) {
         let mut payload = Vec::new();
         let mut put = |id, value| {
             wire::varint::push(&mut payload, id);
@@ -51,18 +54,21 @@ impl Settings {
         if self.datagrams {
             put(H3_DATAGRAM, 1);
         }
+        for (id, value) in others {
+            put(*id, *value);
+        }
         put(RESERVED, 0);
         // RFC 9114 §7.2.4 MUST NOT-3, RFC 9114 §7.2.4.1 MUST NOT-2: each of them once, and none of HTTP/2
         frame::write_head(out, frame::SETTINGS, payload.len() as u64);
         out.extend(payload);
     }
 
-    /// Reads the payload of the frame.
+    /// Reads the payload of the frame: the settings, and those that HTTP/3 does not define, as identifier and value; of many, the first.
     ///
     /// # Errors
     /// H3_FRAME_ERROR when it is cut off, H3_SETTINGS_ERROR when it says something twice or something that may not be said.
-    pub(crate) fn read(payload: &[u8]) -> Result<Self, Violation> {
-        let mut settings = Self::DEFAULT;
+    pub(crate) fn read(payload: &[u8]) -> Result<(Self, Vec<(u64, u64)>), Violation> {
+        let (mut settings, mut others) = (Self::DEFAULT, Vec::new());
         let mut seen = Vec::new();
         let mut reader = wire::Reader::new(payload);
         while !reader.is_empty() {
@@ -95,11 +101,30 @@ impl Settings {
                 0x0 | 0x2..=0x5 => return Err(wrong("belongs to HTTP/2")),
                 // How many streams may wait for the encoder's stream means nothing to an encoder that makes none wait.
                 QPACK_BLOCKED_STREAMS => {}
-                // RFC 9114 §7.2.4 MUST-4, RFC 9114 §7.2.4.1 MUST NOT-1: what is not known, or reserved, means nothing
+                // RFC 9114 §7.2.4 MUST-4, RFC 9114 §7.2.4.1 MUST NOT-1: what is not known, or reserved, means nothing here
+                _ if others.len() < MAX_OTHERS => others.push((id, value)),
                 _ => {}
             }
         }
-        Ok(settings)
+        Ok((settings, others))
+    }
+}
+
+/// Settings of the peer (RFC 9114 §7.2.4), as far as extensions need them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Extended CONNECT is understood (RFC 9220).
+    pub connect_protocol: bool,
+    /// HTTP datagrams are understood (RFC 9297).
+    pub datagrams: bool,
+    /// Settings that HTTP/3 does not define, as identifier and value; of many, the first.
+    pub others: Vec<(u64, u64)>,
+}
+
+impl PeerSettings {
+    /// Value of a setting that HTTP/3 does not define; 0 when it was not sent.
+    pub fn get(&self, id: u64) -> u64 {
+        self.others.iter().find(|(of, _)| *of == id).map_or(0, |(_, value)| *value)
     }
 }
 
@@ -113,13 +138,13 @@ mod tests {
         for (connect_protocol, datagrams) in [(false, true), (true, false)] {
             let settings = Settings { table_capacity: 4096, max_fields: 65_536, connect_protocol, datagrams };
             let mut out = Vec::new();
-            settings.write(&mut out);
+            settings.write(&[(0x2c7c_f000, 1)], &mut out);
             // The last one is reserved, and means nothing to whoever reads it.
             assert_eq!(out[out.len() - 3..], [0x40, 0xfa, 0x00]);
             assert_eq!(usize::from(out[1]), out.len() - 2);
-            assert_eq!(Settings::read(&out[2..]).unwrap(), settings);
+            assert_eq!(Settings::read(&out[2..]).unwrap(), (settings, vec![(0x2c7c_f000, 1), (RESERVED, 0)]));
         }
-        assert_eq!(Settings::read(&[]).unwrap(), Settings::DEFAULT);
+        assert_eq!(Settings::read(&[]).unwrap(), (Settings::DEFAULT, vec![]));
     }
 
     /// RFC 9114 §7.1 MUST-2, RFC 9114 §7.2.4.1 MUST-1

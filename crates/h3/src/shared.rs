@@ -1,6 +1,7 @@
 //! State shared by the streams of a connection: compression, the peer's control stream, the end.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
@@ -8,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use qpack::{Decoder, Encoder, Field, SectionError};
-use tiderace::{Charge, ConnectionBudget, Priority, ProcessBudget, StreamId};
+use tiderace::{Charge, ConnectionBudget, Priority, ProcessBudget, RecvStream, SendStream, StreamId};
 use tokio::sync::Notify;
 
 use crate::{
@@ -19,7 +20,8 @@ use crate::{
     flows::Flows,
     frame,
     priority::Updates,
-    settings::Settings,
+    sessions::{SessionSupport, Sessions},
+    settings::{PeerSettings, Settings},
 };
 
 /// Bytes that each of the two tables of a connection may have (RFC 9204 §3.2).
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) side: Side,
     /// Settings sent to the peer.
     pub(crate) settings: Settings,
+    /// Support of sessions, where there is some.
+    pub(crate) support: Option<SessionSupport>,
     compression: Arc<Compression>,
     /// Budget for what the peer makes this end hold, in all layers.
     pub(crate) memory: ConnectionBudget,
@@ -75,6 +79,8 @@ pub(crate) struct State {
     pub(crate) decoder_stream: CriticalStream,
     /// The peer's settings, when they have come.
     pub(crate) peer: Option<Settings>,
+    /// Settings of the peer that HTTP/3 does not define, where sessions need them.
+    peer_others: Vec<(u64, u64)>,
     /// The number in the peer's last GOAWAY.
     pub(crate) goaway: Option<u64>,
     /// Why the connection is over.
@@ -82,6 +88,7 @@ pub(crate) struct State {
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
     pub(crate) flows: Flows,
+    pub(crate) sessions: Sessions,
     /// Charge of the queues of streams that belong to no request.
     queues: Charge,
     /// Waker of the driver, for what only it can do.
@@ -109,9 +116,12 @@ impl Shared {
         quic: tiderace::Connection,
         side: Side,
         settings: Settings,
+        support: Option<SessionSupport>,
         compression: Arc<Compression>,
         write_timeout: Option<Duration>,
     ) -> Arc<Self> {
+        // A client knows its own requests: what belongs to none of them never will.
+        let max_early = support.as_ref().filter(|_| side == Side::Server).map(|support| support.max_early_streams);
         let memory = quic.memory_budget().unwrap_or_else(|| ConnectionBudget::new(ORPHAN, &ProcessBudget::default()));
         let state = State {
             encoder: Encoder::new(TABLE),
@@ -119,10 +129,12 @@ impl Shared {
             encoder_stream: CriticalStream::new(ENCODER as u8),
             decoder_stream: CriticalStream::new(DECODER as u8),
             peer: None,
+            peer_others: Vec::new(),
             goaway: None,
             failure: None,
             updates: Updates::default(),
             flows: Flows::new(memory.empty()),
+            sessions: Sessions::new(max_early, memory.clone()),
             queues: memory.empty(),
             driver: None,
         };
@@ -130,6 +142,7 @@ impl Shared {
             quic,
             side,
             settings,
+            support,
             compression,
             memory,
             write_timeout,
@@ -156,6 +169,7 @@ impl Shared {
         let first = {
             let state = &mut *self.lock();
             state.flows.end();
+            state.sessions.end();
             state.failure.get_or_insert(error).clone()
         };
         self.heard.notify_waiters();
@@ -281,7 +295,7 @@ impl Shared {
     }
 
     /// Takes the peer's settings.
-    pub(crate) fn on_settings(&self, settings: Settings) -> Result<(), Violation> {
+    pub(crate) fn on_settings(&self, (settings, others): (Settings, Vec<(u64, u64)>)) -> Result<(), Violation> {
         // RFC 9297 §2.1.1: HTTP datagrams need QUIC's.
         if settings.datagrams && self.quic.max_datagram_size().is_none() {
             let reason = "HTTP datagrams without those of QUIC".to_owned();
@@ -290,10 +304,64 @@ impl Shared {
         {
             let state = &mut *self.lock();
             state.peer = Some(settings);
+            if self.support.is_some() {
+                state.peer_others = others;
+            }
             state.encoder.set_peer_capacity(settings.table_capacity);
         }
         self.heard.notify_waiters();
         Ok(())
+    }
+
+    /// Waits until the peer has said something; or fails with the connection.
+    pub(crate) async fn heard<T>(&self, what: impl Fn(&State) -> Option<T>) -> Result<T, Error> {
+        loop {
+            let mut news = pin!(self.heard.notified());
+            news.as_mut().enable();
+            {
+                let state = self.lock();
+                if let Some(found) = what(&state) {
+                    return Ok(found);
+                }
+                if let Some(failure) = &state.failure {
+                    return Err(failure.clone());
+                }
+            }
+            news.await;
+        }
+    }
+
+    /// Settings of the peer, when they have come.
+    pub(crate) async fn peer_settings(&self) -> Result<PeerSettings, Error> {
+        self.heard(|state| {
+            let Settings { connect_protocol, datagrams, .. } = state.peer?;
+            Some(PeerSettings { connect_protocol, datagrams, others: state.peer_others.clone() })
+        })
+        .await
+    }
+
+    /// Takes a stream of the peer whose header names a session.
+    pub(crate) fn on_session_stream(
+        &self,
+        session: u64,
+        stream: (Option<SendStream>, RecvStream, &[u8], u64),
+    ) -> Result<(), Violation> {
+        let refused = self.lock().sessions.take(session, stream)?;
+        refused.refuse();
+        Ok(())
+    }
+
+    /// Notes that a stream is no request of a session.
+    pub(crate) fn decline_session(&self, stream: StreamId) {
+        if self.support.is_none() {
+            return;
+        }
+        let refused = {
+            let state = &mut *self.lock();
+            state.flows.decline(stream.0);
+            state.sessions.decline(stream.0)
+        };
+        refused.refuse();
     }
 
     /// Takes the number of a GOAWAY.

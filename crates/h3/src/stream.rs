@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body;
 use qpack::Field;
-use tiderace::{Charge, RecvStream, SendStream, transport::memory::ITEM_OVERHEAD};
+use tiderace::{Charge, RecvStream, SendStream, StreamId, transport::memory::ITEM_OVERHEAD};
 use tokio::{
     sync::oneshot,
     time::{Instant, Sleep},
@@ -89,11 +89,12 @@ impl Receiver {
             Side::Client => Kind::Response { max_headers },
         };
         let charge = shared.memory.empty();
+        let frames = Frames::with_sessions(kind, shared.support.is_some());
         Self {
             stream,
             charge,
             shared,
-            frames: Frames::new(kind),
+            frames,
             phase: Phase::Head,
             trailers: None,
             ended: false,
@@ -101,6 +102,11 @@ impl Receiver {
             agreement: None,
             has_datagrams: false,
         }
+    }
+
+    /// Takes the first bytes of the stream, which were read before.
+    pub(crate) fn begin_with(&mut self, bytes: Bytes) {
+        self.frames.push(bytes);
     }
 
     /// Ready when this half is given up before its end, with the code that the other half ends with.
@@ -195,7 +201,7 @@ impl Receiver {
             return Ok(());
         }
         self.charge.set(0);
-        self.frames = Frames::new(self.frames.kind());
+        self.frames = Frames::with_sessions(self.frames.kind(), self.shared.support.is_some());
         let reason = "the connection holds too much for another header block".to_owned();
         // RFC 9114 §10.5 SHOULD-2
         Err(self.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }))
@@ -323,6 +329,11 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn new(stream: SendStream, shared: Arc<Shared>) -> Self {
         Self { stream, shared, gathered: Vec::new(), stall: None, is_tunnel: false, has_datagrams: false, ended: false }
+    }
+
+    /// Number of the stream.
+    pub(crate) fn id(&self) -> StreamId {
+        self.stream.id()
     }
 
     /// From here on, content is sent and nothing else (RFC 9114 §4.4).

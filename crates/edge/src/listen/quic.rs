@@ -254,6 +254,7 @@ async fn serve_h3(
         max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
         compression: context.shared.compression.clone(),
+        sessions: None,
         refused: Some(Arc::new(refused)),
     };
     let service = move |request: Request<h3_quic::RequestBody>| {

@@ -1,0 +1,124 @@
+//! A session's side of its connection: what a protocol on an extended CONNECT needs beside the two bodies.
+
+use std::{
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+};
+
+use tiderace::{ConnectionBudget, Dir, StreamId};
+
+use crate::{
+    error::{Code, Error},
+    sessions::SessionStream,
+    settings::PeerSettings,
+    shared::Shared,
+};
+
+/// Code that a request's stream is given up with, once it is set.
+#[derive(Clone, Default)]
+pub(crate) struct GiveUp(Arc<OnceLock<Code>>);
+
+impl GiveUp {
+    /// The code that was set.
+    pub(crate) fn get(&self) -> Option<Code> {
+        self.0.get().copied()
+    }
+}
+
+/// Streams of an extended CONNECT, and what else concerns its connection: in the extensions of a request that a server gets and of a
+/// response that a client gets, where [`SessionSupport`](crate::SessionSupport) is on. Once dropped, the session is over: its streams are
+/// refused.
+pub struct SessionStreams {
+    shared: Arc<Shared>,
+    stream: StreamId,
+    give_up: GiveUp,
+}
+
+/// As [`SessionStreams`], in the extensions of a message, which have to be clonable: taken once.
+#[derive(Clone)]
+pub struct SessionOffer(Arc<std::sync::Mutex<Option<SessionStreams>>>);
+
+impl SessionOffer {
+    pub(crate) fn new(streams: SessionStreams) -> Self {
+        Self(Arc::new(std::sync::Mutex::new(Some(streams))))
+    }
+
+    /// The streams; `None` when they were taken before.
+    pub fn take(&self) -> Option<SessionStreams> {
+        let streams = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()?;
+        streams.shared.lock().sessions.claim(streams.stream.0);
+        Some(streams)
+    }
+}
+
+impl SessionStreams {
+    pub(crate) fn new(shared: &Arc<Shared>, stream: StreamId) -> Self {
+        shared.lock().sessions.open(stream.0);
+        Self { shared: shared.clone(), stream, give_up: GiveUp::default() }
+    }
+
+    pub(crate) fn given_up(&self) -> GiveUp {
+        self.give_up.clone()
+    }
+
+    /// The session's number: that of its request's stream.
+    pub fn id(&self) -> u64 {
+        self.stream.0
+    }
+
+    /// The connection below.
+    pub fn connection(&self) -> &tiderace::Connection {
+        &self.shared.quic
+    }
+
+    /// Budget for what the peer makes this end hold.
+    pub fn memory(&self) -> &ConnectionBudget {
+        &self.shared.memory
+    }
+
+    /// Settings of the peer, when they have come.
+    ///
+    /// # Errors
+    /// When the connection ends before.
+    pub async fn peer_settings(&self) -> Result<PeerSettings, Error> {
+        self.shared.peer_settings().await
+    }
+
+    /// The next stream of one direction that the peer opened; `None` when the connection is over.
+    pub fn poll_accept(&self, dir: Dir, cx: &mut Context<'_>) -> Poll<Option<SessionStream>> {
+        self.shared.lock().sessions.poll_accept(self.stream.0, dir, cx)
+    }
+
+    /// Sets the most bidirectional and unidirectional streams that the peer may open over the session's life.
+    pub fn set_limits(&self, limits: [u64; 2]) {
+        self.shared.lock().sessions.limit(self.stream.0, limits);
+    }
+
+    /// Ready when the peer has opened more streams than it may, or the connection is over.
+    pub fn poll_exceeded(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.shared.lock().sessions.poll_exceeded(self.stream.0, cx)
+    }
+
+    /// Sessions of the connection whose streams were taken and not dropped, this one included.
+    pub fn open_sessions(&self) -> usize {
+        self.shared.lock().sessions.count()
+    }
+
+    /// Sets the code for the request's stream when the body that is sent on it fails, or before the response when no response is
+    /// sent. The first call counts.
+    pub fn give_up(&self, code: Code) {
+        let _ = self.give_up.0.set(code);
+    }
+
+    /// Closes the connection because the peer violates the protocol.
+    pub fn close_connection(&self, code: Code, reason: &str) {
+        self.shared.fail(crate::error::Violation { code, reason: reason.to_owned() });
+    }
+}
+
+impl Drop for SessionStreams {
+    fn drop(&mut self) {
+        let refused = self.shared.lock().sessions.close(self.stream.0);
+        refused.refuse();
+    }
+}

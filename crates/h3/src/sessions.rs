@@ -1,0 +1,269 @@
+//! Streams that belong to extended CONNECT requests: sessions of WebTransport (draft-ietf-webtrans-http3 §4), by number of the
+//! request's stream. What arrives before its request waits here, bounded and charged.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use tiderace::{Charge, ConnectionBudget, Dir, RecvStream, SendStream, transport::memory::ITEM_OVERHEAD};
+
+use crate::error::{Code, Violation};
+
+/// First number on a bidirectional stream of a session (draft-ietf-webtrans-http3 §4.3).
+pub(crate) const SIGNAL: u64 = 0x41;
+/// Type of a unidirectional stream of a session (draft-ietf-webtrans-http3 §4.2).
+pub(crate) const UNI: u64 = 0x54;
+
+/// Charge of a stream that waits, beside the bytes behind its header: its two halves, and what the receiving one has fetched.
+const WAITING: u64 = 4 * 1024;
+
+/// Charge of a stream from its acceptance on: what of it is held is that of any stream.
+const ACCEPTED: u64 = 4 * ITEM_OVERHEAD;
+
+/// Support of WebTransport sessions on a connection, for [`server::Options`](crate::server::Options) and
+/// [`client::Options`](crate::client::Options). The crate `tiderace-webtransport` fills it in.
+#[derive(Clone, Debug)]
+pub struct SessionSupport {
+    /// Settings sent beside those of HTTP/3, as identifier and value.
+    pub settings: Vec<(u64, u64)>,
+    /// Streams that may wait for the request that they belong to. More are refused (WT_BUFFERED_STREAM_REJECTED).
+    pub max_early_streams: usize,
+}
+
+/// A stream that the peer opened for a session.
+pub struct SessionStream {
+    /// Sending half of a bidirectional stream.
+    pub send: Option<SendStream>,
+    /// Receiving half.
+    pub recv: RecvStream,
+    /// Bytes behind the header that were read with it.
+    pub rest: Bytes,
+    /// Bytes of the header, which names the session.
+    pub header: u64,
+    /// Charge of the stream, for as long as it is held.
+    pub charge: Charge,
+}
+
+impl SessionStream {
+    fn dir(&self) -> Dir {
+        if self.send.is_some() { Dir::Bi } else { Dir::Uni }
+    }
+
+    /// Gives both directions up.
+    pub(crate) fn refuse(mut self, code: Code) {
+        if let Some(send) = &mut self.send {
+            let _ = send.reset(code.0);
+        }
+        let _ = self.recv.stop(code.0);
+    }
+}
+
+/// A session that has not ended.
+#[derive(Default)]
+struct Session {
+    /// Streams that nobody has accepted, by direction.
+    waiting: [VecDeque<SessionStream>; 2],
+    readers: [Option<Waker>; 2],
+    /// Streams that the peer has opened, and the most it may, by direction.
+    opened: [u64; 2],
+    limits: Option<[u64; 2]>,
+    /// Reader of a breach of the limits.
+    watcher: Option<Waker>,
+    /// Somebody accepts its streams.
+    is_claimed: bool,
+}
+
+impl Session {
+    fn is_exceeded(&self) -> bool {
+        self.limits.is_some_and(|limits| (0..2).any(|dir| self.opened[dir] > limits[dir]))
+    }
+
+    fn wake(&mut self) {
+        for waker in self.readers.iter_mut().chain([&mut self.watcher]).filter_map(Option::take) {
+            waker.wake();
+        }
+    }
+}
+
+/// Sessions of a connection.
+pub(crate) struct Sessions {
+    max_early: usize,
+    memory: ConnectionBudget,
+    open: BTreeMap<u64, Session>,
+    /// Streams whose request has not come, or whose header section has not.
+    early: Vec<(u64, SessionStream)>,
+    /// Requests whose header section is being read, and the first that has not come.
+    undecided: BTreeSet<u64>,
+    next: u64,
+    is_over: bool,
+}
+
+/// Streams that are to be given up, with this code. Done outside of the lock.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Refused(Vec<(SessionStream, Code)>);
+
+impl Refused {
+    pub(crate) fn refuse(self) {
+        for (stream, code) in self.0 {
+            stream.refuse(code);
+        }
+    }
+}
+
+impl Sessions {
+    /// No session. `max_early` is `None` where sessions are not supported.
+    pub(crate) fn new(max_early: Option<usize>, memory: ConnectionBudget) -> Self {
+        let max_early = max_early.unwrap_or(0);
+        let (open, undecided) = (BTreeMap::new(), BTreeSet::new());
+        Self { max_early, memory, open, early: Vec::new(), undecided, next: 0, is_over: false }
+    }
+
+    /// Notes that a client's bidirectional stream has come.
+    pub(crate) fn begin(&mut self, stream: u64) {
+        self.undecided.insert(stream);
+        self.next = self.next.max(stream + 4);
+    }
+
+    /// Returns whether the stream may still turn out to be the request of a session.
+    pub(crate) fn awaits(&self, stream: u64) -> bool {
+        self.max_early > 0 && (stream >= self.next || self.undecided.contains(&stream))
+    }
+
+    /// Notes that a stream is no request of a session: what waited for it waits in vain.
+    pub(crate) fn decline(&mut self, stream: u64) -> Refused {
+        if !self.undecided.remove(&stream) || self.early.is_empty() {
+            return Refused::default();
+        }
+        Refused(self.take_early(stream).map(|stream| (stream, Code::WT_BUFFERED_STREAM_REJECTED)).collect())
+    }
+
+    fn take_early(&mut self, session: u64) -> impl Iterator<Item = SessionStream> {
+        self.early.extract_if(.., move |(of, _)| *of == session).map(|(_, stream)| stream)
+    }
+
+    /// Notes that a stream is the request of a session.
+    pub(crate) fn open(&mut self, session: u64) {
+        self.undecided.remove(&session);
+        let mut opened = Session::default();
+        for stream in self.take_early(session) {
+            let dir = stream.dir() as usize;
+            opened.opened[dir] += 1;
+            opened.waiting[dir].push_back(stream);
+        }
+        self.open.insert(session, opened);
+    }
+
+    /// Takes a stream of the peer whose header names `session`.
+    ///
+    /// # Errors
+    /// H3_ID_ERROR when that is no client's request stream.
+    pub(crate) fn take(
+        &mut self,
+        session: u64,
+        (send, recv, rest, header): (Option<SendStream>, RecvStream, &[u8], u64),
+    ) -> Result<Refused, Violation> {
+        // What was read with the header is a slice that would pin the whole buffer it came in.
+        let charge = self.memory.charge(WAITING + rest.len() as u64);
+        let is_charged = charge.is_some();
+        let charge = charge.unwrap_or_else(|| self.memory.empty());
+        let rest = if is_charged { Bytes::copy_from_slice(rest) } else { Bytes::new() };
+        let stream = SessionStream { send, recv, rest, header, charge };
+        // draft-ietf-webtrans-http3 §4 MUST: whatever has become of the session
+        if !session.is_multiple_of(4) {
+            let reason = format!("a stream for session {session}, which no client can begin");
+            return Err(Violation { code: Code::ID_ERROR, reason });
+        }
+        let refused = |stream, code| Ok(Refused(vec![(stream, code)]));
+        let Some(open) = self.open.get_mut(&session) else {
+            if !self.awaits(session) {
+                return refused(stream, Code::WT_SESSION_GONE);
+            }
+            // draft-ietf-webtrans-http3 §4.6 MUST: their number is limited
+            if self.early.len() >= self.max_early || !is_charged {
+                return refused(stream, Code::WT_BUFFERED_STREAM_REJECTED);
+            }
+            self.early.push((session, stream));
+            return Ok(Refused::default());
+        };
+        let dir = stream.dir() as usize;
+        open.opened[dir] += 1;
+        if open.is_exceeded()
+            && let Some(watcher) = open.watcher.take()
+        {
+            watcher.wake();
+        }
+        if !is_charged {
+            return refused(stream, Code::WT_BUFFERED_STREAM_REJECTED);
+        }
+        open.waiting[dir].push_back(stream);
+        if let Some(reader) = open.readers[dir].take() {
+            reader.wake();
+        }
+        Ok(Refused::default())
+    }
+
+    /// The next stream of a session; `None` when the session or the connection is over.
+    pub(crate) fn poll_accept(&mut self, session: u64, dir: Dir, cx: &Context<'_>) -> Poll<Option<SessionStream>> {
+        let Some(open) = self.open.get_mut(&session) else { return Poll::Ready(None) };
+        if let Some(mut stream) = open.waiting[dir as usize].pop_front() {
+            stream.charge.set(ACCEPTED + stream.rest.len() as u64);
+            return Poll::Ready(Some(stream));
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        open.readers[dir as usize] = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Sets the most streams of each direction that the peer may open, over the session's life.
+    pub(crate) fn limit(&mut self, session: u64, limits: [u64; 2]) {
+        if let Some(open) = self.open.get_mut(&session) {
+            open.limits = Some(limits);
+        }
+    }
+
+    /// Ready when the peer has opened more streams than it may, or the session is over.
+    pub(crate) fn poll_exceeded(&mut self, session: u64, cx: &Context<'_>) -> Poll<()> {
+        let is_over = self.is_over;
+        match self.open.get_mut(&session) {
+            Some(open) if !open.is_exceeded() && !is_over => {
+                open.watcher = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Somebody accepts the streams of a session from here on.
+    pub(crate) fn claim(&mut self, session: u64) {
+        if let Some(open) = self.open.get_mut(&session) {
+            open.is_claimed = true;
+        }
+    }
+
+    /// Sessions whose streams somebody accepts.
+    pub(crate) fn count(&self) -> usize {
+        self.open.values().filter(|open| open.is_claimed).count()
+    }
+
+    /// Ends a session: nobody accepts its streams any more.
+    pub(crate) fn close(&mut self, session: u64) -> Refused {
+        let Some(mut open) = self.open.remove(&session) else { return Refused::default() };
+        open.wake();
+        // draft-ietf-webtrans-http3 §6 MUST
+        Refused(open.waiting.into_iter().flatten().map(|stream| (stream, Code::WT_SESSION_GONE)).collect())
+    }
+
+    /// Tells all readers that nothing more comes.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+        self.early.clear();
+        for open in self.open.values_mut() {
+            open.wake();
+        }
+    }
+}
