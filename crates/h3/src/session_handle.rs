@@ -110,6 +110,17 @@ impl SessionStreams {
         let _ = self.give_up.0.set(code);
     }
 
+    /// Waits until the peer takes no more sessions (GOAWAY), or the connection is over.
+    pub async fn going_away(&self) {
+        let _ = self.shared.heard(|state| state.goaway).await;
+    }
+
+    /// Ends the session: streams that nobody has accepted, and those that come, are refused (WT_SESSION_GONE).
+    pub fn close(&self) {
+        let refused = self.shared.lock().sessions.close(self.stream.0);
+        refused.refuse();
+    }
+
     /// Closes the connection because the peer violates the protocol.
     pub fn close_connection(&self, code: Code, reason: &str) {
         self.shared.fail(crate::error::Violation { code, reason: reason.to_owned() });
@@ -118,7 +129,6 @@ impl SessionStreams {
 
 impl Drop for SessionStreams {
     fn drop(&mut self) {
-        let refused = self.shared.lock().sessions.close(self.stream.0);
-        refused.refuse();
+        self.close();
     }
 }

@@ -19,6 +19,10 @@ pub(crate) const UNI: u64 = 0x54;
 /// Charge of a stream that waits, beside the bytes behind its header: its two halves, and what the receiving one has fetched.
 const WAITING: u64 = 4 * 1024;
 
+/// Streams of a direction that may wait in a session without limits. QUIC does not bound them: one that has ended, and was read to its
+/// end, uses no credit.
+const MAX_WAITING: usize = 100;
+
 /// Charge of a stream from its acceptance on: what of it is held is that of any stream.
 const ACCEPTED: u64 = 4 * ITEM_OVERHEAD;
 
@@ -195,7 +199,8 @@ impl Sessions {
         {
             watcher.wake();
         }
-        if !is_charged {
+        let is_full = open.limits.is_none() && open.waiting[dir].len() >= MAX_WAITING;
+        if is_full || !is_charged {
             return refused(stream, Code::WT_BUFFERED_STREAM_REJECTED);
         }
         open.waiting[dir].push_back(stream);
