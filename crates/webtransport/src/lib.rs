@@ -1,1 +1,48 @@
 //! WebTransport over HTTP/3 (draft-ietf-webtrans-http3): sessions with streams and datagrams, both sides.
+//!
+//! From the outside in: [`server`] and [`Client`] establish a [`Session`]; [`SendStream`] and [`RecvStream`] are the halves of its
+//! streams. `drive` reads the capsules on the session's own stream, `outgoing` writes them; `flow` limits what a session may open and
+//! send; `inner` is what all of them share. `config`, `protocols`, `capsules` and `codes` turn agreements into bytes and back. HTTP/3
+//! itself, and what waits for its session, is the crate `tiderace-h3`.
+//!
+//! The connection's profile accepts RESET_STREAM_AT (`streams.reset_stream_at`), without which the current draft is not spoken. What
+//! browsers speak (drafts 02 and 07) is advertised beside it.
+//!
+//! ```no_run
+//! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {
+//! use tiderace_webtransport::{Client, Config};
+//!
+//! let mut client = Client::begin(connection, Config::default()).await?;
+//! let request = http::Request::get("https://www.example.org/game").body(())?;
+//! let session = client.connect(request, &[]).await?;
+//! session.send_datagram(b"position")?;
+//! let mut events = session.accept_uni().await?;
+//! println!("{:?}", events.read_chunk(1_000).await?);
+//! session.close(0, "the game is over");
+//! # Ok(())
+//! # }
+//! ```
+
+mod capsules;
+pub mod client;
+mod codes;
+mod config;
+mod drive;
+mod error;
+mod flow;
+mod inner;
+mod outgoing;
+mod protocols;
+pub mod server;
+mod session;
+mod stream;
+
+pub use h3_quic as h3;
+
+pub use client::Client;
+pub use codes::{from_http3, to_http3};
+pub use config::{Config, Limits, Origins};
+pub use error::{ConnectError, DatagramError, ReadError, SessionEnd, WriteError};
+pub use outgoing::{Aborted, SessionBody};
+pub use session::Session;
+pub use stream::{RecvStream, SendStream};

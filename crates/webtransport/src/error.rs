@@ -1,0 +1,109 @@
+//! Errors: of a session, of its streams, and of its establishment.
+
+use h3_quic::Code;
+
+/// Why a session is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionEnd {
+    /// Closed by the peer.
+    #[error("the peer closed the session (code {code}): {reason}")]
+    ClosedByPeer {
+        /// The application's code; 0 when the peer gave none.
+        code: u32,
+        /// The application's message.
+        reason: String,
+    },
+    /// Closed by this end.
+    #[error("the session was closed here (code {code})")]
+    ClosedHere {
+        /// Code sent to the peer.
+        code: u32,
+    },
+    /// The peer reset the session's request.
+    #[error("the peer reset the session (code {:#x})", .0.0)]
+    Reset(Code),
+    /// The peer violates the draft; it was told so with this code.
+    #[error("{reason} (code {:#x})", code.0)]
+    Violation {
+        /// Code sent to the peer.
+        code: Code,
+        /// Violated rule.
+        reason: String,
+    },
+    /// The connection is over.
+    #[error("{0}")]
+    Connection(String),
+}
+
+/// Why nothing more can be written to a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The peer wants no more of the stream, with its application's code, if it gave one.
+    #[error("the peer stopped the stream (code {0:?})")]
+    Stopped(Option<u32>),
+    /// The stream was finished or reset before.
+    #[error("the stream is finished or reset")]
+    StreamClosed,
+    /// The session is over.
+    #[error("{0}")]
+    Session(#[from] SessionEnd),
+}
+
+/// Why nothing more can be read from a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The peer reset the stream, with its application's code, if it gave one.
+    #[error("the peer reset the stream (code {0:?})")]
+    Reset(Option<u32>),
+    /// The stream was read to its end or stopped before.
+    #[error("the stream was read to its end or stopped")]
+    StreamClosed,
+    /// More bytes came than the caller takes.
+    #[error("the stream has more than {limit} bytes")]
+    TooLong {
+        /// The caller's limit.
+        limit: usize,
+    },
+    /// The session is over.
+    #[error("{0}")]
+    Session(#[from] SessionEnd),
+}
+
+/// Why a datagram was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramError {
+    /// The session is over.
+    #[error("{0}")]
+    Session(#[from] SessionEnd),
+    /// The datagram is too large, or the connection takes none.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why a client has no session.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The request, or the connection, failed.
+    #[error("{0}")]
+    Http(#[from] h3_quic::Error),
+    /// The server, or this end, lacks what sessions need (draft-ietf-webtrans-http3 §3.1).
+    #[error("no session is possible on this connection: {0}")]
+    RequirementsNotMet(&'static str),
+    /// The connection has a session, and the server takes one at a time.
+    #[error("the connection has a session, and the server takes one at a time")]
+    OneSessionOnly,
+    /// The server refuses the session with this status.
+    #[error("the server refuses the session: {0}")]
+    Refused(http::StatusCode),
+    /// No application protocol was agreed on (WT_ALPN_ERROR).
+    #[error("the server chose {0:?} as application protocol, which was not offered")]
+    Protocol(Option<String>),
+    /// The request is none for a session.
+    #[error("the request {0}")]
+    Request(&'static str),
+}

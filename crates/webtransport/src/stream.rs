@@ -1,0 +1,393 @@
+//! The two halves of a session's stream (draft-ietf-webtrans-http3 §4.2 to §4.4).
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::{Buf, Bytes};
+use tiderace::{Charge, Dir};
+
+use crate::{
+    codes::{GONE, from_http3, to_http3},
+    error::{ReadError, SessionEnd, WriteError},
+    inner::{Alive, Half},
+};
+
+/// The most that is read in one go by [`RecvStream::read_to_end`], in bytes.
+const READ: usize = 64 * 1024;
+
+/// Place of a stream among those that the peer has opened: given back when both halves are gone.
+pub(crate) struct PeerStream {
+    session: Arc<Alive>,
+    dir: Dir,
+    _charge: Charge,
+}
+
+impl PeerStream {
+    pub(crate) fn new(session: Arc<Alive>, dir: Dir, charge: Charge) -> Arc<Self> {
+        Arc::new(Self { session, dir, _charge: charge })
+    }
+}
+
+impl Drop for PeerStream {
+    fn drop(&mut self) {
+        self.session.0.on_closed(self.dir as usize);
+    }
+}
+
+fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Sending {
+    stream: Option<tiderace::SendStream>,
+    /// Bytes of the header, and of the body that were written.
+    header: u64,
+    written: u64,
+    end: Option<SessionEnd>,
+    waker: Option<Waker>,
+}
+
+struct SendHalf(Mutex<Sending>);
+
+impl Half for SendHalf {
+    fn abandon(&self, end: &SessionEnd) {
+        let mut place = lock(&self.0);
+        place.end = Some(end.clone());
+        if let Some(mut stream) = place.stream.take() {
+            let _ = stream.reset(GONE);
+        }
+        if let Some(waker) = place.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
+pub struct SendStream {
+    half: Arc<SendHalf>,
+    session: Arc<Alive>,
+    id: u64,
+    _peers: Option<Arc<PeerStream>>,
+}
+
+impl SendStream {
+    /// A stream whose header was written, with so many bytes.
+    pub(crate) fn new(
+        mut stream: tiderace::SendStream,
+        header: u64,
+        session: &Arc<Alive>,
+        peers: Option<Arc<PeerStream>>,
+    ) -> Result<Self, SessionEnd> {
+        stream.count_sent();
+        let id = stream.id().0;
+        let sending = Sending { stream: Some(stream), header, written: 0, end: None, waker: None };
+        let half = Arc::new(SendHalf(Mutex::new(sending)));
+        if let Err(end) = session.0.enter(id, true, half.clone()) {
+            half.abandon(&end);
+            return Err(end);
+        }
+        Ok(Self { half, session: session.clone(), id, _peers: peers })
+    }
+
+    /// The number of the QUIC stream.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Queues a copy of all of `data`, as flow control and the send buffer permit.
+    ///
+    /// # Errors
+    /// When the peer asked to stop, or the stream or the session is over.
+    pub async fn write_all(&mut self, data: &[u8]) -> Result<(), WriteError> {
+        self.write_chunk(Bytes::copy_from_slice(data)).await
+    }
+
+    /// Queues all of `data` without copying it, as flow control and the send buffer permit.
+    ///
+    /// # Errors
+    /// As [`write_all`](Self::write_all).
+    pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), WriteError> {
+        while !data.is_empty() {
+            poll_fn(|cx| self.poll_write(cx, &mut data)).await?;
+        }
+        Ok(())
+    }
+
+    /// Queues a prefix of `data` and takes it away from `data`; returns its length.
+    ///
+    /// # Errors
+    /// As [`write_all`](Self::write_all).
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+        let session = &self.session.0;
+        let mut place = lock(&self.half.0);
+        let Sending { stream, header, written, end, waker } = &mut *place;
+        let Some(open) = stream else { return Poll::Ready(Err(closed(end.as_ref()))) };
+        let polled = {
+            let mut state = session.lock();
+            let allowed = match state.flow.writable() {
+                Ok(allowed) => usize::try_from(allowed).map_or(data.len(), |allowed| allowed.min(data.len())),
+                Err(limit) => {
+                    state.wait(cx);
+                    drop(state);
+                    *waker = Some(cx.waker().clone());
+                    session.outgoing.data_blocked(limit);
+                    return Poll::Pending;
+                }
+            };
+            // The lock is held meanwhile, so that no other stream takes the same credit.
+            let polled = open.poll_write_chunk(cx, &mut data.slice(..allowed));
+            if let Poll::Ready(Ok(bytes)) = &polled {
+                state.flow.on_written(*bytes as u64);
+            }
+            polled
+        };
+        if polled.is_pending() {
+            *waker = Some(cx.waker().clone());
+        }
+        match ready!(polled) {
+            Ok(bytes) => {
+                data.advance(bytes);
+                *written += bytes as u64;
+                Poll::Ready(Ok(bytes))
+            }
+            Err(tiderace::WriteError::Stopped(code)) => {
+                let unsent = unsent(open, *header, *written);
+                *stream = None;
+                drop(place);
+                session.change(|state| state.flow.refund(unsent));
+                session.leave(self.id, true);
+                Poll::Ready(Err(WriteError::Stopped(from_http3(code))))
+            }
+            Err(tiderace::WriteError::ConnectionClosed(reason)) => {
+                Poll::Ready(Err(SessionEnd::Connection(reason.to_string()).into()))
+            }
+            Err(_) => Poll::Ready(Err(closed(end.as_ref()))),
+        }
+    }
+
+    /// Ends the stream after what was written. Delivery goes on in the background, for as long as the session does.
+    ///
+    /// # Errors
+    /// When the peer asked to stop, or the stream or the session is over.
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        let mut place = lock(&self.half.0);
+        let Some(stream) = &mut place.stream else { return Err(closed(place.end.as_ref())) };
+        let finished = stream.finish();
+        place.stream = None;
+        drop(place);
+        self.session.0.leave(self.id, true);
+        finished.map_err(|error| match error {
+            tiderace::WriteError::Stopped(code) => WriteError::Stopped(from_http3(code)),
+            _ => WriteError::StreamClosed,
+        })
+    }
+
+    /// Gives the stream up with the application's code. Where the peer accepts RESET_STREAM_AT, the header still arrives, so that
+    /// the peer's session learns of the stream and its code.
+    pub fn reset(&mut self, code: u32) {
+        let mut place = lock(&self.half.0);
+        let Sending { stream, header, written, .. } = &mut *place;
+        let Some(mut open) = stream.take() else { return };
+        // draft-ietf-webtrans-http3 §4.4 MUST: the header is within the reliable size
+        let _ = open.reset_at(to_http3(code), *header).or_else(|_| open.reset(to_http3(code)));
+        let unsent = unsent(&open, *header, *written);
+        drop(place);
+        self.session.0.change(|state| state.flow.refund(unsent));
+        self.session.0.leave(self.id, true);
+    }
+}
+
+/// Bytes of a body that were written and never sent.
+fn unsent(stream: &tiderace::SendStream, header: u64, written: u64) -> u64 {
+    (header + written).saturating_sub(stream.sent().unwrap_or(u64::MAX)).min(written)
+}
+
+fn closed(end: Option<&SessionEnd>) -> WriteError {
+    end.map_or(WriteError::StreamClosed, |end| WriteError::Session(end.clone()))
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.reset(0);
+    }
+}
+
+struct Receiving {
+    stream: Option<tiderace::RecvStream>,
+    /// Bytes of the body that came with the header.
+    rest: Bytes,
+    header: u64,
+    /// Bytes of the body that have arrived, as far as the session knows, and that were read.
+    counted: u64,
+    read: u64,
+    end: Option<SessionEnd>,
+    waker: Option<Waker>,
+}
+
+impl Receiving {
+    /// Bytes of the body that have arrived and that the session does not know of.
+    fn news(&mut self) -> u64 {
+        let received = self.stream.as_ref().and_then(tiderace::RecvStream::received);
+        let highest = received.map_or(0, |bytes| bytes.highest.saturating_sub(self.header));
+        // What is read in one go with the end of a short stream is known only from here on.
+        let news = highest.max(self.read + self.rest.len() as u64).saturating_sub(self.counted);
+        self.counted += news;
+        news
+    }
+}
+
+struct RecvHalf(Mutex<Receiving>);
+
+impl Half for RecvHalf {
+    fn abandon(&self, end: &SessionEnd) {
+        let mut place = lock(&self.0);
+        place.end = Some(end.clone());
+        place.rest = Bytes::new();
+        if let Some(mut stream) = place.stream.take() {
+            let _ = stream.stop(GONE);
+        }
+        if let Some(waker) = place.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
+pub struct RecvStream {
+    half: Arc<RecvHalf>,
+    session: Arc<Alive>,
+    id: u64,
+    _peers: Option<Arc<PeerStream>>,
+}
+
+impl RecvStream {
+    /// A stream behind its header, which had so many bytes; `rest` was read with it.
+    pub(crate) fn new(
+        mut stream: tiderace::RecvStream,
+        (header, rest): (u64, Bytes),
+        session: &Arc<Alive>,
+        peers: Option<Arc<PeerStream>>,
+    ) -> Result<Self, SessionEnd> {
+        stream.count_received();
+        let id = stream.id().0;
+        let receiving = Receiving { stream: Some(stream), rest, header, counted: 0, read: 0, end: None, waker: None };
+        let half = Arc::new(RecvHalf(Mutex::new(receiving)));
+        if let Err(end) = session.0.enter(id, false, half.clone()) {
+            half.abandon(&end);
+            return Err(end);
+        }
+        let news = lock(&half.0).news();
+        let this = Self { half, session: session.clone(), id, _peers: peers };
+        session.0.on_received(news);
+        Ok(this)
+    }
+
+    /// The number of the QUIC stream.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The next bytes in order, at most `max`; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// When the peer reset the stream, or the session is over.
+    pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        poll_fn(|cx| self.poll_read_chunk(cx, max)).await
+    }
+
+    /// As [`read_chunk`](Self::read_chunk), for whoever writes a future by hand.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub fn poll_read_chunk(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<Result<Option<Bytes>, ReadError>> {
+        let mut place = lock(&self.half.0);
+        let Receiving { stream, rest, end, .. } = &mut *place;
+        let Some(stream) = stream else {
+            let end = end.clone();
+            return Poll::Ready(Err(end.map_or(ReadError::StreamClosed, ReadError::Session)));
+        };
+        let polled = if rest.is_empty() {
+            stream.poll_read_chunk(cx, max)
+        } else {
+            let at = rest.len().min(max.max(1));
+            Poll::Ready(Ok(Some(rest.split_to(at))))
+        };
+        if let Poll::Ready(Ok(Some(data))) = &polled {
+            place.read += data.len() as u64;
+        }
+        let news = place.news();
+        if polled.is_pending() {
+            place.waker = Some(cx.waker().clone());
+        }
+        // What a reset stream does not deliver counts as consumed.
+        let (bytes, outcome) = match polled {
+            Poll::Ready(Ok(Some(data))) => (data.len() as u64, Poll::Ready(Ok(Some(data)))),
+            Poll::Pending => (0, Poll::Pending),
+            Poll::Ready(ended) => {
+                place.stream = None;
+                let outcome = match ended {
+                    Err(tiderace::ReadError::Reset(code)) => Err(ReadError::Reset(from_http3(code))),
+                    Err(tiderace::ReadError::ConnectionClosed(reason)) => {
+                        Err(ReadError::Session(SessionEnd::Connection(reason.to_string())))
+                    }
+                    Err(_) => Err(ReadError::StreamClosed),
+                    Ok(_) => Ok(None),
+                };
+                (place.counted - place.read, Poll::Ready(outcome))
+            }
+        };
+        let is_over = place.stream.is_none();
+        drop(place);
+        if is_over {
+            self.session.0.leave(self.id, false);
+        }
+        if news > 0 {
+            self.session.0.on_received(news);
+        }
+        if bytes > 0 {
+            self.session.0.on_consumed(bytes);
+        }
+        outcome
+    }
+
+    /// Everything up to the end of the stream, if that is not more than `limit` bytes.
+    ///
+    /// # Errors
+    /// When the stream is longer or cannot be read.
+    pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadError> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.read_chunk(READ).await? {
+            if all.len() + chunk.len() > limit {
+                return Err(ReadError::TooLong { limit });
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+
+    /// Asks the peer to send no more, with the application's code.
+    pub fn stop(&mut self, code: u32) {
+        let mut place = lock(&self.half.0);
+        let Some(stream) = &mut place.stream else { return };
+        let was_there = stream.stop(to_http3(code)).is_ok();
+        let news = place.news();
+        // The final size comes too late to be counted: the session gives back what the peer may have sent at most.
+        let limit = place.stream.take().and_then(|stream| stream.received()).map_or(0, |bytes| bytes.limit);
+        let end = if was_there { limit.saturating_sub(place.header).max(place.counted) } else { place.counted };
+        let unread = end - place.read;
+        place.rest = Bytes::new();
+        drop(place);
+        self.session.0.leave(self.id, false);
+        self.session.0.on_received(news);
+        self.session.0.on_consumed(unread);
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.stop(0);
+    }
+}

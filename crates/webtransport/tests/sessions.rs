@@ -1,0 +1,223 @@
+//! Sessions between our two sides: streams, datagrams, closes, flow control, with loss and without.
+
+mod pair;
+
+use http::StatusCode;
+use pair::{Pair, ends, open, pair, request, serve, within};
+use tiderace_webtransport::{
+    Client, Config, ConnectError, Limits, Origins, ReadError, Session, SessionEnd, WriteError,
+};
+
+/// Sends `data` on streams of both kinds and gets it back, whole.
+async fn exchange(one: &Session, other: &Session, data: &[u8]) {
+    let echo = async {
+        let (mut send, mut recv) = other.accept_bi().await.unwrap();
+        let all = recv.read_to_end(10_000_000).await.unwrap();
+        send.write_all(&all).await.unwrap();
+        send.finish().unwrap();
+        let mut recv = other.accept_uni().await.unwrap();
+        let all = recv.read_to_end(10_000_000).await.unwrap();
+        let mut send = other.open_uni().await.unwrap();
+        send.write_all(&all).await.unwrap();
+        send.finish().unwrap();
+    };
+    let ask = async {
+        let (mut send, mut recv) = one.open_bi().await.unwrap();
+        send.write_all(data).await.unwrap();
+        send.finish().unwrap();
+        assert!(recv.read_to_end(10_000_000).await.unwrap() == data);
+        let mut send = one.open_uni().await.unwrap();
+        send.write_all(data).await.unwrap();
+        send.finish().unwrap();
+        assert!(one.accept_uni().await.unwrap().read_to_end(10_000_000).await.unwrap() == data);
+    };
+    within(async { tokio::join!(echo, ask) }).await;
+}
+
+/// Sends datagrams until one comes back.
+async fn datagram(one: &Session, other: &Session) {
+    let echo = async {
+        let datagram = other.read_datagram().await.unwrap();
+        loop {
+            other.send_datagram(&datagram).unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let ask = async {
+        loop {
+            one.send_datagram(b"hello").unwrap();
+            let back = tokio::time::timeout(std::time::Duration::from_millis(20), one.read_datagram());
+            if let Ok(back) = back.await {
+                break back.unwrap();
+            }
+        }
+    };
+    let back = within(async {
+        tokio::select! {
+            () = echo => unreachable!("it goes on for ever"),
+            back = ask => back,
+        }
+    });
+    assert_eq!(back.await, "hello");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_and_datagrams_go_both_ways() {
+    // Larger than each window, so that credit is given on the way.
+    let data: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for (resets_at, loss) in [(true, None), (false, None), (true, Some(0.05))] {
+        let Pair { ours, theirs, .. } = &pair(Config::default(), open(), resets_at, loss).await;
+        assert!(ours.has_flow_control() && theirs.has_flow_control());
+        assert_eq!(ours.id(), theirs.id());
+        exchange(ours, theirs, &data).await;
+        exchange(theirs, ours, &data).await;
+        datagram(ours, theirs).await;
+        datagram(theirs, ours).await;
+    }
+}
+
+/// draft-ietf-webtrans-http3 §4.4 MUST
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_and_stops_carry_the_applications_code() {
+    let Pair { ours, theirs, .. } = &pair(Config::default(), open(), true, Some(0.05)).await;
+    for (one, other) in [(ours, theirs), (theirs, ours)] {
+        for code in [0, 29, 30, u32::MAX] {
+            // Reset at once: the header arrives all the same.
+            let (mut send, mut back) = within(one.open_bi()).await.unwrap();
+            send.reset(code);
+            let (mut reply, mut recv) = within(other.accept_bi()).await.unwrap();
+            assert_eq!(within(recv.read_to_end(10)).await, Err(ReadError::Reset(Some(code))));
+            back.stop(code);
+            let stopped = async {
+                loop {
+                    if let Err(error) = reply.write_all(b"more").await {
+                        break error;
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+            };
+            assert_eq!(within(stopped).await, WriteError::Stopped(Some(code)));
+        }
+    }
+}
+
+/// draft-ietf-webtrans-http3 §6 MUST
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_reaches_all_who_wait() {
+    for by_server in [true, false] {
+        let Pair { ours, theirs, .. } = pair(Config::default(), open(), true, None).await;
+        let (closing, other) = if by_server { (theirs, ours) } else { (ours, theirs) };
+        let (mut send, mut recv) = within(closing.open_bi()).await.unwrap();
+        send.write_all(b"begun").await.unwrap();
+        let (_reply, mut heard) = within(other.accept_bi()).await.unwrap();
+        assert_eq!(within(heard.read_chunk(10)).await.unwrap().unwrap(), "begun");
+        let long = "ä".repeat(600);
+        closing.close(7, &long);
+        let end = SessionEnd::ClosedByPeer { code: 7, reason: "ä".repeat(512) };
+        assert_eq!(within(other.closed()).await, end);
+        assert_eq!(within(heard.read_chunk(10)).await, Err(ReadError::Session(end.clone())));
+        assert_eq!(within(other.accept_uni()).await.err(), Some(end.clone()));
+        assert_eq!(within(other.open_uni()).await.err(), Some(end.clone()));
+        assert_eq!(within(other.read_datagram()).await.err(), Some(end.clone()));
+        assert!(other.send_datagram(b"late").is_err());
+        let here = SessionEnd::ClosedHere { code: 7 };
+        assert_eq!(within(recv.read_chunk(10)).await, Err(ReadError::Session(here.clone())));
+        assert_eq!(within(send.write_all(b"more")).await, Err(WriteError::Session(here)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_handle_closes_the_session_and_the_connection_goes_on() {
+    let Pair { mut client, ours, theirs, mut begun, .. } = pair(Config::default(), open(), true, None).await;
+    let other = within(client.connect(request(), &["b", "a"])).await.unwrap();
+    assert_eq!(other.protocol(), Some("b"));
+    let others = within(begun.recv()).await.unwrap();
+    theirs.drain();
+    within(ours.draining()).await;
+    drop(ours);
+    assert_eq!(within(theirs.closed()).await, SessionEnd::ClosedByPeer { code: 0, reason: String::new() });
+    exchange(&other, &others, b"still here").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_wait_for_the_sessions_limits() {
+    let limits = Limits { data: 1_000, bidi: 2, uni: 2 };
+    let server = Config { limits, ..open() };
+    let Pair { ours, theirs, .. } = pair(Config::default(), server, true, None).await;
+    let (one, two) = (within(ours.open_uni()).await.unwrap(), within(ours.open_uni()).await.unwrap());
+    // The third waits until a half of the window is closed at the peer: certain, as the peer has not accepted any.
+    let third = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.open_uni().await.map(|_| ()) }
+    });
+    drop((one, two));
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!third.is_finished());
+    for _ in 0..2 {
+        let mut recv = within(theirs.accept_uni()).await.unwrap();
+        assert_eq!(within(recv.read_to_end(10)).await, Err(ReadError::Reset(Some(0))));
+    }
+    within(third).await.unwrap().unwrap();
+    drop(within(theirs.accept_uni()).await.unwrap());
+
+    // Streams that are stopped, or reset with data that was never sent, take no credit away for good.
+    for number in 0..50 {
+        let (mut send, _recv) = within(ours.open_bi()).await.unwrap();
+        within(send.write_all(&[1; 600])).await.unwrap();
+        if number % 2 == 0 {
+            send.reset(1);
+        }
+        let (_send, mut recv) = within(theirs.accept_bi()).await.unwrap();
+        if number % 2 == 1 {
+            recv.stop(2);
+        } else {
+            let _ = within(recv.read_to_end(10_000)).await;
+        }
+    }
+    exchange(&ours, &theirs, &[7; 20_000]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_session_at_a_time_without_flow_control() {
+    let without = Config { limits: Limits::NONE, ..open() };
+    let Pair { mut client, ours, theirs, begun: _begun, .. } = pair(without, open(), true, None).await;
+    assert!(!ours.has_flow_control());
+    exchange(&ours, &theirs, &[1; 3_000_000]).await;
+    let second = within(client.connect(request(), &[])).await;
+    assert!(matches!(second, Err(ConnectError::OneSessionOnly)), "{second:?}");
+    ours.close(0, "");
+    within(theirs.closed()).await;
+    within(client.connect(request(), &[])).await.unwrap();
+}
+
+/// draft-ietf-webtrans-http3 §3.2 MUST
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_other_origins_are_refused() {
+    let ends = ends(true, None).await;
+    let origins = Origins::List(vec!["https://good.example".to_owned()]);
+    let _begun = serve(&ends.accepted, Config { origins, ..Config::default() });
+    let mut client = Client::begin(ends.quic.clone(), Config::default()).await.unwrap();
+    for (origin, is_allowed) in [("https://good.example", true), ("https://evil.example", false), ("null", false)] {
+        let mut request = request();
+        request.headers_mut().insert("origin", origin.parse().unwrap());
+        let session = within(client.connect(request, &[])).await;
+        match session {
+            Ok(_) => assert!(is_allowed, "{origin}"),
+            Err(error) => {
+                let is_forbidden = matches!(error, ConnectError::Refused(StatusCode::FORBIDDEN));
+                assert!(is_forbidden && !is_allowed, "{origin}: {error}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_beyond_the_limit_are_rejected() {
+    let server = Config { max_sessions: 2, ..open() };
+    let Pair { mut client, ours, theirs: _theirs, begun: _begun, .. } =
+        pair(Config::default(), server, true, None).await;
+    let second = within(client.connect(request(), &[])).await.unwrap();
+    let third = within(client.connect(request(), &[])).await;
+    assert!(matches!(&third, Err(ConnectError::Http(error)) if error.is_unprocessed()), "{third:?}");
+    drop((ours, second));
+}
