@@ -98,7 +98,8 @@ impl Config {
     /// Support of sessions on a connection, for HTTP/3's options. The current draft is advertised where this end accepts
     /// RESET_STREAM_AT (`streams.reset_stream_at` of its profile), which it asks for; what browsers speak always is.
     pub fn support(&self, quic: &tiderace::Connection) -> SessionSupport {
-        let mut settings = vec![(codes::DRAFT02_ENABLE, 1), (codes::DRAFT07_MAX_SESSIONS, self.max_sessions as u64)];
+        // Browsers declare no flow control, so that one session is all they may have.
+        let mut settings = vec![(codes::DRAFT02_ENABLE, 1), (codes::DRAFT07_MAX_SESSIONS, 1)];
         if quic.accept_reset_at().0 {
             settings.push((codes::WT_ENABLED, 1));
         }

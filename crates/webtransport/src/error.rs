@@ -55,7 +55,8 @@ pub enum WriteError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The peer reset the stream, with its application's code, if it gave one.
+    /// The peer reset the stream, with its application's code. Without one, its session may be over: the reset and the close may
+    /// arrive in either order.
     #[error("the peer reset the stream (code {0:?})")]
     Reset(Option<u32>),
     /// The stream was read to its end or stopped before.

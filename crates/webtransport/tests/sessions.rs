@@ -115,7 +115,9 @@ async fn a_close_reaches_all_who_wait() {
         closing.close(7, &long);
         let end = SessionEnd::ClosedByPeer { code: 7, reason: "ä".repeat(512) };
         assert_eq!(within(other.closed()).await, end);
-        assert_eq!(within(heard.read_chunk(10)).await, Err(ReadError::Session(end.clone())));
+        // The reset of the stream and the close of its session may arrive in either order.
+        let ended = within(heard.read_chunk(10)).await.unwrap_err();
+        assert!(ended == ReadError::Reset(None) || ended == ReadError::Session(end.clone()), "{ended}");
         assert_eq!(within(other.accept_uni()).await.err(), Some(end.clone()));
         assert_eq!(within(other.open_uni()).await.err(), Some(end.clone()));
         assert_eq!(within(other.read_datagram()).await.err(), Some(end.clone()));
