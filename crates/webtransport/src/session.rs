@@ -204,7 +204,8 @@ impl Session {
         self.inner().until(|state| (state.is_draining || state.end.is_some()).then_some(())).await;
     }
 
-    /// Closes the session with the application's code and message, of which up to 1024 bytes are sent. Streams are given up at once.
+    /// Closes the session with the application's code and message, of which up to 1024 bytes are sent. Streams are given up at
+    /// once, with what was not delivered.
     pub fn close(&self, code: u32, reason: &str) {
         self.inner().close(code, reason);
     }

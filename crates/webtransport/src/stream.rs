@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
 };
@@ -12,7 +13,7 @@ use tiderace::{Charge, Dir};
 use crate::{
     codes::{GONE, from_http3, to_http3},
     error::{ReadError, SessionEnd, WriteError},
-    inner::{Alive, Half},
+    inner::{Alive, Half, Inner},
 };
 
 /// The most that is read in one go by [`RecvStream::read_to_end`], in bytes.
@@ -48,6 +49,9 @@ struct Sending {
     written: u64,
     end: Option<SessionEnd>,
     waker: Option<Waker>,
+    /// The application has ended the stream, and what became of it.
+    is_finished: bool,
+    delivered: Option<Result<(), WriteError>>,
 }
 
 struct SendHalf(Mutex<Sending>);
@@ -83,7 +87,15 @@ impl SendStream {
     ) -> Result<Self, SessionEnd> {
         stream.count_sent();
         let id = stream.id().0;
-        let sending = Sending { stream: Some(stream), header, written: 0, end: None, waker: None };
+        let sending = Sending {
+            stream: Some(stream),
+            header,
+            written: 0,
+            end: None,
+            waker: None,
+            is_finished: false,
+            delivered: None,
+        };
         let half = Arc::new(SendHalf(Mutex::new(sending)));
         if let Err(end) = session.0.enter(id, true, half.clone()) {
             half.abandon(&end);
@@ -123,8 +135,10 @@ impl SendStream {
     pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
         let session = &self.session.0;
         let mut place = lock(&self.half.0);
-        let Sending { stream, header, written, end, waker } = &mut *place;
-        let Some(open) = stream else { return Poll::Ready(Err(closed(end.as_ref()))) };
+        let Sending { stream, header, written, end, waker, is_finished, .. } = &mut *place;
+        let Some(open) = stream.as_mut().filter(|_| !*is_finished) else {
+            return Poll::Ready(Err(closed(end.as_ref())));
+        };
         let polled = {
             let mut state = session.lock();
             let allowed = match state.flow.writable() {
@@ -168,21 +182,44 @@ impl SendStream {
         }
     }
 
-    /// Ends the stream after what was written. Delivery goes on in the background, for as long as the session does.
+    /// Ends the stream after what was written. Delivery goes on in the background, for as long as the session does: whoever closes the
+    /// session behind it waits for [`finished`](Self::finished). Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the peer asked to stop, or the stream or the session is over.
     pub fn finish(&mut self) -> Result<(), WriteError> {
-        let mut place = lock(&self.half.0);
-        let Some(stream) = &mut place.stream else { return Err(closed(place.end.as_ref())) };
-        let finished = stream.finish();
-        place.stream = None;
-        drop(place);
-        self.session.0.leave(self.id, true);
-        finished.map_err(|error| match error {
-            tiderace::WriteError::Stopped(code) => WriteError::Stopped(from_http3(code)),
-            _ => WriteError::StreamClosed,
+        {
+            let mut place = lock(&self.half.0);
+            let Sending { stream, end, is_finished, .. } = &mut *place;
+            let Some(open) = stream.as_mut().filter(|_| !*is_finished) else { return Err(closed(end.as_ref())) };
+            open.finish().map_err(|error| match error {
+                tiderace::WriteError::Stopped(code) => WriteError::Stopped(from_http3(code)),
+                _ => WriteError::StreamClosed,
+            })?;
+            *is_finished = true;
+        }
+        tokio::spawn(deliver(self.half.clone(), self.session.0.clone(), self.id));
+        Ok(())
+    }
+
+    /// Waits until the peer has acknowledged everything, after [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// When the stream was not finished, the peer asked to stop, or the session is over before.
+    pub async fn finished(&mut self) -> Result<(), WriteError> {
+        poll_fn(|cx| {
+            let mut place = lock(&self.half.0);
+            let Sending { end, waker, is_finished, delivered, .. } = &mut *place;
+            match (delivered, end) {
+                (Some(delivered), _) => Poll::Ready(delivered.clone()),
+                (None, None) if *is_finished => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                (None, end) => Poll::Ready(Err(closed(end.as_ref()))),
+            }
         })
+        .await
     }
 
     /// Gives the stream up with the application's code. Where the peer accepts RESET_STREAM_AT, the header still arrives, so that
@@ -194,6 +231,7 @@ impl SendStream {
         // draft-ietf-webtrans-http3 §4.4 MUST: the header is within the reliable size
         let _ = open.reset_at(to_http3(code), *header).or_else(|_| open.reset(to_http3(code)));
         let unsent = unsent(&open, *header, *written);
+        place.delivered.get_or_insert(Err(WriteError::StreamClosed));
         drop(place);
         self.session.0.change(|state| state.flow.refund(unsent));
         self.session.0.leave(self.id, true);
@@ -211,7 +249,46 @@ fn closed(end: Option<&SessionEnd>) -> WriteError {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        self.reset(0);
+        let is_finished = lock(&self.half.0).is_finished;
+        if !is_finished {
+            self.reset(0);
+        }
+    }
+}
+
+/// Keeps a finished stream until it is delivered, so that it ends with its session, and credit for what the peer does not want is given
+/// back.
+async fn deliver(half: Arc<SendHalf>, session: Arc<Inner>, id: u64) {
+    let delivered = poll_fn(|cx| {
+        let mut place = lock(&half.0);
+        let Some(stream) = &mut place.stream else { return Poll::Ready(None) };
+        pin!(stream.finished()).poll(cx).map(Some)
+    });
+    let delivered = tokio::select! {
+        _ = session.ended() => return,
+        delivered = delivered => delivered,
+    };
+    let Some(delivered) = delivered else { return };
+    let mut place = lock(&half.0);
+    let Sending { stream, header, written, delivered: outcome, .. } = &mut *place;
+    let Some(mut stream) = stream.take() else { return };
+    let mut refund = 0;
+    if let Err(tiderace::WriteError::Stopped(_)) = delivered {
+        // The transport has reset it; asking again counts what was sent.
+        let _ = stream.reset(GONE);
+        refund = unsent(&stream, *header, *written);
+    }
+    *outcome = Some(delivered.map_err(|error| match error {
+        tiderace::WriteError::Stopped(code) => WriteError::Stopped(from_http3(code)),
+        tiderace::WriteError::ConnectionClosed(reason) => SessionEnd::Connection(reason.to_string()).into(),
+        _ => WriteError::StreamClosed,
+    }));
+    let waker = place.waker.take();
+    drop(place);
+    session.change(|state| state.flow.refund(refund));
+    session.leave(id, true);
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }
 

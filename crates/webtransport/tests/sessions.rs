@@ -5,7 +5,7 @@ mod pair;
 use http::StatusCode;
 use pair::{Pair, ends, open, pair, request, serve, within};
 use tiderace_webtransport::{
-    Client, Config, ConnectError, Limits, Origins, ReadError, Session, SessionEnd, WriteError,
+    Client, Config, ConnectError, Limits, Origins, ReadError, Session, SessionEnd, WriteError, h3, server,
 };
 
 /// Sends `data` on streams of both kinds and gets it back, whole.
@@ -222,4 +222,67 @@ async fn sessions_beyond_the_limit_are_rejected() {
     let third = within(client.connect(request(), &[])).await;
     assert!(matches!(&third, Err(ConnectError::Http(error)) if error.is_unprocessed()), "{third:?}");
     drop((ours, second));
+}
+
+/// draft-ietf-webtrans-http3 §3.3 MUST
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_needs_a_protocol_gives_a_session_without_one_up() {
+    let ends = ends(true, None).await;
+    let (sessions, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let handler = move |request: server::SessionRequest| {
+        let sessions = sessions.clone();
+        async move {
+            let (session, response) = request.accept(None);
+            sessions.send(session).unwrap();
+            response
+        }
+    };
+    let options = h3::server::Options::default();
+    tokio::spawn(server::serve(ends.accepted.clone(), open(), options, std::future::pending(), handler));
+    let mut client = Client::begin(ends.quic.clone(), Config::default()).await.unwrap();
+    let session = within(client.connect(request(), &["chat"])).await;
+    assert!(matches!(session, Err(ConnectError::Protocol(None))), "{session:?}");
+    let session = within(begun.recv()).await.unwrap();
+    assert_eq!(within(session.closed()).await, SessionEnd::Reset(h3::Code::WT_ALPN_ERROR));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finished_streams_are_delivered_or_end_with_their_session() {
+    let Pair { ours, theirs, .. } = &pair(Config::default(), open(), true, Some(0.05)).await;
+    let mut send = within(ours.open_uni()).await.unwrap();
+    assert_eq!(within(send.finished()).await, Err(WriteError::StreamClosed), "it was not finished");
+    within(send.write_all(&[1; 100_000])).await.unwrap();
+    send.finish().unwrap();
+    within(send.finished()).await.unwrap();
+    assert_eq!(within(within(theirs.accept_uni()).await.unwrap().read_to_end(100_000)).await.unwrap(), [1; 100_000]);
+    // More than the windows take, so that some of it waits to be sent when the peer stops it, and when the session ends.
+    for is_stopped in [true, false] {
+        let mut send = within(ours.open_uni()).await.unwrap();
+        let mut data = vec![2; 1_000_000].into();
+        while let Ok(Ok(_)) = tokio::time::timeout(
+            std::time::Duration::from_millis(200),
+            std::future::poll_fn(|cx| send.poll_write(cx, &mut data)),
+        )
+        .await
+        {
+            if data.is_empty() {
+                break;
+            }
+        }
+        send.finish().unwrap();
+        let mut recv = within(theirs.accept_uni()).await.unwrap();
+        if is_stopped {
+            recv.stop(9);
+            // All of it may have been sent, and acknowledged, before.
+            let ended = within(send.finished()).await;
+            assert!(matches!(ended, Ok(()) | Err(WriteError::Stopped(Some(9)))), "{ended:?}");
+        } else {
+            ours.close(1, "");
+            let ended = within(send.finished()).await;
+            assert!(
+                matches!(ended, Ok(()) | Err(WriteError::Session(SessionEnd::ClosedHere { code: 1 }))),
+                "{ended:?}"
+            );
+        }
+    }
 }
