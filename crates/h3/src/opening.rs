@@ -1,12 +1,16 @@
 //! Beginning of a client's bidirectional stream, where sessions are supported: a request, or a stream of a session
 //! (draft-ietf-webtrans-http3 §4.3).
 
+use std::{sync::Arc, time::Duration};
+
 use bytes::Bytes;
-use tiderace::RecvStream;
+use tiderace::{RecvStream, SendStream};
 
 use crate::{
     error::{Code, Error, Violation},
     sessions::SIGNAL,
+    shared::Shared,
+    stream::{Receiver, Sender},
 };
 
 /// The most that is read from a stream in one go, in bytes.
@@ -14,7 +18,7 @@ const READ: usize = 16 * 1024;
 
 /// Content of the first bytes of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+enum Opening {
     /// A request, of which these bytes were read.
     Request(Bytes),
     /// A stream of a session.
@@ -32,7 +36,7 @@ pub(crate) enum Opening {
 ///
 /// # Errors
 /// When the stream is reset, or ends in its first number, which closes the connection.
-pub(crate) async fn read(recv: &mut RecvStream) -> Result<Opening, Error> {
+async fn read(recv: &mut RecvStream) -> Result<Opening, Error> {
     let mut begun = Bytes::new();
     loop {
         let Some(chunk) = recv.read_chunk(READ).await? else {
@@ -56,6 +60,61 @@ fn parse(begun: &Bytes) -> Option<Opening> {
     let session = reader.varint().ok()?;
     let at = reader.position();
     Some(Opening::Session { session, header: at as u64, rest: begun.slice(at..) })
+}
+
+/// Reads the beginning of a stream: the halves of a request's; `None` when it was one of a session, or was refused.
+pub(crate) async fn open(
+    send: SendStream,
+    mut recv: RecvStream,
+    shared: &Arc<Shared>,
+    fields_timeout: Duration,
+    is_late: bool,
+) -> Result<Option<(Sender, Receiver)>, Error> {
+    if shared.support.is_none() {
+        return Ok(Some((Sender::new(send, shared.clone()), Receiver::new(recv, shared.clone()))));
+    }
+    let opening = match tokio::time::timeout(fields_timeout, read(&mut recv)).await {
+        Ok(Ok(opening)) => opening,
+        Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut("the header section"))),
+        Ok(Err(Error::Protocol { code: Code::FRAME_ERROR, reason })) => {
+            return Err(shared.fail(Violation { code: Code::FRAME_ERROR, reason }));
+        }
+        Ok(Err(error)) => {
+            let code = if let Error::Protocol { code, .. } = &error { *code } else { Code::REQUEST_CANCELLED };
+            return Err(give_up(send, recv, code, error));
+        }
+    };
+    match opening {
+        Opening::Session { session, header, rest } => {
+            shared.decline_session(send.id());
+            shared
+                .on_session_stream(session, (Some(send), recv, &rest, header))
+                .map_err(|violation| shared.fail(violation))?;
+            Ok(None)
+        }
+        Opening::Request(_) if is_late => {
+            refuse(send, recv);
+            Ok(None)
+        }
+        Opening::Request(bytes) => {
+            let mut recv = Receiver::new(recv, shared.clone());
+            recv.begin_with(bytes);
+            Ok(Some((Sender::new(send, shared.clone()), recv)))
+        }
+    }
+}
+
+/// Gives a stream up that became neither a request nor one of a session.
+fn give_up(mut send: SendStream, mut recv: RecvStream, code: Code, error: Error) -> Error {
+    let _ = send.reset(code.0);
+    let _ = recv.stop(code.0);
+    error
+}
+
+/// RFC 9114 §4.1.1 SHOULD-2, MUST NOT-1: a request that came after the last one that is taken can be sent again, elsewhere.
+pub(crate) fn refuse(mut send: SendStream, mut recv: RecvStream) {
+    let _ = send.reset(Code::REQUEST_REJECTED.0);
+    let _ = recv.stop(Code::REQUEST_REJECTED.0);
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tiderace::{RecvStream, SendStream};
+
 use tokio::sync::Notify;
 
 use crate::{
@@ -36,8 +36,7 @@ use crate::{
     driver::Driver,
     error::{Code, Error, Violation},
     fields::{self, Protocol, promised},
-    opening::{self, Opening},
-    priority,
+    opening, priority,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
     settings::Settings,
@@ -257,7 +256,7 @@ where
         };
         // RFC 9114 §5.2 SHOULD-1, SHOULD-2: what comes behind the end is cancelled; nothing before it was
         if matches!(stage, Stage::Final(_)) && options.sessions.is_none() {
-            refuse(send, recv);
+            opening::refuse(send, recv);
             continue;
         }
         if options.sessions.is_some() {
@@ -269,7 +268,7 @@ where
         let (service, shared, options, ticket) = (service.clone(), shared.clone(), options.clone(), in_flight.enter());
         tokio::spawn(async move {
             let id = send.id();
-            let ended = match open(send, recv, &shared, &options, is_late).await {
+            let ended = match opening::open(send, recv, &shared, options.fields_timeout, is_late).await {
                 Ok(Some((send, recv))) => exchange(send, recv, shared.clone(), &options, service).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
@@ -362,61 +361,6 @@ fn end_of(error: Error) -> Result<(), Error> {
 
 /// The highest number that a request can have.
 const LAST_REQUEST: u64 = (1 << 62) - 4;
-
-/// RFC 9114 §4.1.1 SHOULD-2, MUST NOT-1: a request that came after the last one that is taken can be sent again, elsewhere.
-fn refuse(mut send: SendStream, mut recv: RecvStream) {
-    let _ = send.reset(Code::REQUEST_REJECTED.0);
-    let _ = recv.stop(Code::REQUEST_REJECTED.0);
-}
-
-/// Reads the beginning of a stream: the halves of a request's; `None` when it was one of a session, or was refused.
-async fn open(
-    send: SendStream,
-    mut recv: RecvStream,
-    shared: &Arc<Shared>,
-    options: &Options,
-    is_late: bool,
-) -> Result<Option<(Sender, Receiver)>, Error> {
-    if shared.support.is_none() {
-        return Ok(Some((Sender::new(send, shared.clone()), Receiver::new(recv, shared.clone()))));
-    }
-    let opening = match tokio::time::timeout(options.fields_timeout, opening::read(&mut recv)).await {
-        Ok(Ok(opening)) => opening,
-        Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut("the header section"))),
-        Ok(Err(Error::Protocol { code: Code::FRAME_ERROR, reason })) => {
-            return Err(shared.fail(Violation { code: Code::FRAME_ERROR, reason }));
-        }
-        Ok(Err(error)) => {
-            let code = if let Error::Protocol { code, .. } = &error { *code } else { Code::REQUEST_CANCELLED };
-            return Err(give_up(send, recv, code, error));
-        }
-    };
-    match opening {
-        Opening::Session { session, header, rest } => {
-            shared.decline_session(send.id());
-            shared
-                .on_session_stream(session, (Some(send), recv, &rest, header))
-                .map_err(|violation| shared.fail(violation))?;
-            Ok(None)
-        }
-        Opening::Request(_) if is_late => {
-            refuse(send, recv);
-            Ok(None)
-        }
-        Opening::Request(bytes) => {
-            let mut recv = Receiver::new(recv, shared.clone());
-            recv.begin_with(bytes);
-            Ok(Some((Sender::new(send, shared.clone()), recv)))
-        }
-    }
-}
-
-/// Gives a stream up that became neither a request nor one of a session.
-fn give_up(mut send: SendStream, mut recv: RecvStream, code: Code, error: Error) -> Error {
-    let _ = send.reset(code.0);
-    let _ = recv.stop(code.0);
-    error
-}
 
 async fn exchange<S, F, B>(
     mut send: Sender,

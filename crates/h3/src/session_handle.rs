@@ -5,12 +5,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use tiderace::{ConnectionBudget, Dir, StreamId};
+use tiderace::{ConnectionBudget, Dir, RecvStream, SendStream, StreamId};
 
 use crate::{
-    error::{Code, Error},
+    error::{Code, Error, Violation},
     sessions::SessionStream,
-    settings::PeerSettings,
+    settings::{PeerSettings, Settings},
     shared::Shared,
 };
 
@@ -22,6 +22,41 @@ impl GiveUp {
     /// The code that was set.
     pub(crate) fn get(&self) -> Option<Code> {
         self.0.get().copied()
+    }
+}
+
+impl Shared {
+    /// Settings of the peer, when they have come.
+    pub(crate) async fn peer_settings(&self) -> Result<PeerSettings, Error> {
+        self.heard(|state| {
+            let Settings { connect_protocol, datagrams, .. } = state.peer?;
+            Some(PeerSettings { connect_protocol, datagrams, others: state.peer_others.clone() })
+        })
+        .await
+    }
+
+    /// Takes a stream of the peer whose header names a session.
+    pub(crate) fn on_session_stream(
+        &self,
+        session: u64,
+        stream: (Option<SendStream>, RecvStream, &[u8], u64),
+    ) -> Result<(), Violation> {
+        let refused = self.lock().sessions.take(session, stream)?;
+        refused.refuse();
+        Ok(())
+    }
+
+    /// Notes that a stream is no request of a session.
+    pub(crate) fn decline_session(&self, stream: StreamId) {
+        if self.support.is_none() {
+            return;
+        }
+        let refused = {
+            let state = &mut *self.lock();
+            state.flows.decline(stream.0);
+            state.sessions.decline(stream.0)
+        };
+        refused.refuse();
     }
 }
 
@@ -123,7 +158,7 @@ impl SessionStreams {
 
     /// Closes the connection because the peer violates the protocol.
     pub fn close_connection(&self, code: Code, reason: &str) {
-        self.shared.fail(crate::error::Violation { code, reason: reason.to_owned() });
+        self.shared.fail(Violation { code, reason: reason.to_owned() });
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use qpack::{Decoder, Encoder, Field, SectionError};
-use tiderace::{Charge, ConnectionBudget, Priority, ProcessBudget, RecvStream, SendStream, StreamId};
+use tiderace::{Charge, ConnectionBudget, Priority, ProcessBudget, StreamId};
 use tokio::sync::Notify;
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     frame,
     priority::Updates,
     sessions::{SessionSupport, Sessions},
-    settings::{PeerSettings, Settings},
+    settings::Settings,
 };
 
 /// Bytes that each of the two tables of a connection may have (RFC 9204 §3.2).
@@ -80,7 +80,7 @@ pub(crate) struct State {
     /// The peer's settings, when they have come.
     pub(crate) peer: Option<Settings>,
     /// Settings of the peer that HTTP/3 does not define, where sessions need them.
-    peer_others: Vec<(u64, u64)>,
+    pub(crate) peer_others: Vec<(u64, u64)>,
     /// The number in the peer's last GOAWAY.
     pub(crate) goaway: Option<u64>,
     /// Why the connection is over.
@@ -329,39 +329,6 @@ impl Shared {
             }
             news.await;
         }
-    }
-
-    /// Settings of the peer, when they have come.
-    pub(crate) async fn peer_settings(&self) -> Result<PeerSettings, Error> {
-        self.heard(|state| {
-            let Settings { connect_protocol, datagrams, .. } = state.peer?;
-            Some(PeerSettings { connect_protocol, datagrams, others: state.peer_others.clone() })
-        })
-        .await
-    }
-
-    /// Takes a stream of the peer whose header names a session.
-    pub(crate) fn on_session_stream(
-        &self,
-        session: u64,
-        stream: (Option<SendStream>, RecvStream, &[u8], u64),
-    ) -> Result<(), Violation> {
-        let refused = self.lock().sessions.take(session, stream)?;
-        refused.refuse();
-        Ok(())
-    }
-
-    /// Notes that a stream is no request of a session.
-    pub(crate) fn decline_session(&self, stream: StreamId) {
-        if self.support.is_none() {
-            return;
-        }
-        let refused = {
-            let state = &mut *self.lock();
-            state.flows.decline(stream.0);
-            state.sessions.decline(stream.0)
-        };
-        refused.refuse();
     }
 
     /// Takes the number of a GOAWAY.

@@ -14,6 +14,11 @@ use h3_quic::{Datagrams, SessionStreams};
 
 use crate::{capsules::Violation, error::SessionEnd, flow::Flow, outgoing::Outgoing};
 
+/// Locks what a panic elsewhere leaves as it is.
+pub(crate) fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Half of a stream that ends with its session.
 pub(crate) trait Half: Send + Sync {
     /// Gives the half up (WT_SESSION_GONE).
@@ -88,7 +93,7 @@ impl Inner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes the state, and wakes all who wait for a change.

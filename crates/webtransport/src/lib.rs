@@ -32,10 +32,12 @@ mod error;
 mod flow;
 mod inner;
 mod outgoing;
+mod peer_stream;
 mod protocols;
+mod recv_stream;
+mod send_stream;
 pub mod server;
 mod session;
-mod stream;
 
 pub use h3_quic as h3;
 
@@ -44,5 +46,6 @@ pub use codes::{from_http3, to_http3};
 pub use config::{Config, Limits, Origins};
 pub use error::{ConnectError, DatagramError, ReadError, SessionEnd, WriteError};
 pub use outgoing::{Aborted, SessionBody};
+pub use recv_stream::RecvStream;
+pub use send_stream::SendStream;
 pub use session::Session;
-pub use stream::{RecvStream, SendStream};

@@ -8,7 +8,9 @@ use tiderace::Dir;
 use crate::{
     error::{DatagramError, SessionEnd},
     inner::{Alive, Inner},
-    stream::{PeerStream, RecvStream, SendStream},
+    peer_stream::PeerStream,
+    recv_stream::RecvStream,
+    send_stream::SendStream,
 };
 
 /// First number on a bidirectional stream, and on a unidirectional one (draft-ietf-webtrans-http3 §4.2, §4.3).
