@@ -6,7 +6,8 @@
 //! (messages), `settings`, `frame`, [`capsule`]. Compression of fields is the crate `qpack`.
 //!
 //! An extended CONNECT (RFC 9220) makes a stream something else, with the request's and the response's body as its two
-//! directions, and [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share.
+//! directions, and [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share. For sessions of WebTransport, `opening` and `driver` find the streams that belong
+//! to such a request, `sessions` keeps them until [`SessionStreams`] takes them; the rest is the crate `tiderace-webtransport`.
 //!
 //! ```no_run
 //! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {
