@@ -129,7 +129,7 @@ impl SessionStreams {
         self.shared.lock().sessions.limit(self.stream.0, limits);
     }
 
-    /// Ready when the peer has opened more streams than it may, or the connection is over.
+    /// Ready when the peer has opened more streams than it may.
     pub fn poll_exceeded(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.lock().sessions.poll_exceeded(self.stream.0, cx)
     }

@@ -231,16 +231,14 @@ impl Sessions {
         }
     }
 
-    /// Ready when the peer has opened more streams than it may, or the session is over.
+    /// Ready when the peer has opened more streams than it may.
     pub(crate) fn poll_exceeded(&mut self, session: u64, cx: &Context<'_>) -> Poll<()> {
-        let is_over = self.is_over;
-        match self.open.get_mut(&session) {
-            Some(open) if !open.is_exceeded() && !is_over => {
-                open.watcher = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            _ => Poll::Ready(()),
+        let Some(open) = self.open.get_mut(&session) else { return Poll::Pending };
+        if open.is_exceeded() {
+            return Poll::Ready(());
         }
+        open.watcher = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Somebody accepts the streams of a session from here on.

@@ -148,6 +148,8 @@ impl Inner {
     /// Ends the session, once: streams are given up, and all who wait are told. False when it was over before.
     // draft-ietf-webtrans-http3 §6 MUST: streams end with the session, in both directions
     pub(crate) fn terminate(&self, end: SessionEnd) -> bool {
+        // First, so that whoever hears of the end finds the session's place among those of the connection free.
+        self.streams.close();
         let halves = self.change(|state| {
             if state.end.is_some() {
                 return None;
@@ -157,7 +159,6 @@ impl Inner {
             Some(std::mem::take(&mut state.halves))
         });
         let Some(halves) = halves else { return false };
-        self.streams.close();
         for half in halves.values() {
             half.abandon(&end);
         }
