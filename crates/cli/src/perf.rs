@@ -71,7 +71,7 @@ struct EndArgs {
     #[arg(long, value_name = "POLICY", default_value = "off")]
     ack_frequency: AckFrequency,
     /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: up to '15 %'. Obeyed by
-    /// cubic, bbr2, bbr3 and auto
+    /// cubic, bbr2 and bbr3; auto measures the share by itself
     #[arg(long, value_name = "SHARE", default_value = "0 %", value_parser = loss_tolerance)]
     loss_tolerance: LossTolerance,
     /// Write a qlog file for each connection into this directory; costs CPU time
