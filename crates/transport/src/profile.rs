@@ -83,7 +83,7 @@ pub struct AckPolicy {
     pub every: u32,
     /// … or after this time (RFC 9000 §13.2.1).
     pub max_delay: Duration,
-    /// Obey a peer that asks for another rhythm (draft-ietf-quic-ack-frequency-14).
+    /// Obey a peer that requests another acknowledgement frequency (draft-ietf-quic-ack-frequency-14).
     pub obey: bool,
 }
 
@@ -102,7 +102,7 @@ impl AckPolicy {
         }
     }
 
-    /// What the peer may ask for at least; `None` when it may not ask.
+    /// Smallest ack delay that the peer may request; `None` when it may not request any.
     // draft-ietf-quic-ack-frequency-14 §3 MUST: not above max_ack_delay.
     pub(crate) fn min_delay(&self) -> Option<Duration> {
         self.obey

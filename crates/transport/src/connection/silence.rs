@@ -1,4 +1,4 @@
-//! A client that waits for data and hears nothing: sends a PING, so that the server learns where it is.
+//! PINGs of a client that waits for data and receives none, so that the server learns its new address.
 //!
 //! A client that only receives sends nothing but acknowledgements, and those only when data arrives. When a NAT on the way gives
 //! it another mapping, the server's data goes to the old one for ever, and neither end notices. The PING comes from the new
@@ -16,7 +16,7 @@ use crate::{
     timers::Timer,
 };
 
-/// Silence of two probe timeouts and this is one: servers need time to think.
+/// Margin over two probe timeouts before silence counts: servers need time to answer.
 const MARGIN: Duration = Duration::from_millis(250);
 /// Gaps between PINGs double up to this, or to the first gap if that is longer …
 const STEADY: Duration = Duration::from_millis(1_000);

@@ -27,7 +27,7 @@ fn cost(datagram: &Datagram) -> usize {
     size_of::<Held>() + allocation(datagram.payload.len())
 }
 
-/// Owns them until their connection begins.
+/// Owner of 0-RTT packets until their connection begins.
 pub(super) struct EarlyPackets {
     held: VecDeque<Held>,
     bytes: usize,

@@ -100,7 +100,7 @@ impl Discrimination {
         }
     }
 
-    /// There is a new sample of the RTT.
+    /// Takes a new RTT sample.
     pub(super) fn on_rtt(&mut self, rtt: &Rtt, one_way: Option<&OneWay>) {
         let Some(min) = rtt.min() else { return };
         let mut wait = rtt.adjusted().saturating_sub(min);
@@ -115,12 +115,12 @@ impl Discrimination {
         self.next = (self.next + 1) % SAMPLES;
     }
 
-    /// The network has marked packets.
+    /// Records ECN-CE marks.
     pub(super) fn on_ecn_ce(&mut self, now: Instant) {
         self.marked_at = Some(now);
     }
 
-    /// Time for which packets wait at least.
+    /// Smallest queueing delay of the last samples.
     pub fn wait(&self) -> Duration {
         self.waits.into_iter().min().unwrap_or_default()
     }
@@ -135,12 +135,12 @@ impl Discrimination {
         self.lost
     }
 
-    /// What the losses that were just reported come from.
+    /// Cause of the losses that were just reported.
     pub fn cause(&self, now: Instant, rtt: &Rtt, growing: bool) -> Cause {
         if self.tolerated(now, rtt, growing).is_some() { Cause::Random } else { Cause::Congestion }
     }
 
-    /// The share of losses that a controller may pass over at the moment; `None` while there is a sign of congestion, and
+    /// Share of losses that a controller may ignore at the moment; `None` while there is a sign of congestion, and
     /// while more is lost.
     ///
     /// A window that grows exponentially (`growing`) fills a queue within a round, and packets ahead of those that overflow

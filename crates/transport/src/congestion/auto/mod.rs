@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `startup` | doubles per round trip until delay, delivery rate or loss shows the end of the path | `startup` |
 //! | `delay` | aims at a queueing delay of a few milliseconds | `delay` |
-//! | `probe_rtt` | halved for three round trips: is the queue ours? | `probe_rtt` |
+//! | `probe_rtt` | halved for four round trips, to see whether other flows fill the queue | `probe_rtt` |
 //! | `probe_loss` | at 70 %: does the loss go away? | `probe_loss` |
 //! | `competitive` | CUBIC's, because the queue did not empty when this flow left it | `competitive` |
 //!
