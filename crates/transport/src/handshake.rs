@@ -50,7 +50,7 @@ pub(crate) struct Handshake {
     later: LaterBytes,
 }
 
-/// What a handshake needs whose session works elsewhere.
+/// State of a handshake whose session runs elsewhere.
 #[derive(Default)]
 struct HandOut {
     /// The session is away, or will be with the step that waits here.
@@ -148,7 +148,7 @@ impl Handshake {
         !std::mem::replace(&mut self.confirmed, true)
     }
 
-    /// What the session waits for outside of the connection.
+    /// Event outside of the connection that the session waits for.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         self.waiting
     }
@@ -244,7 +244,7 @@ impl Handshake {
         }
     }
 
-    /// What the session has to do next; `None` when it has seen everything.
+    /// Next step of the session; `None` when it has seen everything.
     fn next_step(&mut self) -> Option<Step> {
         let level = self.read_level;
         let data = if self.waiting.is_some() { None } else { Some(self.next_bytes(level)?) };

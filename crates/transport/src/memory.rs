@@ -12,10 +12,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What an item in a queue costs beside its bytes: its place in the queue and the header of an allocation.
+/// Overhead of an item in a queue beside its bytes: its place in the queue and the header of an allocation.
 pub const ITEM_OVERHEAD: u64 = 64;
 
-/// What an allocation of `bytes` takes from the allocator, in bytes; 0 for none.
+/// Memory that an allocation of `bytes` takes from the allocator, in bytes; 0 for none.
 #[inline]
 pub const fn allocation(bytes: usize) -> usize {
     if bytes == 0 {

@@ -38,7 +38,7 @@ pub struct Pacer {
     capacity: u64,
     /// Bytes that may leave; below zero after packets that may not wait.
     credit: i64,
-    /// What is left of the last refill, in bits times nanoseconds: less than a byte.
+    /// Remainder of the last refill, in bits times nanoseconds: less than a byte.
     remainder: u64,
     refilled_at: Instant,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Pins {
     bytes: u64,
     /// Bytes of all buffers that are pinned.
     pinned: u64,
-    /// What buffers may have beyond a quarter more than their slices, in bytes.
+    /// Bytes that buffers may have beyond a quarter more than their slices.
     slack: u64,
 }
 

@@ -49,7 +49,7 @@ impl SpaceId {
     }
 }
 
-/// What a packet carried that matters once it is acknowledged or lost.
+/// Content of a packet that matters once it is acknowledged or lost.
 ///
 /// A record names state, it does not copy it: a lost `MaxData` is answered with the limit of that moment, not with the
 /// old one.
@@ -199,7 +199,7 @@ impl SentPacket {
     }
 }
 
-/// What became of a packet, and so of each frame in it.
+/// Fate of a packet, and so of each frame in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// The peer has it.

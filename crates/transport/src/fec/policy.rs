@@ -15,11 +15,11 @@ pub enum FecPolicy {
     /// Neither offered nor used: plain QUIC.
     #[default]
     Off,
-    /// What the peer protects is recovered; nothing is protected.
+    /// Recovers the peer's data; protects no data of its own.
     Receive,
     /// All that is sent is protected with this code.
     Fixed(Scheme),
-    /// What is sent is protected where that gains more than it costs.
+    /// Protects sent data where that gains more than it costs.
     Auto,
 }
 

@@ -32,7 +32,7 @@ impl Default for DatagramFlow {
 }
 
 impl DatagramFlow {
-    /// What may stay lost of it, protection included.
+    /// Share that may stay lost, protection included.
     pub(crate) fn tolerance(&self) -> Tolerance {
         match self.protection {
             Protection::Never => Tolerance::ALL,

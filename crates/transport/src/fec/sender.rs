@@ -40,7 +40,7 @@ pub(crate) struct Sender {
     /// Symbols are made at the moment.
     on: bool,
     carriers: Carriers,
-    /// What the packet that is being built carries.
+    /// Content of the packet that is being built.
     content: Content,
     /// The strictest of the latest symbols and of those before them, and how many are the latest.
     strictest: [Tolerance; 2],
@@ -211,7 +211,7 @@ impl Sender {
         }
     }
 
-    /// What the symbol of the packet that is being built carries.
+    /// Content of the symbol of the packet that is being built.
     pub(crate) fn begin(&mut self, content: Content) {
         self.content = content;
     }
@@ -335,7 +335,7 @@ impl Sender {
         !self.extra.is_empty()
     }
 
-    /// What became of the packet that carried a symbol.
+    /// Fate of the packet that carried a symbol.
     pub(crate) fn on_verdict(&mut self, verdict: Verdict, id: u64) {
         if matches!(verdict, Verdict::Acked | Verdict::AckedLate | Verdict::Recovered) {
             self.carriers.settle(id);

@@ -28,7 +28,7 @@ pub const MAX_KEYS: usize = 8;
 /// Bytes of a key's number in front of what it sealed.
 const ID_LEN: usize = 4;
 
-/// What a key of the ring is for.
+/// Purpose of a key of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Session tickets of TLS.

@@ -13,7 +13,7 @@ use std::{
 /// Names what may be used once: the authentication tag of a ticket or token, which no two have in common.
 pub type StrikeId = [u8; 16];
 
-/// What a register says.
+/// Answer of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strike {
     /// First use: known from here on.

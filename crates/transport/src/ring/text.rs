@@ -11,10 +11,10 @@ use super::{KeyRing, RingKey};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// There is no key in it.
+    /// Text without a key.
     #[error("the ring has no key")]
     Empty,
-    /// There are too many keys.
+    /// Too many keys.
     #[error("the ring has {0} keys, at most {max} are possible", max = super::MAX_KEYS)]
     TooMany(usize),
     /// Two keys have the same number.
@@ -28,7 +28,7 @@ pub enum RingError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
 }

@@ -2,7 +2,7 @@
 
 use wire::EcnCounts;
 
-/// What an acknowledgement says about ECN on the path.
+/// ECN information of an acknowledgement about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum EcnFeedback {
     /// Nothing new: no marked packet was acknowledged, or the frame is older than another.

@@ -56,7 +56,7 @@ pub struct Ledger {
     pub(crate) steps: usize,
 }
 
-/// What an acknowledgement says about a packet that it is news for.
+/// News of an acknowledgement about one packet.
 pub(crate) enum Found<'a> {
     Acked { pn: u64, entry: &'a Entry, frames: vec_deque::Iter<'a, SentFrame> },
     Late { packet: &'a LatePacket, frames: vec_deque::Iter<'a, SentFrame> },
