@@ -17,6 +17,7 @@ use crate::{
     path,
     peer::Peer,
     upstream::{
+        Failure,
         switch::{self, SwitchForm, SwitchRequest},
         tunnel,
     },
@@ -266,14 +267,7 @@ async fn respond(
     }
     let answer = match upstream.send(request).await {
         Ok(answer) => answer,
-        Err(failure) => {
-            tracing::debug!("{}", failure.reason);
-            entry.end(failure.ending);
-            entry.record.error = Some(failure.reason);
-            (entry.record.back_end, entry.record.tries) = (Some(failure.back_end), failure.tries);
-            let status = failure.ending.status();
-            return if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into();
-        }
+        Err(failure) => return unanswered(failure, entry),
     };
     if let Some(answered) = answered {
         answered.set();
@@ -325,6 +319,16 @@ async fn respond(
             body::with(body::paced(body, pace), answer.place)
         })
         .into()
+}
+
+/// Answers a request that no back end has answered.
+fn unanswered(failure: Failure, entry: &mut Entry) -> GatewayResponse {
+    tracing::debug!("{}", failure.reason);
+    entry.end(failure.ending);
+    entry.record.error = Some(failure.reason);
+    (entry.record.back_end, entry.record.tries) = (Some(failure.back_end), failure.tries);
+    let status = failure.ending.status();
+    if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into()
 }
 
 /// Leaves the route's path out of the request's.

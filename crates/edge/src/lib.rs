@@ -13,6 +13,7 @@
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
 //! use, and only when all of it works it takes its place; what began under a generation ends under it.
 
+mod access;
 mod acme;
 pub mod admin;
 mod admission;

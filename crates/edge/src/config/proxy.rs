@@ -52,6 +52,16 @@ section! {
     }
 }
 
+impl Proxy {
+    /// Path and query by which the targets of the route are named.
+    pub(crate) fn template_of(&self, route: &Route) -> String {
+        match self.template.as_str() {
+            "" => format!("{}/{{target_host}}/{{target_port}}/", route.path.trim_end_matches('/')),
+            template => template.to_owned(),
+        }
+    }
+}
+
 /// Checks that one route at most takes plain CONNECT requests.
 pub(super) fn check_connect(routes: &[Route]) -> Result<(), Fault> {
     let connects = |route: &Route| route.proxy.as_ref().is_some_and(|proxy| proxy.tcp);
@@ -68,7 +78,7 @@ pub(super) fn check_files(routes: &[Route]) -> Result<(), Fault> {
     for (number, route) in routes.iter().enumerate() {
         if let Some(proxy) = route.proxy.as_ref().filter(|proxy| !proxy.tokens.is_empty()) {
             let at = [Key("route"), Number(number), Key("proxy"), Key("tokens")];
-            crate::masque::access::read(Path::new(&proxy.tokens)).map_err(|message| {
+            crate::access::read(Path::new(&proxy.tokens)).map_err(|message| {
                 Fault::new(&at, message)
                     .hint("`NAME TOKEN` in each line, chmod 600; `openssl rand -hex 32` makes a token")
             })?;
@@ -92,7 +102,7 @@ pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), F
         (false, true) => return Err(Fault::new(&at("open"), "expected either `tokens` or `open`, found both")),
         _ => {}
     }
-    let template = crate::masque::template(route, proxy);
+    let template = proxy.template_of(route);
     h3_quic::connect_udp::Template::for_server(&template).map_err(|error| {
         Fault::new(&at("template"), error.to_string())
             .hint("/.well-known/masque/udp/{target_host}/{target_port}/, or /masque{?target_host,target_port}")

@@ -1,10 +1,9 @@
 //! The proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
 //!
-//! The files in the order in which a request meets them: `access` knows clients by their tokens, `clients` bounds what each may have,
+//! The files in the order in which a request meets them: `crate::access` knows clients by their tokens, `clients` bounds what each may have,
 //! `resolve` finds addresses and `rules` judges them, `refusal` is the answer to who gets none; `carry`
 //! runs a tunnel by `udp` or `tcp`.
 
-pub(crate) mod access;
 mod carry;
 mod clients;
 mod refusal;
@@ -31,7 +30,6 @@ use tiderace::Charge;
 use tokio::{net::TcpStream, time::Instant};
 
 use self::{
-    access::Access,
     carry::Tunnel,
     clients::{ClientKey, ClientLimits, TunnelPlace},
     refusal::Refusal,
@@ -42,6 +40,7 @@ use self::{
 };
 pub(crate) use self::{carry::Upgraded, clients::Clients};
 use crate::{
+    access::{self, Access},
     admission,
     body::{AnyBody, full},
     config,
@@ -91,14 +90,6 @@ pub(crate) enum Answer {
     Upgraded(Response<AnyBody>, Upgraded),
 }
 
-/// Path and query by which the targets of a route are named.
-pub(crate) fn template(route: &config::Route, proxy: &config::Proxy) -> String {
-    match proxy.template.as_str() {
-        "" => format!("{}/{{target_host}}/{{target_port}}/", route.path.trim_end_matches('/')),
-        template => template.to_owned(),
-    }
-}
-
 impl Proxy {
     /// The proxy that a route asks for.
     ///
@@ -121,7 +112,7 @@ impl Proxy {
             bytes_per_second: (config.rate_per_client.0 > 0).then_some(config.rate_per_client.0),
         };
         Ok(Self {
-            template: Template::for_server(&template(route, config)).map_err(|error| error.to_string())?,
+            template: Template::for_server(&config.template_of(route)).map_err(|error| error.to_string())?,
             access,
             rules: Rules::new(config),
             limits,

@@ -10,7 +10,7 @@ const TOKEN_MIN: usize = 16;
 
 /// Clients that a proxy serves.
 #[derive(Debug)]
-pub(super) enum Access {
+pub(crate) enum Access {
     /// Everybody.
     Open,
     /// The owners of tokens, by the digest of their token. A look-up by digest takes a time that says nothing about tokens.
@@ -56,7 +56,7 @@ pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
 
 impl Access {
     /// Finds the client of a request: `Ok(None)` for anybody, the name of a token's owner, or `Err` for who has none.
-    pub(super) fn find(&self, fields: &HeaderMap) -> Result<Option<Arc<str>>, ()> {
+    pub(crate) fn find(&self, fields: &HeaderMap) -> Result<Option<Arc<str>>, ()> {
         let Self::Tokens(tokens) = self else { return Ok(None) };
         // `authorization` for a resource, `proxy-authorization` for a proxy: clients of CONNECT-UDP use either.
         let mut given =
