@@ -276,11 +276,8 @@ where
             shared.decline_session(id);
             if let Err(error) = ended {
                 tracing::debug!("an exchange failed: {error}");
-                let mut cancelled = ticket.0.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
-                // RFC 9114 §10.5 SHOULD-2: what is given up at once costs its client nothing, and this end the work
-                if matches!(error, Error::Reset(_)) && !cancelled.add(Instant::now(), options.max_cancelled) {
-                    let reason = "too many requests were given up".to_owned();
-                    shared.fail(Violation { code: Code::EXCESSIVE_LOAD, reason });
+                if matches!(error, Error::Reset(_)) {
+                    count_cancelled(&ticket.0, &shared, &options);
                 }
             }
             drop(ticket);
@@ -295,6 +292,16 @@ where
     // RFC 9114 §5.2 SHOULD-4
     quic.close(Code::NO_ERROR.0, b"");
     Ok(())
+}
+
+/// Counts a request that its client has given up, and ends the connection at one too many.
+// RFC 9114 §10.5 SHOULD-2: what is given up at once costs its client nothing, and this end the work
+fn count_cancelled(in_flight: &InFlight, shared: &Shared, options: &Options) {
+    let mut cancelled = in_flight.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+    if !cancelled.add(Instant::now(), options.max_cancelled) {
+        let reason = "too many requests were given up".to_owned();
+        shared.fail(Violation { code: Code::EXCESSIVE_LOAD, reason });
+    }
 }
 
 /// Settings of a server with these options.
@@ -362,21 +369,12 @@ fn end_of(error: Error) -> Result<(), Error> {
 /// The highest number that a request can have.
 const LAST_REQUEST: u64 = (1 << 62) - 4;
 
-async fn exchange<S, F, B>(
-    mut send: Sender,
-    mut recv: Receiver,
-    shared: Arc<Shared>,
+/// Reads the header section of a request: how long its content is said to be, and the request. What is wrong with it is answered here.
+async fn request_of(
+    send: &mut Sender,
+    recv: &mut Receiver,
     options: &Options,
-    service: S,
-) -> Result<(), Error>
-where
-    S: Fn(Request<RequestBody>) -> F,
-    F: Future<Output = Response<B>>,
-    B: Body<Data = Bytes>,
-    B::Error: std::fmt::Display + Send,
-{
-    let id = send.id();
-    // Dropping both halves gives the stream up.
+) -> Result<(Option<u64>, Request<()>), Error> {
     let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
         return Err(Error::TimedOut("the header section"));
     };
@@ -392,37 +390,47 @@ where
             options.on_refused(RefusedRequest::TooLarge);
             // RFC 9114 §4.1.1 RECOMMENDED-1: it hears why
             recv.stop(Code::NO_ERROR);
-            too_large(&mut send).await?;
+            too_large(send).await?;
             return Err(Error::FieldsTooLarge { size, limit });
         }
         Err(Error::Protocol { code, reason }) => Err(Violation { code, reason }),
         Err(error) => return Err(error),
     };
-    let (length, mut request) = match checked {
-        Ok(checked) => checked,
-        Err(violation) => {
-            // RFC 9114 §4.1.2 MUST-1, MUST NOT-1: a malformed request is a stream error, and goes no further
-            // RFC 9114 §4.1 SHOULD-2: so is one that ends before its fields
-            recv.stop(violation.code);
-            send.reset(violation.code);
-            return Err(violation.into());
-        }
-    };
+    if let Err(violation) = &checked {
+        // RFC 9114 §4.1.2 MUST-1, MUST NOT-1: a malformed request is a stream error, and goes no further
+        // RFC 9114 §4.1 SHOULD-2: so is one that ends before its fields
+        recv.stop(violation.code);
+        send.reset(violation.code);
+    }
+    Ok(checked?)
+}
+
+async fn exchange<S, F, B>(
+    mut send: Sender,
+    mut recv: Receiver,
+    shared: Arc<Shared>,
+    options: &Options,
+    service: S,
+) -> Result<(), Error>
+where
+    S: Fn(Request<RequestBody>) -> F,
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes>,
+    B::Error: std::fmt::Display + Send,
+{
+    let id = send.id();
+    // Dropping both halves gives the stream up.
+    let (length, mut request) = request_of(&mut send, &mut recv, options).await?;
     let asked = shared.take_update(id).unwrap_or_else(|| priority::of(request.headers()));
     shared.quic.set_priority(id, asked);
-    let mut given_up = GiveUp::default();
-    if request.extensions().get::<Protocol>().is_some() {
-        request.extensions_mut().insert(Datagrams::new(&shared, id));
+    let given_up = if request.extensions().get::<Protocol>().is_some() {
         send.has_datagrams();
         recv.has_datagrams();
-        if shared.support.is_some() {
-            let streams = SessionStreams::new(&shared, id);
-            given_up = streams.given_up();
-            request.extensions_mut().insert(SessionOffer::new(streams));
-        }
+        offer(&shared, id, &mut request)
     } else {
         shared.decline_session(id);
-    }
+        GiveUp::default()
+    };
     request.extensions_mut().insert(RequestStreamId(id.0));
     let outcome = Outcome::default();
     request.extensions_mut().insert(outcome.clone());
@@ -470,6 +478,18 @@ where
         send.reset(given_up.get().unwrap_or(Code::REQUEST_CANCELLED));
     }
     sent
+}
+
+/// Puts datagrams, and the streams of a session where both ends support them, at the service's disposal.
+fn offer(shared: &Arc<Shared>, id: tiderace::StreamId, request: &mut Request<()>) -> GiveUp {
+    request.extensions_mut().insert(Datagrams::new(shared, id));
+    if shared.support.is_none() {
+        return GiveUp::default();
+    }
+    let streams = SessionStreams::new(shared, id);
+    let given_up = streams.given_up();
+    request.extensions_mut().insert(SessionOffer::new(streams));
+    given_up
 }
 
 /// Answers a request whose fields are too large (RFC 6585 §5).
