@@ -18,8 +18,16 @@ use super::{
     watch::Observation,
 };
 use crate::{
-    acks::Ecn, crypto::TAG_LEN, keys::Keys, observe::Initiator, path::Paths, sent::PathIndex, stats::Stats,
-    streams::Streams, tls::Level,
+    acks::Ecn,
+    crypto::TAG_LEN,
+    error::TransportError,
+    keys::Keys,
+    observe::Initiator,
+    path::Paths,
+    sent::PathIndex,
+    stats::Stats,
+    streams::Streams,
+    tls::{Level, TlsEvent},
 };
 
 /// RFC 9000 §14.1: datagrams with Initial packets are at least this long.
@@ -88,6 +96,15 @@ fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &m
     if let Some(last) = open.iter_mut().flatten().last().filter(|last| last.end < target) {
         last.in_flight = true;
         last.pad(out, target, stats);
+    }
+}
+
+impl Packets {
+    /// Lets TLS work on what has arrived. Each call returns the next thing that the connection has to do for it.
+    pub(super) fn advance_handshake(&mut self, side: Side) -> Result<Option<TlsEvent>, TransportError> {
+        let event = self.sources.handshake.advance();
+        self.identity.follow_handshake_version(side, &mut self.keys, &mut self.sources.handshake);
+        event
     }
 }
 

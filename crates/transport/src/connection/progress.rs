@@ -16,24 +16,14 @@ impl Connection {
     /// Lets TLS work on what has arrived, and obeys what it says.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
-            let event = self.packets.sources.handshake.advance();
-            self.packets.identity.follow_handshake_version(
-                self.side,
-                &mut self.packets.keys,
-                &mut self.packets.sources.handshake,
-            );
-            match event {
+            let outcome = match self.packets.advance_handshake(self.side) {
                 Ok(None) => return,
-                Ok(Some(event)) => {
-                    if let Err(error) = self.on_tls_event(now, event) {
-                        self.fail(now, error);
-                        return;
-                    }
-                }
-                Err(error) => {
-                    self.fail(now, error);
-                    return;
-                }
+                Ok(Some(event)) => self.on_tls_event(now, event),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                self.fail(now, error);
+                return;
             }
         }
     }
@@ -77,24 +67,18 @@ impl Connection {
         self.packets.random.set_grease(self.profile.grease && peer.grease_quic_bit);
         self.early.check_remembered(&peer)?;
         self.stop_early(now);
-        self.packets.sources.streams.set_peer_parameters(&peer)?;
-        self.packets.sources.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        let code = self.packets.sources.set_peer_parameters(&peer, self.profile.fec)?;
         // RFC 9000 §7.4.1 MUST-2: of what a client must not remember, what the server says in this handshake counts, and
         // what it does not say has its default.
         self.peer = PeerPromises::of(&peer)?;
-        let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
-        self.packets.sources.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
         if let Some(space) = self.packets.spaces.get_mut(SpaceId::DATA) {
             space.report_times(now, &peer);
         }
-        if let Some(window) = peer.fec_window.filter(|_| self.profile.fec.is_on()) {
-            self.packets.sources.fec.start(self.profile.fec, window);
-            if let Some(code) = self.packets.sources.fec.sender.as_ref().and_then(|sender| sender.code()) {
-                self.observation.tell(now, |observer, at| observer.code_updated(at, None, Some(code)));
-            }
+        if let Some(code) = code {
+            self.observation.tell(now, |observer, at| observer.code_updated(at, None, Some(code)));
         }
         // RFC 9000 §18.2: datagrams beyond this size may be dropped by the peer.
-        self.paths.on_peer_limits(now, self.peer.max_udp_payload_size, max_ack_delay);
+        self.paths.on_peer_limits(now, self.peer.max_udp_payload_size, Duration::from_millis(peer.max_ack_delay_ms));
         self.fit_datagrams();
         self.idle.agree(Duration::from_millis(peer.max_idle_timeout_ms));
         Ok(())

@@ -1,14 +1,16 @@
 //! Sources of frames: what a space has to say, and the order in which it is written into a packet.
 
-use units::Instant;
-use wire::{Frame, Side, Writer};
+use fec::Scheme;
+use units::{Duration, Instant};
+use wire::{Frame, Side, TransportParameters, Writer};
 
 use super::{control::Control, copies::Copies, identity::Identity, spaces::SpaceId};
 use crate::{
     ack_frequency::AckRequests,
     datagrams::{DatagramEvent, Datagrams},
+    error::TransportError,
     events::Event,
-    fec::Fec,
+    fec::{Fec, FecPolicy},
     handshake::Handshake,
     path::Path,
     profile::Profile,
@@ -65,6 +67,22 @@ impl Sources {
             fec: Fec::default(),
             copies: Copies::default(),
         }
+    }
+
+    /// Obeys the transport parameters of the peer. Returns the code that forward error correction begins with.
+    pub(super) fn set_peer_parameters(
+        &mut self,
+        peer: &TransportParameters,
+        fec: FecPolicy,
+    ) -> Result<Option<Scheme>, TransportError> {
+        self.streams.set_peer_parameters(peer)?;
+        self.datagrams.set_peer_max_frame_size(peer.max_datagram_frame_size, false)?;
+        let max_ack_delay = Duration::from_millis(peer.max_ack_delay_ms);
+        self.ack_requests.set_peer(peer.min_ack_delay_us.map(Duration::from_micros), max_ack_delay);
+        if let Some(window) = peer.fec_window.filter(|_| fec.is_on()) {
+            self.fec.start(fec, window);
+        }
+        Ok(self.fec.sender.as_ref().and_then(|sender| sender.code()))
     }
 
     /// Returns whether a space has anything to say beside acknowledgements.
