@@ -211,6 +211,8 @@ mod tests {
         // Figures without a value are not rendered.
         let code = [
             include_str!("mod.rs"),
+            include_str!("requests.rs"),
+            include_str!("back_ends.rs"),
             include_str!("paths.rs"),
             include_str!("quic.rs"),
             include_str!("memory.rs"),
