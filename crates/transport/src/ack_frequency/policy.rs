@@ -10,7 +10,7 @@ use units::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AckFrequency {
-    /// No request: the peer follows its own policy, by the standard every second packet. Written `off`.
+    /// Nothing: it acknowledges as it likes, by the standard every second packet. Written `off`.
     #[default]
     Off,
     /// One acknowledgement for so many packets, 1 to 1000, whatever the path is like. Written `fixed:N`.
@@ -19,7 +19,7 @@ pub enum AckFrequency {
     Adaptive,
 }
 
-/// Text that names no policy.
+/// The text names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown acknowledgement frequency `{0}`: there is `off`, `fixed:N` with N packets per acknowledgement (1 to 1000), `adaptive`"
@@ -94,7 +94,7 @@ pub(crate) struct View {
 /// Packets per acknowledgement that `adaptive` never exceeds: at this number acknowledgements cost next to nothing, and
 /// what lies behind one still fits into two bursts of a sender.
 const MOST: u64 = 32;
-/// Default without a request (RFC 9000 §13.2.2).
+/// RFC 9000 §13.2.2: what everybody does without being asked.
 const LEAST: u64 = 2;
 
 impl AckFrequency {
@@ -113,7 +113,7 @@ impl AckFrequency {
     }
 }
 
-/// Packets per acknowledgement, as a share of the packets in flight.
+/// A share of what is under way.
 ///
 /// Packets that the peer has and has not acknowledged take room in the window. Where the window is what limits, k packets
 /// per acknowledgement keep (k − 1) / 2 of them away from the path on average. That costs nothing as long as the rest

@@ -27,10 +27,11 @@ fn requests(policy: AckFrequency) -> AckRequests {
 /// What is asked for, sent.
 fn ask(requests: &mut AckRequests, now: u64, view: &View) -> Option<(u64, u64)> {
     requests.review(at(now), view);
-    let (sequence, request) = requests.next_request()?;
+    let (sequence, frame) = requests.next_frame()?;
     requests.on_sent(at(now));
-    // As the frame says it: packets that need no acknowledgement.
-    Some((sequence, request.packets - 1))
+    let Frame::AckFrequency { eliciting_threshold, sequence: number, .. } = frame else { panic!("{frame:?}") };
+    assert_eq!(number, sequence);
+    Some((sequence, eliciting_threshold))
 }
 
 #[test]

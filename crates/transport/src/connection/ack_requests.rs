@@ -1,7 +1,7 @@
 //! Requests about acknowledging (draft-ietf-quic-ack-frequency-14): those of this end, and those of the peer.
 
 use units::{Duration, Instant};
-use wire::{Frame, Writer};
+use wire::Writer;
 
 use super::{
     Connection,
@@ -10,7 +10,7 @@ use super::{
     spaces::{SpaceId, Spaces},
 };
 use crate::{
-    ack_frequency::{AckRequests, MAX_DELAY_US, Request},
+    ack_frequency::{AckRequests, MAX_DELAY_US},
     acks::{AckPolicy, AckState},
     error::{Code, TransportError},
     profile::Profile,
@@ -24,8 +24,7 @@ impl FrameSource for AckRequests {
     }
 
     fn write(&mut self, now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
-        if let Some((sequence, request)) = self.next_request()
-            && let frame = to_frame(sequence, request)
+        if let Some((sequence, frame)) = self.next_frame()
             && write_one(w, &frame, || record(ControlFrame::AckFrequency(sequence)))
         {
             self.on_sent(now);
@@ -47,17 +46,6 @@ impl FrameSource for AckRequests {
 
     fn is_repeated(&self) -> bool {
         false
-    }
-}
-
-/// Returns the frame that asks for `request`.
-fn to_frame(sequence: u64, request: Request) -> Frame<'static> {
-    Frame::AckFrequency {
-        sequence,
-        // So many packets need no acknowledgement; the next one does.
-        eliciting_threshold: request.packets - 1,
-        max_ack_delay_us: u64::try_from(request.delay.as_micros()).unwrap_or(u64::MAX).min(MAX_DELAY_US - 1),
-        reordering_threshold: request.reordering,
     }
 }
 
