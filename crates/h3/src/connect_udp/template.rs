@@ -6,6 +6,7 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use http::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// The default path of proxies (RFC 9298 §2).
 const DEFAULT_PATH: &str = "/.well-known/masque/udp/{target_host}/{target_port}/";
@@ -288,36 +289,20 @@ fn variable(text: &str) -> Option<&str> {
 /// Value of a variable: everything is encoded but unreserved characters (RFC 6570 §3.2.2).
 // RFC 9298 §3 MUST-2: also the colons of an IPv6 address
 fn encode(value: &str) -> String {
-    let mut text = String::new();
-    for byte in value.bytes() {
-        match byte {
-            b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => text.push(byte.into()),
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 /// A host: a name, or an IP address without brackets and zone.
 // RFC 9298 §3 MUST-1, MUST NOT-1
 fn target_host(encoded: &str) -> Option<String> {
-    let mut bytes = encoded.bytes();
-    let mut host = Vec::new();
-    while let Some(byte) = bytes.next() {
-        host.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(bytes.next()?).to_digit(16);
-                u8::try_from(digit()? * 16 + digit()?).ok()?
-            }
-            byte => byte,
-        });
-    }
-    let host = String::from_utf8(host).ok()?;
+    // A `%` that encodes nothing stays, and no host has one.
+    let host = percent_decode_str(encoded).decode_utf8().ok()?;
     let is_name = |text: &str| {
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         !text.is_empty() && text.len() <= 253 && text.bytes().all(sane)
     };
-    (host.parse::<IpAddr>().is_ok() || is_name(&host)).then_some(host)
+    (host.parse::<IpAddr>().is_ok() || is_name(&host)).then(|| host.into_owned())
 }
 
 /// A port.
