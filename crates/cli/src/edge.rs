@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::{
     failure::Failure,
     interrupt::Interrupt,
+    runtime,
     stdout::{write_json_line, write_out},
 };
 
@@ -163,8 +164,7 @@ pub(crate) fn serve_until_ended(
     file: &Path,
     tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    let runtime = runtime::start()?;
     runtime.block_on(async {
         // Before anything is served: a request to end that comes at once is not missed.
         let mut interrupt = Interrupt::listen()?;

@@ -13,6 +13,7 @@ mod printable;
 mod proxy;
 mod qlog;
 mod relay;
+mod runtime;
 mod serve;
 mod stdout;
 mod stream;

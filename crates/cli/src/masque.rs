@@ -17,6 +17,7 @@ use crate::{
     failure::{Failure, UNSOUND},
     interrupt::Interrupt,
     printable::printable,
+    runtime,
     stdout::write_json_line,
 };
 
@@ -108,8 +109,7 @@ struct Tunnels {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {}", address::plain(&error))))?;
+    let runtime = runtime::start()?;
     runtime.block_on(async {
         let common = match &args.command {
             Command::Udp(udp) => &udp.common,

@@ -37,7 +37,7 @@ use tiderace::{
     units::{DataSize, ParseUnitError, Probability, ProbabilityError},
 };
 
-use crate::{address, failure::Failure};
+use crate::{address, failure::Failure, runtime};
 
 /// Measure QUIC, or the kernel's TCP, between two hosts.
 #[derive(Debug, Parser)]
@@ -146,9 +146,7 @@ fn congestion(name: &str) -> Result<Algorithm, Failure> {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    // One thread: at low rates the switches between threads for each packet would cost more than the packets.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
+    let runtime = runtime::start()?;
     let result = match args.command {
         Command::Server(args) => runtime.block_on(server::run(args)),
         Command::Client(args) => runtime.block_on(client::run(args)),

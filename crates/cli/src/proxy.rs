@@ -12,6 +12,7 @@ use crate::{
     get::{ClientOptions, SharedArgs},
     interrupt::Interrupt,
     printable::printable,
+    runtime,
     stdout::{write_json_line, write_out},
 };
 
@@ -55,8 +56,7 @@ enum When {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    let runtime = runtime::start()?;
     runtime.block_on(serve(args))
 }
 

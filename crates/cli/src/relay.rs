@@ -13,6 +13,7 @@ use crate::{
     address,
     failure::{Failure, UNSOUND},
     interrupt::Interrupt,
+    runtime,
     stdout::{write_json_line, write_out},
 };
 
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         seed: Seed::from_number(seed),
         ..RelayConfig::new(args.listen, to)
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {}", address::plain(&error))))?;
+    let runtime = runtime::start()?;
     let statistics = runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let relay = Relay::start(&config)?;

@@ -19,6 +19,7 @@ use crate::{
     address,
     failure::{Failure, UNSOUND},
     printable::printable,
+    runtime,
 };
 
 /// Send the standard input on a QUIC stream, and print the answer.
@@ -58,8 +59,7 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    let runtime = runtime::start()?;
     runtime.block_on(stream(args))
 }
 

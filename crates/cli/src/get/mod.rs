@@ -23,6 +23,7 @@ use self::{
 use crate::{
     failure::{Failure, UNSOUND},
     printable::printable,
+    runtime,
     stdout::{write_json_line, write_out as print},
 };
 
@@ -121,8 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format_args!("{} files for {} URLs", args.output.len(), args.urls.len()))
             .hint("give `-o FILE` once for each URL"));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    let runtime = runtime::start()?;
     runtime.block_on(get(args))
 }
 

@@ -13,7 +13,7 @@ use emu::network::{self, CLIENT, Namespace, Network, NetworkConfig, NetworkError
 use lab::scenario::{Scenario, load};
 use units::Seed;
 
-use crate::{failure::Failure, interrupt::Interrupt};
+use crate::{failure::Failure, interrupt::Interrupt, runtime};
 
 /// Run any program behind the path of a scenario.
 ///
@@ -101,8 +101,7 @@ pub(crate) fn run(args: &ShellArgs) -> Result<ExitCode, Failure> {
     let seed = args.seed.unwrap_or(scenario.run.seed);
     let config = settings(&scenario, seed)?;
     Privilege::acquire()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format_args!("cannot start: {error}")))?;
+    let runtime = runtime::start()?;
     runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let network = Network::start(&config)?;
