@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -12,12 +12,7 @@ use std::{
 
 use h3_quic::{Datagrams, SessionStreams};
 
-use crate::{capsules::Violation, error::SessionEnd, flow::Flow, outgoing::Outgoing};
-
-/// Locks what a panic elsewhere leaves as it is.
-pub(crate) fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::{capsules::Violation, error::SessionEnd, flow::Flow, lock::lock, outgoing::Outgoing};
 
 /// Half of a stream that ends with its session.
 pub(crate) trait Half: Send + Sync {
@@ -184,19 +179,19 @@ impl Inner {
         }
     }
 
-    /// Notes bytes that were read, or that nobody will read.
-    pub(crate) fn on_consumed(&self, bytes: u64) {
-        let limit = self.lock().flow.on_consumed(bytes);
-        if let Some(limit) = limit {
-            self.outgoing.max_data(limit);
+    /// Notes bytes that have arrived, and bytes that were read, or that nobody will read.
+    pub(crate) fn on_read(&self, received: u64, consumed: u64) {
+        if (received, consumed) == (0, 0) {
+            return;
         }
-    }
-
-    /// Notes bytes that have arrived.
-    pub(crate) fn on_received(&self, bytes: u64) {
-        let checked = self.lock().flow.on_received(bytes);
+        let (checked, limit) = {
+            let flow = &mut self.lock().flow;
+            (flow.on_received(received), flow.on_consumed(consumed))
+        };
         if let Err(violation) = checked {
             self.fail(violation);
+        } else if let Some(limit) = limit {
+            self.outgoing.max_data(limit);
         }
     }
 

@@ -31,6 +31,7 @@ mod drive;
 mod error;
 mod flow;
 mod inner;
+mod lock;
 mod outgoing;
 mod peer_stream;
 mod protocols;

@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker},
 };
 
@@ -11,7 +11,7 @@ use h3_quic::capsule;
 use http_body::{Body, Frame};
 use tokio::sync::Notify;
 
-use crate::codes;
+use crate::{codes, lock::lock};
 
 #[derive(Debug, Default)]
 struct State {
@@ -38,6 +38,15 @@ struct Inner {
     gone: Notify,
 }
 
+/// Wakes HTTP/3, after the lock is free.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 fn put(out: &mut Vec<u8>, ty: u64, number: Option<u64>) {
     if let Some(number) = number {
         let mut value = Vec::with_capacity(8);
@@ -53,15 +62,11 @@ impl Outgoing {
             return;
         }
         change(&mut state);
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 
     pub(crate) fn max_data(&self, limit: u64) {
@@ -106,11 +111,7 @@ impl Outgoing {
     pub(crate) fn abort(&self) {
         let mut state = self.lock();
         state.is_aborted = true;
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(state);
     }
 }
 

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use crate::{
     codes::{GONE, from_http3, to_http3},
     error::{ReadError, SessionEnd},
-    inner::{Alive, Half, lock},
+    inner::{Alive, Half},
+    lock::lock,
     peer_stream::PeerStream,
 };
 
@@ -84,7 +85,7 @@ impl RecvStream {
         }
         let news = lock(&half.0).news();
         let this = Self { half, session: session.clone(), id, _peers: peers };
-        session.0.on_received(news);
+        session.0.on_read(news, 0);
         Ok(this)
     }
 
@@ -147,12 +148,7 @@ impl RecvStream {
         if is_over {
             self.session.0.leave(self.id, false);
         }
-        if news > 0 {
-            self.session.0.on_received(news);
-        }
-        if bytes > 0 {
-            self.session.0.on_consumed(bytes);
-        }
+        self.session.0.on_read(news, bytes);
         outcome
     }
 
@@ -184,8 +180,7 @@ impl RecvStream {
         place.rest = Bytes::new();
         drop(place);
         self.session.0.leave(self.id, false);
-        self.session.0.on_received(news);
-        self.session.0.on_consumed(unread);
+        self.session.0.on_read(news, unread);
     }
 }
 

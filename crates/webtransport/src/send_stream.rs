@@ -12,7 +12,8 @@ use bytes::{Buf, Bytes};
 use crate::{
     codes::{GONE, from_http3, to_http3},
     error::{SessionEnd, WriteError},
-    inner::{Alive, Half, Inner, lock},
+    inner::{Alive, Half, Inner},
+    lock::lock,
     peer_stream::PeerStream,
 };
 
