@@ -293,7 +293,7 @@ async fn respond(
         asked.answer(&mut response);
         return match client {
             tunnel::Client::Upgraded(client) => {
-                let tunnel = tunnel::Upgraded { client, back_end, place: answer.place };
+                let tunnel = tunnel::Upgraded { client, back_end, place: answer.place, memory: peer.memory.clone() };
                 GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
             }
             tunnel::Client::Stream(client) => {

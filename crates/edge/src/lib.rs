@@ -44,6 +44,7 @@ pub mod process;
 mod profile;
 mod qmux;
 mod register;
+mod room;
 mod route;
 mod stream;
 mod stream_target;

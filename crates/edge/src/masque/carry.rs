@@ -10,6 +10,7 @@ use tiderace::Charge;
 use tokio::sync::oneshot;
 
 use super::{
+    PARTS,
     tcp::TcpTunnel,
     udp::{End, UdpTunnel},
 };
@@ -18,9 +19,6 @@ use crate::{
     ending::{BodyError, Cause, Ending, ErrorWithEnding},
     observe::{Entry, Traffic},
 };
-
-/// Parts of an answer that wait for the client.
-const PARTS: usize = 4;
 
 /// A tunnel to a target.
 pub(super) enum Tunnel {
@@ -61,10 +59,7 @@ impl Tunnel {
                         result_of(end, &cause)
                     }
                     (Self::Udp(_), None) => Err(ErrorWithEnding::error(Ending::Fault, "a stream without datagrams")),
-                    (Self::Tcp(tunnel), _) => {
-                        let _charge = charge;
-                        tunnel.over_h3(content, &mut answer).await
-                    }
+                    (Self::Tcp(tunnel), _) => tunnel.over_h3(content, &mut answer, charge.budget()).await,
                 }
             };
             let carried = tokio::select! {
@@ -108,10 +103,7 @@ impl Upgraded {
                     let end = tunnel.over_stream(TokioIo::new(client), charge).await;
                     result_of(end, &entry.cause())
                 }
-                Tunnel::Tcp(tunnel) => {
-                    let _charge = charge;
-                    tunnel.over_stream(TokioIo::new(client)).await
-                }
+                Tunnel::Tcp(tunnel) => tunnel.over_stream(TokioIo::new(client), charge.budget()).await,
             },
         };
         if let Err(error) = &carried {

@@ -56,8 +56,11 @@ const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// RFC 9297 §3.4.
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
 
-/// Memory of a tunnel: its task, its socket, and the capsules that wait for the client on a stream of HTTP/3.
+/// Memory of a tunnel: its task, its socket, and the capsules of UDP that wait for the client on a stream of HTTP/3. What TCP reads is charged
+/// beside it.
 const TUNNEL: u64 = 8 * 1024;
+/// Parts of an answer over HTTP/3 that wait for the client.
+const PARTS: usize = 4;
 /// Addresses of a target that are tried.
 const ADDRESSES: usize = 4;
 

@@ -11,23 +11,20 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::{BodyExt, channel::Sender};
+use tiderace::ConnectionBudget;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::Instant,
 };
 
-use super::clients::TunnelPlace;
+use super::{PARTS, clients::TunnelPlace};
 use crate::{
     body::AnyBody,
     ending::{BodyError, Ending, ErrorWithEnding},
     observe::{Direction, Traffic},
+    room::ReadRoom,
 };
-
-/// Bytes that are read at once.
-const READ: usize = 16 * 1024;
-/// … as long as little comes.
-const READ_MIN: usize = 1024;
 
 /// A tunnel.
 pub(super) struct TcpTunnel {
@@ -78,7 +75,10 @@ impl TcpTunnel {
         mut self,
         mut content: AnyBody,
         answer: &mut Sender<Bytes, BodyError>,
+        memory: &ConnectionBudget,
     ) -> Result<(), BodyError> {
+        // Those in the channel, and the one in hand.
+        let mut room = ReadRoom::new(memory, PARTS + 1)?;
         let activity = Activity::new();
         let (mut from, mut to) = self.target.split();
         let place = &self.place;
@@ -100,14 +100,13 @@ impl TcpTunnel {
         };
         let down = async {
             let mut read = BytesMut::new();
-            let mut room = READ_MIN;
             loop {
-                read.reserve(room);
+                read.reserve(room.bytes());
                 let length = from.read_buf(&mut read).await.map_err(by_target)?;
                 if length == 0 {
                     return Ok(());
                 }
-                room = next_room(room, length);
+                room.on_read(length);
                 place.pace(length).await;
                 answer.send_data(read.split().freeze()).await.map_err(by_client)?;
                 carried(Direction::Down, length);
@@ -123,7 +122,12 @@ impl TcpTunnel {
     }
 
     /// Carries a connection of HTTP/1.1 or a stream of HTTP/2.
-    pub(super) async fn over_stream(mut self, client: impl AsyncRead + AsyncWrite + Send) -> Result<(), BodyError> {
+    pub(super) async fn over_stream(
+        mut self,
+        client: impl AsyncRead + AsyncWrite + Send,
+        memory: &ConnectionBudget,
+    ) -> Result<(), BodyError> {
+        let (room_up, room_down) = (ReadRoom::new(memory, 1)?, ReadRoom::new(memory, 1)?);
         let activity = Activity::new();
         let (from_client, to_client) = tokio::io::split(client);
         let (from_target, to_target) = self.target.split();
@@ -132,10 +136,18 @@ impl TcpTunnel {
             activity.note();
             self.traffic.on_bytes(direction, length);
         };
-        let up =
-            copy((from_client, by_client_io), (to_target, by_target), |length| carried(Direction::Up, length), place);
-        let down =
-            copy((from_target, by_target), (to_client, by_client_io), |length| carried(Direction::Down, length), place);
+        let up = copy(
+            (from_client, by_client_io),
+            (to_target, by_target),
+            |length| carried(Direction::Up, length),
+            (room_up, place),
+        );
+        let down = copy(
+            (from_target, by_target),
+            (to_client, by_client_io),
+            |length| carried(Direction::Down, length),
+            (room_down, place),
+        );
         let both = async { tokio::try_join!(up, down).map(drop) };
         let carried = tokio::select! {
             carried = both => carried,
@@ -162,25 +174,19 @@ async fn copy(
     (mut from, read_error): (impl AsyncRead + Unpin, fn(io::Error) -> BodyError),
     (mut to, write_error): (impl AsyncWrite + Unpin, fn(io::Error) -> BodyError),
     carried: impl Fn(usize),
-    place: &TunnelPlace,
+    (mut room, place): (ReadRoom, &TunnelPlace),
 ) -> Result<(), BodyError> {
     let mut read = BytesMut::new();
-    let mut room = READ_MIN;
     loop {
-        read.reserve(room);
+        read.reserve(room.bytes());
         let length = from.read_buf(&mut read).await.map_err(read_error)?;
         if length == 0 {
             return to.shutdown().await.map_err(write_error);
         }
-        room = next_room(room, length);
+        room.on_read(length);
         place.pace(length).await;
         to.write_all_buf(&mut read).await.map_err(write_error)?;
         to.flush().await.map_err(write_error)?;
         carried(length);
     }
-}
-
-/// Room for the next read: many tunnels are silent, and some have much to say.
-fn next_room(room: usize, read: usize) -> usize {
-    if read >= room { (2 * room).min(READ) } else { room }
 }

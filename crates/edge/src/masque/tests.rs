@@ -3,7 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{clients::NoPlace, *};
-use crate::config::{Many, Span};
+use tiderace::{ConnectionBudget, ProcessBudget};
+
+use crate::{
+    config::{Many, Span},
+    ending::{BodyError, Cause},
+};
 
 /// Answers with the next of its answers each time it is asked.
 struct Answers(Arc<Mutex<Vec<Vec<SocketAddr>>>>);
@@ -155,7 +160,7 @@ async fn a_tunnel_without_traffic_ends() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = listener.local_addr().unwrap();
     let proxy = proxy(&["127.0.0.1"], Silence);
-    let budget = tiderace::ConnectionBudget::new(1 << 20, &tiderace::ProcessBudget::default());
+    let budget = ConnectionBudget::new(1 << 20, &ProcessBudget::default());
     for kind in [TunnelKind::Udp, TunnelKind::Tcp] {
         // The clock moves when nothing else does.
         let begun = Instant::now();
@@ -167,7 +172,7 @@ async fn a_tunnel_without_traffic_ends() {
                 config::Proxy::default().idle_timeout.0
             }
             Tunnel::Tcp(tunnel) => {
-                let error = tunnel.over_stream(client).await.unwrap_err();
+                let error = tunnel.over_stream(client, &budget).await.unwrap_err();
                 assert_eq!(Ending::of_content(&error), Ending::Idle);
                 config::Proxy::default().tcp_idle_timeout.0
             }
@@ -200,4 +205,73 @@ fn refusals_say_why() {
         // RFC 9297 §3.4 MUST NOT-1
         assert!(!response.headers().contains_key(CAPSULE_PROTOCOL));
     }
+}
+
+fn peer(memory: &ConnectionBudget) -> Peer {
+    Peer {
+        remote: "198.51.100.1:1".parse().unwrap(),
+        protocol: "h3",
+        alt_svc: None,
+        quic: None,
+        early: false,
+        progress: None,
+        memory: memory.clone(),
+        cause: Cause::default(),
+    }
+}
+
+#[tokio::test]
+async fn tunnels_are_charged_to_the_connection_of_their_client() {
+    let proxy = proxy(&[], Silence);
+    let memory = ConnectionBudget::new(3 * TUNNEL + 1, &ProcessBudget::default());
+    let peer = peer(&memory);
+    let request = Request::connect("example.org:443").body(full("")).unwrap();
+    let admit = || proxy.admit(TunnelKind::Tcp, &request, None, &peer);
+    let admitted: Vec<Admitted> = (0..3).map(|_| admit().unwrap_or_else(|why| panic!("{why:?}"))).collect();
+    assert_eq!(memory.held(), 3 * TUNNEL);
+    assert_eq!(admit().err(), Some(Refusal::Memory));
+    drop(admitted);
+    assert_eq!(memory.held(), 0);
+    assert!(admit().is_ok(), "the refused one has no tunnel that counts");
+}
+
+/// A target that sends without end to a client that reads nothing: what waits is bounded, and charged.
+#[tokio::test]
+async fn what_a_client_does_not_read_is_charged() {
+    use http_body_util::{BodyExt as _, channel::Channel};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (resolver, _) = answers(&[]);
+    let proxy = proxy(&["127.0.0.1"], resolver);
+    let target = listener.local_addr().unwrap();
+    let tunnel =
+        open(&proxy, TunnelKind::Tcp, "127.0.0.1", target.port()).await.unwrap_or_else(|why| panic!("{why:?}"));
+    let Tunnel::Tcp(tunnel) = tunnel else { panic!("a tunnel for TCP") };
+    let (mut flood, _) = listener.accept().await.unwrap();
+    let flooding = tokio::spawn(async move {
+        let piece = vec![0; 64 * 1024];
+        while tokio::io::AsyncWriteExt::write_all(&mut flood, &piece).await.is_ok() {}
+    });
+    let memory = ConnectionBudget::new(1 << 20, &ProcessBudget::default());
+    let (mut answer, mut unread) = Channel::<bytes::Bytes, BodyError>::new(PARTS);
+    let (silence, content) = Channel::<bytes::Bytes, BodyError>::new(1);
+    let budget = memory.clone();
+    let carrying = tokio::spawn(async move { tunnel.over_h3(content.boxed_unsync(), &mut answer, &budget).await });
+    // All reads that can wait have the largest size in the end; those before it were smaller.
+    let (mut waiting, most) = (0, (PARTS as u64 + 1) * 16 * 1024);
+    while waiting < 10 * most as usize {
+        let data = unread.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(
+            data.len() as u64 * (PARTS as u64 + 1) <= memory.held(),
+            "{} bytes, {} charged",
+            data.len(),
+            memory.held()
+        );
+        waiting += data.len();
+    }
+    assert_eq!(memory.held(), most);
+    drop((silence, unread));
+    assert!(carrying.await.unwrap().is_err());
+    assert_eq!(memory.held(), 0);
+    flooding.abort();
 }

@@ -22,17 +22,14 @@ use crate::{
     body::{AnyBody, full},
     ending::{BodyError, Ending, ErrorWithEnding},
     observe::Entry,
+    room::ReadRoom,
 };
 
 /// The longest capsule that is carried, in bytes: any datagram fits.
 const MAX_CAPSULE: usize = 128 * 1024;
 
-/// Bytes that are read from a back end at once.
-const READ: usize = 16 * 1024;
 /// Bytes of a client that are looked at together for capsules.
 const PIECE: usize = 4 * 1024;
-/// Bytes that are read from a back end at once as long as little comes.
-const READ_MIN: usize = 1024;
 
 /// Parts of an answer that wait for the client.
 const PARTS: usize = 4;
@@ -63,13 +60,15 @@ pub(crate) struct Upgraded {
     pub(crate) back_end: OnUpgrade,
     /// The request's place with its back end.
     pub(crate) place: Place,
+    /// Budget of the client's connection.
+    pub(crate) memory: ConnectionBudget,
 }
 
 impl Upgraded {
     /// Carries bytes until both directions have ended; then the entry of the request ends, too.
     pub(crate) async fn carry(self, entry: Entry) {
         let down = AtomicU64::new(0);
-        let carried = bytes(self.client, self.back_end, &down).await;
+        let carried = bytes(self.client, self.back_end, &down, &self.memory).await;
         if let Err(error) = &carried {
             tracing::debug!("a switched connection broke off: {error}");
         }
@@ -115,7 +114,13 @@ fn by_client(error: impl std::fmt::Display) -> BodyError {
 }
 
 /// Carries bytes both ways, and counts those to the client.
-async fn bytes(client: OnUpgrade, back_end: OnUpgrade, down: &AtomicU64) -> Result<(), BodyError> {
+async fn bytes(
+    client: OnUpgrade,
+    back_end: OnUpgrade,
+    down: &AtomicU64,
+    memory: &ConnectionBudget,
+) -> Result<(), BodyError> {
+    let [mut room_up, mut room_down] = [ReadRoom::new(memory, 1)?, ReadRoom::new(memory, 1)?];
     let client = async { client.await.map_err(by_client) };
     let back_end = async { back_end.await.map_err(BodyError::from) };
     let (client, back_end) = tokio::try_join!(client, back_end)?;
@@ -123,14 +128,13 @@ async fn bytes(client: OnUpgrade, back_end: OnUpgrade, down: &AtomicU64) -> Resu
     let (mut from_back_end, mut to_back_end) = tokio::io::split(TokioIo::new(back_end));
     let up = async {
         let mut read = BytesMut::new();
-        let mut room = READ_MIN;
         loop {
-            read.reserve(room);
+            read.reserve(room_up.bytes());
             let length = from_client.read_buf(&mut read).await.map_err(by_client)?;
             if length == 0 {
                 return Ok(to_back_end.shutdown().await?);
             }
-            room = next_room(room, length);
+            room_up.on_read(length);
             to_back_end.write_all_buf(&mut read).await?;
             // TLS may keep the end of what was written.
             to_back_end.flush().await?;
@@ -138,14 +142,13 @@ async fn bytes(client: OnUpgrade, back_end: OnUpgrade, down: &AtomicU64) -> Resu
     };
     let down = async {
         let mut read = BytesMut::new();
-        let mut room = READ_MIN;
         loop {
-            read.reserve(room);
+            read.reserve(room_down.bytes());
             let length = from_back_end.read_buf(&mut read).await?;
             if length == 0 {
                 return to_client.shutdown().await.map_err(by_client);
             }
-            room = next_room(room, length);
+            room_down.on_read(length);
             to_client.write_all_buf(&mut read).await.map_err(by_client)?;
             to_client.flush().await.map_err(by_client)?;
             down.fetch_add(length as u64, Ordering::Relaxed);
@@ -162,11 +165,13 @@ async fn stream(
     back_end: OnUpgrade,
     charge: Charge,
 ) -> Result<(), BodyError> {
+    // Those in the channel, and the one in hand.
+    let room = ReadRoom::new(charge.budget(), PARTS + 1)?;
     let (read, write) = tokio::io::split(TokioIo::new(back_end.await?));
     let down = async {
         match &datagrams {
-            None => bytes_down(read, answer).await,
-            Some(datagrams) => capsules_down(read, answer, datagrams).await,
+            None => bytes_down(read, answer, room).await,
+            Some(datagrams) => capsules_down(read, answer, datagrams, room).await,
         }
     };
     let up = async {
@@ -177,11 +182,6 @@ async fn stream(
     };
     tokio::try_join!(up, down)?;
     Ok(())
-}
-
-/// Room for the next read: many tunnels are silent, and some have much to say.
-fn next_room(room: usize, read: usize) -> usize {
-    if read >= room { (2 * room).min(READ) } else { room }
 }
 
 async fn bytes_up(mut content: AnyBody, mut back_end: impl AsyncWrite + Unpin) -> Result<(), BodyError> {
@@ -197,16 +197,16 @@ async fn bytes_up(mut content: AnyBody, mut back_end: impl AsyncWrite + Unpin) -
 async fn bytes_down(
     mut back_end: impl AsyncRead + Unpin,
     answer: &mut Sender<Bytes, BodyError>,
+    mut room: ReadRoom,
 ) -> Result<(), BodyError> {
     let mut read = BytesMut::new();
-    let mut room = READ_MIN;
     loop {
-        read.reserve(room);
+        read.reserve(room.bytes());
         let length = back_end.read_buf(&mut read).await?;
         if length == 0 {
             return Ok(());
         }
-        room = next_room(room, length);
+        room.on_read(length);
         answer.send_data(read.split().freeze()).await.map_err(by_client)?;
     }
 }
@@ -275,17 +275,17 @@ async fn capsules_down(
     mut back_end: impl AsyncRead + Unpin,
     answer: &mut Sender<Bytes, BodyError>,
     datagrams: &Datagrams,
+    mut room: ReadRoom,
 ) -> Result<(), BodyError> {
     let mut capsules = Capsules::new(MAX_CAPSULE);
     let mut read = BytesMut::new();
-    let mut room = READ_MIN;
     loop {
-        read.reserve(room);
+        read.reserve(room.bytes());
         let length = back_end.read_buf(&mut read).await?;
         if length == 0 {
             break;
         }
-        room = next_room(room, length);
+        room.on_read(length);
         capsules.push(&read);
         read.advance(read.len());
         while let Some(capsule) = capsules.take()? {
