@@ -129,15 +129,15 @@ fn read(table: &Path) -> Result<Counts> {
     serde_json::from_str(&text).with_context(|| format!("{} is not such a table", table.display()))
 }
 
-/// Builds the example as a release, and says where it is.
+/// Builds the example as it is packaged, and says where it is.
 fn build(root: &Path) -> Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--release", "-p", "tiderace-transport", "--example", "instructions"])
+        .args(["build", "--locked", "--profile", "dist", "-p", "tiderace-transport", "--example", "instructions"])
         .current_dir(root)
         .status()?;
     ensure!(status.success(), "the example does not build");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("release/examples/instructions"))
+    Ok(target.join("dist/examples/instructions"))
 }
 
 /// Counts both sides of a scenario.

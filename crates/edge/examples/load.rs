@@ -1,7 +1,7 @@
 //! Load for a server of HTTP: as many requests as asked for, over connections that each have a number of them under way.
 //!
 //! ```sh
-//! cargo run --release -p tiderace-edge --example load -- h3 127.0.0.1:8443 root.pem /small 4 16 20000
+//! cargo run --profile dist -p tiderace-edge --example load -- h3 127.0.0.1:8443 root.pem /small 4 16 20000
 //! ```
 //!
 //! Protocol (`h3` or `h2`), address, root certificate, path, connections, requests at a time on each of them, requests in all.

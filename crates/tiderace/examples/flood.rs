@@ -1,8 +1,8 @@
 //! Effect of a flood of handshakes on the latency of an established connection.
 //!
 //! ```sh
-//! cargo run --release -p tiderace --example flood              # 5,000 handshakes per second for 10 s, 3 rounds
-//! cargo run --release -p tiderace --example flood -- --in-place
+//! cargo run --profile dist -p tiderace --example flood              # 5,000 handshakes per second for 10 s, 3 rounds
+//! cargo run --profile dist -p tiderace --example flood -- --in-place
 //! ```
 //!
 //! Three processes on loopback. The *server* answers requests; the *probe* has one connection and sends a request of 100

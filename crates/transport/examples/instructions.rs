@@ -1,6 +1,6 @@
 //! Two endpoints in one process, without a kernel between them: what the state machine itself costs.
 //!
-//! `cargo run --release -p tiderace-transport --example instructions -- bulk` prints nanoseconds per unit of work for each
+//! `cargo run --profile dist -p tiderace-transport --example instructions -- bulk` prints nanoseconds per unit of work for each
 //! side. Under callgrind with `--toggle-collect=instructions::client_turn` or `…server_turn` it counts the
 //! instructions of one side; `cargo xtask instructions` does that for all scenarios and compares with the committed table.
 

@@ -1,7 +1,7 @@
 //! What a packet costs a server that also holds many idle connections, beside one that holds none: nanoseconds per packet
 //! sent or received, medians of interleaved rounds.
 //!
-//! `cargo run --release -p tiderace-transport --example many_connections`
+//! `cargo run --profile dist -p tiderace-transport --example many_connections`
 //!
 //! One connection sends 8 MiB in each round; datagrams are carried by hand, in batches as a socket with GSO and GRO would
 //! carry them. Only the server's calls are timed. The server looks at its deadlines after every batch, as a driver does.

@@ -1,6 +1,6 @@
 //! What protecting one packet costs on this machine: nanoseconds per call, best of many short rounds.
 //!
-//! `cargo run --release -p tiderace-transport --example packet_cost`
+//! `cargo run --profile dist -p tiderace-transport --example packet_cost`
 
 #![expect(clippy::disallowed_methods, reason = "a measurement of real time needs a clock")]
 

@@ -66,10 +66,10 @@ type Values = BTreeMap<(&'static str, &'static str, usize), Vec<f64>>;
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let mut build =
-        cargo(&context.root, ["build", "--locked", "--release", "-p", "tiderace-cli", "-p", "tiderace-edge"]);
+        cargo(&context.root, ["build", "--locked", "--profile", "dist", "-p", "tiderace-cli", "-p", "tiderace-edge"]);
     context.commands.run("edge-cost-build", build.args(["--bin", "tiderace", "--example", "load"]), LIMIT)?.ok()?;
-    let release = context.commands.target().join("release");
-    let (program, load_program) = (release.join("tiderace"), release.join("examples/load"));
+    let built = context.commands.target().join("dist");
+    let (program, load_program) = (built.join("tiderace"), built.join("examples/load"));
     let caddy = servers::build_caddy(context)?;
     let scratch = context.commands.scratch("edge-cost")?;
     servers::site(&scratch, &[("small", SMALL), ("large", LARGE)])?;

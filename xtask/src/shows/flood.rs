@@ -19,7 +19,7 @@ const BESIDE_IDLE: f64 = 1.10;
 /// A flood of 5,000 handshakes per second.
 pub(crate) fn flood(context: &Context) -> Result<Vec<Row>> {
     let rounds = if context.long { "7" } else { "3" };
-    let arguments = ["run", "--release", "-p", "tiderace", "--example", "flood", "--", "--rounds", rounds];
+    let arguments = ["run", "--profile", "dist", "-p", "tiderace", "--example", "flood", "--", "--rounds", rounds];
     let ended =
         context.commands.run("flood", &mut cargo(&context.root, arguments), Duration::from_secs(3_600))?.ok()?;
     let lines: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with("round ")).collect();
@@ -42,7 +42,7 @@ fn rise(line: &str) -> Option<f64> {
 
 /// A packet beside many idle connections.
 pub(crate) fn idle_beside(context: &Context) -> Result<Vec<Row>> {
-    let arguments = ["run", "--release", "-p", "tiderace-transport", "--example", "many_connections"];
+    let arguments = ["run", "--profile", "dist", "-p", "tiderace-transport", "--example", "many_connections"];
     let mut command = cargo(&context.root, arguments);
     let ended = context.commands.run("many-connections", &mut command, Duration::from_secs(3_600))?.ok()?;
     let text = ended.stdout.trim();

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Case, Context, house_items, house_work,
+    Case, Context, hardening, house_items, house_work,
     row::{Row, Target},
 };
 
@@ -32,7 +32,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case("functions", "lines of the longest function of the crates", house_items::longest),
         case("copies", "equal pieces of code in two places", house_items::copies),
         case("documentation", "`cargo doc` without warnings, examples of public modules", house_items::documentation),
-        case("builds", "time of a check after a change, and of the first build (--long)", house_work::builds),
+        case("instructions", "growth of the instruction table", |context| {
+            hardening::growth_of_instructions(context, 1.0)
+        }),
+        case("builds", "time of builds after a change, and of the README's first (--long)", house_work::builds),
     ]
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
 
 use super::{
     Context,
@@ -20,6 +21,10 @@ use super::{
 const TABLE: &str = "crates/transport/src/sent/control.rs";
 /// Files that a new control frame touches, at most: the wire crate's table, the owner, qlog, the row.
 const FILES: f64 = 4.0;
+/// Seconds of a build after a change of the transport, at most.
+const AFTER_A_CHANGE: f64 = 60.0;
+/// Seconds of the first build from nothing, at most.
+const FIRST_BUILD: f64 = 150.0;
 
 /// A row of the table: the variant, and the method that obeys the peer's frame, if it names one.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,25 +93,63 @@ pub(super) fn control_frame(context: &Context) -> Result<Vec<Row>> {
     Ok(rows.collect())
 }
 
-/// Rows about the time of builds. They depend on the machine: there is no target but that they are measured.
+/// Rows about the time of builds. They hold for two cores that do nothing else; the detail of each row says how busy they were.
 pub(super) fn builds(context: &Context) -> Result<Vec<Row>> {
     const LIMIT: Duration = Duration::from_secs(3_600);
-    let check = || cargo(&context.root, ["check", "--locked", "--workspace"]);
-    context.commands.run("house-check", &mut check(), LIMIT)?.ok()?;
-    let touched = File::options().append(true).open(context.root.join("crates/transport/src/lib.rs"))?;
-    touched.set_modified(SystemTime::now())?;
-    let again = context.commands.run("house-check-again", &mut check(), LIMIT)?.ok()?;
-    ensure!(again.stderr.contains("tiderace-transport"), "the second check did not look at the transport");
-    let what = "`cargo check --workspace` after a change of the transport";
-    let mut rows = vec![Row::new(what, again.seconds, "s", Target::Printed).detail(load())];
+    let mut rows = Vec::new();
+    let after = [
+        ("`cargo check --workspace`", "check", vec!["check", "--locked", "--workspace"]),
+        (
+            "`cargo test -p tiderace-transport`",
+            "test-transport",
+            vec!["test", "--locked", "--no-run", "-p", "tiderace-transport"],
+        ),
+        ("`cargo test -p tiderace-h3`", "test-h3", vec!["test", "--locked", "--no-run", "-p", "tiderace-h3"]),
+    ];
+    for (what, name, arguments) in after {
+        let build = || cargo(&context.root, arguments.iter().copied());
+        context.commands.run(&format!("house-{name}"), &mut build(), LIMIT)?.ok()?;
+        let touched = File::options().append(true).open(context.root.join("crates/transport/src/lib.rs"))?;
+        touched.set_modified(SystemTime::now())?;
+        let again = context.commands.run(&format!("house-{name}-again"), &mut build(), LIMIT)?.ok()?;
+        ensure!(again.stderr.contains("tiderace-transport"), "the second build did not look at the transport");
+        let what = format!("{what} after a change of the transport, without the run");
+        rows.push(Row::new(what, again.seconds, "s", Target::AtMost(AFTER_A_CHANGE)).detail(load()));
+    }
     if context.long {
-        let mut build = cargo(&context.root, ["build", "--locked", "-p", "tiderace-cli"]);
-        build.env("CARGO_TARGET_DIR", context.commands.scratch("house-build")?);
+        let mut build = cargo(&context.root, ["build", "--locked", "--release", "--timings"]);
+        let target = context.commands.scratch("house-build")?;
+        build.env("CARGO_TARGET_DIR", &target);
         let first = context.commands.run("house-first-build", &mut build, LIMIT)?.ok()?;
-        let what = "first `cargo build -p tiderace-cli`, dependencies fetched";
-        rows.push(Row::new(what, first.seconds, "s", Target::Printed).detail(load()));
+        let timings = std::fs::read_to_string(target.join("cargo-timings/cargo-timing.html"))?;
+        let what = "first build of the README, `cargo build --release`, dependencies fetched";
+        rows.push(Row::new(what, first.seconds, "s", Target::AtMost(FIRST_BUILD)).detail(format!(
+            "{}; {}",
+            slowest(&timings)?,
+            load()
+        )));
     }
     Ok(rows)
+}
+
+/// A unit of cargo's report on times.
+#[derive(Debug, Deserialize)]
+struct Unit {
+    name: String,
+    target: String,
+    /// Seconds.
+    duration: f64,
+}
+
+/// The units that took longest, by cargo's own report.
+fn slowest(html: &str) -> Result<String> {
+    let from = html.find("UNIT_DATA = ").context("the report of times has no units")? + "UNIT_DATA = ".len();
+    let mut stream = serde_json::Deserializer::from_str(&html[from..]).into_iter::<Vec<Unit>>();
+    let mut units = stream.next().context("the report of times is empty")??;
+    units.sort_by(|a, b| b.duration.total_cmp(&a.duration));
+    let sum: f64 = units.iter().map(|unit| unit.duration).sum();
+    let longest = units.iter().take(8).map(|unit| format!("{}{} {:.0} s", unit.name, unit.target, unit.duration));
+    Ok(format!("{} units, {sum:.0} s in all, the longest: {}", units.len(), longest.collect::<Vec<_>>().join(", ")))
 }
 
 #[cfg(test)]
@@ -121,6 +164,14 @@ mod tests {
         let frame = |name: &str, obey: Option<&str>| Frame { name: name.to_owned(), obey: obey.map(str::to_owned) };
         assert_eq!(frames(ROWS), [frame("Ping", None), frame("Token", Some("on_token"))]);
         assert!(frames("fn other() {}").is_empty());
+    }
+
+    #[test]
+    fn the_slowest_units_are_read_from_the_report() {
+        let html = r#"<script>DURATION = 3; const UNIT_DATA = [{"i":0,"name":"a","version":"1","target":"","duration":1.5,"x":[]},
+            {"i":1,"name":"b","target":" build-script","duration":2.6}]; more"#;
+        assert_eq!(slowest(html).unwrap(), "2 units, 4 s in all, the longest: b build-script 3 s, a 2 s");
+        assert!(slowest("nothing").is_err());
     }
 
     #[test]

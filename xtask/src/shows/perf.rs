@@ -44,11 +44,11 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     rows.collect()
 }
 
-/// The release build of `tiderace`.
+/// The program `tiderace` as it is packaged.
 pub(crate) fn program(context: &Context) -> Result<std::path::PathBuf> {
     let limit = Duration::from_secs(3_600);
-    context.commands.run("build", &mut cargo(&context.root, ["build", "--release"]), limit)?.ok()?;
-    Ok(context.commands.target().join("release/tiderace"))
+    context.commands.run("build", &mut cargo(&context.root, ["build", "--profile", "dist"]), limit)?.ok()?;
+    Ok(context.commands.target().join("dist/tiderace"))
 }
 
 fn scenario(name: &str, loss: &str) -> String {

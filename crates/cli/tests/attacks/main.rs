@@ -4,7 +4,7 @@
 //! and a machine that does nothing else:
 //!
 //! ```sh
-//! cargo test --release -p tiderace-cli --test attacks -- --ignored --nocapture
+//! cargo test --profile dist -p tiderace-cli --test attacks -- --ignored --nocapture
 //! ```
 //!
 //! `ATTACKS` names the attacks to run (all when unset), `ATTACK_SECONDS` how long each lasts (10).
