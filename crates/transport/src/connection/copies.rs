@@ -32,7 +32,12 @@ impl Copies {
 impl Connection {
     /// Repeats the flight under way when its copy is due. Asked when nothing else is to be sent; returns whether a copy is.
     pub(super) fn copy_handshake(&mut self, now: Instant) -> bool {
-        if self.profile.fec != FecPolicy::Auto || self.packets.sources.handshake.is_confirmed() {
+        if self.profile.fec != FecPolicy::Auto {
+            return false;
+        }
+        if self.packets.sources.handshake.is_confirmed() {
+            // On a path with a short round trip the handshake is over before its copy is due: the deadline would stay in the past.
+            self.packets.sources.copies.due = None;
             return false;
         }
         self.packets.copy_handshake(now, self.side)

@@ -23,7 +23,7 @@ fn profile(fec: &str) -> Profile {
     Profile { fec: fec.parse().unwrap(), max_mtu: 1200, random_loss_tolerance, ..Profile::default() }
 }
 
-/// Two ends 50 ms apart, and the application of each. Datagrams are carried by hand, so that any of them can be lost.
+/// Two ends, 50 ms apart unless said otherwise, and the application of each. Datagrams are carried by hand, so that any of them can be lost.
 struct Pair {
     ends: [(Endpoint, Exchange, SocketAddr); 2],
     handle: Handle,
@@ -32,6 +32,7 @@ struct Pair {
     /// Datagrams on the way: arrival, receiver, payload.
     way: Vec<(Instant, usize, Sent)>,
     now: Instant,
+    delay: Duration,
 }
 
 impl Pair {
@@ -44,7 +45,7 @@ impl Pair {
             (client, Exchange::client(handle, request, answer), client_address(0)),
             (server, Exchange::server(answer), server_address(0)),
         ];
-        Self { ends, handle, count: [0; 2], way: Vec::new(), now: Instant::ZERO }
+        Self { ends, handle, count: [0; 2], way: Vec::new(), now: Instant::ZERO, delay: 50 * MS }
     }
 
     /// Runs until the answer is complete, without the datagrams for which `lost` says so, by sender, number and size. Returns when
@@ -59,7 +60,7 @@ impl Pair {
                     let number = self.count[end];
                     self.count[end] += 1;
                     if !lost(end, number, datagram.payload.len()) {
-                        self.way.push((self.now + 50 * MS, 1 - end, datagram));
+                        self.way.push((self.now + self.delay, 1 - end, datagram));
                     }
                 }
             }
@@ -145,6 +146,22 @@ fn a_lost_first_packet_costs_no_second() {
     assert!((100..=115).contains(&with), "{with}");
     // One copy of each flight, and no probe timeout.
     assert_eq!(pair.stats(0).probe_timeouts + pair.stats(1).probe_timeouts, 0);
+}
+
+/// A handshake that is over before its copy is due leaves no deadline behind.
+#[test]
+fn a_handshake_quicker_than_its_copy_leaves_no_timer() {
+    let mut pair = Pair { delay: MS, ..Pair::new(AUTO, 100, 100) };
+    pair.run(|_, _, _| false);
+    for _ in 0..30 {
+        pair.now += MS;
+        for (endpoint, ..) in &mut pair.ends {
+            endpoint.handle_timeout(pair.now);
+            while !sent(endpoint, pair.now).is_empty() {}
+            let next = endpoint.poll_timeout().map(|(at, ..)| at);
+            assert!(next.is_none_or(|next| next > pair.now), "{next:?} at {:?}", pair.now);
+        }
+    }
 }
 
 /// A client copies its first flight for any server; a server answers to one without repair as ever.
