@@ -45,7 +45,7 @@ pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 /// Returns whether only the gateway may say this about a request. CGI and its like fold what is neither letter nor digit into one
 /// character, so `x_forwarded.for` is `x-forwarded-for`.
-fn is_gateways(name: &str) -> bool {
+pub(crate) fn is_gateways(name: &str) -> bool {
     let folds_to = |own: &str| {
         name.len() == own.len()
             && name

@@ -70,7 +70,14 @@ pub(crate) fn answer(
                 entry.end(Ending::Memory);
                 busy().into()
             }
-            Ok(target) => respond(&target, request, asked, peer, &mut entry).await,
+            Ok(target) => {
+                let accepted = target.site.accepted(request.method(), request.headers());
+                let memory = peer.memory.clone();
+                match respond(&target, request, asked, peer, &mut entry).await {
+                    GatewayResponse::Whole(response) => target.site.response(response, accepted, &memory).await.into(),
+                    tunnel => tunnel,
+                }
+            }
             Err((status, ending)) => {
                 entry.end(ending);
                 plain(status).into()
@@ -187,7 +194,7 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
 
 /// Returns whether this is a name or an address, with a port or without. An IPv6 address stands in brackets and has no zone: a zone means
 /// something on one machine only (RFC 6874 §1).
-fn is_host(text: &str) -> bool {
+pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => {
@@ -235,6 +242,7 @@ async fn respond(
     }
     let upstream = match &target.handler {
         RouteHandler::Files(files) => return files.answer(&request).into(),
+        RouteHandler::Redirect(redirect) => return redirect.answer(request.uri()).into(),
         RouteHandler::Proxy(proxy) => {
             return match proxy.answer(request, asked, &peer, entry).await {
                 masque::Answer::Whole(response) => response.into(),
@@ -262,9 +270,10 @@ async fn respond(
     if let Some((asked, ..)) = &tunnel {
         asked.ask(&mut request);
     }
-    if target.route.strip {
-        strip_path(&mut request, &target.route.path);
+    if target.route.strip || !target.route.rewrite.is_empty() {
+        replace_path(&mut request, &target.route.path, &target.route.rewrite);
     }
+    target.site.request(request.headers_mut());
     let answer = match upstream.send(request).await {
         Ok(answer) => answer,
         Err(failure) => return unanswered(failure, entry),
@@ -331,11 +340,16 @@ fn unanswered(failure: Failure, entry: &mut Entry) -> GatewayResponse {
     if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into()
 }
 
-/// Leaves the route's path out of the request's.
-fn strip_path(request: &mut Request<AnyBody>, prefix: &str) {
+/// Puts `by` in the place of the route's path, `prefix`, in the request's.
+fn replace_path(request: &mut Request<AnyBody>, prefix: &str, by: &str) {
     let uri = request.uri();
     let Some(rest) = uri.path().strip_prefix(prefix.trim_end_matches('/')) else { return };
-    if let Some(uri) = path::with_path(uri, &format!("/{}", rest.trim_start_matches('/'))) {
+    let path = match (by.trim_end_matches('/'), rest.trim_start_matches('/')) {
+        // `/api` becomes `/v2`, not `/v2/`.
+        (by, "") if !by.is_empty() && !rest.starts_with('/') => by.to_owned(),
+        (by, rest) => format!("{by}/{rest}"),
+    };
+    if let Some(uri) = path::with_path(uri, &path) {
         *request.uri_mut() = uri;
     }
 }
@@ -394,8 +408,19 @@ mod tests {
             ("/x", "/", "/x"),
         ] {
             let mut request = request(Version::HTTP_11, path, &["a"]);
-            strip_path(&mut request, prefix);
+            replace_path(&mut request, prefix, "");
             assert_eq!(request.uri().to_string(), expected);
+        }
+        for (path, prefix, by, expected) in [
+            ("/api/x?y=1", "/api", "/v2", "/v2/x?y=1"),
+            ("/api", "/api", "/v2", "/v2"),
+            ("/api/", "/api", "/v2/", "/v2/"),
+            ("/api//x", "/api", "/", "/x"),
+            ("/x", "/", "/v2", "/v2/x"),
+        ] {
+            let mut request = request(Version::HTTP_11, path, &["a"]);
+            replace_path(&mut request, prefix, by);
+            assert_eq!(request.uri().to_string(), expected, "{path}");
         }
     }
 }

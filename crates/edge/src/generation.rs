@@ -30,6 +30,7 @@ use crate::{
     policy::{Policies, arms::Arms},
     profile::profile,
     route::Routes,
+    site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
     upstream::{BackEnd, Upstream},
@@ -61,12 +62,14 @@ pub(crate) struct Target {
     /// Name in logs and metrics.
     pub(crate) name: String,
     pub(crate) handler: RouteHandler,
+    pub(crate) site: Site,
 }
 
-/// A back end, a directory, or a proxy to targets that clients name.
+/// A back end, a directory, another URL, or a proxy to targets that clients name.
 pub(crate) enum RouteHandler {
     Upstream(Upstream),
     Files(Files),
+    Redirect(Redirect),
     Proxy(Box<Proxy>),
 }
 
@@ -137,8 +140,9 @@ impl Generation {
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
-            Some(before) if before.config.log == config.log => before.log.clone(),
-            _ => AccessLog::open(&config.log.access, &persistent.logs)
+            // The standard output is the same, whatever happens to files.
+            Some(before) if before.config.log == config.log && config.log.access == "-" => before.log.clone(),
+            _ => AccessLog::open(&config.log, &persistent.logs)
                 .map_err(|error| format!("cannot open the access log {}: {error}", config.log.access))?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
@@ -153,12 +157,15 @@ impl Generation {
                 let route = &Route { path, ..route.clone() };
                 let handler = if let Some(proxy) = &route.proxy {
                     RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, &persistent.proxy_clients, metrics)?))
+                } else if !route.redirect.is_empty() {
+                    RouteHandler::Redirect(Redirect::new(route))
                 } else if route.files.is_empty() {
                     RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {
                     RouteHandler::Files(Files::new(route, persistent.files.clone()))
                 };
-                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler })))
+                let site = Site::new(route)?;
+                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler, site })))
             })
             .collect::<Result<_, String>>()?;
         let in_use = |back_end: &Arc<BackEnd>| {
@@ -166,7 +173,7 @@ impl Generation {
                 RouteHandler::Upstream(upstream) => {
                     upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end))
                 }
-                RouteHandler::Files(_) | RouteHandler::Proxy(_) => false,
+                RouteHandler::Files(_) | RouteHandler::Redirect(_) | RouteHandler::Proxy(_) => false,
             })
         };
         let connect = targets.iter().map(|(_, target)| target).find(|target| match &target.handler {

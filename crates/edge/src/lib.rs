@@ -4,6 +4,7 @@
 //! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections and gives them their `context`, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
+//! `site` is what a route does around its handler: redirections, header fields, compression, pages for errors;
 //! `gateway` takes the request of a `peer`, whose `path` gets the one form that is compared and sent, through `route` to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
 //! content, and `ending` why a request ended; `stream` carries streams of other protocols to their `stream_target`, `qmux` where
 //! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name;
@@ -46,6 +47,7 @@ mod qmux;
 mod register;
 mod room;
 mod route;
+mod site;
 mod stream;
 mod stream_target;
 mod tls;

@@ -24,7 +24,7 @@ use crate::{
     ending::Ending,
     generation::{Generation, PersistentState, Shared},
     keys::KeysError,
-    listen::Listener,
+    listen::{Listener, PlainListener, check_unshared},
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
     observe::Logs,
@@ -83,7 +83,9 @@ impl ProcessError {
                     "ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd"
                         .to_owned(),
                 ),
-                io::ErrorKind::AddrInUse => Some("another program serves there".to_owned()),
+                io::ErrorKind::AddrInUse => Some(
+                    "another program serves there; `tiderace edge reload` gives a gateway that runs a new configuration".to_owned(),
+                ),
                 _ => None,
             },
             Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
@@ -96,6 +98,8 @@ pub struct Process {
     file: PathBuf,
     shared: Arc<Shared>,
     listeners: Mutex<HashMap<SocketAddr, Listener>>,
+    /// Addresses of plain HTTP, by how they are written in the configuration.
+    plain: Mutex<HashMap<SocketAddr, PlainListener>>,
     reloading: tokio::sync::Mutex<()>,
     started: Instant,
     /// The last to go but for `_written`: everything above has tasks on them.
@@ -134,11 +138,13 @@ impl Process {
         let shared = Arc::new(Shared::new(first, metrics, persistent));
         tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
         let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
+        let plain = open_plain(&config, &HashMap::new(), &listeners, &shared)?;
         let logs = shared.persistent.logs.clone();
         let this = Arc::new(Self {
             file: file.to_owned(),
             shared,
             listeners: Mutex::new(listeners),
+            plain: Mutex::new(plain),
             reloading: tokio::sync::Mutex::new(()),
             started: Instant::now(),
             workers,
@@ -200,8 +206,13 @@ impl Process {
         // What can fail comes first: addresses are opened before anything is changed.
         let mut listeners = self.listeners();
         let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)?;
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened_plain = open_plain(&next.config, &plain, &opened, &self.shared)?;
         let next = self.shared.replace(next);
         listeners.extend(opened);
+        plain.extend(opened_plain);
+        let redirecting = plain_addresses(&next.config);
+        plain.retain(|address, _| redirecting.contains(address));
         let wanted: Vec<SocketAddr> = addresses(&next.config);
         listeners.retain(|address, listener| {
             let keep = wanted.contains(address);
@@ -219,6 +230,14 @@ impl Process {
     /// The addresses that are served, with the ports that they have got.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let mut all: Vec<SocketAddr> = self.listeners().values().map(Listener::local).collect();
+        all.sort();
+        all
+    }
+
+    /// The addresses of plain HTTP that redirect, with the ports that they have got.
+    pub fn redirecting(&self) -> Vec<SocketAddr> {
+        let plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<SocketAddr> = plain.values().map(PlainListener::local).collect();
         all.sort();
         all
     }
@@ -250,6 +269,7 @@ impl Process {
             "config": self.file.display().to_string(),
             "uptime_s": self.started.elapsed().as_secs(),
             "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "redirect_from": self.redirecting().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": self.workers.count(),
             "connections": self.shared.admission.total(),
             "back_ends": back_ends,
@@ -386,6 +406,7 @@ impl Process {
         for listener in self.listeners().values() {
             listener.drain(&generation);
         }
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let all_gone = async {
             while self.shared.admission.total() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -461,7 +482,34 @@ fn open(
 ) -> Result<HashMap<SocketAddr, Listener>, ProcessError> {
     let mut opened = HashMap::new();
     for address in addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
-        let listener = Listener::open(address, generation, shared, workers)
+        let failed = |why| ProcessError::Listen { address: address.to_string(), why };
+        // An address of this process, such as the same port of one interface, may be shared with itself.
+        if !known.keys().chain(opened.keys()).any(|other: &SocketAddr| other.port() == address.port()) {
+            check_unshared(address).map_err(failed)?;
+        }
+        let listener = Listener::open(address, generation, shared, workers).map_err(failed)?;
+        opened.insert(address, listener);
+    }
+    Ok(opened)
+}
+
+fn plain_addresses(config: &Config) -> Vec<SocketAddr> {
+    config.redirect_from.0.iter().filter_map(|text| address(text).ok()).collect()
+}
+
+/// Opens the addresses of plain HTTP of `config` that are not open yet. They redirect to the first address with TLS, one of `listeners` when
+/// its port was left to the system.
+fn open_plain(
+    config: &Config,
+    known: &HashMap<SocketAddr, PlainListener>,
+    listeners: &HashMap<SocketAddr, Listener>,
+    shared: &Arc<Shared>,
+) -> Result<HashMap<SocketAddr, PlainListener>, ProcessError> {
+    let first = addresses(config).first().copied();
+    let port = first.map_or(443, |first| listeners.get(&first).map_or(first, Listener::local).port());
+    let mut opened = HashMap::new();
+    for address in plain_addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
+        let listener = PlainListener::open(address, port, shared)
             .map_err(|why| ProcessError::Listen { address: address.to_string(), why })?;
         opened.insert(address, listener);
     }

@@ -15,6 +15,7 @@ use super::{
         Step::{Key, Number},
         nearest,
     },
+    site,
 };
 
 const CONGESTION: [&str; 8] = ["newreno", "cubic", "bbr1", "bbr2", "bbr3", "bbr", "auto", "reno"];
@@ -27,6 +28,15 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         address(text).map_err(|message| {
             Fault::new(&[Key("listen")], message).hint("`[::]:443` is every address of this machine, IPv4 included")
         })?;
+    }
+    for text in &config.redirect_from.0 {
+        let at = [Key("redirect-from")];
+        let parsed = address(text).map_err(|message| Fault::new(&at, message).hint("`[::]:80` is every address"))?;
+        if parsed.port() != 0 && config.listen.0.iter().any(|other| address(other) == Ok(parsed)) {
+            return Err(
+                Fault::new(&at, format!("`{text}` is served with TLS")).hint("plain HTTP has a port of its own: 80")
+            );
+        }
     }
     if config.certificate.is_empty() != config.key.is_empty() {
         let (missing, given) = if config.key.is_empty() { ("key", "certificate") } else { ("certificate", "key") };
@@ -204,22 +214,26 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
             format!("expected a path without `%2F`, `;`, backslashes and `..` above its root, found `{}`", route.path);
         return Err(Fault::new(&at("path"), message));
     }
-    if let Some(config) = &route.proxy {
-        let other = [("to", !route.to.0.is_empty()), ("files", !route.files.is_empty())];
-        if let Some((key, _)) = other.iter().find(|(_, is_there)| *is_there) {
-            let message = format!("expected one of `to`, `files` and `proxy`, found `{key}` and `proxy`");
-            return Err(Fault::new(&at(key), message));
-        }
-        return proxy::check(number, route, config);
-    }
-    match (route.to.0.is_empty(), route.files.is_empty()) {
-        (true, true) => {
-            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to`, `files` or `proxy`").hint(
+    let handlers = [
+        ("to", !route.to.0.is_empty()),
+        ("files", !route.files.is_empty()),
+        ("redirect", !route.redirect.is_empty()),
+        ("proxy", route.proxy.is_some()),
+    ];
+    match handlers.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect::<Vec<_>>()[..] {
+        [] => {
+            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to`, `files`, `redirect` or `proxy`").hint(
                 "to = \"http://127.0.0.1:8080\" sends requests to a back end, files = \"/var/www\" serves a directory",
             ));
         }
-        (false, false) => return Err(Fault::new(&at("files"), "expected either `to` or `files`, found both")),
-        _ => {}
+        [_] => {}
+        [first, second, ..] => {
+            return Err(Fault::new(&at(second), format!("expected either `{first}` or `{second}`, found both")));
+        }
+    }
+    site::check(number, route)?;
+    if let Some(config) = &route.proxy {
+        return proxy::check(number, route, config);
     }
     if route.requests == 0 {
         return Err(Fault::new(&at("requests"), "a limit of 0 serves nobody; expected at least 1"));
@@ -359,7 +373,8 @@ impl Config {
         let paths = own.into_iter().chain(certificates);
         let files = self.routes.iter_mut().flat_map(|route| {
             let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
-            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens)
+            let pages = route.error_pages.values_mut();
+            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens).chain(pages)
         });
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
@@ -401,6 +416,7 @@ impl Config {
                 .map_err(|message| Fault::new(&[Key("route"), Number(number), Key("tls")], message))?;
         }
         proxy::check_files(&self.routes)?;
+        site::check_files(&self.routes)?;
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {
                 let message = format!("expected a directory, found none at {}", route.files);

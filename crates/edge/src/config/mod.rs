@@ -1,7 +1,8 @@
 //! The configuration file: what may stand in it, and what is wrong with it.
 //!
 //! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `proxy` does both for the proxy of a route, `reference` prints the page of documentation.
+//! only shows in combination, `proxy` does both for the proxy of a route and `site` for what a site does with its answers, `reference`
+//! prints the page of documentation.
 
 mod check;
 mod human;
@@ -9,6 +10,9 @@ mod proxy;
 mod read;
 pub mod reference;
 mod section;
+mod site;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +21,7 @@ pub use self::{
     human::{Many, Part, Size, Span},
     proxy::Proxy,
     read::{ConfigError, load, parse},
+    site::{Compression, HeaderRules},
 };
 pub(crate) use check::{address, back_end, host_port};
 
@@ -25,6 +30,9 @@ section! {
     pub struct Config {
         /// Addresses and ports; each serves HTTP/3 on UDP, and HTTP/2 and HTTP/1.1 over TLS on TCP. One or a list.
         listen: Many = Many(vec!["[::]:443".to_owned()]),
+        /// Addresses and ports of plain HTTP, as in `[::]:80`. A request there is redirected to the same URL with `https` (308). One or
+        /// a list.
+        redirect_from: Many = Many::default(),
         /// The certificate chain (PEM), for clients that no `[[certificate-for]]` fits. Read again when it changes.
         certificate: String = String::new(),
         /// The private key of `certificate` (PEM).
@@ -241,10 +249,12 @@ section! {
 }
 
 section! {
-    /// `[log]`: one line of JSON for each request.
+    /// `[log]`: one line for each request that has ended.
     pub struct Log {
-        /// A file, `-` for the standard output, or `off`.
+        /// A file, `-` for the standard output, or `off`. A reload opens it again, so that another program may rename it before.
         access: String = "off".to_owned(),
+        /// `json`, or `combined` for the combined log format of other servers, which has less.
+        format: LogFormat = LogFormat::Json,
     }
 }
 
@@ -284,7 +294,7 @@ section! {
 }
 
 section! {
-    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to`, `files` and `proxy`.
+    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to`, `files`, `redirect` and `proxy`.
     pub struct Route {
         /// Names as in `example.org` or `*.example.org`; none for every name. One or a list.
         host: Many = Many::default(),
@@ -295,14 +305,29 @@ section! {
         to: Many = Many::default(),
         /// A directory whose files are served.
         files: String = String::new(),
+        /// A URL, or a path of the same host, to which clients are redirected. `{path}` stands for the path and query of the request
+        /// behind the route's `path`, as in `https://www.example.org/{path}`.
+        redirect: String = String::new(),
+        /// Status of the redirection: 301, 302, 303, 307 or 308.
+        redirect_status: u16 = 308,
         /// A proxy to targets that clients name.
         proxy: Option<Proxy> = None,
+        /// Names of files that stand for their directory; the first that exists is served. One or a list.
+        index: Many = Many(vec!["index.html".to_owned()]),
+        /// A file of `files` that is served in place of one that does not exist, as for applications of one page. Requests for
+        /// hidden files stay 404.
+        fallback: String = String::new(),
+        /// Serve `NAME.zst`, `NAME.br` or `NAME.gz` of `files` in place of NAME to clients that accept its coding.
+        precompressed: bool = false,
         /// Symbolic links in `files` may lead out of the directory. Without, what they lead to outside is not found.
         symlinks_outside: bool = false,
         /// Answer for a directory of `files` without `index.html` with a list of its files.
         listing: bool = false,
         /// Leave `path` out of what the back end is asked for.
         strip: bool = false,
+        /// A path that the back end is asked for in place of the route's `path`: with `path = "/api"` and `rewrite = "/v2"` a
+        /// request for `/api/x` asks for `/v2/x`.
+        rewrite: String = String::new(),
         /// A connection to a back end has to be there within this time.
         connect_timeout: Span = Span::secs(5),
         /// Requests that are with one of the back ends at a time, each of which takes a connection where it is not HTTP/2. More wait.
@@ -329,6 +354,17 @@ section! {
         tls: BackEndTls = BackEndTls::default(),
         /// Asks back ends how they are.
         health: Option<Health> = None,
+        /// Compresses content.
+        compression: Option<Compression> = None,
+        /// Header fields of requests on their way to a back end.
+        request_headers: HeaderRules = HeaderRules::default(),
+        /// Header fields of responses on their way to the client.
+        response_headers: HeaderRules = HeaderRules::default(),
+        /// Time for which browsers ask for the site by HTTPS only (`strict-transport-security`, RFC 6797).
+        hsts: Option<Span> = None,
+        /// Pages in place of the gateway's own text for errors, by status: `{ 404 = "404.html", 502 = "down.html" }`. Responses of
+        /// back ends stay as they are.
+        error_pages: BTreeMap<String, String> = BTreeMap::new(),
     }
 }
 
@@ -391,6 +427,17 @@ section! {
         /// A connection to the back end has to be there within this time.
         connect_timeout: Span = Span::secs(5),
     }
+}
+
+/// Format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// One object of JSON a line.
+    #[default]
+    Json,
+    /// `CLIENT - USER [TIME] "METHOD PATH PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`.
+    Combined,
 }
 
 /// A protocol with which a back end is spoken to.

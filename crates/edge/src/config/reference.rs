@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Acme, Admin, BackEndTls, Capture, Certificate, Config, Files, Health, Http3, Keys, Limits, Log, Metrics, Policy,
-    Proxy, Route, Stream, Transport, section::Section,
+    Acme, Admin, BackEndTls, Capture, Certificate, Compression, Config, Files, HeaderRules, Health, Http3, Keys,
+    Limits, Log, Metrics, Policy, Proxy, Route, Stream, Transport, section::Section,
 };
 
 /// The page, as Markdown.
@@ -33,6 +33,8 @@ pub fn markdown() -> String {
     section::<Proxy>(&mut page, "[route.proxy]");
     section::<BackEndTls>(&mut page, "[route.tls]");
     section::<Health>(&mut page, "[route.health]");
+    section::<Compression>(&mut page, "[route.compression]");
+    section::<HeaderRules>(&mut page, "[route.request-headers], [route.response-headers]");
     section::<Stream>(&mut page, "[[stream]]");
     page
 }
@@ -52,6 +54,7 @@ fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
             other => other.replace('_', "-"),
         };
         let default = match defaults.get(&name) {
+            Some(toml::Value::Table(table)) if table.is_empty() => "none".to_owned(),
             Some(toml::Value::Table(_)) => "see below".to_owned(),
             None => "none".to_owned(),
             Some(toml::Value::Array(list)) if list.is_empty() => "none".to_owned(),

@@ -20,17 +20,18 @@ use std::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 
-pub(crate) use self::store::Store;
 use self::{
     beneath::Purpose,
     listing::Place,
-    path::{kind, relative},
+    path::relative,
     reading::{Part, Source},
     store::Version,
 };
+pub(crate) use self::{path::kind, store::Store};
 use crate::{
     body::{AnyBody, full},
     config::Route,
+    site::{Coding, OwnPage, preferred},
 };
 
 /// A directory that is served.
@@ -43,12 +44,27 @@ pub(crate) struct Files {
     may_leave: bool,
     /// Directories without an index are listed.
     lists: bool,
+    /// Names of files that stand for their directory.
+    index: Vec<String>,
+    /// The file that is served in place of one that is not there.
+    fallback: Option<PathBuf>,
+    /// Files that were compressed beforehand are served.
+    precompressed: bool,
 }
 
 impl Files {
     pub(crate) fn new(route: &Route, store: Arc<Store>) -> Self {
         let prefix = route.path.trim_end_matches('/').to_owned();
-        Self { store, root: (&route.files).into(), prefix, may_leave: route.symlinks_outside, lists: route.listing }
+        Self {
+            store,
+            root: (&route.files).into(),
+            prefix,
+            may_leave: route.symlinks_outside,
+            lists: route.listing,
+            index: route.index.0.clone(),
+            fallback: (!route.fallback.is_empty()).then(|| (&route.fallback).into()),
+            precompressed: route.precompressed,
+        }
     }
 
     fn look(&self, relative: &Path) -> io::Result<Metadata> {
@@ -64,7 +80,42 @@ impl Files {
             }
             None => return Err(io::ErrorKind::NotFound.into()),
         };
-        Ok(Found { source, kind: kind(relative) })
+        Ok(Found { source, kind: kind(relative), coding: None, varies: self.precompressed })
+    }
+
+    /// The first file that stands for a directory, and how it looks; the error of the first name where none is there.
+    fn index(&self, directory: &Path) -> (PathBuf, io::Result<Metadata>) {
+        let all = || self.index.iter().map(|name| directory.join(name));
+        let found =
+            all().map(|file| (self.look(&file), file)).find(|(found, _)| found.as_ref().is_ok_and(Metadata::is_file));
+        match found {
+            Some((found, file)) => (file, found),
+            None => {
+                let file = all().next().unwrap_or_else(|| directory.to_owned());
+                let found = if self.index.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { self.look(&file) };
+                (file, found)
+            }
+        }
+    }
+
+    /// The file, in a coding that was made beforehand if the client accepts one that is there.
+    fn coded(&self, relative: &Path, metadata: &Metadata, fields: &HeaderMap) -> io::Result<Found> {
+        let mut offered = if self.precompressed { Coding::ALL.to_vec() } else { Vec::new() };
+        while let Some(coding) = preferred(fields, &offered) {
+            let mut name = relative.as_os_str().to_owned();
+            name.push(match coding {
+                Coding::Zstd => ".zst",
+                Coding::Brotli => ".br",
+                Coding::Gzip => ".gz",
+            });
+            let coded = Path::new(&name);
+            let found = self.look(coded).and_then(|found| self.found(coded, &found));
+            match found {
+                Ok(found) => return Ok(Found { kind: kind(relative), coding: Some(coding), ..found }),
+                Err(_) => offered.retain(|other| *other != coding),
+            }
+        }
+        self.found(relative, metadata)
     }
 
     /// Answers a request.
@@ -79,22 +130,29 @@ impl Files {
         let Some(mut file) = relative(rest) else { return plain(StatusCode::NOT_FOUND) };
         let found = match self.look(&file) {
             Ok(found) if found.is_dir() && path.ends_with('/') => {
-                let index = self.look(&file.join("index.html"));
+                let (index_file, index) = self.index(&file);
                 if self.lists && index.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                     let after = Place::of_query(request.uri().query());
                     return self.list(&file, path, after.as_ref(), request.method());
                 }
-                file.push("index.html");
+                file = index_file;
                 index
             }
             Ok(found) if found.is_dir() => {
                 let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
                 return redirect(&(path.to_owned() + "/" + &query));
             }
-            _ if path.ends_with('/') => return plain(StatusCode::NOT_FOUND),
+            _ if path.ends_with('/') => Err(io::ErrorKind::NotFound.into()),
             found => found,
         };
-        match found.and_then(|found| self.found(&file, &found)) {
+        let found = match (&self.fallback, found) {
+            (Some(fallback), Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+                file.clone_from(fallback);
+                self.look(fallback)
+            }
+            (_, found) => found,
+        };
+        match found.and_then(|found| self.coded(&file, &found, request.headers())) {
             Ok(found) => found.answer(request.method(), request.headers()),
             Err(error) => failed(&error),
         }
@@ -127,6 +185,7 @@ pub(crate) fn plain(status: StatusCode) -> Response<AnyBody> {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    response.extensions_mut().insert(OwnPage);
     response
 }
 
@@ -147,6 +206,10 @@ fn redirect(to: &str) -> Response<AnyBody> {
 struct Found {
     source: Source,
     kind: &'static str,
+    /// The coding in which it lies there.
+    coding: Option<Coding>,
+    /// Other clients may get it in another coding.
+    varies: bool,
 }
 
 impl Found {
@@ -169,6 +232,12 @@ impl Found {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.kind));
         headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(coding) = self.coding {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        }
+        if self.varies {
+            headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        }
         if is_known(&version, fields, &tag) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return response;

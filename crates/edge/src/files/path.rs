@@ -33,7 +33,7 @@ pub(super) fn decode(path: &str) -> Option<String> {
 }
 
 /// Media type, by the end of the file's name.
-pub(super) fn kind(path: &Path) -> &'static str {
+pub(crate) fn kind(path: &Path) -> &'static str {
     match path.extension().and_then(|extension| extension.to_str()).unwrap_or_default() {
         "html" | "htm" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",

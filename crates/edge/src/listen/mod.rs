@@ -3,12 +3,18 @@
 //! Each worker has sockets of its own for both, so that a connection never leaves its thread.
 
 mod h2_sections;
+mod plain;
 mod quic;
 mod stall;
 mod tcp;
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+};
 
+use socket2::{Domain, Protocol, Socket, Type};
 use tiderace::Endpoint;
 use tokio::sync::watch;
 
@@ -19,6 +25,8 @@ use crate::{
     generation::{Generation, Shared},
     worker::Workers,
 };
+
+pub(crate) use self::plain::PlainListener;
 
 /// An address at work. Dropped, it takes no connection more and lets those that exist end.
 pub(crate) struct Listener {
@@ -31,6 +39,23 @@ pub(crate) struct Listener {
 /// Least rate for the content of requests.
 fn pace(limits: &Limits) -> Pace {
     Pace { interval: limits.content_timeout.0, progress: limits.content_progress.0 }
+}
+
+/// Fails when another process serves an address. The sockets of workers share a port, so that the system would let another process of the
+/// same user share it, too, and give it every second client.
+pub(crate) fn check_unshared(address: SocketAddr) -> io::Result<()> {
+    if address.port() == 0 {
+        return Ok(());
+    }
+    let tcp = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        tcp.set_only_v6(false)?;
+    }
+    // Connections that have ended are in nobody's way.
+    tcp.set_reuse_address(true)?;
+    tcp.bind(&address.into())?;
+    tcp.listen(1)?;
+    UdpSocket::bind(address).map(drop)
 }
 
 impl Listener {

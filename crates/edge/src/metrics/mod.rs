@@ -82,6 +82,7 @@ pub struct Metrics {
     pub(crate) connections: Family<ProtocolLabel, Gauge>,
     pub(crate) connections_total: Family<ProtocolLabel, Counter>,
     pub(crate) connections_refused: Family<ReasonLabel, Counter>,
+    pub(crate) redirected: Counter,
     pub(crate) handshakes: Family<ResultLabels, Counter>,
     pub(crate) connection_errors: Family<ResultLabels, Counter>,
     pub(crate) back_ends: BackEndMetrics,
@@ -121,6 +122,12 @@ impl Default for Metrics {
                 "connections_refused",
                 "Connections refused, by the limit",
                 Family::default()
+            ),
+            redirected: figure!(
+                registry,
+                "redirected_requests",
+                "Requests of plain HTTP that were redirected to the same URL with TLS",
+                Counter::default()
             ),
             handshakes: figure!(registry, "tls_handshakes", "TLS handshakes on TCP, by result", Family::default()),
             connection_errors: figure!(

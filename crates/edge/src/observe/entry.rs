@@ -27,6 +27,9 @@ use crate::{
     policy::PolicyProgress,
 };
 
+/// Characters of a header field in the access log, at most.
+const NOTED: usize = 512;
+
 /// Books of the process, in which entries are made.
 pub(crate) struct Books<'a> {
     pub(crate) metrics: &'a Arc<Metrics>,
@@ -39,6 +42,8 @@ pub(crate) struct RequestRecord {
     pub(crate) method: String,
     pub(crate) host: String,
     pub(crate) path: String,
+    pub(crate) referer: Option<String>,
+    pub(crate) user_agent: Option<String>,
     pub(crate) route: String,
     pub(crate) back_end: Option<String>,
     pub(crate) tries: u32,
@@ -107,6 +112,8 @@ impl Entry {
             method: request.method().to_string(),
             host: String::new(),
             path: request.uri().path_and_query().map_or_else(String::new, |path| path.as_str().to_owned()),
+            referer: noted(log, request, &header::REFERER),
+            user_agent: noted(log, request, &header::USER_AGENT),
             route: "none".to_owned(),
             back_end: None,
             tries: 0,
@@ -128,8 +135,19 @@ impl Entry {
         let none = || "-".to_owned();
         let (method, path, route) = (none(), none(), "none".to_owned());
         let (host, early) = (String::new(), peer.early);
-        let record =
-            RequestRecord { method, host, path, route, back_end: None, tries: 0, early, error: None, traffic: None };
+        let record = RequestRecord {
+            method,
+            host,
+            path,
+            referer: None,
+            user_agent: None,
+            route,
+            back_end: None,
+            tries: 0,
+            early,
+            error: None,
+            traffic: None,
+        };
         let mut this = Self::open(books, log, record, peer);
         this.end(ending);
         if let Some(status) = status {
@@ -297,6 +315,8 @@ impl Drop for Entry {
             method: &record.method,
             host: &record.host,
             path: &record.path,
+            referer: record.referer.as_deref(),
+            user_agent: record.user_agent.as_deref(),
             status: status.as_u16(),
             bytes: self.bytes,
             first_byte_ms: first_byte.map(|seconds| (seconds * 1e6).round() / 1e3),
@@ -324,6 +344,13 @@ impl Drop for Entry {
         metrics.requests.ended.get_or_create(&labels).inc();
         metrics.requests.in_flight.get_or_create(&protocol).dec();
     }
+}
+
+/// The beginning of a field for the access log, if there is one.
+fn noted<B>(log: &AccessLog, request: &Request<B>, name: &header::HeaderName) -> Option<String> {
+    let value = request.headers().get(name).filter(|_| log.is_on())?;
+    let value = String::from_utf8_lossy(value.as_bytes());
+    Some(value.chars().take(NOTED).collect())
 }
 
 /// A class of status, for a metric with few values.

@@ -1,12 +1,15 @@
-//! The access log: a line of JSON for each request that has ended.
+//! The access log: a line for each request that has ended.
 
 use std::{
     io::Write,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread::JoinHandle,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use serde::Serialize;
+
+use crate::config::{Log, LogFormat};
 
 /// Lines that wait to be written.
 const WAITING: usize = 4_096;
@@ -22,12 +25,19 @@ type Commands = mpsc::SyncSender<LogCommand>;
 
 /// Writes the access log on a thread of its own, so that a slow disk delays no request.
 #[derive(Clone)]
-pub(crate) struct AccessLog(Option<Arc<Commands>>);
+pub(crate) struct AccessLog(Option<Output>);
+
+/// Queue of a log, and the form of its lines.
+#[derive(Clone)]
+struct Output {
+    to: Arc<Commands>,
+    format: LogFormat,
+}
 
 impl AccessLog {
     /// To a file, to the standard output (`-`), or nowhere (`off`).
-    pub(crate) fn open(target: &str, logs: &Logs) -> std::io::Result<Self> {
-        let mut sink: Box<dyn Write + Send> = match target {
+    pub(crate) fn open(config: &Log, logs: &Logs) -> std::io::Result<Self> {
+        let mut sink: Box<dyn Write + Send> = match config.access.as_str() {
             "off" => return Ok(Self(None)),
             "-" => Box::new(std::io::stdout()),
             path => Box::new(std::fs::OpenOptions::new().create(true).append(true).open(path)?),
@@ -58,7 +68,7 @@ impl AccessLog {
         let thread = std::thread::Builder::new().name("access-log".to_owned()).spawn(write)?;
         let to = Arc::new(to);
         logs.add(Arc::downgrade(&to), thread);
-        Ok(Self(Some(to)))
+        Ok(Self(Some(Output { to, format: config.format })))
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -67,12 +77,58 @@ impl AccessLog {
 
     /// Queues a line; `false` when it found no room.
     pub(super) fn write(&self, line: &Line<'_>) -> bool {
-        let Some(to) = &self.0 else { return true };
-        // JSON escapes every control character: a request cannot write lines of its own.
-        let Ok(mut bytes) = serde_json::to_vec(line) else { return false };
+        let Some(Output { to, format }) = &self.0 else { return true };
+        // Both escape every control character: a request cannot write lines of its own.
+        let mut bytes = match format {
+            LogFormat::Json => match serde_json::to_vec(line) {
+                Ok(bytes) => bytes,
+                Err(_) => return false,
+            },
+            LogFormat::Combined => combined(line).into_bytes(),
+        };
         bytes.push(b'\n');
         to.try_send(LogCommand::Line(bytes)).is_ok()
     }
+}
+
+/// A line in the combined log format, as Apache and nginx write it.
+fn combined(line: &Line<'_>) -> String {
+    let time = UNIX_EPOCH + Duration::try_from_secs_f64(line.time).unwrap_or_default();
+    // `Sun, 06 Nov 1994 08:49:37 GMT` has all its parts at fixed places.
+    let date = httpdate::fmt_http_date(time);
+    let client = line.client.rsplit_once(':').map_or(line.client.as_str(), |(address, _)| address);
+    format!(
+        "{} - {} [{}/{}/{}:{} +0000] \"{} {} {}\" {} {} \"{}\" \"{}\"",
+        client.trim_start_matches('[').trim_end_matches(']'),
+        escaped(line.user.unwrap_or("-")),
+        &date[5..7],
+        &date[8..11],
+        &date[12..16],
+        &date[17..25],
+        escaped(line.method),
+        escaped(line.path),
+        match line.protocol {
+            "h3" => "HTTP/3.0",
+            "h2" => "HTTP/2.0",
+            _ => "HTTP/1.1",
+        },
+        line.status,
+        line.bytes,
+        escaped(line.referer.unwrap_or("-")),
+        escaped(line.user_agent.unwrap_or("-")),
+    )
+}
+
+/// Text in which nothing ends a quotation or a line.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => out.push_str(&format!("\\x{byte:02X}")),
+            byte => out.push(byte.into()),
+        }
+    }
+    out
 }
 
 /// The access logs of all generations that have something to write.
@@ -120,6 +176,10 @@ pub(super) struct Line<'a> {
     pub(super) method: &'a str,
     pub(super) host: &'a str,
     pub(super) path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) referer: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user_agent: Option<&'a str>,
     pub(super) status: u16,
     pub(super) bytes: u64,
     /// Absent when the request ended before the head of its answer.
@@ -162,4 +222,47 @@ pub(super) struct Line<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_combined_format_is_what_other_servers_write() {
+        let line = Line {
+            time: 784_111_777.25,
+            client: "[2001:db8::1]:4433".to_owned(),
+            protocol: "h3",
+            method: "GET",
+            host: "example.org",
+            path: "/a?b",
+            referer: None,
+            user_agent: Some("x\" \n\\ y"),
+            status: 200,
+            bytes: 7,
+            first_byte_ms: None,
+            ms: 1.0,
+            route: "*/",
+            back_end: None,
+            retries: 0,
+            early_data: false,
+            client_unvalidated: false,
+            complete: true,
+            ended_by: "answer",
+            reason: "complete",
+            policy: None,
+            error: None,
+            target: None,
+            user: None,
+            bytes_up: None,
+            datagrams_up: None,
+            datagrams_down: None,
+            datagrams_dropped: None,
+        };
+        assert_eq!(
+            combined(&line),
+            r#"2001:db8::1 - - [06/Nov/1994:08:49:37 +0000] "GET /a?b HTTP/3.0" 200 7 "-" "x\x22 \x0A\x5C y""#
+        );
+    }
 }

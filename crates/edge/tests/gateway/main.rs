@@ -3,6 +3,7 @@
 mod abuse;
 mod books;
 mod capture;
+mod everyday;
 mod fallbacks;
 mod given_up;
 mod hostile;

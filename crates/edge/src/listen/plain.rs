@@ -1,0 +1,69 @@
+//! An address of plain HTTP: every request is redirected to the same URL with TLS, and its connection closed.
+
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::Request;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpListener, task::AbortHandle};
+
+use crate::{generation::Shared, site::to_https};
+
+/// Bytes of a request's head that are read, at most. Hyper wants 8 KiB at least.
+const HEAD: usize = 8 * 1024;
+
+/// An address of plain HTTP at work. Dropped, it accepts nothing more.
+pub(crate) struct PlainListener {
+    local: SocketAddr,
+    accepting: AbortHandle,
+}
+
+impl PlainListener {
+    /// Opens an address that redirects to `port`. Must be called within a tokio runtime.
+    pub(crate) fn open(address: SocketAddr, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        let local = listener.local_addr()?;
+        let accepting = tokio::spawn(accept(listener, port, shared.clone())).abort_handle();
+        Ok(Self { local, accepting })
+    }
+
+    /// The address, with the port that it has got.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for PlainListener {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>) {
+    loop {
+        let Ok((stream, remote)) = listener.accept().await else {
+            // Out of file descriptors, most likely: others have to end first.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let generation = shared.current();
+        let limits = &generation.config.limits;
+        let place = shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+        let Ok(place) = place else { continue };
+        let (limit, redirected) = (limits.fields_timeout.0, shared.metrics.redirected.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let service = service_fn(move |request: Request<Incoming>| {
+                redirected.inc();
+                let response = to_https(request.uri(), request.headers(), port);
+                async { Ok::<_, Infallible>(response) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEAD).keep_alive(false);
+            // A client that neither reads nor closes has as long again.
+            let _ = tokio::time::timeout(2 * limit, builder.serve_connection(TokioIo::new(stream), service)).await;
+        });
+    }
+}
