@@ -32,7 +32,7 @@ use crate::failure::Failure;
   tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
   tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
-  tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1200 --upload --download
+  tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1100 --upload --download
   tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
 pub(super) struct Args {
