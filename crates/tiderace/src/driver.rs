@@ -141,8 +141,9 @@ impl Driver {
         true
     }
 
-    /// Gives other shards what is theirs, and takes over what they received. `true` when there may be more.
-    fn exchange_strays(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+    /// Hands misrouted datagrams to their shards, and takes those that other shards received for this one. `true` when there may
+    /// be more.
+    fn exchange_misrouted(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let Some(shards) = &mut self.shards else { return false };
         self.socket.stats.forwards_dropped += shards.hand_over(&mut state.endpoint);
         let now = self.shared.clock.now();
@@ -194,7 +195,7 @@ impl Future for Driver {
         let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
-        again |= this.exchange_strays(cx, &mut state);
+        again |= this.exchange_misrouted(cx, &mut state);
         this.pending.resume(cx, shared.clock.now(), &mut state.endpoint);
         state.endpoint.handle_timeout(shared.clock.now());
         if let Some(tls) = &mut this.tls {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use transport::{
-    ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, VisitLog, memory::ProcessBudget,
+    AttemptLog, ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, memory::ProcessBudget,
     ring::KeyRing,
 };
 use units::Seed;
@@ -62,8 +62,8 @@ pub struct EndpointOptions {
     pub runtimes: Vec<tokio::runtime::Handle>,
     /// Sees every payload that passes the sockets.
     pub tap: Option<Arc<dyn Tap>>,
-    /// Is told what becomes of those who come to a server, by the tasks that drive the shards.
-    pub attempts: Option<Arc<dyn VisitLog>>,
+    /// Receiver of the events of connection attempts at a server; the tasks that drive the shards call it.
+    pub attempts: Option<Arc<dyn AttemptLog>>,
 }
 
 /// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
@@ -142,7 +142,7 @@ impl Endpoint {
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());
             endpoint.set_shard(shard, count);
-            endpoint.set_visit_log(attempts.clone());
+            endpoint.set_attempt_log(attempts.clone());
             let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
             let shared = Shared::new(shard, clock, endpoint);
             this.shards.push(shared.clone());

@@ -124,7 +124,7 @@ impl ShardLink {
     /// Hands over what is for others; returns how many datagrams found no room.
     pub(crate) fn hand_over(&mut self, endpoint: &mut Endpoint) -> u64 {
         let mut dropped = 0;
-        while let Some((shard, datagram)) = endpoint.poll_stray() {
+        while let Some((shard, datagram)) = endpoint.poll_misrouted() {
             let sent = self.inboxes.get(usize::from(shard)).is_some_and(|inbox| inbox.try_send(datagram).is_ok());
             dropped += u64::from(!sent);
         }

@@ -314,11 +314,11 @@ enum RecvEnd {
     Reset(u64),
 }
 
-fn end_of(then: streams::Then) -> Option<RecvEnd> {
-    match then {
-        streams::Then::More | streams::Then::Blocked => None,
-        streams::Then::End => Some(RecvEnd::Complete),
-        streams::Then::Reset(code) => Some(RecvEnd::Reset(code)),
+fn end_of(status: streams::ReadStatus) -> Option<RecvEnd> {
+    match status {
+        streams::ReadStatus::More | streams::ReadStatus::Blocked => None,
+        streams::ReadStatus::End => Some(RecvEnd::Complete),
+        streams::ReadStatus::Reset(code) => Some(RecvEnd::Reset(code)),
     }
 }
 
@@ -445,12 +445,12 @@ impl RecvStream {
                 *bytes = connection.received(*id).unwrap_or(*bytes);
             }
             let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push_back(chunk)) {
-                Ok(streams::Then::Blocked) if fetched.is_empty() => {
+                Ok(streams::ReadStatus::Blocked) if fetched.is_empty() => {
                     waiters.wait_read(*id, cx.waker());
                     Poll::Pending
                 }
-                Ok(then) => {
-                    *end = end_of(then);
+                Ok(status) => {
+                    *end = end_of(status);
                     Poll::Ready(Ok(()))
                 }
                 Err(_) => Poll::Ready(Err(ReadError::StreamClosed)),
@@ -464,7 +464,7 @@ impl RecvStream {
                     return Poll::Ready(Err(reason.into()));
                 };
                 fetched.extend(unread.parts);
-                *end = end_of(unread.then);
+                *end = end_of(unread.status);
                 return Poll::Ready(Ok(()));
             }
         };

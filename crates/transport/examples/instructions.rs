@@ -15,7 +15,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use transport::{
     ClientConfig, Datagram, Endpoint, EndpointConfig, Event, Handle, Profile, ServerConfig,
-    streams::{Order, StreamEvent, StreamsConfig, Then, WriteError},
+    streams::{Order, ReadStatus, StreamEvent, StreamsConfig, WriteError},
     tls::rustls_backend::{FixedClock, Identity, RustlsClient, RustlsServer},
 };
 use units::{Instant, Seed};
@@ -260,8 +260,8 @@ impl End {
     fn read(&mut self, handle: Handle, id: StreamId) -> (u64, bool) {
         let connection = self.endpoint.connection_mut(handle).expect("it has events");
         let mut bytes = 0;
-        let then = connection.read_many(id, usize::MAX, Order::Ordered, |chunk| bytes += chunk.data.len() as u64);
-        (bytes, then.expect("the stream is open") == Then::End)
+        let status = connection.read_many(id, usize::MAX, Order::Ordered, |chunk| bytes += chunk.data.len() as u64);
+        (bytes, status.expect("the stream is open") == ReadStatus::End)
     }
 }
 

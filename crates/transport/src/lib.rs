@@ -53,8 +53,8 @@ pub use config::{
 };
 pub use connection::Connection;
 pub use endpoint::{
-    Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker, TlsDone, TlsStep, Visit,
-    VisitLog,
+    AttemptEvent, AttemptLog, Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker,
+    TlsDone, TlsStep,
 };
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};

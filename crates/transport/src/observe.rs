@@ -16,7 +16,7 @@ use crate::{
     acks::Ecn,
     crypto::CipherSuite,
     events::CloseReason,
-    recovery::{LossTrigger, Way},
+    recovery::{LossTrigger, PathDirection},
     sent::SentFrame,
     timers::Timer,
     tls::{Direction, Level},
@@ -307,10 +307,10 @@ events! {
     /// An acknowledgement gave an RTT sample: as it was, and without the peer's delay of the acknowledgement (RFC 9002
     /// §5.3), which is what the path took.
     rtt_sample(latest: Duration, adjusted: Duration);
-    /// The delay of packet `pn`, which went this way, lies by `variation` above the smallest of the last 5 to 10 s. Needs the
-    /// peer's receive times.
-    one_way_sample(way: Way, pn: u64, variation: Duration);
-    /// An acknowledgement or a timeout of recovery was worked through.
+    /// Variation of the delay of packet `pn` in this direction: by how much it lies above the smallest of the last 5 to 10 s.
+    /// Needs the peer's receive times.
+    one_way_sample(direction: PathDirection, pn: u64, variation: Duration);
+    /// An acknowledgement or a timeout of recovery was processed.
     metrics(metrics: &RecoveryMetrics);
     /// A packet that was lost was rebuilt from repair symbols: source symbol `id`, `delay` after it was first missed.
     symbol_recovered(id: u64, delay: Duration);

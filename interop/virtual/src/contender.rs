@@ -99,7 +99,7 @@ impl Peers {
             deadline: None,
             failed: None,
             out: Vec::new(),
-            visits: RefCell::default(),
+            state_entries: RefCell::default(),
             state: Cell::new(""),
         })
     }
@@ -164,7 +164,7 @@ pub struct End {
     failed: Option<String>,
     out: Vec<BytesMut>,
     /// Number of entries into each state.
-    visits: RefCell<BTreeMap<&'static str, u32>>,
+    state_entries: RefCell<BTreeMap<&'static str, u32>>,
     state: Cell<&'static str>,
 }
 
@@ -230,16 +230,16 @@ impl LabStack for End {
     fn view(&self) -> Option<SenderView> {
         let text = self.peer.as_ref()?.controller()?;
         let mut view = shown::bbr3(&text)?;
-        let mut visits = self.visits.borrow_mut();
+        let mut state_entries = self.state_entries.borrow_mut();
         let before = self.state.replace(view.state);
         if before != view.state {
             for state in passed(before, view.state).iter().chain([&view.state]) {
-                *visits.entry(state).or_default() += 1;
+                *state_entries.entry(state).or_default() += 1;
             }
         }
         if let Some(model) = &mut view.model {
-            for (state, count) in &mut model.visits {
-                *count = visits.get(state).copied().unwrap_or(0);
+            for (state, count) in &mut model.state_entries {
+                *count = state_entries.get(state).copied().unwrap_or(0);
             }
         }
         Some(view)

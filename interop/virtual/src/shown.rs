@@ -123,8 +123,16 @@ pub(crate) fn bbr3(text: &str) -> Option<SenderView> {
         target,
         target_with_headroom: longterm
             .map(|bound| bound.saturating_sub((bound * HEADROOM / 100).max(mtu)).max(min_pipe)),
-        visits: ["startup", "drain", "probe_bw_down", "probe_bw_cruise", "probe_bw_refill", "probe_bw_up", "probe_rtt"]
-            .map(|name| (name, 0)),
+        state_entries: [
+            "startup",
+            "drain",
+            "probe_bw_down",
+            "probe_bw_cruise",
+            "probe_bw_refill",
+            "probe_bw_up",
+            "probe_rtt",
+        ]
+        .map(|name| (name, 0)),
         rounds: whole(text, "round_count")?,
         plateau_rounds: u32::try_from(whole(text, "full_bw_count")?).unwrap_or(u32::MAX),
         full_now: field(text, "full_bw_now")? == "true",

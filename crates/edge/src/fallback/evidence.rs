@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tiderace::{
     CloseReason,
-    transport::{Code, Visit},
+    transport::{AttemptEvent, Code},
 };
 
 use crate::admission::EXCESSIVE_LOAD;
@@ -111,30 +111,30 @@ fn end(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> Last
 }
 
 impl Evidence {
-    /// With what happened to the client, after what was known before.
-    pub(crate) fn after(known: Option<Self>, now: Instant, visit: Visit<'_>) -> Self {
+    /// Evidence after an event of the client, from the evidence before.
+    pub(crate) fn after(known: Option<Self>, now: Instant, event: AttemptEvent<'_>) -> Self {
         let mut this = known.unwrap_or(Self { latest: LastEvent::Begun, at: now, completed: None, trying: 0, live: 0 });
         this.at = now;
-        this.latest = match visit {
-            Visit::Begun => {
+        this.latest = match event {
+            AttemptEvent::Begun => {
                 this.trying = this.trying.saturating_add(1);
                 LastEvent::Begun
             }
-            Visit::Completed => {
+            AttemptEvent::Completed => {
                 this.trying = this.trying.saturating_sub(1);
                 this.live = this.live.saturating_add(1);
                 this.completed = Some(now);
                 LastEvent::Completed
             }
-            Visit::Ended { reason, completed, reached, busy } => {
+            AttemptEvent::Ended { reason, completed, reached, busy } => {
                 let count = if completed { &mut this.live } else { &mut this.trying };
                 *count = count.saturating_sub(1);
                 end(reason, completed, reached, busy)
             }
             // A Retry is an answer, which the client has yet to act upon.
-            Visit::Retried => LastEvent::Suggests(Reason::Silent),
-            Visit::Negotiated { offered: true } => LastEvent::Suggests(Reason::Version),
-            // That a limit was met says so, and so will what is added to the visits some day.
+            AttemptEvent::Retried => LastEvent::Suggests(Reason::Silent),
+            AttemptEvent::Negotiated { offered: true } => LastEvent::Suggests(Reason::Version),
+            // A limit was met. Events that the transport may add later count as a refusal as well.
             _ => LastEvent::Suggests(Reason::Refused),
         };
         this
@@ -176,33 +176,33 @@ mod tests {
 
     use super::*;
 
-    fn ended(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> Visit<'_> {
-        Visit::Ended { reason, completed, reached, busy }
+    fn ended(reason: &CloseReason, completed: bool, reached: bool, busy: bool) -> AttemptEvent<'_> {
+        AttemptEvent::Ended { reason, completed, reached, busy }
     }
 
     /// Verdict on a client after these connection attempts, one each second; it came over TCP before the last of them.
-    fn judged(visits: &[Visit<'_>]) -> FallbackVerdict {
+    fn judged(events: &[AttemptEvent<'_>]) -> FallbackVerdict {
         let begun = Instant::now();
         let at = |second: usize| begun + Duration::from_secs(second as u64);
-        let evidence = visits
+        let evidence = events
             .iter()
             .enumerate()
-            .fold(None, |known, (second, visit)| Some(Evidence::after(known, at(second), *visit)));
-        let last = visits.len() - 1;
+            .fold(None, |known, (second, event)| Some(Evidence::after(known, at(second), *event)));
+        let last = events.len() - 1;
         evidence.unwrap().judge(at(last) - Duration::from_millis(500), at(last + 20), at(last + 40))
     }
 
     #[test]
-    fn what_each_end_of_a_visit_says() {
+    fn each_end_of_a_connection_attempt_is_classified() {
+        use AttemptEvent::{Begun, Completed, Negotiated, Refused, Retried};
         use FallbackVerdict::{Fell, None, Wait};
-        use Visit::{Begun, Completed, Negotiated, Refused, Retried};
         let closed = |code| CloseReason::PeerClosed { error: TransportError::new(code, "") };
         let too_slow = CloseReason::HandshakeTimeout;
         let bye = CloseReason::PeerApplication { code: 0x100, reason: Bytes::new() };
         let (alert, gave_up) = (closed(Code::crypto(48)), closed(Code::APPLICATION_ERROR));
         let failed = CloseReason::HandshakeFailed(TransportError::new(Code::crypto(120), ""));
         let busy = CloseReason::ThisApplication { code: EXCESSIVE_LOAD };
-        let cases: &[(&[Visit<'_>], FallbackVerdict)] = &[
+        let cases: &[(&[AttemptEvent<'_>], FallbackVerdict)] = &[
             (&[Begun], Wait),
             (&[Begun, Completed], None),
             (&[Begun, ended(&too_slow, false, false, false)], Fell(Reason::Silent)),
@@ -227,8 +227,8 @@ mod tests {
             (&[Begun, Completed, Begun, Completed, ended(&bye, true, true, false)], Wait),
             (&[Begun, Begun, ended(&too_slow, false, false, false)], Wait),
         ];
-        for (visits, expected) in cases {
-            assert_eq!(judged(visits), *expected, "{visits:?}");
+        for (events, expected) in cases {
+            assert_eq!(judged(events), *expected, "{events:?}");
         }
     }
 
@@ -236,8 +236,8 @@ mod tests {
     fn a_connection_that_outlives_its_idle_timeout_is_well() {
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
-        let known = Evidence::after(None, now, Visit::Begun);
-        let known = Evidence::after(Some(known), now, Visit::Completed);
+        let known = Evidence::after(None, now, AttemptEvent::Begun);
+        let known = Evidence::after(Some(known), now, AttemptEvent::Completed);
         assert_eq!(known.judge(at(10), at(20), at(40)), FallbackVerdict::Wait);
         assert_eq!(known.judge(at(10), at(40), at(40)), FallbackVerdict::None);
         let idle = Evidence::after(Some(known), at(30), ended(&CloseReason::IdleTimeout, true, true, false));

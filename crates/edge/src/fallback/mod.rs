@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tiderace::transport::{Visit, VisitLog};
+use tiderace::transport::{AttemptEvent, AttemptLog};
 
 use self::{
     evidence::{Evidence, FallbackVerdict, Reason},
@@ -80,9 +80,9 @@ impl Default for Fallbacks {
     }
 }
 
-impl VisitLog for Fallbacks {
-    fn note(&self, remote: SocketAddr, visit: Visit<'_>) {
-        self.over_udp(remote.ip(), Instant::now(), visit);
+impl AttemptLog for Fallbacks {
+    fn note(&self, remote: SocketAddr, event: AttemptEvent<'_>) {
+        self.over_udp(remote.ip(), Instant::now(), event);
     }
 }
 
@@ -96,12 +96,12 @@ impl Fallbacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn over_udp(&self, client: IpAddr, now: Instant, visit: Visit<'_>) {
+    fn over_udp(&self, client: IpAddr, now: Instant, event: AttemptEvent<'_>) {
         let client = key(client);
         let mut state = self.state();
-        let evidence = Evidence::after(state.seen.get(client), now, visit);
+        let evidence = Evidence::after(state.seen.get(client), now, event);
         state.seen.put(client, evidence);
-        if matches!(visit, Visit::Completed) {
+        if matches!(event, AttemptEvent::Completed) {
             let known = state.known.get(client).unwrap_or_default();
             state.known.put(client, Known { spoke: true, counted: None, ..known });
         }
@@ -204,13 +204,13 @@ mod tests {
             self.fallbacks.over_tcp([192, 0, 2, client].into(), self.at(second), true, LONGEST);
         }
 
-        fn udp(&self, second: u64, client: u8, visit: Visit<'_>) {
-            self.fallbacks.over_udp([192, 0, 2, client].into(), self.at(second), visit);
+        fn udp(&self, second: u64, client: u8, event: AttemptEvent<'_>) {
+            self.fallbacks.over_udp([192, 0, 2, client].into(), self.at(second), event);
         }
 
         fn speaks(&self, second: u64, client: u8) {
-            self.udp(second, client, Visit::Begun);
-            self.udp(second, client, Visit::Completed);
+            self.udp(second, client, AttemptEvent::Begun);
+            self.udp(second, client, AttemptEvent::Completed);
         }
 
         fn judged(&self, second: u64) -> Vec<(&'static str, &'static str)> {
@@ -246,7 +246,7 @@ mod tests {
         world.tcp(300, 2);
         world.speaks(301, 2);
         let bye = CloseReason::ThisApplication { code: 0 };
-        world.udp(302, 2, Visit::Ended { reason: &bye, completed: true, reached: true, busy: false });
+        world.udp(302, 2, AttemptEvent::Ended { reason: &bye, completed: true, reached: true, busy: false });
         world.tcp(300, 1);
         assert_eq!(world.judged(310), [], "its connection is there");
         assert_eq!(world.judged(340), [], "and outlives what a dead one could");
@@ -258,26 +258,26 @@ mod tests {
         let world = World::new();
         world.speaks(0, 1);
         let bye = CloseReason::ThisApplication { code: 0 };
-        world.udp(10, 1, Visit::Ended { reason: &bye, completed: true, reached: true, busy: false });
+        world.udp(10, 1, AttemptEvent::Ended { reason: &bye, completed: true, reached: true, busy: false });
         world.tcp(100, 1);
         assert_eq!(world.judged(110), [("no-packets", "used")]);
         // It is counted again once it has spoken it again.
         world.speaks(200, 1);
         world.tcp(210, 1);
         let cut = CloseReason::IdleTimeout;
-        world.udp(235, 1, Visit::Ended { reason: &cut, completed: true, reached: true, busy: true });
+        world.udp(235, 1, AttemptEvent::Ended { reason: &cut, completed: true, reached: true, busy: true });
         assert_eq!(world.judged(240), [("timed-out", "used")]);
     }
 
     #[test]
     fn an_attempt_that_fails_is_seen_also_of_those_never_told() {
         let world = World::new();
-        world.udp(0, 1, Visit::Begun);
+        world.udp(0, 1, AttemptEvent::Begun);
         world.tcp(1, 1);
         assert_eq!(world.judged(9), []);
-        world.udp(10, 1, Visit::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: true });
+        world.udp(10, 1, AttemptEvent::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: true });
         assert_eq!(world.judged(14), [("silent", "attempted")]);
-        world.udp(20, 2, Visit::Refused);
+        world.udp(20, 2, AttemptEvent::Refused);
         world.tcp(90, 2);
         assert_eq!(world.judged(100), [], "that is too long ago");
     }
@@ -286,10 +286,10 @@ mod tests {
     fn forged_addresses_take_bounded_memory_and_forget_nobody() {
         let world = World::new();
         world.speaks(0, 1);
-        let end = Visit::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: false };
+        let end = AttemptEvent::Ended { reason: &TOO_SLOW, completed: false, reached: false, busy: false };
         for number in 0..200_000_u32 {
             let forged = IpAddr::V4((0x0a00_0000 + number).into());
-            world.fallbacks.over_udp(forged, world.at(1), Visit::Begun);
+            world.fallbacks.over_udp(forged, world.at(1), AttemptEvent::Begun);
             world.fallbacks.over_udp(forged, world.at(11), end);
         }
         {
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(world.judged(110), [("no-packets", "used")]);
         for number in 0..200_000_u32 {
             let client = IpAddr::V4((0x0a00_0000 + number).into());
-            world.fallbacks.over_udp(client, world.at(200), Visit::Refused);
+            world.fallbacks.over_udp(client, world.at(200), AttemptEvent::Refused);
             world.fallbacks.over_tcp(client, world.at(200), true, LONGEST);
         }
         let state = world.fallbacks.state();

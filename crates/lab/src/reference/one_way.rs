@@ -11,7 +11,7 @@ use std::{
 use transport::{
     Profile,
     observe::{Observer, ObserverFactory, PacketEvent, PacketSpace, Start},
-    recovery::Way,
+    recovery::PathDirection,
 };
 use units::{Duration, Instant};
 
@@ -32,15 +32,15 @@ const LEARNING: Duration = Duration::from_secs(3);
 struct Log {
     sent: [BTreeMap<u64, Instant>; 2],
     received: [BTreeMap<u64, Instant>; 2],
-    estimates: Vec<(Instant, Way, u64, Duration)>,
+    estimates: Vec<(Instant, PathDirection, u64, Duration)>,
 }
 
 /// Watches one end and writes down true times.
 #[derive(Clone)]
 struct Watch {
     log: Arc<Mutex<Log>>,
-    /// Packets that this end sends go this way.
-    way: Way,
+    /// Direction of the packets that this end sends.
+    direction: PathDirection,
     clock: Clock,
 }
 
@@ -53,20 +53,21 @@ impl Watch {
 impl Observer for Watch {
     fn packet_sent(&mut self, now: Instant, packet: &PacketEvent<'_>) {
         if packet.space == PacketSpace::OneRtt {
-            self.note(|log| _ = log.sent[self.way as usize].insert(packet.pn, self.clock.truth(now)));
+            self.note(|log| _ = log.sent[self.direction as usize].insert(packet.pn, self.clock.truth(now)));
         }
     }
 
     fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
         if packet.space == PacketSpace::OneRtt {
-            let way = if self.way == Way::Forward { Way::Reverse } else { Way::Forward };
-            self.note(|log| _ = log.received[way as usize].insert(packet.pn, self.clock.truth(now)));
+            let direction =
+                if self.direction == PathDirection::Forward { PathDirection::Reverse } else { PathDirection::Forward };
+            self.note(|log| _ = log.received[direction as usize].insert(packet.pn, self.clock.truth(now)));
         }
     }
 
-    fn one_way_sample(&mut self, now: Instant, way: Way, pn: u64, variation: Duration) {
-        if self.way == Way::Forward {
-            self.note(|log| log.estimates.push((now, way, pn, variation)));
+    fn one_way_sample(&mut self, now: Instant, direction: PathDirection, pn: u64, variation: Duration) {
+        if self.direction == PathDirection::Forward {
+            self.note(|log| log.estimates.push((now, direction, pn, variation)));
         }
     }
 }
@@ -92,8 +93,8 @@ pub fn measure(drift_ppm: i32, seconds: u64, seed: u64) -> Result<Vec<Finding>, 
     };
     let log = Arc::new(Mutex::new(Log::default()));
     let receiver_clock = Clock { ahead: Duration::from_secs(3600), ppm: drift_ppm };
-    let watch = |way, clock| -> Option<Arc<dyn ObserverFactory>> {
-        Some(Arc::new(Watch { log: Arc::clone(&log), way, clock }))
+    let watch = |direction, clock| -> Option<Arc<dyn ObserverFactory>> {
+        Some(Arc::new(Watch { log: Arc::clone(&log), direction, clock }))
     };
     let flow = Flow {
         profile: Profile {
@@ -102,22 +103,22 @@ pub fn measure(drift_ppm: i32, seconds: u64, seed: u64) -> Result<Vec<Finding>, 
             ..Profile::default()
         },
         receiver_clock,
-        watch_sender: watch(Way::Forward, Clock::default()),
-        watch_receiver: watch(Way::Reverse, receiver_clock),
+        watch_sender: watch(PathDirection::Forward, Clock::default()),
+        watch_receiver: watch(PathDirection::Reverse, receiver_clock),
         ..Flow::default()
     };
     let outcome = run(&plan, &[flow], seed)?;
     let told = &outcome.flows[0];
     let log = log.lock().unwrap_or_else(PoisonError::into_inner);
     let mut findings = Vec::new();
-    for way in [Way::Forward, Way::Reverse] {
-        let (sent, received) = (&log.sent[way as usize], &log.received[way as usize]);
+    for direction in [PathDirection::Forward, PathDirection::Reverse] {
+        let (sent, received) = (&log.sent[direction as usize], &log.received[direction as usize]);
         let delay = |pn: &u64| Some(*received.get(pn)? - *sent.get(pn)?);
         let smallest = received.keys().filter_map(delay).min().unwrap_or_default();
         let errors: Vec<f64> = log
             .estimates
             .iter()
-            .filter(|(at, estimated, ..)| *estimated == way && *at > Instant::ZERO + LEARNING)
+            .filter(|(at, estimated, ..)| *estimated == direction && *at > Instant::ZERO + LEARNING)
             .filter_map(|(_, _, pn, variation)| {
                 let truth = delay(pn)? - smallest;
                 Some((variation.as_secs_f64() - truth.as_secs_f64()).abs() * 1e3)
@@ -126,7 +127,7 @@ pub fn measure(drift_ppm: i32, seconds: u64, seed: u64) -> Result<Vec<Finding>, 
         let worst = errors.iter().copied().fold(f64::NAN, f64::max);
         let spread = received.keys().filter_map(delay).max().unwrap_or_default() - smallest;
         findings.push(Finding {
-            name: format!("one-way variation, {way:?}, clocks drifting by {drift_ppm} ppm: largest error"),
+            name: format!("one-way variation, {direction:?}, clocks drifting by {drift_ppm} ppm: largest error"),
             value: worst,
             interval: None,
             target: 0.0..=TOLERANCE.as_secs_f64() * 1e3,

@@ -110,7 +110,7 @@ pub(super) fn goes(seen: &Seen<'_>, from: &str, to: &str, start: usize) -> Verdi
         let (_, change) = seen.first_entry(from, start)?;
         let (at, next) = (seen.moment(change.after).at, seen.moment(change.after).view.state);
         // One acknowledgement may lead through a state and out of it again.
-        let entries = |moment| Some(seen.model(moment)?.visits.iter().find(|entry| entry.0 == to)?.1);
+        let entries = |moment| Some(seen.model(moment)?.state_entries.iter().find(|entry| entry.0 == to)?.1);
         let through = next != to && entries(change.after) > entries(change.before);
         let way = if through { format!("{to} → {next}") } else { next.to_owned() };
         Some(Verdict::of(through || next == to, format!("{from} → {way} at {:.1} ms", millis(at))))

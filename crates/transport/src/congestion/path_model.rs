@@ -30,7 +30,7 @@ pub struct PathModel {
     /// The long-term bound less what is left to others, in bytes.
     pub target_with_headroom: Option<u64>,
     /// Number of times each state was entered; one acknowledgement may lead through several.
-    pub visits: [(&'static str, u32); 7],
+    pub state_entries: [(&'static str, u32); 7],
     /// Packet-timed round trips so far.
     pub rounds: u64,
     /// Rounds in a row in which the delivery rate grew by less than a quarter.

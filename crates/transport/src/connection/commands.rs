@@ -12,7 +12,7 @@ use crate::{
     datagrams::{DatagramFate, SendDatagramError},
     events::{CloseReason, Event},
     fec::{DatagramFlow, Protection},
-    streams::{Chunk, Order, Priority, ReadError, ReceivedBytes, ResetAtError, Then, Unread, WriteError},
+    streams::{Chunk, Order, Priority, ReadError, ReadStatus, ReceivedBytes, ResetAtError, Unread, WriteError},
 };
 
 /// Commands. Drain `poll_transmit` afterwards.
@@ -150,7 +150,7 @@ impl Connection {
         enough: usize,
         order: Order,
         out: impl FnMut(Chunk),
-    ) -> Result<Then, ReadError> {
+    ) -> Result<ReadStatus, ReadError> {
         self.packets.sources.streams.read_many(id, enough, order, out)
     }
 

@@ -18,7 +18,7 @@ use crate::{
     error::{Code, TransportError},
     observe::Observer,
     path::{Path, Paths},
-    recovery::{self, AckOutcome, Deadline, EcnFeedback, OneWay, Progress, Reason, Way},
+    recovery::{self, AckOutcome, Deadline, EcnFeedback, OneWay, PathDirection, Progress, Reason},
     sent::{Ledger, PathIndex, SentFrame, Verdict},
     stats::Stats,
     tls::Level,
@@ -371,7 +371,8 @@ impl ReceiveTimes<'_> {
             self.stats.receive_times_received += 1;
             let variation = self.one_way.on_forward(self.now, entry.sent_at, received);
             smallest = Some(smallest.map_or(variation, |smallest| smallest.min(variation)));
-            self.observation.tell(self.now, |observer, at| observer.one_way_sample(at, Way::Forward, pn, variation));
+            self.observation
+                .tell(self.now, |observer, at| observer.one_way_sample(at, PathDirection::Forward, pn, variation));
         }
         if let Some(smallest) = smallest {
             self.one_way.on_reported(smallest);
@@ -379,7 +380,8 @@ impl ReceiveTimes<'_> {
         if let Some(received) = newest.filter(|_| seen.path == self.active) {
             let variation = self.one_way.on_reverse(seen.arrival.received_at, received.saturating_add(held));
             let pn = seen.pn;
-            self.observation.tell(self.now, |observer, at| observer.one_way_sample(at, Way::Reverse, pn, variation));
+            self.observation
+                .tell(self.now, |observer, at| observer.one_way_sample(at, PathDirection::Reverse, pn, variation));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     memory::ConnectionBudget,
     observe::RecoveryMetrics,
     path::Path,
-    recovery::{Recovery, Way},
+    recovery::{PathDirection, Recovery},
     stats::Stats,
     tls::Session,
 };
@@ -171,10 +171,10 @@ fn report_path(path: &Path, stats: &mut Stats) {
     stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
     stats.mtu = path.mtu.into();
     if let Some(one_way) = path.recovery.one_way() {
-        stats.forward_delay_variation = nanos(one_way.smoothed(Way::Forward));
-        stats.reverse_delay_variation = nanos(one_way.smoothed(Way::Reverse));
-        stats.forward_delay_variation_latest = nanos(one_way.latest(Way::Forward));
-        stats.reverse_delay_variation_latest = nanos(one_way.latest(Way::Reverse));
+        stats.forward_delay_variation = nanos(one_way.smoothed(PathDirection::Forward));
+        stats.reverse_delay_variation = nanos(one_way.smoothed(PathDirection::Reverse));
+        stats.forward_delay_variation_latest = nanos(one_way.latest(PathDirection::Forward));
+        stats.reverse_delay_variation_latest = nanos(one_way.latest(PathDirection::Reverse));
     }
 }
 

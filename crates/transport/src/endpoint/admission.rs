@@ -4,7 +4,7 @@ use bytes::Bytes;
 use units::Instant;
 use wire::{ConnectionId, Side, Writer};
 
-use super::{Endpoint, Visit, pending::SessionWaker};
+use super::{AttemptEvent, Endpoint, pending::SessionWaker};
 use crate::config::RetryPolicy;
 use crate::udp::Datagram;
 use crate::{
@@ -68,7 +68,7 @@ impl Endpoint {
         }
         if self.tls_steps.is_full() {
             self.stats.overloaded += 1;
-            self.note_visit(datagram.remote, Visit::Refused);
+            self.note_attempt(datagram.remote, AttemptEvent::Refused);
             return;
         }
         if self.open >= server.max_connections {
@@ -120,7 +120,7 @@ impl Endpoint {
         if let Some(waker) = waker {
             waker.assign(handle);
         }
-        self.note_visit(remote, Visit::Begun);
+        self.note_attempt(remote, AttemptEvent::Begun);
         self.accepted.push_back(handle);
         self.mark_dirty(handle.index);
         self.deliver_early(now, handle.index, &first.dcid);
@@ -141,7 +141,7 @@ impl Endpoint {
         packet.extend_from_slice(&tag);
         if self.stateless.answer(datagram, packet) {
             self.stats.retries += 1;
-            self.note_visit(datagram.remote, Visit::Retried);
+            self.note_attempt(datagram.remote, AttemptEvent::Retried);
         }
     }
 
@@ -177,7 +177,7 @@ impl Endpoint {
         }
         let told = self.stateless.answer(datagram, packet);
         if told {
-            self.note_visit(datagram.remote, Visit::Refused);
+            self.note_attempt(datagram.remote, AttemptEvent::Refused);
         }
         told
     }

@@ -33,8 +33,8 @@ impl Endpoint {
         (self.misrouted.own, self.misrouted.count) = (own, count);
     }
 
-    /// The next datagram that is for another shard, and for which.
-    pub fn poll_stray(&mut self) -> Option<(u8, Datagram)> {
+    /// Returns the next datagram for another shard, with the number of that shard.
+    pub fn poll_misrouted(&mut self) -> Option<(u8, Datagram)> {
         self.misrouted.queue.pop_front()
     }
 

@@ -5,6 +5,7 @@
 //! connections that have something to say, in turn.
 
 mod admission;
+mod attempts;
 mod books;
 mod closed;
 mod early;
@@ -15,7 +16,6 @@ mod routes;
 mod stateless;
 mod stats;
 mod tls_steps;
-mod visits;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -28,11 +28,11 @@ use rand_core::RngCore;
 use units::{Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
+pub use self::attempts::{AttemptEvent, AttemptLog};
 pub use self::books::{Carried, DirectionBooks, EndpointBooks};
 pub use self::pending::HandshakeWaker;
 pub use self::stats::EndpointStats;
 pub use self::tls_steps::{TlsDone, TlsStep};
-pub use self::visits::{Visit, VisitLog};
 use self::{
     admission::FirstPacket, closed::ClosedConnections, early::EarlyPackets, misrouted::Misrouted, relief::Relief,
     routes::Routes, stateless::Stateless, tls_steps::StepQueue,
@@ -111,7 +111,7 @@ pub struct Endpoint {
     stats: EndpointStats,
     ledger: books::Ledger,
     /// Receiver of the events of connection attempts.
-    visits: Option<Arc<dyn VisitLog>>,
+    attempts: Option<Arc<dyn AttemptLog>>,
     /// Budget of all connections, and when to look which of them holds most.
     relief: Relief,
     /// Bytes of the buffers that datagrams lie in; 0 where these have the size of what they carry.
@@ -146,7 +146,7 @@ impl Endpoint {
             setups: 0,
             stats: EndpointStats::default(),
             ledger: books::Ledger::default(),
-            visits: None,
+            attempts: None,
             relief: Relief::new(memory),
             receive_buffer: 0,
         }
@@ -453,24 +453,24 @@ impl Endpoint {
         let handle = Handle { index, generation: slot.generation };
         let Some(connection) = &mut slot.connection else { return };
         while let Some(event) = connection.poll_event() {
-            let visit = match &event {
+            let outcome = match &event {
                 Event::Connected => {
                     self.half_open -= 1;
-                    Some(Visit::Completed)
+                    Some(AttemptEvent::Completed)
                 }
                 Event::Closed(reason) => {
                     if let CloseReason::Memory { process } = reason {
                         self.stats.closed_for_process += u64::from(*process);
                         self.stats.closed_over_budget += u64::from(!*process);
                     }
-                    Some(visits::ended(connection, reason))
+                    Some(attempts::ended(connection, reason))
                 }
                 _ => None,
             };
-            if let (Some(visit), Some(log)) = (visit, &self.visits)
+            if let (Some(outcome), Some(log)) = (outcome, &self.attempts)
                 && connection.side() == Side::Server
             {
-                log.note(connection.first_remote(), visit);
+                log.note(connection.first_remote(), outcome);
             }
             self.events.push_back((handle, event));
         }

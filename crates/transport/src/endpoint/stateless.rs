@@ -6,7 +6,7 @@ use rand_core::RngCore;
 use units::{Duration, Instant};
 use wire::{ConnectionId, ResetToken, Writer, version};
 
-use super::{Endpoint, Visit};
+use super::{AttemptEvent, Endpoint};
 use crate::udp::{Datagram, Transmit};
 
 /// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
@@ -126,7 +126,7 @@ impl Endpoint {
             self.stats.version_negotiations += 1;
             if version & RESERVED_MASK != RESERVED {
                 let offered = self.server.as_ref().is_some_and(|server| !server.versions.is_empty());
-                self.note_visit(datagram.remote, Visit::Negotiated { offered });
+                self.note_attempt(datagram.remote, AttemptEvent::Negotiated { offered });
             }
         }
     }

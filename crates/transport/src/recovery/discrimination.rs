@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use units::{Duration, Instant, Probability};
 
-use super::{OneWay, Rtt, Way};
+use super::{OneWay, PathDirection, Rtt};
 
 /// The share of packets that may be lost without a reaction, as long as no queue builds; at most 15 %. Zero switches
 /// discrimination off.
@@ -105,7 +105,7 @@ impl Discrimination {
         let Some(min) = rtt.min() else { return };
         let mut wait = rtt.adjusted().saturating_sub(min);
         if let Some(forward) =
-            one_way.and_then(|one_way| Some((one_way.forward_floor()?, one_way.latest(Way::Reverse))))
+            one_way.and_then(|one_way| Some((one_way.forward_floor()?, one_way.latest(PathDirection::Reverse))))
         {
             // With the times at which packets arrived, delay on the way back is known and does not count. Either figure
             // may forget a queue that stands; so the larger one is taken.

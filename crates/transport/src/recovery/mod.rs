@@ -24,7 +24,7 @@ use units::{Bitrate, Duration, Instant, Seed};
 pub use ack::{AckOutcome, on_ack_received};
 pub use discrimination::{Cause, Discrimination, LossTolerance, ToleranceOutOfRange};
 pub use loss::{LossTrigger, abandon_path, discard_space, on_loss_timer, on_recovered};
-pub use one_way::{OneWay, Way};
+pub use one_way::{OneWay, PathDirection};
 pub use reordering::Reordering;
 pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
 pub use timer::{Deadline, Progress, Reason};

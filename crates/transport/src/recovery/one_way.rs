@@ -15,7 +15,7 @@ const HALF_WINDOW: Duration = Duration::from_secs(5);
 
 /// The variation in one direction. All values are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Direction {
+struct Variation {
     /// The smallest value of the present half of the window, and of the one before.
     smallest: [Option<i64>; 2],
     half_began: Instant,
@@ -24,7 +24,7 @@ struct Direction {
     samples: u64,
 }
 
-impl Direction {
+impl Variation {
     /// Takes a delay plus an unknown constant; returns how far it is above the smallest.
     fn sample(&mut self, now: Instant, raw: i64) -> u64 {
         if now >= self.half_began + HALF_WINDOW {
@@ -47,7 +47,7 @@ impl Direction {
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum PathDirection {
     /// To the peer.
     Forward,
     /// From the peer.
@@ -57,7 +57,7 @@ pub enum Way {
 /// Owns the estimates of one path.
 #[derive(Clone, Debug, Default)]
 pub struct OneWay {
-    ways: [Direction; 2],
+    directions: [Variation; 2],
     /// The smallest forward variation of the packets of one acknowledgement: a queue delays all of them, jitter does not.
     floor: u64,
 }
@@ -67,13 +67,13 @@ impl OneWay {
     /// variation.
     pub fn on_forward(&mut self, now: Instant, sent_at: Instant, received: Duration) -> Duration {
         let raw = nanos(received).saturating_sub(nanos(sent_at - Instant::ZERO));
-        Duration::from_nanos(self.ways[Way::Forward as usize].sample(now, raw))
+        Duration::from_nanos(self.directions[PathDirection::Forward as usize].sample(now, raw))
     }
 
     /// An acknowledgement left the peer at `sent` by its clock and arrived at `now`. Returns the variation.
     pub fn on_reverse(&mut self, now: Instant, sent: Duration) -> Duration {
         let raw = nanos(now - Instant::ZERO).saturating_sub(nanos(sent));
-        Duration::from_nanos(self.ways[Way::Reverse as usize].sample(now, raw))
+        Duration::from_nanos(self.directions[PathDirection::Reverse as usize].sample(now, raw))
     }
 
     /// Ends the packets of one acknowledgement, with the smallest variation among them.
@@ -83,22 +83,22 @@ impl OneWay {
 
     /// The variation that all packets of the last acknowledgement had at least: what a queue on the way adds.
     pub fn forward_floor(&self) -> Option<Duration> {
-        (self.ways[0].samples > 0).then(|| Duration::from_nanos(self.floor))
+        (self.directions[0].samples > 0).then(|| Duration::from_nanos(self.floor))
     }
 
     /// The newest sample; zero before the first.
-    pub fn latest(&self, way: Way) -> Duration {
-        Duration::from_nanos(self.ways[way as usize].latest)
+    pub fn latest(&self, direction: PathDirection) -> Duration {
+        Duration::from_nanos(self.directions[direction as usize].latest)
     }
 
     /// The mean of the last samples, each new one with a weight of 1/16; zero before the first.
-    pub fn smoothed(&self, way: Way) -> Duration {
-        Duration::from_nanos(self.ways[way as usize].smoothed)
+    pub fn smoothed(&self, direction: PathDirection) -> Duration {
+        Duration::from_nanos(self.directions[direction as usize].smoothed)
     }
 
     /// Number of samples.
-    pub fn samples(&self, way: Way) -> u64 {
-        self.ways[way as usize].samples
+    pub fn samples(&self, direction: PathDirection) -> u64 {
+        self.directions[direction as usize].samples
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
             path.on_forward(at(10), at(0), received);
             path.on_reverse(at(10), received);
         }
-        assert_eq!(path.samples(Way::Forward), 4);
-        assert!(path.smoothed(Way::Forward) > MS);
+        assert_eq!(path.samples(PathDirection::Forward), 4);
+        assert!(path.smoothed(PathDirection::Forward) > MS);
     }
 }

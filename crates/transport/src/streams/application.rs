@@ -32,8 +32,8 @@ pub struct Chunk {
 
 /// What comes after the parts that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// There may be more.
+pub enum ReadStatus {
+    /// More may be ready to read.
     More,
     /// Nothing is there yet; [`StreamEvent::Readable`] follows.
     Blocked,
@@ -49,8 +49,8 @@ pub enum Then {
 pub struct Unread {
     /// In the order in which the application reads the stream.
     pub parts: Vec<Chunk>,
-    /// What comes after them.
-    pub then: Then,
+    /// State of the stream after these parts.
+    pub status: ReadStatus,
 }
 
 /// Bytes of a stream that have arrived, or that the peer says it has sent.
@@ -352,22 +352,22 @@ impl Streams {
         enough: usize,
         order: Order,
         mut out: impl FnMut(Chunk),
-    ) -> Result<Then, ReadError> {
+    ) -> Result<ReadStatus, ReadError> {
         let slot = self.receiving(id)?;
         let stream = &mut self.slab[slot];
         let mut bytes = 0;
-        let then = loop {
+        let status = loop {
             if bytes >= enough as u64 {
-                break Then::More;
+                break ReadStatus::More;
             }
             match stream.recv.read(usize::MAX, order == Order::Unordered, &mut self.holdings) {
                 Reading::Data(offset, data) => {
                     bytes += data.len() as u64;
                     out(Chunk { offset, data });
                 }
-                Reading::End => break Then::End,
-                Reading::Reset(code) => break Then::Reset(code),
-                Reading::Blocked => break Then::Blocked,
+                Reading::End => break ReadStatus::End,
+                Reading::Reset(code) => break ReadStatus::Reset(code),
+                Reading::Blocked => break ReadStatus::Blocked,
                 Reading::Closed => return Err(ReadError::Closed),
             }
         };
@@ -377,10 +377,10 @@ impl Streams {
         }
         self.return_credit(bytes);
         self.compact_if_wasteful();
-        if matches!(then, Then::End | Then::Reset(_)) {
+        if matches!(status, ReadStatus::End | ReadStatus::Reset(_)) {
             self.release_if_over(slot);
         }
-        Ok(then)
+        Ok(status)
     }
 
     /// Takes what has arrived of all streams and was not read.
@@ -391,9 +391,9 @@ impl Streams {
             let (id, order) = (stream.id, stream.recv.order());
             let mut parts = Vec::new();
             // A stream that was read to its end, or that nobody wants to read, has nothing.
-            let Ok(then) = self.read_many(id, usize::MAX, order, |part| parts.push(part)) else { continue };
-            if !parts.is_empty() || then != Then::Blocked {
-                unread.push((id, Unread { parts, then }));
+            let Ok(status) = self.read_many(id, usize::MAX, order, |part| parts.push(part)) else { continue };
+            if !parts.is_empty() || status != ReadStatus::Blocked {
+                unread.push((id, Unread { parts, status }));
             }
         }
         unread

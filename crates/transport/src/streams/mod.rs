@@ -47,7 +47,7 @@ use units::{Duration, Instant};
 use wire::{Dir, Side, StreamId, TransportParameters};
 
 pub use self::{
-    application::{Chunk, Order, ReadError, ReceivedBytes, ResetAtError, Then, Unread, WriteError},
+    application::{Chunk, Order, ReadError, ReadStatus, ReceivedBytes, ResetAtError, Unread, WriteError},
     events::StreamEvent,
     stream::Priority,
 };

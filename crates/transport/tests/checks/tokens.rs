@@ -76,7 +76,7 @@ pub(crate) fn tokens(data: &[u8]) -> [u64; 2] {
         let Some(instruction) = program.instruction() else { break };
         match instruction % 8 {
             0 | 1 => world.ask(program.below(4)),
-            2 => world.visit(program.below(4)),
+            2 => world.connect(program.below(4)),
             3 => world.now += Duration::from_millis(u64::from(program.word()) * 2),
             4 => world.now += Duration::from_secs(u64::from(program.byte()) * 600),
             _ => world.present(&mut program),
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// A client that connects and is given a token for the next time.
-    fn visit(&mut self, from: usize) {
+    fn connect(&mut self, from: usize) {
         let seed = Seed::from_number(1_000 + self.ids);
         self.ids += 1;
         let mut client = Endpoint::new(EndpointConfig::from_seed(seed), None);

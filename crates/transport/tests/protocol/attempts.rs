@@ -15,18 +15,18 @@ use support::{
     exchange::{Exchange, Goal},
     server_config, server_endpoint,
 };
-use transport::{CloseReason, Profile, RetryPolicy, ServerConfig, Visit, VisitLog};
+use transport::{AttemptEvent, AttemptLog, CloseReason, Profile, RetryPolicy, ServerConfig};
 use units::{Duration, Instant, Seed};
 
 /// Writes visits down, in words.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
-impl VisitLog for Log {
-    fn note(&self, remote: SocketAddr, visit: Visit<'_>) {
+impl AttemptLog for Log {
+    fn note(&self, remote: SocketAddr, event: AttemptEvent<'_>) {
         assert_eq!(remote, client_address(0));
-        let word = match visit {
-            Visit::Ended { reason, completed, reached, busy } => {
+        let word = match event {
+            AttemptEvent::Ended { reason, completed, reached, busy } => {
                 let reason = match reason {
                     CloseReason::PeerApplication { .. } => "closed",
                     CloseReason::IdleTimeout => "idle",
@@ -59,7 +59,7 @@ fn told(
     app.close_when_answered = true;
     let log = Arc::new(Log::default());
     let mut server = server_endpoint(1, config);
-    server.set_visit_log(Some(log.clone()));
+    server.set_attempt_log(Some(log.clone()));
     let hosts = (
         Host::new(client_address(0), client, app),
         Host::new(server_address(0), server, Exchange::server(100_000).until(Goal::Never)),
@@ -87,7 +87,7 @@ fn only(link: LinkId, most: u64) -> impl Fn(LinkId, &PacketMeta) -> Option<Force
 }
 
 #[test]
-fn a_visit_that_goes_well_has_a_beginning_and_an_end() {
+fn a_connection_that_goes_well_is_reported_at_its_begin_and_its_end() {
     assert_eq!(told(config(), "test", all_arrives), ["Begun", "Completed", "closed completed reached"]);
 }
 
@@ -122,17 +122,17 @@ fn those_who_get_no_connection() {
 }
 
 #[test]
-fn a_question_is_no_visit() {
+fn a_reserved_version_is_no_connection_attempt() {
     let log = Arc::new(Log::default());
     let mut server = server_endpoint(1, config());
-    server.set_visit_log(Some(log.clone()));
-    for (version, visits) in [(0x5a6a_7a8a_u32, 0), (0x5a6a_7a8b, 1)] {
+    server.set_attempt_log(Some(log.clone()));
+    for (version, attempts) in [(0x5a6a_7a8a_u32, 0), (0x5a6a_7a8b, 1)] {
         let mut question = vec![0xc0];
         question.extend(version.to_be_bytes());
         question.extend([8, 1, 2, 3, 4, 5, 6, 7, 8, 0]);
         question.resize(1_200, 0);
         give(&mut server, Instant::ZERO, client_address(0), &question);
         assert_eq!(sent(&mut server, Instant::ZERO).len(), 1, "it is answered");
-        assert_eq!(log.0.lock().unwrap().len(), visits);
+        assert_eq!(log.0.lock().unwrap().len(), attempts);
     }
 }

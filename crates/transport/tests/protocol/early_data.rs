@@ -113,7 +113,7 @@ impl World {
     }
 
     /// A first connection, which leaves two tickets with the client. Returns a token of the server's.
-    fn visit(&self, seed: u64, tls: &RustlsServer) -> Vec<u8> {
+    fn connect(&self, seed: u64, tls: &RustlsServer) -> Vec<u8> {
         let mut client = support::client_endpoint(seed + 1_000_000);
         let mut server = server_endpoint(seed + 1_000_000, self.server_config(tls));
         let now = at(0);
@@ -200,7 +200,7 @@ fn the_answer_begins_to_arrive_after_one_round_trip() {
         "from the first packet to the end of the handshake is a round trip"
     );
     // Its tickets may still be under way when the run ends.
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let before = tls.ticket_stats().early_accepted;
     let second = run(100);
     let stats = client_stats(&second);
@@ -218,7 +218,7 @@ fn the_answer_begins_to_arrive_after_one_round_trip() {
 #[test]
 fn another_machine_with_the_ring_accepts_as_well() {
     let world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     let other = world.server();
     let mut sim = world.simulation(1, &path(), &other, |_| {}, (1_000, 1_000));
     assert!(sim.run_until(at(1_000)).unwrap().is_finished());
@@ -252,7 +252,7 @@ fn early_request(server: &mut Endpoint, now: Instant, flight: &[Sent]) -> Option
 #[test]
 fn a_replayed_first_flight_is_refused_where_ring_and_register_are_shared() {
     let world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     let (_, _, flight) = first_flight(&world, 1);
     let (one, other) = (world.server(), world.server());
     let mut first = server_endpoint(1, world.server_config(&one));
@@ -281,7 +281,7 @@ fn a_replayed_first_flight_is_refused_where_ring_and_register_are_shared() {
 #[test]
 fn a_held_back_first_flight_is_refused() {
     let world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     let (_, _, flight) = first_flight(&world, 1);
     world.pass(12);
     let tls = world.server();
@@ -346,7 +346,7 @@ fn refused_early_data_is_sent_again_by_itself() {
     measured("reasons to refuse early data", reasons.len());
     for (name, change, counted) in reasons {
         let mut world = World::new();
-        world.visit(1, &world.server());
+        world.connect(1, &world.server());
         let tls = change(&mut world);
         let mut sim = world.simulation(1, &path(), &tls, |_| {}, (5_000, 1_000));
         let outcome = sim.run_until(at(2_000)).unwrap();
@@ -370,7 +370,7 @@ fn nothing_is_lost_on_bad_networks() {
     for (first, accept) in [(0, true), (seeds, false)] {
         for seed in first..first + seeds {
             let world = World::new();
-            world.visit(seed, &world.server());
+            world.connect(seed, &world.server());
             let tls = world.server_with(|builder| builder.early_data(accept));
             let link = bad_path();
             let retry = if seed % 3 == 0 { RetryPolicy::Always } else { RetryPolicy::Never };
@@ -395,7 +395,7 @@ fn any_single_packet_may_be_lost() {
     for accept in [true, false] {
         for (link, number) in (0..12).flat_map(|n| [(Dumbbell::UP, n), (Dumbbell::DOWN, n)]) {
             let world = World::new();
-            world.visit(1, &world.server());
+            world.connect(1, &world.server());
             let tls = world.server_with(|builder| builder.early_data(accept));
             let mut sim = world.simulation(1, &path(), &tls, |_| {}, (5_000, 5_000));
             sim.network_mut()
@@ -412,7 +412,7 @@ fn any_single_packet_may_be_lost() {
 fn after_a_retry_early_data_goes_out_again_and_is_accepted() {
     let world = World::new();
     let tls = world.server();
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let always = |config: &mut ServerConfig| config.retry = RetryPolicy::Always;
     let mut sim = world.simulation(1, &path(), &tls, always, (3_000, 1_000));
     assert!(sim.run_until(at(1_000)).unwrap().is_finished());
@@ -426,7 +426,7 @@ fn after_a_retry_early_data_goes_out_again_and_is_accepted() {
 fn a_token_saves_the_retry() {
     let world = World::new();
     let tls = world.server();
-    let token = world.visit(1, &tls);
+    let token = world.connect(1, &tls);
     let mut client = support::client_endpoint(1);
     let config = ClientConfig { token, ..world.client_config() };
     let handle = client.connect(at(0), &config, server_address(0), "server.test").unwrap();
@@ -476,7 +476,7 @@ fn tokens_are_kept_for_the_next_connection() {
 fn what_is_learnt_later_does_not_hold_for_early_data() {
     let mut world = World::new();
     world.profile.streams.receive_window_stream = 3_000;
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     world.profile.streams.receive_window_stream = 100_000;
     let tls = world.server();
     let mut server = server_endpoint(1, world.server_config(&tls));
@@ -581,7 +581,7 @@ fn delays_and_addresses_of_an_earlier_connection_mean_nothing() {
 #[test]
 fn a_server_opens_late_early_packets_for_a_while() {
     let world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     let tls = world.server();
     let mut server = server_endpoint(1, world.server_config(&tls));
     let mut client = support::client_endpoint(1);
@@ -613,7 +613,7 @@ fn a_server_opens_late_early_packets_for_a_while() {
 #[test]
 fn a_server_that_takes_smaller_datagrams_refuses_early_data() {
     let mut world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     world.profile.datagram_queue = 0;
     let tls = world.server();
     let mut sim = world.simulation(1, &path(), &tls, |_| {}, (1_000, 1_000));
@@ -628,7 +628,7 @@ fn no_token_is_given_twice() {
     let world = World::new();
     let tls = world.server();
     // The same address at the same moment, in some cases by an endpoint with the same seed.
-    let tokens: Vec<_> = [1, 2, 3, 4].map(|seed| world.visit(seed, &tls)).into();
+    let tokens: Vec<_> = [1, 2, 3, 4].map(|seed| world.connect(seed, &tls)).into();
     let distinct: std::collections::BTreeSet<_> = tokens.iter().collect();
     assert_eq!(distinct.len(), tokens.len());
 }
@@ -637,7 +637,7 @@ fn no_token_is_given_twice() {
 #[test]
 fn early_packets_may_overtake_the_client_hello() {
     let world = World::new();
-    world.visit(1, &world.server());
+    world.connect(1, &world.server());
     let (_, _, flight) = first_flight(&world, 1);
     assert_eq!(flight.len(), 2, "the ClientHello has two datagrams");
     let reversed: Vec<_> = flight.iter().rev().cloned().collect();
@@ -645,7 +645,7 @@ fn early_packets_may_overtake_the_client_hello() {
     assert!(early_request(&mut server, at(50), &reversed).is_some());
 
     // A request of several datagrams, all of which come before the first Initial packet.
-    world.visit(2, &world.server());
+    world.connect(2, &world.server());
     let mut client = support::client_endpoint(2);
     let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
     let connection = client.connection_mut(handle).unwrap();
@@ -674,7 +674,7 @@ fn early_packets_may_overtake_the_client_hello() {
 fn only_streams_that_are_named_leave_early() {
     let world = World::new();
     let tls = world.server();
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let mut client = support::client_endpoint(1);
     let handle = client.connect(at(0), &world.client_config(), server_address(0), "server.test").unwrap();
     let connection = client.connection_mut(handle).unwrap();
@@ -719,7 +719,7 @@ impl std::io::Write for Shared {
 fn early_packets_are_recorded() {
     for accept in [true, false] {
         let world = World::new();
-        world.visit(1, &world.server());
+        world.connect(1, &world.server());
         let tls = world.server_with(|builder| builder.early_data(accept));
         let files = [Shared::default(), Shared::default()];
         let observe = |file: &Shared| {
@@ -781,7 +781,7 @@ fn the_register_may_answer_later() {
         Arc::new(Slow { refusals: AtomicU64::new(2), waiting: Mutex::default(), inner: MemoryRegister::default() });
     let world = World { register: slow.clone(), ..World::new() };
     let tls = world.server();
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let (mut client, _, flight) = first_flight(&world, 1);
     let mut server = server_endpoint(1, world.server_config(&tls));
     let woken: Arc<Mutex<Vec<Handle>>> = Arc::default();
@@ -811,7 +811,7 @@ fn the_register_may_answer_later() {
 fn old_tokens_and_keys() {
     let world = World::new();
     let tls = world.server();
-    let token = world.visit(1, &tls);
+    let token = world.connect(1, &tls);
     let ring = KeyRing::single([1; 32]);
     let config = EndpointConfig { ring: ring.clone(), ..EndpointConfig::from_seed(Seed::from_number(5)) };
     let mut server = Endpoint::new(config, Some(Arc::new(world.server_config(&tls))));
@@ -894,7 +894,7 @@ fn the_goal_of_the_exchange_is_not_reached_by_itself() {
     // Guards the other tests: without a server nothing is answered.
     let world = World::new();
     let tls = world.server();
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let mut sim = world.simulation(1, &path(), &tls, |_| {}, (1_000, 1_000));
     sim.with_node(1, |_, host| host.app.goal = Goal::Never).unwrap();
     sim.network_mut().link_mut(Dumbbell::UP).set_script(Script::new(|_| Some(Forced::Drop)));
@@ -905,7 +905,7 @@ fn the_goal_of_the_exchange_is_not_reached_by_itself() {
 #[test]
 fn early_data_in_flight_does_not_hold_the_handshake_up() {
     let (seed, world) = (85, World::new());
-    world.visit(seed, &world.server());
+    world.connect(seed, &world.server());
     let mut sim = world.simulation(seed, &bad_path(), &world.server(), |_| {}, (20_000, 50_000));
     let outcome = sim.run_until(at(60_000)).unwrap();
     assert!(outcome.is_finished(), "{outcome}; {:?}", sim.node(0).app.closed);
@@ -916,7 +916,7 @@ fn early_data_in_flight_does_not_hold_the_handshake_up() {
 fn early_data_keeps_the_version_of_the_first_flight() {
     let world = World::new();
     let tls = world.server();
-    world.visit(1, &tls);
+    world.connect(1, &tls);
     let mut client = support::client_endpoint(2);
     let mut config = world.client_config();
     config.version = V1;

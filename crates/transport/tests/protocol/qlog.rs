@@ -267,7 +267,7 @@ fn repair_is_told() {
 }
 
 #[test]
-fn both_ends_tell_the_same_story() {
+fn both_ends_write_the_same_events() {
     let (recorder, _) = transfer(9);
     let [client, server] = recorder.events();
     let groups = [&recorder.client, &recorder.server]

@@ -153,7 +153,7 @@ fn a_token_that_cannot_be_judged_costs_a_round_trip_and_no_connection() {
             accepts.retry = policy;
             let mut server = Endpoint::new(config, Some(Arc::new(accepts)));
             let profile = client_config(&Profile::default());
-            let mut visit = |token: &[u8], now: Instant, seed: u64| {
+            let mut connect = |token: &[u8], now: Instant, seed: u64| {
                 let mut client = client_endpoint(seed);
                 let mut config = profile.clone();
                 config.token = token.to_vec();
@@ -172,10 +172,10 @@ fn a_token_that_cannot_be_judged_costs_a_round_trip_and_no_connection() {
                 });
                 (connected, token, server.stats())
             };
-            let (connected, token, before) = visit(&[], at(1_000), 1);
-            let token = token.filter(|_| connected).expect("a first visit, with a token for the next");
+            let (connected, token, before) = connect(&[], at(1_000), 1);
+            let token = token.filter(|_| connected).expect("a first connection, with a token for the next");
             *register.0.lock().unwrap() = answer;
-            let (connected, _, after) = visit(&token, at(5_000), 2);
+            let (connected, _, after) = connect(&token, at(5_000), 2);
             assert!(connected, "{answer:?}, {policy:?}: {after:?}");
             // Each datagram of the ClientHello is answered.
             assert_eq!(after.retries > before.retries, policy == RetryPolicy::Always, "{answer:?}, {policy:?}");

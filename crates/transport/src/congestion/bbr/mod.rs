@@ -122,7 +122,7 @@ pub struct Bbr {
 
     state: State,
     /// Number of times each state was entered.
-    visits: [u32; State::COUNT],
+    state_entries: [u32; State::COUNT],
     startup: Startup,
     drain_start_round: u64,
     cycle: Cycle,
@@ -189,7 +189,7 @@ impl Bbr {
             recovery: LossRecovery::new(),
             delivered: 0,
             state: State::Startup,
-            visits: [0; State::COUNT],
+            state_entries: [0; State::COUNT],
             startup: Startup::default(),
             drain_start_round: 0,
             cycle: Cycle::new(parameters.now),
@@ -232,7 +232,7 @@ impl Bbr {
     /// Goes to another state. One acknowledgement may lead through several.
     fn enter(&mut self, state: State, pacing_gain: u64, cwnd_gain: u64) {
         self.state = state;
-        self.visits[state as usize] += 1;
+        self.state_entries[state as usize] += 1;
         self.pacing_gain = pacing_gain;
         self.cwnd_gain = cwnd_gain;
     }
@@ -396,7 +396,7 @@ impl Controller for Bbr {
             bdp: self.bdp(self.bw, UNITY),
             target: self.target(self.bw),
             target_with_headroom: bounded(self.with_headroom()),
-            visits: State::ALL.map(|state| (state.name(), self.visits[state as usize])),
+            state_entries: State::ALL.map(|state| (state.name(), self.state_entries[state as usize])),
             rounds: self.rounds.count(),
             plateau_rounds: self.full_pipe.count(),
             full_now: self.full_pipe.is_full_now(),

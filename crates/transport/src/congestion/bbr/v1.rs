@@ -423,7 +423,7 @@ impl Controller for BbrV1 {
             bdp: self.bdp(UNITY),
             target: self.target(UNITY),
             target_with_headroom: None,
-            visits: [("", 0); 7],
+            state_entries: [("", 0); 7],
             rounds: self.rounds.count(),
             plateau_rounds: self.full_pipe.count(),
             full_now: self.full_pipe.is_full_now(),
