@@ -69,7 +69,7 @@ pub trait Stack: Sized + Send + Sync + 'static {
     /// A connection whose handshake is complete, or that can send early data, which then comes with a verdict.
     fn connect(&self, to: SocketAddr) -> impl Future<Output = Result<(Self::Connection, Option<EarlyVerdict>)>> + Send;
 
-    /// Waits until every connection is over and its goodbye is said.
+    /// Waits until every connection is over and its CONNECTION_CLOSE is sent.
     fn wait_idle(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Datagrams that `connections`, all that there were, have sent and received, where the stack counts it.

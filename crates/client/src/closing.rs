@@ -1,4 +1,4 @@
-//! The goodbye of connections. A program that ends before its last packets have left keeps the server waiting for the idle
+//! Closing of connections. A program that ends before its last packets have left keeps the server waiting for the idle
 //! timeout.
 
 use std::{
@@ -70,7 +70,7 @@ impl ClosingConnections {
         open.spawn(task);
     }
 
-    /// Closes what is open, and waits until the goodbyes have left.
+    /// Closes all open connections, and waits until the closes were sent.
     pub(crate) async fn say(&self) {
         self.end.send_replace(true);
         let mut open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Connections over several requests: kept, shared, resumed, lost, and ended with a goodbye.
+//! Connections over several requests: kept, shared, resumed, lost, and closed.
 
 mod site;
 

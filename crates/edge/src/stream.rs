@@ -94,7 +94,7 @@ impl Outgoing for SendStream {
     }
 
     fn reset(&mut self, code: u64) {
-        // What is over needs no goodbye.
+        // A stream that is over needs no reset.
         let _ = Self::reset(self, code);
     }
 }

@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is over and its goodbye is said, which takes some seconds at most.
+    /// Waits until the connection is over and its CONNECTION_CLOSE frame is sent, which takes some seconds at most.
     pub async fn gone(&self) {
         self.closed().await;
         // The sender is kept by this handle.
@@ -325,7 +325,7 @@ impl SendStream {
 impl Drop for SendStream {
     fn drop(&mut self) {
         if !self.over {
-            // What is over needs no goodbye.
+            // A connection that is over needs no CONNECTION_CLOSE.
             let _ = self.reset(0);
         }
     }
@@ -435,7 +435,7 @@ async fn drive(shared: &Shared, io: impl AsyncRead + AsyncWrite) {
     }
 }
 
-/// Looks at the time, also while the peer takes no bytes; ends when a goodbye has had its time.
+/// Looks at the time, also while the peer takes no bytes; ends when CONNECTION_CLOSE has had its time.
 async fn watch(shared: &Shared) {
     /// At least this often.
     const LOOK: Duration = Duration::from_secs(5);

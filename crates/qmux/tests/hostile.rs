@@ -103,7 +103,7 @@ fn streams_carry_more_than_their_windows_and_end() {
 }
 
 #[test]
-fn resets_stops_datagrams_pings_and_goodbyes() {
+fn resets_stops_datagrams_pings_and_closes() {
     let (mut client, mut server) = pair(&small());
     let id = client.open(Dir::Bi).unwrap();
     client.write(id, &mut Bytes::from_static(b"abc")).unwrap();

@@ -49,7 +49,7 @@ async fn main() -> Result<()> {
     println!("round trip: {:?}", connection.rtt());
 
     connection.close(0, b"thanks");
-    // So that the goodbye is sent before the program ends.
+    // So that CONNECTION_CLOSE is sent before the program ends.
     client.wait_idle().await;
     serving.await?
 }

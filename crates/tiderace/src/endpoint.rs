@@ -295,7 +295,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits until every connection is over and its goodbye is said.
+    /// Waits until every connection is over and its CONNECTION_CLOSE is sent.
     pub async fn wait_idle(&self) {
         poll_fn(|cx| {
             for shared in &self.shards {

@@ -61,7 +61,7 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     let outcome = run.all().await?;
     let Run { endpoint, tally, .. } = run;
     endpoint.close(0, b"done");
-    // The goodbye is sent at once; the rest of the wait is for packets that come late.
+    // CONNECTION_CLOSE is sent at once; the rest of the wait is for packets that come late.
     let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
     missing_qlog(qlog.as_deref());
     Ok(Ran { transport: "quic", server: target.address, congestion, tally, outcome })

@@ -12,7 +12,7 @@ use crate::servers::{LIMIT, PATIENT, SHORT, ask, client, read, tls};
 /// End of the connection by the server.
 #[derive(Clone, Copy)]
 enum End {
-    /// With the goodbye of TLS.
+    /// By a TLS close_notify alert.
     Clean,
     /// As somebody does who cuts it.
     Cut,

@@ -39,7 +39,7 @@ pub(crate) struct RetainedClose {
 }
 
 impl Lifecycle {
-    /// A payload while closing: only the peer's own goodbye is of interest, and whether to repeat ours.
+    /// Takes a payload while closing: looks for the peer's CONNECTION_CLOSE, and counts towards the next repetition of ours.
     pub(super) fn hear(&mut self, payload: &mut [u8], keys: &mut Keys, spaces: &Spaces, identity: &Identity) {
         self.on_datagram(payload.len());
         let mut rest = payload;
@@ -59,7 +59,7 @@ impl Lifecycle {
             };
             let Ok(opened) = opened else { continue };
             let closes = |f: Frame<'_>| matches!(f, Frame::ConnectionClose { .. } | Frame::ApplicationClose { .. });
-            // RFC 9000 §10.2.1: an endpoint that is closing and receives the peer's goodbye falls silent.
+            // RFC 9000 §10.2.1: an endpoint that is closing and receives the CONNECTION_CLOSE of the peer sends no more.
             if Frames::new(&packet[opened.payload]).flatten().any(closes) {
                 self.drain();
             }
@@ -92,14 +92,14 @@ impl CloseFrame {
 }
 
 impl Connection {
-    /// The goodbye, in every level that the peer may be able to read.
+    /// Writes CONNECTION_CLOSE at every level that the peer may be able to read.
     pub(super) fn transmit_close(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         // What the address may not be sent yet waits for its next datagram.
         if self.datagram_room() == 0 {
             return None;
         }
         let frame = self.lifecycle.take_to_send()?.clone();
-        self.packets.keys.say_last_words();
+        self.packets.keys.allow_close_packets();
         let path = self.paths.active();
         let room = usize::try_from(path.amplification.budget()).unwrap_or(usize::MAX).min(path.mtu.into());
         let out = &mut buffer[..room.min(usize::from(path.mtu))];
@@ -115,9 +115,10 @@ impl Connection {
         Some(self.send_datagram_on(now, self.paths.active_index(), len, None))
     }
 
-    /// Lets the goodbye outlive the connection where the client may not hear of it before the closing period ends: one that
-    /// has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns what became of them. Whoever does that can read
-    /// Handshake packets, or 1-RTT packets once the server has its last flight and has forgotten the keys for the others.
+    /// Retains CONNECTION_CLOSE beyond the connection where the client may not receive it before the closing period ends: a
+    /// client that has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns that the connection is over. Such a
+    /// client can read Handshake packets, or 1-RTT packets once the server has its last flight and has discarded the keys of
+    /// the others.
     fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {
         let path = self.paths.active();
         if self.side == Side::Client
@@ -144,7 +145,7 @@ impl Connection {
 }
 
 impl Packets {
-    /// Builds the datagram with a goodbye. Returns its size and its packets.
+    /// Builds the datagram with CONNECTION_CLOSE. Returns its size and its packets.
     fn build_close(
         &mut self,
         cx: &mut SendContext<'_>,
@@ -153,7 +154,7 @@ impl Packets {
     ) -> (usize, Vec<OpenPacket>) {
         let mut at = 0;
         let mut packets: Vec<OpenPacket> = Vec::new();
-        // RFC 9000 §10.2.3 MUST-1: after the handshake is confirmed the goodbye is in a 1-RTT packet
+        // RFC 9000 §10.2.3 MUST-1: after the handshake is confirmed CONNECTION_CLOSE is in a 1-RTT packet
         // RFC 9000 §10.2.3 SHOULD-1: a server that cannot know which keys the client has closes in Initial and
         // Handshake packets
         // RFC 9000 §10.2.3 SHOULD-2: before the handshake is confirmed, one closes in Handshake and in 1-RTT packets
@@ -172,7 +173,7 @@ impl Packets {
                 packets.push(packet);
             }
         }
-        // RFC 9000 §14.1: a server expands what asks for an acknowledgement, which a goodbye does not. A small one may answer what
+        // RFC 9000 §14.1: a server expands what asks for an acknowledgement, which CONNECTION_CLOSE does not. A small one may answer what
         // is small itself.
         if cx.side == Side::Client && packets.first().is_some_and(|first| first.space == SpaceId::Initial) {
             let last = packets.last_mut().expect("there is a first");

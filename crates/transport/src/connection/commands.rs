@@ -207,7 +207,7 @@ impl Connection {
         self.packets.sources.datagrams.max_size()
     }
 
-    /// Closes the connection: nothing more is sent but the goodbye.
+    /// Closes the connection: from here on only CONNECTION_CLOSE is sent.
     pub fn close(&mut self, now: Instant, code: u64, reason: &[u8]) {
         if self.lifecycle.is_open() {
             let frame = CloseFrame::Application { code, reason: reason.to_vec() };

@@ -65,13 +65,13 @@ pub(crate) struct Lifecycle {
     phase: Phase,
     frame: Option<CloseFrame>,
     to_send: bool,
-    /// Datagrams received while closing, and at how many the goodbye is repeated.
+    /// Datagrams received while closing, and their number at which CONNECTION_CLOSE is repeated.
     received: u32,
     repeat_at: u32,
-    /// Bytes received while closing, and bytes of goodbyes that answer them.
+    /// Bytes received while closing, and bytes of CONNECTION_CLOSE sent in answer to them.
     bytes_received: usize,
     bytes_answered: usize,
-    /// Size of the first goodbye, in bytes.
+    /// Size of the first datagram with CONNECTION_CLOSE, in bytes.
     size: Option<usize>,
     /// State that is kept beyond the closing period.
     retained: Option<Box<RetainedClose>>,
@@ -177,7 +177,7 @@ impl Lifecycle {
             self.enter(Stage::Draining);
         }
         // RFC 9000 §10.2.2 MUST NOT-1: a draining connection sends nothing
-        // RFC 9000 §10.2.2 MUST NOT-2: after the peer's goodbye, at most one packet with ours leaves before draining
+        // RFC 9000 §10.2.2 MUST NOT-2: after the CONNECTION_CLOSE of the peer, at most one packet with ours leaves before draining
         self.to_send = false;
         self.retained = None;
         was_open
@@ -189,11 +189,11 @@ impl Lifecycle {
         self.to_send = false;
     }
 
-    /// A datagram arrived while closing.
-    // RFC 9000 §10.2.1 SHOULD-1, RFC 9000 §11.1 SHOULD-1: answer with the goodbye, but ever more rarely, so that two
-    // closing ends fall silent.
+    /// Counts a datagram that arrived while closing.
+    // RFC 9000 §10.2.1 SHOULD-1, RFC 9000 §11.1 SHOULD-1: answer with CONNECTION_CLOSE, but ever more rarely, so that two
+    // closing ends do not answer each other for ever.
     // RFC 9000 §10.2.1 MUST-1, MUST-2: never more than three times what arrived, as nobody checks here who sent it; and
-    // goodbyes go to the path in use, whose own limit holds.
+    // CONNECTION_CLOSE goes to the path in use, whose own limit holds.
     pub(crate) fn on_datagram(&mut self, bytes: usize) {
         if self.is_closing() {
             self.received = self.received.saturating_add(1);
@@ -207,18 +207,18 @@ impl Lifecycle {
         }
     }
 
-    /// An application's goodbye waits to be sent for the first time.
+    /// Returns whether an application's CONNECTION_CLOSE waits to be sent for the first time.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.frame, Some(CloseFrame::Application { .. })) && self.size.is_none()
     }
 
-    /// The goodbye, when it has to be sent; once.
+    /// Takes CONNECTION_CLOSE when it has to be sent; once.
     pub(crate) fn take_to_send(&mut self) -> Option<&CloseFrame> {
         let due = std::mem::replace(&mut self.to_send, false);
         self.frame.as_ref().filter(|_| due)
     }
 
-    /// The goodbye was sent in a datagram of so many bytes.
+    /// Notes that CONNECTION_CLOSE was sent in a datagram of `bytes` bytes.
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         match self.size {
             None => self.size = Some(bytes),
@@ -226,12 +226,12 @@ impl Lifecycle {
         }
     }
 
-    /// A packet with the goodbye outlives the connection.
+    /// Retains a packet with CONNECTION_CLOSE beyond the connection.
     pub(crate) fn retain(&mut self, close: RetainedClose) {
         self.retained = Some(Box::new(close));
     }
 
-    /// State that outlives the connection; nothing when the peer has said goodbye, too.
+    /// Takes the state that outlives the connection; `None` when the peer has sent CONNECTION_CLOSE, too.
     pub(crate) fn take_retained(&mut self) -> Option<Box<RetainedClose>> {
         self.retained.take()
     }
@@ -257,7 +257,7 @@ mod tests {
 
     // RFC 9000 §10.2.1 SHOULD-1
     #[test]
-    fn the_goodbye_is_repeated_ever_more_rarely() {
+    fn connection_close_is_repeated_ever_more_rarely() {
         let mut life = Lifecycle::new();
         assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));
         let mut sent = 0;
@@ -268,12 +268,12 @@ mod tests {
             }
             life.on_datagram(40);
         }
-        assert!(sent <= 11, "{sent} goodbyes for 1,000 datagrams");
+        assert!(sent <= 11, "{sent} closes for 1,000 datagrams");
     }
 
     // RFC 9000 §10.2.1 MUST-1, MUST-2
     #[test]
-    fn goodbyes_stay_below_three_times_what_they_answer() {
+    fn closes_stay_below_three_times_what_they_answer() {
         for (size, bytes) in [(1200, 1), (1200, 22), (60, 22), (40, 40), (30, 1200)] {
             let mut life = Lifecycle::new();
             assert!(life.close(CloseFrame::Application { code: 1, reason: vec![] }));

@@ -221,7 +221,7 @@ impl Memory {
         true
     }
 
-    /// The connection is over: gives back all but what the goodbye needs.
+    /// Releases all memory but what CONNECTION_CLOSE needs, because the connection is over.
     fn release(&mut self) {
         self.charge.set(0);
         self.itself.set(AT_REST);
@@ -246,8 +246,8 @@ impl Connection {
         self.close_with(now, CloseFrame::Transport(error), CloseReason::Memory { process });
     }
 
-    /// The connection is over and has told so: gives all memory back but what the goodbye needs. Data that came before the peer's
-    /// application said goodbye stays to be read.
+    /// Releases all memory but what CONNECTION_CLOSE needs, once the connection is over and has reported it. Data that came
+    /// before the CONNECTION_CLOSE of the peer's application stays to be read, unless `at_any_cost`.
     pub(crate) fn release_memory(&mut self, at_any_cost: bool) {
         if self.lifecycle.is_open() || self.lifecycle.is_readable() && !at_any_cost {
             return;

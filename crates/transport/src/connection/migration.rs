@@ -151,7 +151,7 @@ impl Connection {
             return;
         }
         self.restart_moves(now);
-        // Not even a goodbye may leave from the new address.
+        // Not even CONNECTION_CLOSE may leave from the new address.
         if let Err(why) = may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids) {
             if self.lifecycle.drain() {
                 self.end(now, CloseReason::Stranded(why), Ending::Silent);

@@ -66,10 +66,10 @@ impl Connection {
 
     /// The handshake has taken as long as it may.
     ///
-    /// A peer that is there hears of it, for it may count as connected already and wait for its own, longer, idle timeout: a
-    /// client does so whose last flight was lost. A client is told by a server only at an address that it has shown to be
-    /// its own: of the others nobody knows whether they ever asked, and a flood of half-open handshakes would become one of
-    /// goodbyes. A server is told once a packet of it has come, as it holds state only then.
+    /// The peer receives CONNECTION_CLOSE, because it may be connected already and wait for its own, longer, idle timeout: a
+    /// client whose last flight was lost is. A server sends it only to a validated address: the owner of another address may
+    /// never have sent anything, and a flood of half-open handshakes would become a flood of CONNECTION_CLOSE. A client sends it
+    /// once a packet of the server has come, as the server holds state only then.
     ///
     /// RFC 9000 §10.1: whoever has announced an idle timeout closes aloud when it abandons the connection before that. None
     /// of the codes of §20.1 for errors fits: nobody broke a rule, and the server has not refused, which would tell a client

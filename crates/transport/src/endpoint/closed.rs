@@ -52,7 +52,7 @@ impl Endpoint {
     pub(super) fn repeat_close(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
         let packet = self.closed.answer(now, dcid, datagram.remote, datagram.payload.len());
         match packet.map(|packet| self.stateless.answer(datagram, packet)) {
-            Some(true) => self.stats.goodbyes_repeated += 1,
+            Some(true) => self.stats.closes_repeated += 1,
             Some(false) | None => self.stats.dropped += 1,
         }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     // RFC 9000 §10.2.1 SHOULD-1, MUST-1, MUST-2
     #[test]
-    fn a_goodbye_is_repeated_to_its_client_for_a_while() {
+    fn a_close_is_repeated_to_its_client_for_a_while() {
         let mut kept = ClosedConnections::default();
         let now = Instant::ZERO;
         kept.keep(close(1));

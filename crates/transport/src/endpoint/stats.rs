@@ -34,8 +34,8 @@ pub struct EndpointStats {
     pub tokens_unjudged: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,
-    /// Goodbyes sent again to clients that did not know that their connection is over.
-    pub goodbyes_repeated: u64,
+    /// CONNECTION_CLOSE frames sent again to clients that did not know that their connection is over.
+    pub closes_repeated: u64,
     /// Connections refused because the process's memory is scarce.
     pub refused_for_memory: u64,
     /// Connections closed because they held more than their own budget.
@@ -61,7 +61,7 @@ impl std::ops::AddAssign for EndpointStats {
         self.tokens_not_accepted += other.tokens_not_accepted;
         self.tokens_unjudged += other.tokens_unjudged;
         self.tokens_foreign += other.tokens_foreign;
-        self.goodbyes_repeated += other.goodbyes_repeated;
+        self.closes_repeated += other.closes_repeated;
         self.refused_for_memory += other.refused_for_memory;
         self.closed_over_budget += other.closed_over_budget;
         self.closed_for_process += other.closed_for_process;

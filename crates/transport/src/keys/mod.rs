@@ -272,9 +272,9 @@ impl Keys {
         }
     }
 
-    /// The connection closes: what was kept of the last key for the goodbye may be used.
-    pub fn say_last_words(&mut self) {
-        self.one_rtt.say_last_words();
+    /// Allows CONNECTION_CLOSE packets to be sealed with what was reserved of the last key.
+    pub fn allow_close_packets(&mut self) {
+        self.one_rtt.allow_close_packets();
     }
 
     /// Returns whether packets of this level can be opened.

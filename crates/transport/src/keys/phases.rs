@@ -33,11 +33,11 @@ struct Sealing {
     update_from: u64,
     /// This count is never exceeded.
     limit: u64,
-    /// So many of the last packets are kept for the goodbye.
+    /// Packets below `limit` that are reserved for CONNECTION_CLOSE.
     reserve: u64,
 }
 
-/// Goodbyes that can be sealed when nothing else can.
+/// CONNECTION_CLOSE packets that can be sealed when no other packet can.
 const RESERVE: u64 = 8;
 
 #[derive(Debug)]
@@ -99,8 +99,8 @@ pub(super) struct Phases {
     first: PathNumbers,
     others: Vec<PathNumbers>,
     limit: Option<u64>,
-    /// Only the goodbye is sealed from here on.
-    last_words: bool,
+    /// Only CONNECTION_CLOSE is sealed from here on.
+    closing: bool,
 }
 
 impl Phases {
@@ -118,13 +118,13 @@ impl Phases {
             first: PathNumbers::new(PathId(0)),
             others: Vec::new(),
             limit,
-            last_words: false,
+            closing: false,
         }
     }
 
-    /// The connection closes: the goodbye may use what was kept for it.
-    pub(super) fn say_last_words(&mut self) {
-        self.last_words = true;
+    /// Allows CONNECTION_CLOSE to use the packets reserved for it.
+    pub(super) fn allow_close_packets(&mut self) {
+        self.closing = true;
     }
 
     pub(super) fn install(&mut self, direction: Direction, suite: CipherSuite, secret: &Secret, labels: &Labels) {
@@ -316,7 +316,7 @@ impl Phases {
             return Ok(());
         }
         // RFC 9001 §6.6 RECOMMENDED-1: the connection closes while there are packets left to say so.
-        let kept = |sealing: &Sealing| if self.last_words { 0 } else { sealing.reserve };
+        let kept = |sealing: &Sealing| if self.closing { 0 } else { sealing.reserve };
         match &self.sealing {
             Some(sealing) if sealing.sealed >= sealing.limit - kept(sealing) => Err(SealError::ConfidentialityLimit),
             _ => Ok(()),

@@ -293,10 +293,10 @@ fn a_key_near_its_limit_is_updated_and_never_used_beyond_it() {
     client.on_acked(PATH, 14, at(0), false).unwrap();
     seal(&mut client, 30);
     assert_eq!(client.updates(), 2);
-    // One packet of the sixteen is for the goodbye, and none follows it.
+    // One packet of the sixteen is for CONNECTION_CLOSE, and none follows it.
     (28..29).for_each(|pn| drop(seal(&mut other, pn)));
     assert!(other.seal_short(&mut short_packet(29), 1, 29, PATH).is_err());
-    other.say_last_words();
+    other.allow_close_packets();
     seal(&mut other, 29);
     assert_eq!(other.seal_short(&mut short_packet(30), 1, 30, PATH), Err(SealError::ConfidentialityLimit));
 }

@@ -120,13 +120,13 @@ fn delays_out_of_range_are_violations() {
     ] {
         let mut puppet = puppet();
         puppet.send(Level::OneRtt, &request(0, 3, delay_us));
-        assert_eq!(puppet.goodbye(), expected, "{delay_us} us");
+        assert_eq!(puppet.close_code(), expected, "{delay_us} us");
     }
     // An obsolete request is no excuse.
     let mut puppet = puppet();
     puppet.send(Level::OneRtt, &request(7, 3, 25_000));
     puppet.send(Level::OneRtt, &request(6, 3, 0));
-    assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
+    assert_eq!(puppet.close_code(), Some(Code::PROTOCOL_VIOLATION));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn who_has_not_offered_to_obey_does_not_know_the_frames() {
     for frame in [request(0, 3, 25_000), bytes(&[Frame::ImmediateAck])] {
         let mut puppet = Puppet::client(&profile, |_, _| {}).connected();
         puppet.send(Level::OneRtt, &frame);
-        assert_eq!(puppet.goodbye(), Some(Code::FRAME_ENCODING_ERROR));
+        assert_eq!(puppet.close_code(), Some(Code::FRAME_ENCODING_ERROR));
     }
 }
 
@@ -144,7 +144,7 @@ fn who_has_not_offered_to_obey_does_not_know_the_frames() {
 fn a_shortest_delay_above_the_longest_is_refused() {
     let mut puppet = Puppet::client(&Profile::default(), |parameters, _| parameters.min_ack_delay_us = Some(25_001));
     puppet.flush(&[Level::Initial]);
-    assert_eq!(puppet.goodbye(), Some(Code::TRANSPORT_PARAMETER_ERROR));
+    assert_eq!(puppet.close_code(), Some(Code::TRANSPORT_PARAMETER_ERROR));
 }
 
 /// ACK frames in 1-RTT packets of the victim.

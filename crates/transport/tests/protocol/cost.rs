@@ -26,5 +26,5 @@ fn a_packet_of_ack_frames_is_read_in_part() {
     let read = stats(&puppet).ack_frames_received - before;
     println!("attack: ack-frames | {} in a packet, {} read", 1_100 / one.len(), read / packets);
     assert!(read <= 4 * packets, "{read} of {packets} packets");
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
 }

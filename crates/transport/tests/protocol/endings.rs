@@ -128,10 +128,10 @@ fn both_may_close_at_once() {
     }
 }
 
-/// The goodbye is repeated to a peer that goes on sending.
+/// CONNECTION_CLOSE is repeated to a peer that goes on sending.
 // RFC 9000 §11.1 SHOULD-1
 #[test]
-fn a_lost_goodbye_is_repeated_to_whoever_still_sends() {
+fn a_lost_close_is_repeated_to_a_peer_that_still_sends() {
     let mut sim = simulation(&Profile::default(), &Profile::default(), 2_000_000);
     let _ = sim.run_until(at(120)).unwrap();
     let up = sim.network_mut().link_mut(Dumbbell::UP);
@@ -275,11 +275,11 @@ fn a_server_that_has_given_up_tells_who_sends_again() {
         lose_nothing(&mut sim);
         run_on(&mut sim, 3_000);
         assert!(reasons(&sim).0.is_some_and(gave_up), "{retry:?}: {:?}", reasons(&sim).0);
-        assert_eq!(sim.node(1).endpoint.stats().goodbyes_repeated, 0, "{retry:?}: by the connection itself");
+        assert_eq!(sim.node(1).endpoint.stats().closes_repeated, 0, "{retry:?}: by the connection itself");
     }
 }
 
-/// Runs until the server knows nothing more of its connection, whose goodbyes are lost, and on until the client has heard of it.
+/// Runs until the server has discarded its connection, whose CONNECTION_CLOSE packets are lost, and on until the client knows.
 fn told_by_what_is_left(sim: &mut Sim) {
     lose(sim, Dumbbell::DOWN, |_| true);
     while sim.node(1).endpoint.open_connections() > 0 {
@@ -295,7 +295,7 @@ fn told_by_what_is_left(sim: &mut Sim) {
         run_on(sim, 50);
     }
     let stats = sim.node(1).endpoint.stats();
-    assert!(stats.goodbyes_repeated > 0 && stats.resets == 0, "{:?}: {stats:?}", reasons(sim).0);
+    assert!(stats.closes_repeated > 0 && stats.resets == 0, "{:?}: {stats:?}", reasons(sim).0);
     // The wait before a probe is as long as all before it together.
     let (before, after) = (forgotten - Instant::ZERO, sim.now() - forgotten);
     assert!(after <= before + Duration::from_millis(500), "{before:?} {after:?}");
@@ -331,7 +331,7 @@ fn a_client_that_does_not_know_its_handshake_confirmed_still_hears_of_the_end() 
 /// Two ends that close within the handshake, when they have no other packets in common, fall silent as well.
 // RFC 9000 §10.2.1 SHOULD-1
 #[test]
-fn a_goodbye_in_a_packet_of_the_handshake_silences() {
+fn a_close_in_a_packet_of_the_handshake_silences() {
     let (from_client, from_server) = (client_address(0), server_address(0));
     let mut client = client_endpoint(1);
     let mut server = server_endpoint(1, server_config(&Profile::default()));
@@ -347,15 +347,15 @@ fn a_goodbye_in_a_packet_of_the_handshake_silences() {
     let last_flight: Vec<Vec<u8>> = sent(&mut client, at(0)).into_iter().map(|d| d.payload).collect();
     client.connection_mut(handle).unwrap().close(at(0), 1, b"");
     server.connection_mut(accepted).unwrap().close(at(0), 2, b"");
-    let goodbyes = [&mut client, &mut server].map(|end| sent(end, at(0)));
-    assert!(goodbyes.iter().all(|goodbyes| goodbyes.len() == 1 && goodbyes[0].payload[0] & 0x80 != 0));
-    give(&mut server, at(0), from_client, &goodbyes[0][0].payload);
-    give(&mut client, at(0), from_server, &goodbyes[1][0].payload);
+    let closes = [&mut client, &mut server].map(|end| sent(end, at(0)));
+    assert!(closes.iter().all(|closes| closes.len() == 1 && closes[0].payload[0] & 0x80 != 0));
+    give(&mut server, at(0), from_client, &closes[0][0].payload);
+    give(&mut client, at(0), from_server, &closes[1][0].payload);
     for _ in 0..10 {
         for payload in &last_flight {
             give(&mut server, at(0), from_client, payload);
         }
-        give(&mut client, at(0), from_server, &goodbyes[1][0].payload);
+        give(&mut client, at(0), from_server, &closes[1][0].payload);
         assert!(sent(&mut server, at(0)).is_empty() && sent(&mut client, at(0)).is_empty());
     }
 }
@@ -375,8 +375,9 @@ fn a_server_hears_that_the_client_gives_the_handshake_up() {
     }
 }
 
-/// What a server says when its time is over to whoever sent these payloads once and never came back, and what it kept.
-fn last_words(payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// Runs a server past its handshake timeout, after a client sent these payloads once. Returns its last packets, and checks what
+/// it kept.
+fn last_packets(payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut server = server_endpoint(1, server_config(&Profile::default()));
     for payload in payloads {
         give(&mut server, at(0), client_address(0), payload);
@@ -391,7 +392,7 @@ fn last_words(payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let received: usize = payloads.iter().map(Vec::len).sum();
     assert!((1..=3 * received).contains(&answered), "{answered} for {received}");
     server.handle_timeout(end);
-    let words = sent(&mut server, end).into_iter().map(|d| d.payload).collect();
+    let packets = sent(&mut server, end).into_iter().map(|d| d.payload).collect();
     let told = events(&mut server);
     assert!(told.iter().any(|(_, event)| *event == Event::Closed(CloseReason::HandshakeTimeout)), "{told:?}");
     // What was sent in vain is not answered any more, either.
@@ -400,10 +401,10 @@ fn last_words(payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
     }
     assert!(sent(&mut server, end).is_empty());
     assert_eq!(server.open_connections(), 0, "nothing is kept");
-    words
+    packets
 }
 
-/// Whoever asked may be a third party: a flood of half-open handshakes does not become a flood of goodbyes.
+/// Floods of half-open handshakes do not become floods of CONNECTION_CLOSE: a third party may have sent them.
 // RFC 9000 §8.1 MUST NOT-1
 #[test]
 fn a_server_says_nothing_to_an_address_that_nobody_has_shown_to_be_his() {
@@ -414,13 +415,13 @@ fn a_server_says_nothing_to_an_address_that_nobody_has_shown_to_be_his() {
         let mut flight: Vec<Vec<u8>> = sent(&mut client, at(0)).into_iter().map(|d| d.payload).collect();
         assert!(flight.len() > 1, "the ClientHello spans two datagrams");
         for some in [&flight[..1], &flight[..]] {
-            assert!(last_words(some).is_empty(), "{seed}: {} of its datagrams", some.len());
+            assert!(last_packets(some).is_empty(), "{seed}: {} of its datagrams", some.len());
         }
         // A Handshake packet that nobody could seal shows nothing.
         let mut forged = flight[0].clone();
         forged[0] = 0xe0;
         flight.push(forged);
-        assert!(last_words(&flight).is_empty(), "{seed}: with a forged Handshake packet");
+        assert!(last_packets(&flight).is_empty(), "{seed}: with a forged Handshake packet");
     }
 }
 
@@ -495,7 +496,7 @@ fn resets_grow_shorter_and_are_limited() {
     assert!((1..=200).contains(&total), "{total} resets in an instant");
 }
 
-/// Whatever was read before the goodbye is told before it: nothing follows `Closed`.
+/// Data that was read before the CONNECTION_CLOSE is reported before it: no event follows `Closed`.
 #[test]
 fn nothing_is_told_after_closed() {
     let mut sim = simulation(&Profile::default(), &Profile::default(), 50_000);

@@ -397,7 +397,7 @@ fn expect(mut puppet: Puppet, payloads: &[Vec<u8>], expected: Option<Code>, what
         puppet.send(Level::OneRtt, payload);
         puppet.collect();
     }
-    assert_eq!(puppet.goodbye(), expected, "{what}: {:?}", puppet.events.last());
+    assert_eq!(puppet.close_code(), expected, "{what}: {:?}", puppet.events.last());
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn an_honest_peer_is_served() {
     assert_eq!((stats.fec_symbols_recovered, stats.fec_symbols_received), (1, 2));
     // The packet arrives after all, once.
     puppet.send(Level::OneRtt, &symbol(1, &contents[1]));
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
     assert_eq!(stats.fec_symbols_recovered_needlessly, 1);
 }
@@ -524,7 +524,7 @@ fn repair_without_end_keeps_memory_bounded() {
         most = most.max(puppet.victim.connection(handle).unwrap().records_memory());
         puppet.received.clear();
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     assert!(most < 2 << 20, "{most} bytes");
 }
 
@@ -557,7 +557,7 @@ fn the_work_of_decoding_follows_what_arrives() {
         puppet.send(Level::OneRtt, &repair(step / 64, 192, 1, (step % 64) as u8, &[0]));
         puppet.received.clear();
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     let stats = puppet.victim.connection(handle).unwrap().stats();
     let attack = work_per_byte(&stats);
     println!(
@@ -576,5 +576,5 @@ fn what_is_small_is_refused_in_the_parameters() {
     let mut puppet = Puppet::client(&profile("auto"), |parameters, _| parameters.fec_window = Some(15));
     puppet.flush(&support::puppet::LEVELS);
     puppet.collect_quietly();
-    assert_eq!(puppet.goodbye(), Some(Code::TRANSPORT_PARAMETER_ERROR));
+    assert_eq!(puppet.close_code(), Some(Code::TRANSPORT_PARAMETER_ERROR));
 }

@@ -212,13 +212,13 @@ fn forged_packets_end_the_connection_at_their_limit() {
     let profile = Profile { key_limits: limits, ..Profile::default() };
     let mut puppet = Puppet::client(&profile, |_, _| {}).connected();
     for n in 0..26 {
-        assert_eq!(puppet.goodbye(), None, "after {n}");
+        assert_eq!(puppet.close_code(), None, "after {n}");
         let mut packet = puppet.packet(Level::OneRtt, &[1; 40]);
         *packet.last_mut().unwrap() ^= 1;
         puppet.give(&packet);
         puppet.collect();
     }
-    assert_eq!(puppet.goodbye(), Some(Code::AEAD_LIMIT_REACHED));
+    assert_eq!(puppet.close_code(), Some(Code::AEAD_LIMIT_REACHED));
 }
 
 // RFC 9000 §4.1 SHOULD: who is blocked says so again while nothing else happens.
@@ -277,9 +277,9 @@ fn a_connection_at_rest_gives_memory_back() {
     assert!(rest < 1_000, "{rest} of {peak}");
 }
 
-// RFC 9000 §8.1, §10.2: a goodbye that the address may not be sent yet is not forgotten.
+// RFC 9000 §8.1, §10.2: a CONNECTION_CLOSE that may not be sent to the address yet is sent later.
 #[test]
-fn a_goodbye_waits_for_the_limit_on_bytes() {
+fn a_close_waits_for_the_limit_on_bytes() {
     let mut puppet = Puppet::client(&Profile::default(), |_, _| {});
     puppet.flush(&[Level::Initial]);
     let mut bytes = 0;
@@ -293,6 +293,6 @@ fn a_goodbye_waits_for_the_limit_on_bytes() {
     puppet.victim.connection_mut(handle).unwrap().close(puppet.now, 1, b"");
     assert!(sent(&mut puppet.victim, puppet.now).is_empty(), "the budget is used up");
     puppet.send(Level::Initial, &support::puppet::bytes(&[Frame::Ping]));
-    let goodbye = sent(&mut puppet.victim, puppet.now);
-    assert_eq!(goodbye.len(), 1);
+    let close = sent(&mut puppet.victim, puppet.now);
+    assert_eq!(close.len(), 1);
 }

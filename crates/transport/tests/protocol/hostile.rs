@@ -79,7 +79,7 @@ fn frames_are_refused_in_packets_that_may_not_carry_them() {
                 puppet.send(level, &payload);
                 let permitted = matches!(frame, Frame::Ping | Frame::Crypto { .. });
                 let expected = (!permitted).then_some(Code::PROTOCOL_VIOLATION);
-                assert_eq!(puppet.goodbye(), expected, "{side:?} {level:?} {frame:?}");
+                assert_eq!(puppet.close_code(), expected, "{side:?} {level:?} {frame:?}");
             }
         }
     }
@@ -285,7 +285,7 @@ fn a_server_names_each_breach() {
     for (name, payload, expected) in table {
         let mut puppet = client().connected();
         puppet.send(Level::OneRtt, &payload);
-        assert_eq!(puppet.goodbye(), expected, "{name}");
+        assert_eq!(puppet.close_code(), expected, "{name}");
     }
 }
 
@@ -312,7 +312,7 @@ fn a_client_names_each_breach() {
     for (name, payload, expected) in table {
         let mut puppet = server().connected();
         puppet.send(Level::OneRtt, &payload);
-        assert_eq!(puppet.goodbye(), expected, "{name}");
+        assert_eq!(puppet.close_code(), expected, "{name}");
     }
 }
 
@@ -322,7 +322,7 @@ fn datagrams_are_refused_where_none_were_offered() {
     let profile = Profile { datagram_queue: 0, ..Profile::default() };
     let mut puppet = Puppet::client(&profile, |_, _| {}).connected();
     puppet.send(Level::OneRtt, &bytes(&[Frame::Datagram { data: b"d" }]));
-    assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
+    assert_eq!(puppet.close_code(), Some(Code::PROTOCOL_VIOLATION));
 }
 
 /// A thousand empty datagrams in each packet cost their receiver as much as a thousand full ones would; so only as many are taken as packets
@@ -339,7 +339,7 @@ fn packets_full_of_empty_datagrams_are_read_in_part() {
             let connection = puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap();
             delivered += std::iter::from_fn(|| connection.recv_datagram()).count() as u64;
         }
-        assert_eq!(puppet.goodbye(), None);
+        assert_eq!(puppet.close_code(), None);
         let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
         assert_eq!(stats.datagram_frames_received, in_packet * PACKETS);
         assert_eq!(stats.datagram_frames_dropped, in_packet * PACKETS - delivered);
@@ -364,7 +364,7 @@ fn reserved_bits_are_refused() {
     packet[0] |= 0x08;
     puppet.keys.seal_short(&mut packet, pn_offset, pn, transport::PathId(0)).unwrap();
     puppet.give(&packet);
-    assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
+    assert_eq!(puppet.close_code(), Some(Code::PROTOCOL_VIOLATION));
 }
 
 /// RFC 9000 §17.2, §17.3: a packet without the fixed bit is not of this version, unless an end says otherwise (RFC 9287). It
@@ -441,14 +441,14 @@ fn parameters_that_cannot_be_accepted_end_the_handshake() {
     for (name, change) in both.iter().chain(&clients) {
         let mut puppet = Puppet::client(&Profile::default(), change);
         puppet.flush(&[Level::Initial]);
-        assert_eq!(puppet.goodbye(), Some(Code::TRANSPORT_PARAMETER_ERROR), "to a server: {name}");
+        assert_eq!(puppet.close_code(), Some(Code::TRANSPORT_PARAMETER_ERROR), "to a server: {name}");
     }
     for (name, change) in both.iter().chain(&servers) {
         let mut puppet = Puppet::server(&Profile::default(), change);
         puppet.flush(&LEVELS);
         puppet.collect();
         puppet.flush(&LEVELS);
-        assert_eq!(puppet.goodbye(), Some(Code::TRANSPORT_PARAMETER_ERROR), "to a client: {name}");
+        assert_eq!(puppet.close_code(), Some(Code::TRANSPORT_PARAMETER_ERROR), "to a client: {name}");
     }
     let extreme = |p: &mut TransportParameters, _: &mut Vec<u8>| {
         p.max_idle_timeout_ms = varint::MAX;
@@ -463,7 +463,7 @@ fn parameters_that_cannot_be_accepted_end_the_handshake() {
     let profile = Profile { idle_timeout: Duration::ZERO, ..Profile::default() };
     let mut puppet = Puppet::client(&profile, extreme).connected();
     puppet.send(Level::OneRtt, &[2, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
-    assert_eq!(puppet.goodbye(), None, "the largest values are no breach");
+    assert_eq!(puppet.close_code(), None, "the largest values are no breach");
 }
 
 /// RFC 9000 §21.4: numbers that were left out on purpose.
@@ -478,7 +478,7 @@ fn acknowledging_everything_blindly_is_noticed() {
         let largest = *puppet.seen[2].last().unwrap();
         let all: BTreeSet<u64> = (0..=largest).collect();
         puppet.send(Level::OneRtt, &ack(&all));
-        if let Some(code) = puppet.goodbye() {
+        if let Some(code) = puppet.close_code() {
             assert_eq!(code, Code::PROTOCOL_VIOLATION);
             caught = true;
             break;
@@ -499,7 +499,7 @@ fn tickets_after_the_handshake_are_read() {
         offset += ticket.len() as u64;
         puppet.collect();
     }
-    assert_eq!(puppet.goodbye(), None, "200 KiB of tickets, read as they come");
+    assert_eq!(puppet.close_code(), None, "200 KiB of tickets, read as they come");
 }
 
 // RFC 9001 §4.1.3 MUST NOT-1, MUST-1
@@ -510,7 +510,7 @@ fn crypto_bytes_of_a_level_that_is_over_are_refused() {
     puppet.collect();
     puppet.send(Level::Initial, &bytes(&[Frame::Crypto { offset: 1200, data: b"more" }]));
     // RFC 9001 §4.1.3.
-    assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION));
+    assert_eq!(puppet.close_code(), Some(Code::PROTOCOL_VIOLATION));
 }
 
 /// RFC 9001 §6.2: keys are not updated again before the first update was acknowledged.
@@ -522,7 +522,7 @@ fn two_key_updates_at_once_are_refused() {
     puppet.collect();
     assert!(puppet.keys.update(puppet.now, Duration::ZERO));
     puppet.send(Level::OneRtt, &[1, 0, 0, 0]);
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     assert_eq!(puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats().key_updates, 1);
 }
 
@@ -552,7 +552,7 @@ fn an_id_that_was_given_up_is_not_used_again() {
         puppet.send(Level::OneRtt, &bytes(&[new_id(sequence, sequence, sequence as u8)]));
         puppet.collect();
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     let retired: Vec<u64> = puppet
         .frames()
         .filter_map(|(_, f)| if let Frame::RetireConnectionId { sequence } = f { Some(sequence) } else { None })
@@ -639,7 +639,7 @@ fn a_client_hello_may_come_byte_by_byte() {
         puppet.send(Level::Initial, &pieces.concat());
     }
     puppet.collect();
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     assert!(puppet.frames().any(|(level, f)| level == Level::Initial && matches!(f, Frame::Crypto { .. })));
 }
 

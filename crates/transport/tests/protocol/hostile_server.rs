@@ -19,14 +19,14 @@ fn handshake_bytes_without_end_after_the_handshake_end_the_connection() {
     for repeats in [false, true] {
         let mut puppet = Puppet::server(&Profile::default(), |_, _| {}).connected();
         let (mut offset, mut taken) = (200, 0);
-        while puppet.goodbye().is_none() {
+        while puppet.close_code().is_none() {
             puppet.send(Level::OneRtt, &bytes(&[Frame::Crypto { offset, data: &ticket }]));
             taken += ticket.len();
             offset += if repeats { 0 } else { ticket.len() as u64 };
             puppet.collect();
             assert!(taken <= 300_000, "{taken} bytes were taken");
         }
-        assert_eq!(puppet.goodbye(), Some(Code::CRYPTO_BUFFER_EXCEEDED));
+        assert_eq!(puppet.close_code(), Some(Code::CRYPTO_BUFFER_EXCEEDED));
         assert!(taken > 250_000, "{taken} bytes were taken");
     }
     // A ticket of the usual size every minute, for a day.
@@ -41,7 +41,7 @@ fn handshake_bytes_without_end_after_the_handshake_end_the_connection() {
             puppet.acknowledge(Level::OneRtt);
         }
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
 }
 
 /// The largest values that can be said, and the least, are used by both ends: nothing overflows, and all has its bounds.
@@ -93,7 +93,7 @@ fn extreme_parameters_are_used_without_harm() {
                 puppet.send(Level::OneRtt, &bytes(&[Frame::MaxData(varint::MAX), Frame::Ping]));
                 puppet.wait(Duration::from_millis(100));
             }
-            assert_eq!(puppet.goodbye(), None, "{name}");
+            assert_eq!(puppet.close_code(), None, "{name}");
             assert_eq!(opened > 0, name == "all", "{opened} streams were opened");
             let budget = puppet.victim.connection(handle).expect(name).memory_budget();
             assert!(budget.held() <= budget.limit(), "{name}: {} of {} bytes", budget.held(), budget.limit());

@@ -136,7 +136,7 @@ fn a_client_whose_packets_are_forwarded_by_another_comes_back() {
         let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
         assert_eq!(connection.remote(), client_address(0), "round {round}");
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
 }
 
 // RFC 9000 §8.2.2 MUST-2, MUST-3

@@ -66,7 +66,7 @@ fn more_times_than_asked_for_are_a_violation() {
         let largest = *puppet.seen[2].last().unwrap();
         let times: Vec<_> = (0..count).map(|place| (largest, 1_000 - place)).collect();
         puppet.send(Level::OneRtt, &ack(largest, &times));
-        assert_eq!(puppet.goodbye(), expected, "{count}");
+        assert_eq!(puppet.close_code(), expected, "{count}");
     }
 }
 
@@ -75,7 +75,7 @@ fn who_has_not_asked_does_not_know_the_frame() {
     let mut puppet = Puppet::server(&Profile::default(), |_, _| {}).connected();
     let largest = *puppet.seen[2].last().unwrap();
     puppet.send(Level::OneRtt, &ack(largest, &[]));
-    assert_eq!(puppet.goodbye(), Some(Code::FRAME_ENCODING_ERROR));
+    assert_eq!(puppet.close_code(), Some(Code::FRAME_ENCODING_ERROR));
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn times_that_cannot_be_true_break_nothing() {
     for time in [0, 1, (1 << 62) - 1, 5, 1 << 60] {
         let numbers = sending(&mut puppet, &[10]);
         puppet.send(Level::OneRtt, &ack(numbers[0], &[(numbers[0], time)]));
-        assert_eq!(puppet.goodbye(), None, "{time}");
+        assert_eq!(puppet.close_code(), None, "{time}");
     }
     // Nor do times of packets that nobody sent, as long as nothing else claims them.
     let numbers = sending(&mut puppet, &[10]);
     let long_gone = [(numbers[0], 9), (0, 8), (1, 8)];
     puppet.send(Level::OneRtt, &ack(numbers[0], &long_gone));
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
 }
 
 /// The victim reports to a peer that wants times: no more than that, in its unit, the most recent first, each once.

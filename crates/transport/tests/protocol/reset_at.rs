@@ -226,7 +226,7 @@ fn frames_of_peers() {
     ] {
         let mut puppet = Puppet::client(&profile(advertised), |_, _| {}).connected();
         puppet.send(Level::OneRtt, &payload);
-        assert_eq!(puppet.goodbye(), expected, "{what}");
+        assert_eq!(puppet.close_code(), expected, "{what}");
     }
 }
 
@@ -250,7 +250,7 @@ fn a_thousand_streams_that_are_reset_cost_no_credit() {
         assert_eq!(connection.read(id, 1000, Order::Ordered).unwrap().unwrap().data.len(), 50);
         assert_eq!(connection.read(id, 1000, Order::Ordered), Err(ReadError::Reset(1)));
     }
-    assert_eq!(puppet.goodbye(), None);
+    assert_eq!(puppet.close_code(), None);
     let connection = puppet.victim.connection(puppet.handle.unwrap()).unwrap();
     assert_eq!(connection.stats().balance(), Ok(()));
 }

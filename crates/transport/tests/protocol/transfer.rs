@@ -205,7 +205,7 @@ fn run(seed: u64, link: &LinkConfig, streams: usize, size: u64, limit: u64) -> S
         match closed {
             CloseReason::ThisApplication { code: 7 } if host.app.client => {}
             CloseReason::PeerApplication { code: 7, reason } if !host.app.client && reason == "done" => {}
-            // The goodbye was lost, and nobody sends it twice to a peer that says nothing.
+            // CONNECTION_CLOSE was lost, and is not repeated to a peer that sends nothing.
             CloseReason::IdleTimeout if !host.app.client && !matches!(link.loss, Loss::None) => {}
             other => panic!("seed {seed}: {other}"),
         }

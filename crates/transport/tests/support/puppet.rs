@@ -352,8 +352,8 @@ impl Puppet {
         }
     }
 
-    /// The error in the victim's goodbye, if it has said one.
-    pub fn goodbye(&mut self) -> Option<Code> {
+    /// Error code of the victim's CONNECTION_CLOSE, if it has sent one.
+    pub fn close_code(&mut self) -> Option<Code> {
         self.collect();
         self.received.iter().flat_map(|(_, payload)| Frames::new(payload).flatten()).find_map(|frame| match frame {
             Frame::ConnectionClose { error, .. } => Some(Code(error)),

@@ -158,7 +158,7 @@ async fn request(arguments: Client) -> Result<Figures> {
         seconds: start.elapsed().as_secs_f64(),
         ..Figures::default()
     };
-    // Its goodbye has to leave; that it did is not what is asked here.
+    // Its CONNECTION_CLOSE has to leave; that it did is not what is asked here.
     if tokio::time::timeout(std::time::Duration::from_secs(5), client.wait_idle()).await.is_err() {
         eprintln!("the connection did not end within five seconds");
     }

@@ -26,7 +26,7 @@ fn a_connection_closes_in_one_rtt_packets_and_stays_for_three_probe_timeouts() {
 
 // RFC 9000 §10.2.2 MUST NOT-1, MUST NOT-2
 #[test]
-fn after_the_peers_goodbye_there_is_silence() {
+fn after_the_close_of_the_peer_there_is_silence() {
     for mut puppet in [client().connected(), server().connected()] {
         puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap().ping();
         puppet.send(Level::OneRtt, &bytes(&[Frame::ApplicationClose { error: 1, reason: b"" }]));
@@ -56,12 +56,12 @@ fn a_closing_connection_does_not_amplify() {
         answered += sent(&mut puppet.victim, puppet.now).iter().map(|d| d.payload.len()).sum::<usize>();
         assert!(answered <= 3 * received, "{answered} for {received}");
     }
-    assert!(answered > 0, "the goodbye is repeated all the same");
+    assert!(answered > 0, "CONNECTION_CLOSE is repeated all the same");
 }
 
 // RFC 9000 §10.2.3 MUST-2, MUST-3, SHOULD-4; RFC 9000 §12.5 MUST-1
 #[test]
-fn an_applications_goodbye_is_not_told_before_the_handshake_is_confirmed() {
+fn an_applications_close_is_not_told_before_the_handshake_is_confirmed() {
     for mut puppet in [client(), server()] {
         puppet.flush(&[Level::Initial]);
         puppet.collect();
@@ -98,7 +98,7 @@ fn words_that_are_cut_stay_readable() {
             Frame::ApplicationClose { reason, .. } => Some(reason.to_vec()),
             _ => None,
         });
-        let cut = cut.expect("a goodbye");
+        let cut = cut.expect("a CONNECTION_CLOSE");
         assert!(cut.len() > 900 && cut.len() < reason.len());
         assert!(reason.starts_with(std::str::from_utf8(&cut).expect("whole characters")));
     }

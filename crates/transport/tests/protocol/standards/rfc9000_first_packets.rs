@@ -94,7 +94,7 @@ fn a_client_drops_initial_packets_that_are_not_of_its_server() {
         let packet = if bit == 0 { without_fixed_bit(&mut puppet) } else { packet };
         puppet.give(&packet);
         assert_eq!(processed(&puppet) > before, counts, "{name}");
-        assert_eq!(puppet.goodbye(), None, "{name}");
+        assert_eq!(puppet.close_code(), None, "{name}");
     }
 }
 

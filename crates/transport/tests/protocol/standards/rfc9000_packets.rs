@@ -222,7 +222,7 @@ fn frames_that_are_out_of_date_do_no_harm() {
     ];
     for payload in old {
         puppet.send(Level::OneRtt, &payload);
-        assert_eq!(puppet.goodbye(), None);
+        assert_eq!(puppet.close_code(), None);
     }
     assert!(puppet.victim.connection_mut(puppet.handle.unwrap()).unwrap().open(Dir::Bi).is_some());
 }

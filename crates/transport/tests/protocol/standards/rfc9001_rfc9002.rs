@@ -43,7 +43,7 @@ fn handshake_bytes_that_are_left_over_at_a_level_are_refused() {
         for piece in &pieces {
             puppet.send(Level::Initial, piece);
         }
-        assert_eq!(puppet.goodbye(), Some(Code::PROTOCOL_VIOLATION), "{gap}");
+        assert_eq!(puppet.close_code(), Some(Code::PROTOCOL_VIOLATION), "{gap}");
     }
 }
 
