@@ -64,7 +64,7 @@ fn residual(scheme: Scheme, loss: f64, burst: f64, slots: &[u64], symbols: u64) 
             sent_at.insert(id, slot);
             lost += 1;
         } else {
-            decoder.on_source(id, &[]).expect("an honest sender");
+            decoder.on_source(id, &[]).expect("a conforming sender");
         }
         schedule.on_source(id);
         loop {
@@ -79,7 +79,7 @@ fn residual(scheme: Scheme, loss: f64, burst: f64, slots: &[u64], symbols: u64) 
             slot += 1;
             let value = encoder.repair(&repair, None).expect("held").to_vec();
             if !channel.loses(&mut random) {
-                decoder.on_repair(&repair, &value).expect("an honest sender");
+                decoder.on_repair(&repair, &value).expect("a conforming sender");
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A repair symbol of one byte may combine 192 symbols, and each equation that is kept may meet it with as many terms: a sender
 //! decides how much a packet costs its receiver. So work is earned by the bytes of symbols that arrive and spent by
-//! decoding. An honest sender's repair symbols are as long as what they repair, and earn nearly all that they cost.
+//! decoding. A conforming sender's repair symbols are as long as what they repair, and earn nearly all that they cost.
 
 /// Work of one term of an equation, where a byte that is multiplied and added is 1.
 pub(crate) const TERM: usize = 32;

@@ -71,13 +71,13 @@ impl Pair {
     fn send(&mut self, stream: u64, request: &[(&'static str, String)]) -> (Vec<u8>, usize) {
         let (mut block, mut instructions) = (Vec::new(), Vec::new());
         self.encoder.encode(stream, fields(request), &mut block, &mut instructions);
-        self.decoder.decode(stream, &block, LIMIT, &mut self.answer, |_, _, _| {}).expect("an honest section");
-        self.decoder.on_encoder_stream(&instructions, &mut self.answer).expect("honest instructions");
+        self.decoder.decode(stream, &block, LIMIT, &mut self.answer, |_, _, _| {}).expect("a conforming section");
+        self.decoder.on_encoder_stream(&instructions, &mut self.answer).expect("conforming instructions");
         (block, instructions.len())
     }
 
     fn answer(&mut self) {
-        self.encoder.on_decoder_stream(&self.answer).expect("honest answers");
+        self.encoder.on_decoder_stream(&self.answer).expect("conforming answers");
         self.answer.clear();
     }
 }
@@ -136,8 +136,8 @@ fn cost(capacity: usize) {
         let begin = Instant::now();
         pair.encoder.encode(4 * number, fields(black_box(request)), &mut block, &mut instructions);
         let time = begin.elapsed();
-        pair.decoder.decode(4 * number, &block, LIMIT, &mut pair.answer, |_, _, _| {}).expect("an honest section");
-        pair.decoder.on_encoder_stream(&instructions, &mut pair.answer).expect("honest instructions");
+        pair.decoder.decode(4 * number, &block, LIMIT, &mut pair.answer, |_, _, _| {}).expect("a conforming section");
+        pair.decoder.on_encoder_stream(&instructions, &mut pair.answer).expect("conforming instructions");
         pair.answer();
         time
     });
@@ -151,9 +151,11 @@ fn cost(capacity: usize) {
         #[expect(clippy::disallowed_methods, reason = "this measures")]
         let begin = Instant::now();
         let emit = |name: &[u8], value: &[u8], _: bool| bytes += black_box((name, value)).0.len();
-        pair.decoder.decode(4 * number, black_box(&block), LIMIT, &mut pair.answer, emit).expect("an honest section");
+        pair.decoder
+            .decode(4 * number, black_box(&block), LIMIT, &mut pair.answer, emit)
+            .expect("a conforming section");
         let time = begin.elapsed();
-        pair.decoder.on_encoder_stream(&instructions, &mut pair.answer).expect("honest instructions");
+        pair.decoder.on_encoder_stream(&instructions, &mut pair.answer).expect("conforming instructions");
         pair.answer();
         black_box(bytes);
         time

@@ -28,7 +28,7 @@ fn the_corpus() {
 }
 
 /// Commands without a peer that breaks rules: there is more to get wrong.
-fn honest() -> impl Strategy<Value = Vec<u8>> {
+fn conforming() -> impl Strategy<Value = Vec<u8>> {
     let command = prop_oneof![
         // A section of fields of which many come again.
         4 => (0..=4_u8, 1..16_u8, any::<u8>()).prop_flat_map(|(kind, count, stream)| {
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn random_programs_of_honest_ends(program in honest()) {
+    fn random_programs_of_conforming_ends(program in conforming()) {
         prop_assert!(!checks::qpack(&program).hostile);
     }
 }

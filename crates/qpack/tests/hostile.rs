@@ -169,7 +169,7 @@ fn a_section_that_unfolds_is_cut() {
     assert!(answer.is_empty());
 }
 
-/// An honest exchange, cut off at each byte, and with each byte changed: errors, never a panic.
+/// A conforming exchange, cut off at each byte, and with each byte changed: errors, never a panic.
 #[test]
 fn every_cut_and_every_changed_byte() {
     let (mut encoder, instructions) = encoder();

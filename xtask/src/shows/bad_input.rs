@@ -11,7 +11,7 @@ use super::{
     tests::binary,
 };
 
-/// Tests that send what no honest peer would. What a name filter would not find fails: no test ran.
+/// Tests that send what no conforming peer would. What a name filter would not find fails: no test ran.
 const HOSTILE: [(&str, &[&str]); 6] = [
     ("bad-wire", &["-p", "tiderace-wire"]),
     ("bad-keys", &["-p", "tiderace-transport", "--lib", "--", "keys::", "crypto_stream::", "token::", "cid::"]),

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
         case("memory", "live heap of a connection under attack, beside its budget", memory),
-        case("decoding", "operations of FEC per byte of attack and of honest loss", decoding),
+        case("decoding", "operations of FEC per byte of attack and of conforming loss", decoding),
         case("rebinding", "NATs that forget the client in the middle of a transfer", rebinding),
         case("address", "addresses that are not validated, paths that go around a route, replays", addresses),
         case("hostile-server", "servers of ill will in front of the client", hostile_server),
@@ -143,10 +143,10 @@ fn decoding(context: &Context) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     ensure!(ended.succeeded(), "{}", ended.reason());
     for (attack, fields) in lines(&ended.stdout, "attack: ") {
-        let (work, honest) = (field(&fields, "work per byte")?, field(&fields, "honest")?);
-        let what = format!("decoding work per byte, attack / honest: {attack}");
-        let detail = format!("{work} operations a byte under attack, {honest} of an honest transfer");
-        rows.push(Row::new(what, work / honest, "", Target::AtMost(3.0)).detail(detail));
+        let (work, conforming) = (field(&fields, "work per byte")?, field(&fields, "conforming")?);
+        let what = format!("decoding work per byte, attack / conforming: {attack}");
+        let detail = format!("{work} operations a byte under attack, {conforming} of a conforming transfer");
+        rows.push(Row::new(what, work / conforming, "", Target::AtMost(3.0)).detail(detail));
     }
     ensure!(!rows.is_empty(), "no attack was measured: {}", ended.reason());
     Ok(rows)
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn lines_of_attacks() {
-        let text = "test x ... attack: holes in one stream | budget 1048576 | heap 900\nattack: fec | work per byte 3.5 | honest 2\n\
+        let text = "test x ... attack: holes in one stream | budget 1048576 | heap 900\nattack: fec | work per byte 3.5 | conforming 2\n\
                     rebinding: client | seeds 40 | stalled 0 | longest 12.5 ms | limit 1900 ms | pings 3\nnothing\n";
         let attacks = lines(text, "attack: ");
         assert_eq!(attacks.len(), 2);
@@ -321,7 +321,7 @@ mod tests {
             (attacks[0].0, attacks[0].1["budget"], attacks[0].1["heap"]),
             ("holes in one stream", 1_048_576.0, 900.0)
         );
-        assert_eq!((attacks[1].1["work per byte"], attacks[1].1["honest"]), (3.5, 2.0));
+        assert_eq!((attacks[1].1["work per byte"], attacks[1].1["conforming"]), (3.5, 2.0));
         let rebinding = lines(text, "rebinding: ");
         assert_eq!((rebinding[0].0, rebinding[0].1["longest"], rebinding[0].1["pings"]), ("client", 12.5, 3.0));
         assert!(field(&rebinding[0].1, "nothing").is_err());

@@ -194,11 +194,11 @@ pub(crate) fn run(seed: u64) -> Outcome {
         for (_, packet) in due {
             match packet {
                 Packet::Source(id) => {
-                    decoder.on_source(id, &contents[id as usize]).expect("an honest sender");
+                    decoder.on_source(id, &contents[id as usize]).expect("a conforming sender");
                     oracle.on_source(id);
                 }
                 Packet::Repair(repair, value) => {
-                    decoder.on_repair(&repair, &value).expect("an honest sender");
+                    decoder.on_repair(&repair, &value).expect("a conforming sender");
                     oracle.on_repair(repair);
                 }
             }

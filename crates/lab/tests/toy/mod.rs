@@ -21,7 +21,7 @@ const PAYLOAD: usize = 1_200;
 const BUFFER: usize = 128 << 10;
 const RTO: Duration = Duration::from_millis(600);
 
-/// Trick of a toy that an honest one would not use.
+/// Trick of a toy that a conforming one would not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trick {
     /// Nothing.

@@ -66,11 +66,11 @@ impl End {
         assert!(self.mux.kept() <= KEPT, "{} bytes are kept", self.mux.kept());
     }
 
-    fn read(&mut self, id: StreamId, most: usize, is_honest: bool) {
+    fn read(&mut self, id: StreamId, most: usize, is_conforming: bool) {
         let Ok(Some(data)) = self.mux.read(id, most) else { return };
         assert!(data.len() <= most);
         let offset = self.read.entry(id).or_default();
-        if is_honest {
+        if is_conforming {
             let expected = (0..data.len()).map(|at| content(id, *offset + at));
             assert!(expected.eq(data.iter().copied()), "stream {} at {offset}", id.0);
         }

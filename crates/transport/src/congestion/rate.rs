@@ -31,7 +31,7 @@ pub struct RateSample {
     pub delivered: u64,
     /// The longer of `send_elapsed` and `ack_elapsed`.
     pub interval: Duration,
-    /// `delivered` over `interval`; `None` when the interval is shorter than the path's minimum RTT, which no honest
+    /// `delivered` over `interval`; `None` when the interval is shorter than the path's minimum RTT, which no conforming
     /// measurement can be.
     pub delivery_rate: Option<Bitrate>,
     /// Bytes that had been delivered when the packet left: a packet-timed round trip ends with the first packet for which

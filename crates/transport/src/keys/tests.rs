@@ -326,7 +326,7 @@ fn paths_have_packet_numbers_of_their_own() {
 type InFlight = (u64, u64, Vec<u8>, Option<u64>);
 
 proptest! {
-    /// Two honest endpoints exchange packets over a path that delays and drops at will; the older of the keys that a
+    /// Two conforming endpoints exchange packets over a path that delays and drops at will; the older of the keys that a
     /// delayed packet needs are there as long as the peer cannot have updated twice. Everything opens.
     // RFC 9001 §6.4 MUST-1; RFC 9001 §6.3 SHOULD-1; RFC 9001 §9.5 SHOULD-1
     #[test]

@@ -382,8 +382,8 @@ fn symbol_ack(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
     w.written().to_vec()
 }
 
-/// A repair symbol of these contents, as an honest sender makes it.
-fn honest(contents: &[&[u8]], row: u8) -> Vec<u8> {
+/// A repair symbol of these contents, as a conforming sender makes it.
+fn conforming(contents: &[&[u8]], row: u8) -> Vec<u8> {
     let mut encoder = fec::Encoder::new(fec::Kernel::Table, 192);
     contents.iter().for_each(|content| {
         encoder.push(content);
@@ -409,14 +409,14 @@ fn who_has_not_agreed_does_not_know_the_frames() {
 }
 
 #[test]
-fn an_honest_peer_is_served() {
+fn a_conforming_peer_is_served() {
     let mut puppet = fec_peer();
     let contents = [stream_bytes(0, b"abc"), stream_bytes(3, b"def"), stream_bytes(6, b"ghi")];
     puppet.send(Level::OneRtt, &symbol(0, &contents[0]));
     puppet.next_pn[2] += 1;
     puppet.send(Level::OneRtt, &symbol(2, &contents[2]));
     let all: Vec<&[u8]> = contents.iter().map(|c| &c[..]).collect();
-    puppet.send(Level::OneRtt, &honest(&all, 0));
+    puppet.send(Level::OneRtt, &conforming(&all, 0));
     puppet.collect();
     let told = puppet.frames().any(|(_, frame)| matches!(frame, Frame::SymbolAck(ack) if ack.ranges().eq([1..=1])));
     assert!(told, "the sender hears of it");
@@ -469,7 +469,7 @@ fn impossible_symbols_close_the_connection() {
 fn contradictions_close_the_connection() {
     let violation = Some(Code::PROTOCOL_VIOLATION);
     let (a, b) = (stream_bytes(0, b"aaaa"), stream_bytes(4, b"bbbb"));
-    let rebuilt = honest(&[&a, &b], 0);
+    let rebuilt = conforming(&[&a, &b], 0);
     // What arrives is not what was rebuilt.
     let other = stream_bytes(4, b"cccc");
     expect(fec_peer(), &[symbol(0, &a), rebuilt.clone(), symbol(1, &other)], violation, "another content");
@@ -481,9 +481,14 @@ fn contradictions_close_the_connection() {
     expect(fec_peer(), &payloads, violation, "equations without a solution");
     // A frame that a symbol may not have, in a symbol that never arrived.
     let done = bytes(&[Frame::NewToken { token: b"t" }]);
-    expect(fec_peer(), &[pad[0].clone(), honest(&[&done], 0)], violation, "a forbidden frame");
+    expect(fec_peer(), &[pad[0].clone(), conforming(&[&done], 0)], violation, "a forbidden frame");
     let broken = [0x08];
-    expect(fec_peer(), &[pad[0].clone(), honest(&[&broken], 0)], Some(Code::FRAME_ENCODING_ERROR), "a broken frame");
+    expect(
+        fec_peer(),
+        &[pad[0].clone(), conforming(&[&broken], 0)],
+        Some(Code::FRAME_ENCODING_ERROR),
+        "a broken frame",
+    );
 }
 
 /// A bit of a repair symbol that flips on the way: the packet is not authentic, and nothing comes of it.
@@ -493,14 +498,14 @@ fn a_flipped_bit_in_repair_is_a_lost_packet() {
     for bit in (0..64).map(|bit| bit * 7) {
         let mut puppet = fec_peer();
         puppet.send(Level::OneRtt, &symbol(0, &a));
-        let mut packet = puppet.packet(Level::OneRtt, &honest(&[&a, &b], 0));
+        let mut packet = puppet.packet(Level::OneRtt, &conforming(&[&a, &b], 0));
         let place = packet.len() - 1 - (bit / 8) % (packet.len() - 14);
         packet[place] ^= 1 << (bit % 8);
         puppet.give(&packet);
         let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
         assert_eq!((stats.fec_repairs_received, stats.fec_symbols_recovered), (0, 0), "bit {bit}");
-        assert_eq!(puppet.goodbye(), None);
-        puppet.send(Level::OneRtt, &honest(&[&a, &b], 0));
+        assert_eq!(puppet.close_code(), None);
+        puppet.send(Level::OneRtt, &conforming(&[&a, &b], 0));
         let stats = puppet.victim.connection(puppet.handle.unwrap()).unwrap().stats();
         assert_eq!((stats.fec_repairs_received, stats.fec_symbols_recovered), (1, 1));
     }
@@ -537,18 +542,18 @@ fn work_per_byte(stats: &Stats) -> u64 {
 /// Repair symbols of one zero over windows of 192 symbols that never came: without a limit each byte received costs 16,700 operations.
 #[test]
 fn the_work_of_decoding_follows_what_arrives() {
-    let mut honest = 0;
+    let mut conforming = 0;
     for (code, loss) in [("rlc:1/5:40", 0.1), ("rlc:1/5:192", 0.1), ("rs:20+4", 0.1), ("rlc:1/3:128", 0.2)] {
         let (client, server, _) = transfer(code, iid(loss), 1_000_000, 1);
         let receiver = if client.fec_repairs_received > 0 { client } else { server };
         println!(
-            "honest: {code} at {loss} | work per byte {} | rebuilt {} | refused {}",
+            "conforming: {code} at {loss} | work per byte {} | rebuilt {} | refused {}",
             work_per_byte(&receiver) as f64 / 100.0,
             receiver.fec_symbols_recovered,
             receiver.fec_repairs_refused
         );
-        assert_eq!(receiver.fec_repairs_refused, 0, "{code}: an honest sender earns what it costs");
-        honest = honest.max(work_per_byte(&receiver));
+        assert_eq!(receiver.fec_repairs_refused, 0, "{code}: a conforming sender earns what it costs");
+        conforming = conforming.max(work_per_byte(&receiver));
     }
     let mut puppet = fec_peer();
     let handle = puppet.handle.unwrap();
@@ -561,13 +566,13 @@ fn the_work_of_decoding_follows_what_arrives() {
     let stats = puppet.victim.connection(handle).unwrap().stats();
     let attack = work_per_byte(&stats);
     println!(
-        "attack: fec-zeroed-repair | work per byte {} | honest {} | refused {} of {}",
+        "attack: fec-zeroed-repair | work per byte {} | conforming {} | refused {} of {}",
         attack as f64 / 100.0,
-        honest as f64 / 100.0,
+        conforming as f64 / 100.0,
         stats.fec_repairs_refused,
         stats.fec_repairs_received
     );
-    assert!(attack <= 4 * honest, "{attack} hundredths for a byte, {honest} of an honest peer");
+    assert!(attack <= 4 * conforming, "{attack} hundredths for a byte, {conforming} of a conforming peer");
     assert!(stats.fec_repairs_refused > 9_000, "{}", stats.fec_repairs_refused);
 }
 

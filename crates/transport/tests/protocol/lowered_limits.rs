@@ -124,10 +124,10 @@ fn second(change: Change) -> (EarlyData, Option<CloseReason>) {
     let profile = Arc::new(Profile { streams, ..Profile::default() });
     let server = ServerConfig::new(Arc::new(server.build().unwrap()), profile.clone());
     let now = Instant::from_millis(0);
-    let honest = ClientConfig::new(tls.clone(), profile.clone());
+    let conforming = ClientConfig::new(tls.clone(), profile.clone());
     let lied_to = ClientConfig::new(Arc::new(Lying { inner: tls, change }), profile);
     let mut first = (support::client_endpoint(1), server_endpoint(1, server.clone()));
-    first.0.connect(now, &honest, server_address(0), "server.test").unwrap();
+    first.0.connect(now, &conforming, server_address(0), "server.test").unwrap();
     converse(now, (&mut first.0, client_address(0)), (&mut first.1, server_address(0)));
     let (mut client, mut server) = (support::client_endpoint(2), server_endpoint(2, server));
     let handle = client.connect(now, &lied_to, server_address(0), "server.test").unwrap();

@@ -159,8 +159,8 @@ fn a_forged_version_negotiation_is_noticed() {
     let Some(CloseReason::PeerMisbehaved(error)) = closed else { panic!("{closed:?}") };
     assert_eq!(error.code, Code::VERSION_NEGOTIATION_ERROR);
     // RFC 9368 §4 MUST: in that attempt another Version Negotiation packet is ignored.
-    let honest = client(V1, &[V2, V1]).react_to(&[V2]).unwrap();
-    assert_eq!(meet(&honest, server(&[V2], None), Some(&[V1])).0, None);
+    let conforming = client(V1, &[V2, V1]).react_to(&[V2]).unwrap();
+    assert_eq!(meet(&conforming, server(&[V2], None), Some(&[V1])).0, None);
 }
 
 // RFC 9368 §4 MUST: what the peer says it chose is what its packets are of.

@@ -77,7 +77,7 @@ fn server_initial(puppet: &mut Puppet, version: u32, scid: ConnectionId, token: 
 fn a_client_drops_initial_packets_that_are_not_of_its_server() {
     let other = ConnectionId::new(&[0x99; 8]).unwrap();
     for (name, version, scid, token, bit, counts) in [
-        ("an honest one", 1, None, &b""[..], 0x40, true),
+        ("a conforming one", 1, None, &b""[..], 0x40, true),
         ("another version", wire::version::V2, None, b"", 0x40, false),
         ("another source", 1, Some(other), b"", 0x40, false),
         ("a token", 1, None, b"token", 0x40, false),
@@ -249,9 +249,9 @@ fn packets_of_a_datagram_are_processed_one_by_one() {
     forged[100] ^= 1;
     datagram.extend(forged);
     datagram.extend(packet(&mut puppet, 22));
-    let honest = std::mem::replace(&mut puppet.dcid, ConnectionId::new(&[0x31; 8]).unwrap());
+    let conforming = std::mem::replace(&mut puppet.dcid, ConnectionId::new(&[0x31; 8]).unwrap());
     datagram.extend(packet(&mut puppet, 23));
-    puppet.dcid = honest;
+    puppet.dcid = conforming;
     datagram.resize(datagram.len().max(1200), 0);
     puppet.give(&datagram);
     assert_eq!(processed(&puppet) - before, 2, "20 and 22");
