@@ -12,7 +12,7 @@ pub(crate) use times::{ArrivalTimes, MAX_TIMES};
 
 use crate::range_set::RangeSet;
 
-/// An ECN codepoint that says more than "not capable" (RFC 3168 §5).
+/// ECN codepoint other than Not-ECT (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ecn {
     /// Capable: ECT(0).
@@ -54,7 +54,7 @@ impl AckPolicy {
         Self { ack_eliciting_threshold: 1, max_ack_delay: Duration::ZERO, reordering_threshold: 1 };
 }
 
-/// Owns what was received in one packet number space.
+/// Owner of the record of received packets of one packet number space.
 #[derive(Clone, Debug)]
 pub struct AckState {
     received: RangeSet,
@@ -67,7 +67,7 @@ pub struct AckState {
     largest_reported: Option<u64>,
     /// Ack-eliciting packets since the last ACK frame was written.
     unacked_eliciting: u32,
-    /// Something arrived since the last ACK frame was written.
+    /// A packet arrived since the last ACK frame was written.
     unreported: bool,
     /// Do not wait for the threshold.
     at_once: bool,
@@ -132,13 +132,13 @@ impl AckState {
         true
     }
 
-    /// The peer wants to hear at once of the packet that is being read.
+    /// Makes the next ACK frame leave at once: the peer asks for it with the packet that is being read (IMMEDIATE_ACK).
     // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
     pub fn on_immediate(&mut self) {
         self.at_once = true;
     }
 
-    /// Tells the peer when its packets arrive, from here on.
+    /// Reports the arrival times of packets to the peer from here on.
     pub(crate) fn report_times(&mut self, times: ArrivalTimes) {
         self.times = Some(Box::new(times));
     }
@@ -222,7 +222,7 @@ impl AckState {
         }
     }
 
-    /// Returns whether the peer should hear of missing packets at once.
+    /// Returns whether missing packets have to be reported to the peer at once.
     fn exceeds_reordering(&self, pn: u64) -> bool {
         let threshold = self.policy.reordering_threshold;
         match threshold {

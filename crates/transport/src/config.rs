@@ -25,16 +25,16 @@ pub struct EndpointConfig {
     pub seed: Seed,
     /// Generator of connection IDs.
     pub ids: Box<dyn ConnectionIdGenerator>,
-    /// Keys of tokens and stateless resets derive from it; processes that share it accept each other's.
+    /// Keys from which the keys of tokens and stateless resets derive; processes that share the ring accept each other's.
     pub ring: KeyRing,
-    /// Remembers which NEW_TOKEN tokens were used.
+    /// Register of used NEW_TOKEN tokens.
     pub used_tokens: Arc<dyn StrikeRegister>,
-    /// The memory that all connections may hold together. Endpoints of one process share it.
+    /// Memory that all connections may hold together, in bytes. Endpoints of one process share it.
     pub memory: ProcessBudget,
 }
 
 impl EndpointConfig {
-    /// The default layout of connection IDs, everything from one seed.
+    /// Default layout of connection IDs, with all randomness from one seed.
     pub fn from_seed(seed: Seed) -> Self {
         use rand_core::RngCore;
         let mut secret = [0; 32];
@@ -49,7 +49,7 @@ impl EndpointConfig {
     }
 }
 
-/// Policy by which a server makes a client prove its address before it keeps state for it (RFC 9000 §8.1.2).
+/// Policy by which a server validates the address of a client before it keeps state for it (RFC 9000 §8.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// Never.
@@ -60,43 +60,42 @@ pub enum RetryPolicy {
     Above(usize),
 }
 
-/// Chooses the transport settings of connections by what is known with their first packet.
+/// Chooser of the transport settings of connections, by what is known with their first packet.
 pub trait ProfileChooser: Send + Sync {
-    /// The profile for a client at this address; `None` for that of the configuration.
+    /// Returns the profile for a client at this address; `None` for that of the configuration.
     fn choose(&self, remote: SocketAddr) -> Option<Arc<Profile>>;
 }
 
 /// Configuration of accepted connections.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// The server's side of TLS.
+    /// TLS configuration of the server.
     pub tls: Arc<dyn ServerTls>,
     /// Transport settings of accepted connections.
     pub profile: Arc<Profile>,
-    /// Chooses other settings for some of them.
+    /// Chooser of other settings for some connections.
     pub profiles: Option<Arc<dyn ProfileChooser>>,
     /// Address validation by Retry.
     pub retry: RetryPolicy,
-    /// Connections at a time; more are refused with CONNECTION_REFUSED.
+    /// Largest number of connections at a time; more are refused with CONNECTION_REFUSED.
     pub max_connections: usize,
-    /// Send a token with which the client skips address validation next time.
+    /// Send a token with which the client skips address validation next time (NEW_TOKEN, RFC 9000 §8.1.3).
     pub send_token: bool,
-    /// Versions of QUIC that are spoken, see [`wire::version`]. Others are answered with Version Negotiation.
+    /// Supported versions of QUIC, see [`wire::version`]. Others are answered with Version Negotiation.
     pub versions: Vec<u32>,
-    /// A client that offers this version is answered in it, whatever version its first packet has (RFC 9368).
+    /// Version to which clients that offer it are upgraded, whatever version their first packet has (RFC 9368).
     pub upgrade_to: Option<u32>,
-    /// Clients may move to other networks. When not, they are asked to stay (`disable_active_migration`); a NAT may rebind
-    /// all the same.
+    /// Allow clients to migrate. Otherwise they are asked not to (`disable_active_migration`); a NAT may rebind nevertheless.
     pub migration: bool,
-    /// Addresses that clients move to once the handshake is done (RFC 9000 §9.6). Datagrams that arrive there have to reach the
-    /// same endpoint, with that address as [`Datagram::local`](crate::Datagram::local).
+    /// Addresses that clients migrate to once the handshake is confirmed (RFC 9000 §9.6). Datagrams that arrive there have to
+    /// reach the same endpoint, with that address as [`Datagram::local`](crate::Datagram::local).
     pub preferred_address: PreferredAddresses,
     /// Observers of accepted connections, from their first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
 impl ServerConfig {
-    /// Accepts with default limits.
+    /// Configuration with default limits.
     pub fn new(tls: Arc<dyn ServerTls>, profile: Arc<Profile>) -> Self {
         let retry = RetryPolicy::Above(1_000);
         Self {
@@ -115,12 +114,12 @@ impl ServerConfig {
     }
 }
 
-/// Addresses that a server would rather be reached at, by family; a client takes that of its own.
+/// Preferred addresses of a server, by family; a client takes that of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferredAddresses {
-    /// Over IPv4.
+    /// IPv4 address and port.
     pub ipv4: Option<SocketAddrV4>,
-    /// Over IPv6.
+    /// IPv6 address and port.
     pub ipv6: Option<SocketAddrV6>,
 }
 
@@ -133,14 +132,14 @@ impl PreferredAddresses {
 /// Configuration of a connection to open.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// The client's side of TLS.
+    /// TLS configuration of the client.
     pub tls: Arc<dyn ClientTls>,
     /// Transport settings of the connection.
     pub profile: Arc<Profile>,
-    /// A token from an earlier connection to the same server, in place of one from `tokens`.
+    /// Token from an earlier connection to the same server, in place of one from `tokens`.
     pub token: Vec<u8>,
-    /// Keeps the tokens that servers give, for the next connections with this configuration or its copies. `None`: they are told
-    /// ([`Event::TokenReceived`](crate::Event::TokenReceived)) and not kept.
+    /// Store of the tokens that servers give, for the next connections with this configuration or its copies. `None`: tokens
+    /// are reported ([`Event::TokenReceived`](crate::Event::TokenReceived)) and not stored.
     pub tokens: Option<Arc<dyn TokenStore>>,
     /// Version of QUIC of the first packet, see [`wire::version`].
     pub version: u32,
@@ -148,14 +147,14 @@ pub struct ClientConfig {
     pub versions: Vec<u32>,
     /// The connection follows from a Version Negotiation packet.
     pub reacts: bool,
-    /// Go where the server would rather be reached, if the path there works.
+    /// Migrate to the server's preferred address, if the path there works.
     pub follow_preferred_address: bool,
     /// Observer of the connection, from its first packet on.
     pub observe: Option<Arc<dyn ObserverFactory>>,
 }
 
 impl ClientConfig {
-    /// A first connection, without a token.
+    /// Configuration of a first connection, without a token.
     pub fn new(tls: Arc<dyn ClientTls>, profile: Arc<Profile>) -> Self {
         Self {
             tls,
@@ -170,8 +169,9 @@ impl ClientConfig {
         }
     }
 
-    /// For another attempt, after the server has answered with [`CloseReason::VersionMismatch`](crate::CloseReason): the
-    /// same with a version that the server offered. `None` when there is none in common.
+    /// Returns the configuration of another attempt, after the server has answered with
+    /// [`CloseReason::VersionMismatch`](crate::CloseReason): the same with a version that the server offered. `None` when there
+    /// is none in common.
     ///
     /// The answer was not authentic. In the handshake of the other attempt the server has to confirm it, or the
     /// connection is refused (RFC 9368 §4).
@@ -183,7 +183,7 @@ impl ClientConfig {
     }
 }
 
-/// Why a connection could not even be started.
+/// Error of a connection that could not be started.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -192,7 +192,7 @@ pub enum ConnectError {
     Tls(#[from] TlsError),
 }
 
-/// Version that a client takes of a server's offer; the client speaks `available`, the preferred one first.
+/// Returns the version that a client takes of a server's offer; the client supports `available`, the preferred one first.
 pub(crate) fn select_version(available: &[u32], offered: &[u32]) -> Option<u32> {
     available.iter().copied().find(|version| Labels::of(*version).is_some() && offered.contains(version))
 }

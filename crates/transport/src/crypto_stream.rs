@@ -220,7 +220,7 @@ impl Reassembly {
 struct SendBuffer {
     /// The bytes from `base` on.
     data: Vec<u8>,
-    /// Everything before it is acknowledged.
+    /// Offset below which all bytes are acknowledged.
     base: u64,
     /// The first byte that was never sent.
     next: u64,

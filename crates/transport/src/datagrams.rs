@@ -55,7 +55,7 @@ impl Default for DatagramsConfig {
     }
 }
 
-/// Why a datagram was not accepted.
+/// Error of a datagram that was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendDatagramError {
     /// The peer takes no datagrams.
@@ -71,12 +71,12 @@ pub enum SendDatagramError {
     },
 }
 
-/// Something happened to datagrams.
+/// Event of datagrams for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramEvent {
     /// A datagram can be received. Not repeated until there was none.
     Readable,
-    /// [`has_room`](Datagrams::has_room) said no, and half of the queue is free since.
+    /// Half of the queue is free, after [`has_room`](Datagrams::has_room) returned `false`.
     Writable,
     /// Datagrams were dropped before they were sent: the queue was full, the path became too narrow for them, or they waited until they
     /// were worthless.
@@ -147,7 +147,7 @@ pub struct Datagrams {
     readable: bool,
     /// The application waits for room.
     wants_room: bool,
-    /// Number and count of the drops not told yet.
+    /// Number and count of the drops that were not reported yet.
     dropped: Option<(u64, u64)>,
     receive_dropped: u64,
     figures: DatagramFigures,
@@ -265,7 +265,7 @@ impl Datagrams {
     }
 
     /// Returns whether a datagram of `len` bytes fits into the queue without dropping another. After `false`,
-    /// [`DatagramEvent::Writable`] says when to ask again.
+    /// [`DatagramEvent::Writable`] follows once it does.
     pub fn has_room(&mut self, len: usize) -> bool {
         let room = self.outgoing.is_empty() || self.outgoing_cost + len as u64 + OVERHEAD <= self.config.send_buffer;
         self.wants_room |= !room;
@@ -288,7 +288,7 @@ impl Datagrams {
         }
     }
 
-    /// Drops what has become worthless at the front of the queue.
+    /// Drops expired datagrams at the front of the queue.
     #[inline]
     fn drop_expired(&mut self, now: Instant) {
         while self.outgoing.front().is_some_and(|waiting| waiting.expires <= now) {
@@ -431,7 +431,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// The oldest datagram received. After `None`, [`DatagramEvent::Readable`] says when there is one.
+    /// Takes the oldest datagram received. After `None`, [`DatagramEvent::Readable`] follows once there is one.
     pub fn recv(&mut self) -> Option<Bytes> {
         let Some(data) = self.pop_unread() else {
             self.armed = true;
@@ -525,7 +525,7 @@ impl Datagrams {
         (self.pins, self.copies) = Default::default();
     }
 
-    /// Remembers what becomes of each datagram from here on. Whoever asks for it takes it: [`take_fates`](Self::take_fates).
+    /// Remembers what becomes of each datagram from here on. The caller of this takes the fates: [`take_fates`](Self::take_fates).
     pub fn record_fates(&mut self) {
         self.fates.get_or_insert_default();
     }

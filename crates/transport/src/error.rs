@@ -1,4 +1,4 @@
-//! Errors of the connection: whose fault it is, and what was seen.
+//! Errors of the connection.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ codes! {
     TRANSPORT_PARAMETER_ERROR = 0x08;
     /// More connection IDs than the limit that was advertised.
     CONNECTION_ID_LIMIT_ERROR = 0x09;
-    /// Something that no other code names.
+    /// A violation of the protocol that no other code names.
     PROTOCOL_VIOLATION = 0x0a;
     /// A token in a client's Initial packet that is not valid.
     INVALID_TOKEN = 0x0b;
@@ -93,7 +93,7 @@ pub struct TransportError {
     pub code: Code,
     /// The frame type that led to it, 0 when none did.
     pub frame_type: u64,
-    /// Description of what was seen.
+    /// Description of the fault.
     pub reason: Cow<'static, str>,
 }
 

@@ -7,73 +7,72 @@ use crate::{
     streams::StreamEvent,
 };
 
-/// Something that the application may want to act on. Drained with `poll_event`.
+/// Event for the application. Drained with `poll_event`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The handshake is complete; the peer is who the certificate says, as far as it was asked.
+    /// The handshake is complete; the peer's certificate was verified, as far as the configuration asks for it.
     Connected,
-    /// Early data was accepted or refused by the server. On a client it comes with the server's first answer; what was
-    /// refused is sent again by itself. On a server it comes before the early data: until [`Event::Connected`] all that
-    /// arrives may be a copy of what was sent before.
+    /// Decision of the server on early data. On a client it comes with the server's first answer; refused data is sent again
+    /// automatically. On a server it comes before the early data: until [`Event::Connected`] all data may be a replay.
     EarlyData {
         /// The server's decision.
         accepted: bool,
     },
-    /// A stream changed.
+    /// Event of a stream.
     Stream(StreamEvent),
     /// Datagrams wait to be read.
     DatagramsReadable,
-    /// The queue of datagrams to be sent has room again, after it was said to have none.
+    /// The queue of datagrams to be sent has room again, after it had none.
     DatagramsWritable,
-    /// Datagrams of ours left the full queue unsent, the oldest first: how many since the last such event.
+    /// Datagrams of this end were dropped from the full queue unsent, the oldest first.
     DatagramsDropped {
-        /// Number of datagrams.
+        /// Number of datagrams since the last such event.
         count: u64,
     },
-    /// Datagrams of the peer were dropped because they were not read in time: how many since the last such event.
+    /// Datagrams of the peer were dropped because they were not read in time.
     DatagramsUnread {
-        /// Number of datagrams.
+        /// Number of datagrams since the last such event.
         count: u64,
     },
-    /// A token with which the next connection to this server skips the validation of its address.
+    /// Token with which the next connection to this server skips address validation (RFC 9000 §8.1.3).
     TokenReceived(Bytes),
-    /// The connection goes on over another path, which is validated: the peer's address changed, or this client moved.
+    /// The connection uses another path, which is validated: the peer's address changed, or this client migrated.
     Migrated,
-    /// The path that this client was to move to does not work; the connection stays where it was.
+    /// The path that this client was to migrate to does not work; the connection stays on its path.
     MigrationFailed,
     /// The connection is over; nothing follows.
     Closed(CloseReason),
 }
 
-/// Why a connection is over, and whose doing it was.
+/// Reason why a connection is over, and the party that ended it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The application at this end closed it.
+    /// Close by the application at this end.
     #[error("closed by this application (code {code})")]
     ThisApplication {
         /// The application's code.
         code: u64,
     },
-    /// The application at the other end closed it.
+    /// Close by the peer's application.
     #[error("closed by the peer's application (code {code}{})", quoted(reason))]
     PeerApplication {
         /// The application's code.
         code: u64,
-        /// The application's words, as they came.
+        /// Reason phrase of the application, as received.
         reason: Bytes,
     },
-    /// The peer broke a rule of the protocol.
+    /// Protocol violation of the peer.
     #[error("the peer misbehaved: {0}")]
     PeerMisbehaved(TransportError),
-    /// The peer says that this end broke a rule, or that it cannot go on.
+    /// Close by the peer's transport: it reports a violation of this end, or cannot go on.
     #[error("the peer closed the connection: {error}")]
     PeerClosed {
         /// Error in the peer's frame.
         error: TransportError,
     },
-    /// The connection held too much memory, its peer's data or other layers' for it.
+    /// The connection held too much memory, for data of its peer or for other layers.
     #[error("{}", memory_words(*process))]
     Memory {
         /// The process had no memory left, and this was one of the connections that held the most. Otherwise the connection
@@ -83,13 +82,13 @@ pub enum CloseReason {
     /// The TLS handshake failed at this end: the certificate, the protocol, the parameters.
     #[error("handshake failed: {0}")]
     HandshakeFailed(TransportError),
-    /// The peer has lost its state (stateless reset).
+    /// Stateless reset: the peer has lost its state.
     #[error("the peer no longer knows the connection (stateless reset)")]
     Reset,
-    /// Nothing was heard for longer than the idle timeout.
+    /// Nothing was received for longer than the idle timeout.
     #[error("idle for too long")]
     IdleTimeout,
-    /// The socket of this client was replaced by one with another address, and the connection may not follow there.
+    /// The socket of this client was replaced by one with another address, and the connection may not migrate there.
     #[error("the connection may not follow the client to its new address: {0}")]
     Stranded(MigrateError),
     /// The handshake did not complete in time. The peer, if it is there, reads of it as [`PeerClosed`](Self::PeerClosed) with
@@ -104,7 +103,7 @@ pub enum CloseReason {
     },
 }
 
-/// What the peer is told, too.
+/// Reason phrase of a close for lack of memory, for the CONNECTION_CLOSE frame and the log.
 pub(crate) const fn memory_words(process: bool) -> &'static str {
     if process {
         "memory: all connections together hold too much"

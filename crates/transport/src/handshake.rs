@@ -56,9 +56,9 @@ struct HandOut {
     /// The session is away, or will be with the step that waits here.
     away: bool,
     step: Option<Step>,
-    /// Nobody was told of the step yet.
+    /// The step was not reported yet.
     untold: bool,
-    /// What the session waited for came while it was away.
+    /// A result that the session waited for became ready while the session was away.
     resumed: bool,
 }
 
@@ -109,13 +109,14 @@ impl Handshake {
         self.hand_out = Some(Box::default());
     }
 
-    /// The session works elsewhere. What it says is due soon, so that acknowledgements can wait for it.
+    /// Returns whether the session works elsewhere. Its handshake bytes are due soon, so that acknowledgements can wait for
+    /// them.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.hand_out.as_ref().is_some_and(|out| out.away)
     }
 
-    /// Tells once that a step waits, and whether it is not the first.
+    /// Returns, once, that a step waits, and whether it is not the first.
     #[inline]
     pub(crate) fn new_step(&mut self) -> Option<bool> {
         let out = self.hand_out.as_mut()?;
@@ -153,14 +154,14 @@ impl Handshake {
         self.waiting
     }
 
-    /// Gives back the memory of what is only needed until the handshake is confirmed.
+    /// Releases the memory that is only needed until the handshake is confirmed.
     pub(crate) fn settle(&mut self) {
         if let Some(settled) = self.session.as_mut().and_then(|session| session.settle()) {
             self.session = Some(settled);
         }
     }
 
-    /// Tells the session which versions tickets belong to. One that works elsewhere is a server's, which knows.
+    /// Sets the versions that tickets belong to. A session that works elsewhere is a server's, which knows them.
     pub(crate) fn set_ticket_versions(&mut self, versions: TicketVersions) {
         if let Some(session) = &mut self.session {
             session.set_ticket_versions(versions);
@@ -199,7 +200,7 @@ impl Handshake {
         self.unread
     }
 
-    /// Whoever is woken resumes the session, which has not started.
+    /// Sets the waker of the task that resumes the session, which has not started.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
         if let Some(unstarted) = &mut self.unstarted {
             unstarted.waker = Some(waker);
@@ -215,7 +216,7 @@ impl Handshake {
         }
     }
 
-    /// Lets TLS work on what arrived. Each call returns the next thing that the connection has to do for it.
+    /// Lets TLS process the bytes that have arrived. Each call returns the next event that the connection has to handle.
     pub(crate) fn advance(&mut self) -> Result<Option<TlsEvent>, TransportError> {
         loop {
             while let Some(event) = self.session.as_mut().and_then(|session| session.next_event()) {
@@ -331,7 +332,7 @@ impl Handshake {
         self.crypto[place(level)] = None;
     }
 
-    /// Reads the peer's parameters and checks them against what was seen on the wire.
+    /// Reads the peer's transport parameters and checks them against the packets that were received (RFC 9000 §7.3).
     pub(crate) fn check_parameters(
         &self,
         raw: &[u8],

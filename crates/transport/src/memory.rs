@@ -71,14 +71,14 @@ impl ProcessBudget {
         self.0.held.load(Relaxed)
     }
 
-    /// What each connection may hold when all hold the same, in bytes.
+    /// Share of each connection when all hold the same, in bytes.
     ///
     /// While the budget is exhausted by connections, one of them at least holds as much.
     pub fn fair_share(&self) -> u64 {
         self.0.limit / self.0.connections.load(Relaxed).max(1)
     }
 
-    /// Charges `bytes` to the process and to no connection, whatever the limit says: for what has a bound of its own.
+    /// Charges `bytes` to the process and to no connection, also above the limit: for memory that has a bound of its own.
     #[must_use]
     pub fn charge(&self, bytes: u64) -> ProcessCharge {
         let mut charge = ProcessCharge { process: self.clone(), bytes: 0 };
@@ -86,12 +86,12 @@ impl ProcessBudget {
         charge
     }
 
-    /// More than three quarters are held: new connections and new work are refused.
+    /// Returns whether more than three quarters are held: new connections and new work are refused.
     pub fn is_scarce(&self) -> bool {
         self.held() > self.0.limit - self.0.limit / 4
     }
 
-    /// All of it is held, or more: connections that hold much are closed.
+    /// Returns whether all of it is held, or more: connections that hold much are closed.
     pub fn is_exhausted(&self) -> bool {
         self.held() >= self.0.limit
     }
@@ -132,7 +132,7 @@ impl ConnectionBudget {
         self.0.limit.store(limit, Relaxed);
     }
 
-    /// Bytes held at the moment, by all who charge this budget.
+    /// Bytes held at the moment, by all users of this budget.
     pub fn held(&self) -> u64 {
         self.0.held.load(Relaxed)
     }
@@ -189,7 +189,7 @@ impl Charge {
         &self.budget
     }
 
-    /// Charges `bytes` instead, whatever the limits say: for what is held already and has a bound of its own.
+    /// Charges `bytes` instead, also above the limits: for memory that is held already and has a bound of its own.
     pub fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.budget.add(bytes - self.bytes);

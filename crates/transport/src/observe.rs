@@ -1,4 +1,4 @@
-//! What can be watched while a connection runs: the one table of events that qlog, traces and the lab are written from.
+//! Events of a running connection: the one table that qlog, traces and the lab are written from.
 //!
 //! A connection without an observer pays one branch per event. With one it pays for building the event; what the observer
 //! does with it is on the connection's time, so it should be quick, and must not block.
@@ -25,7 +25,7 @@ use crate::{
 /// The packet number space of an event, with 0-RTT and 1-RTT told apart.
 pub use wire::PacketKind as PacketSpace;
 
-/// The end that something comes from.
+/// End of the connection that causes an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
     /// The local end.
@@ -34,26 +34,26 @@ pub enum Initiator {
     Remote,
 }
 
-/// The beginning of a connection, as far as it is known before the first packet is read.
+/// State of a connection at its start, as far as it is known before the first packet is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Client or server.
     pub side: Side,
     /// The version of QUIC.
     pub version: u32,
-    /// The ID that the client addressed first: the same at both ends.
+    /// Destination connection ID of the client's first packet: the same at both ends.
     pub original_dcid: ConnectionId,
-    /// The first ID of this end.
+    /// First connection ID of this end.
     pub local_id: ConnectionId,
-    /// The first ID that packets to the peer are addressed to.
+    /// First connection ID of the peer that packets are addressed to.
     pub remote_id: ConnectionId,
-    /// The address of this end, when the socket can tell.
+    /// Address of this end, when the socket reports it.
     pub local: Option<IpAddr>,
     /// The address of the peer.
     pub remote: SocketAddr,
     /// Largest UDP payload in bytes.
     pub mtu: u16,
-    /// The congestion window to start with, in bytes.
+    /// Initial congestion window, in bytes.
     pub window: u64,
     /// The RTT assumed before the first sample.
     pub initial_rtt: Duration,
@@ -63,26 +63,26 @@ pub struct Start {
     pub controller: &'static str,
 }
 
-/// UDP payloads that left or came together.
+/// UDP payloads that were sent or received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramsEvent {
-    /// Bytes of all.
+    /// Bytes of all payloads.
     pub len: usize,
-    /// Bytes of each but the last.
+    /// Bytes of each payload but the last.
     pub segment_size: usize,
-    /// The mark on them.
+    /// ECN codepoint of the packets.
     pub ecn: Option<Ecn>,
 }
 
 impl DatagramsEvent {
-    /// The size of each, in bytes.
+    /// Size of each payload, in bytes.
     pub fn sizes(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
         let (len, each) = (self.len, self.segment_size.max(1));
         (0..len.div_ceil(each)).map(move |place| each.min(len - place * each))
     }
 }
 
-/// A packet that leaves or came.
+/// Packet that is sent or was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent<'a> {
     /// Packet number space.
@@ -91,51 +91,51 @@ pub struct PacketEvent<'a> {
     pub pn: u64,
     /// Size in bytes, header and tag included.
     pub size: usize,
-    /// Header up to and including the packet number, as it is without header protection.
+    /// Header up to and including the packet number, without header protection.
     pub header: &'a [u8],
     /// Number of times the 1-RTT keys had been updated before those that seal it (RFC 9001 §6); 0 in other spaces.
     pub key_phase: u64,
-    /// Frames as bytes, as they are before sealing or after opening.
+    /// Frames in the clear, before sealing or after opening.
     pub payload: &'a [u8],
-    /// Sent: because a probe timeout expired. Received: it had to wait for its keys.
+    /// Sent because a probe timeout expired; received, but delayed until its keys were there.
     pub out_of_turn: bool,
 }
 
-/// Why a packet was not looked at.
+/// Reason why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Cannot be read.
+    /// Malformed.
     Invalid,
-    /// Nobody has sealed it with the keys in use.
+    /// Not sealed with the keys in use.
     Undecryptable,
-    /// Came before, or so late that nobody remembers whether it did.
+    /// Received before, or so late that this is not known any more.
     Duplicate,
-    /// Came from an address that the connection does not know.
+    /// From an address that the connection does not know.
     UnknownAddress,
-    /// Came before its keys, and too many others wait for theirs.
+    /// Received before its keys, while too many other packets wait for theirs.
     NoRoom,
 }
 
-/// A packet that is not sealed with the keys of the connection.
+/// Packet that is not sealed with the keys of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsealed<'a> {
-    /// The server wants the client to show a token.
+    /// Retry: the server wants a token (RFC 9000 §17.2.5).
     Retry {
-        /// The ID that the server has chosen.
+        /// Connection ID that the server has chosen.
         scid: ConnectionId,
         /// Bytes of the token.
         token_len: usize,
     },
-    /// The server does not speak the version.
+    /// Version Negotiation: the server does not support the version (RFC 9000 §17.2.1).
     VersionNegotiation {
-        /// What it speaks.
+        /// Versions that the server lists.
         versions: &'a [u32],
     },
-    /// The peer has lost its state.
+    /// Stateless reset: the peer has lost its state (RFC 9000 §10.3).
     StatelessReset,
 }
 
-/// A packet in flight that was declared lost.
+/// Packet in flight that was declared lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossEvent {
     /// Packet number space.
@@ -144,15 +144,15 @@ pub struct LossEvent {
     pub pn: u64,
     /// Size in bytes.
     pub size: u16,
-    /// Tried out a larger datagram size; it does not count in [`Stats::packets_lost`](crate::Stats::packets_lost).
+    /// Probe of a larger datagram size; it does not count in [`Stats::packets_lost`](crate::Stats::packets_lost).
     pub mtu_probe: bool,
-    /// What gave it away.
+    /// Rule by which it was declared lost.
     pub trigger: LossTrigger,
-    /// How long after it had been sent: what it carried goes out again that much later.
+    /// Time since it was sent, after which its content is sent again.
     pub after: Duration,
 }
 
-/// The state of recovery and congestion control at one moment.
+/// State of recovery and congestion control at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryMetrics {
     /// Smallest RTT so far.
@@ -177,29 +177,29 @@ pub struct RecoveryMetrics {
     pub state: &'static str,
 }
 
-/// How far the peer's move to another address is.
+/// Progress of the peer's migration to another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// Packets go to the new address from here on.
     Started,
-    /// The peer has proved that it is there.
+    /// The new address is validated.
     Validated,
-    /// The move failed: packets go to the old address again.
+    /// The migration failed: packets go to the old address again.
     Abandoned,
 }
 
-/// What keeps a connection from sending more at a moment.
+/// Reason why a connection sends no more at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
-    /// The application has given nothing that is not sent.
+    /// All data of the application has been sent.
     Application,
-    /// What it has given lies beyond the peer's limits, of the connection or of streams (RFC 9000 §4).
+    /// The data lies beyond the peer's limits, of the connection or of streams (RFC 9000 §4).
     FlowControl,
     /// The congestion window is full.
     CongestionWindow,
     /// The window has room, and the next packet waits for its time.
     Pacing,
-    /// Three times what came from an address that is not validated has been sent (RFC 9000 §8).
+    /// Three times the bytes received from an address that is not validated have been sent (RFC 9000 §8).
     Amplification,
 }
 
@@ -208,7 +208,7 @@ impl Limit {
     pub const ALL: [Self; 5] =
         [Self::Application, Self::FlowControl, Self::CongestionWindow, Self::Pacing, Self::Amplification];
 
-    /// The name in files.
+    /// Name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -222,7 +222,7 @@ impl Limit {
 
 macro_rules! events {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*);)*) => {
-        /// Watches one connection. Every method is one event; by default an event is not of interest.
+        /// Observer of one connection. Every method is one event; the default implementation ignores it.
         pub trait Observer: Send {
             $($(#[$doc])* fn $name(&mut self, now: Instant, $($arg: $ty),*) { let _ = (now, $($arg),*); })*
         }
@@ -255,109 +255,109 @@ macro_rules! events {
     };
 }
 
-/// Two observers of one connection; the first hears each event first.
+/// Two observers of one connection; the first receives each event first.
 pub struct Both(pub Box<dyn Observer>, pub Box<dyn Observer>);
 
-/// An observer whose owner can take it back while the connection goes on: see [`lend`].
+/// Observer whose owner can take it back while the connection goes on: see [`lend`].
 pub struct Lent(Arc<Mutex<Option<Box<dyn Observer>>>>);
 
-/// The owner's end of a [`Lent`] observer.
+/// Owner's end of a [`Lent`] observer.
 pub struct Loan(Arc<Mutex<Option<Box<dyn Observer>>>>);
 
-/// Gives an observer to a connection for a time.
+/// Lends an observer to a connection.
 pub fn lend(observer: Box<dyn Observer>) -> (Lent, Loan) {
     let place = Arc::new(Mutex::new(Some(observer)));
     (Lent(place.clone()), Loan(place))
 }
 
 impl Loan {
-    /// The observer, which hears of nothing more. `None` when it was taken back before.
+    /// Takes the observer back; it receives no more events. `None` when it was taken back before.
     pub fn take_back(&self) -> Option<Box<dyn Observer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// An observer that only wants to know when which event happened: calls a function with the name.
+/// Observer that calls a function with the name of each event.
 pub struct ByName<F>(pub F);
 
 events! {
-    /// The connection exists: a client has been told to connect, a server has seen a first authentic packet. Always the
-    /// first event for observers that an [`ObserverFactory`] made.
+    /// Start of the connection: a client begins to connect, or a server has received a first authentic packet. Always the first
+    /// event for observers that an [`ObserverFactory`] made.
     started(start: &Start);
-    /// One end has stated its transport parameters.
+    /// Transport parameters of one end.
     parameters_set(by: Initiator, parameters: &TransportParameters);
-    /// UDP payloads leave. Their packets were reported before.
+    /// UDP payloads are sent. Their packets were reported before.
     datagrams_sent(datagrams: &DatagramsEvent);
-    /// UDP payloads came. Their packets follow.
+    /// UDP payloads were received. Their packets follow.
     datagrams_received(datagrams: &DatagramsEvent);
-    /// A packet is about to be sealed and leaves.
+    /// A packet is about to be sealed and sent.
     packet_sent(packet: &PacketEvent<'_>);
-    /// A packet was opened, and is new.
+    /// A packet was opened, and is no duplicate.
     packet_received(packet: &PacketEvent<'_>);
     /// A packet of `size` bytes has to wait for its keys.
     packet_buffered(space: PacketSpace, size: usize);
-    /// A packet of `size` bytes was not looked at.
+    /// A packet of `size` bytes was dropped.
     packet_dropped(space: Option<PacketSpace>, size: usize, reason: DropReason);
     /// A Retry, a Version Negotiation packet or a stateless reset of `size` bytes was accepted.
     unsealed_received(packet: &Unsealed<'_>, size: usize);
-    /// A packet was declared lost. What it carried follows, as [`frame_lost`](Observer::frame_lost).
+    /// A packet was declared lost. Its frames follow, as [`frame_lost`](Observer::frame_lost).
     packet_lost(lost: &LossEvent);
-    /// A frame of the lost packet will be sent again as far as it still matters.
+    /// A frame of the lost packet, which will be sent again as far as it still matters.
     frame_lost(frame: &SentFrame);
-    /// An acknowledgement gave an RTT sample: as it was, and without the peer's delay of the acknowledgement (RFC 9002
-    /// §5.3), which is what the path took.
+    /// RTT sample of an acknowledgement: as measured, and without the peer's acknowledgement delay (RFC 9002 §5.3).
     rtt_sample(latest: Duration, adjusted: Duration);
     /// Variation of the delay of packet `pn` in this direction: by how much it lies above the smallest of the last 5 to 10 s.
     /// Needs the peer's receive times.
     one_way_sample(direction: PathDirection, pn: u64, variation: Duration);
     /// An acknowledgement or a timeout of recovery was processed.
     metrics(metrics: &RecoveryMetrics);
-    /// A packet that was lost was rebuilt from repair symbols: source symbol `id`, `delay` after it was first missed.
+    /// A lost packet was rebuilt from repair symbols: source symbol `id`, `delay` after it was first missed.
     symbol_recovered(id: u64, delay: Duration);
-    /// The peer has rebuilt packet `pn`, which was lost: what it carried is not sent again. Not said of packets that were declared
-    /// lost before.
+    /// The peer has rebuilt packet `pn`, which was lost: its content is not sent again. Not reported for packets that were
+    /// declared lost before.
     packet_recovered(pn: u64);
-    /// What is sent is protected by another code from here on; `None`: it is not.
+    /// Another code protects what is sent from here on; `None`: no code.
     code_updated(old: Option<Scheme>, new: Option<Scheme>);
-    /// Nothing more leaves for the moment, and this is why. Told again and again, also when the reason is the same.
+    /// Sending stops for the moment, for this reason. Repeated while it lasts, also with the same reason.
     limited(by: Limit);
-    /// The random bytes of the ClientHello, by which key logs name a connection. Once, when TLS has its first secret.
+    /// Random bytes of the ClientHello, by which key logs name a connection. Once, when TLS has its first secret.
     client_random(random: &[u8; 32]);
-    /// A deadline passed.
+    /// A timer expired.
     timer_expired(timer: Timer);
-    /// Keys for packets of `sender` at this level became usable.
+    /// Keys for packets of `sender` at this level were installed.
     key_installed(level: Level, sender: Direction, suite: CipherSuite);
-    /// The keys of 1-RTT packets of both directions were replaced, for the `phase`th time.
+    /// 1-RTT keys of both directions were updated, for the `phase`th time (RFC 9001 §6).
     keys_updated(phase: u64, by: Initiator);
-    /// The keys of a level were forgotten; those of one phase, where there are several.
+    /// Keys of a level were discarded; those of one phase, where there are several.
     keys_discarded(level: Level, phase: Option<u64>);
     /// The handshake is complete, with this application protocol.
     connected(alpn: &[u8]);
-    /// Both ends know that the other has the keys.
+    /// The handshake is confirmed (RFC 9001 §4.1.2).
     confirmed();
-    /// The peer is moving to this address.
+    /// Migration of the peer to this address.
     migration(state: Migration, remote: SocketAddr);
-    /// Datagrams on the path in use have another size from here on, in bytes of UDP payload.
+    /// Size of datagrams on the path in use from here on, in bytes of UDP payload.
     mtu_updated(old: u16, new: u16);
-    /// The connection is over. Only the packets that say so may follow.
+    /// The connection is over. Only packets with CONNECTION_CLOSE may follow.
     closed(reason: &CloseReason, ending: Ending);
 }
 
-/// Observer of a connection.
+/// Manner in which a connection ends (RFC 9000 §10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The peer is told.
+    /// By CONNECTION_CLOSE of this end: closing state.
     Closing,
-    /// The peer has said so, or has forgotten the connection.
+    /// By CONNECTION_CLOSE or a stateless reset of the peer: draining state.
     Draining,
-    /// Without a word.
+    /// Silently: no CONNECTION_CLOSE is sent.
     Silent,
 }
 
-/// Decides which connections are watched, and by whom.
+/// Maker of observers: decides which connections are observed.
 pub trait ObserverFactory: Send + Sync {
-    /// An observer for a connection that starts, or `None`. A server asks when a first packet has proved authentic, so
-    /// anyone who can send a well-formed first packet makes it ask: whoever opens files here should limit their number.
+    /// Returns an observer for a connection that starts, or `None`. A server calls this once a first packet has proved
+    /// authentic, so any client that can send a well-formed first packet causes a call: an implementation that opens files
+    /// should limit their number.
     fn observe(&self, now: Instant, start: &Start) -> Option<Box<dyn Observer>>;
 }
 

@@ -10,7 +10,7 @@ use units::{Bitrate, Duration, Instant};
 /// The time that one quantum takes, in milliseconds.
 const QUANTUM_MILLIS: u64 = 1;
 
-/// How late a timer may be without lowering the rate, in milliseconds.
+/// Delay of a timer that does not lower the rate, in milliseconds.
 const TICK_MILLIS: u64 = 1;
 
 /// A timer resolves 100 us; bursts that take less are not worth one.

@@ -1,4 +1,4 @@
-//! A profile: the one place where the choices of a transport meet.
+//! Profile: the transport settings of a connection.
 
 use serde::{Deserialize, Serialize};
 use units::Duration;
@@ -15,7 +15,7 @@ use crate::{
     streams::StreamsConfig,
 };
 
-/// Named bundle of transport settings. What is swept in the lab is deployed unchanged.
+/// Named set of transport settings. Settings that the lab compares can be deployed unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
@@ -27,27 +27,30 @@ pub struct Profile {
     pub acks: AckPolicy,
     /// Frequency of the acknowledgements that the peer is asked for.
     pub ack_frequency: AckFrequency,
-    /// Receive times that the peer is asked to report in an acknowledgement at most (draft-ietf-quic-receive-ts-02), from
-    /// which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not taken.
+    /// Largest number of receive times that the peer is asked to report in an acknowledgement (draft-ietf-quic-receive-ts-02),
+    /// from which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not
+    /// taken.
     pub receive_timestamps: u16,
     /// Forward error correction: `off`, `receive`, a code such as `rlc:1/5:40`, or `auto` (docs/fec.md).
     pub fec: FecPolicy,
-    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0,
-    /// which is off, to 15 %. Obeyed by CUBIC, BBRv2 and BBRv3; `auto` finds the share by itself.
+    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: from 0, which is
+    /// off, to 15 %. Applies to CUBIC, BBRv2 and BBRv3; `auto` finds the share itself.
     pub random_loss_tolerance: LossTolerance,
     /// Windows and limits of streams, in bytes and numbers of streams.
     pub streams: StreamsConfig,
-    /// Unreliable datagrams: bytes that each of the two queues may hold. 0 refuses DATAGRAM frames.
+    /// Bytes that each of the two queues of unreliable datagrams may hold. 0 refuses DATAGRAM frames.
     pub datagram_queue: u64,
-    /// The connection ends when nothing is heard for this long; the smaller of both ends' values holds. Zero: never.
+    /// Idle timeout: the connection ends when nothing is received for this long; the smaller of both ends' values holds. Zero:
+    /// never.
     pub idle_timeout: Duration,
-    /// A PING goes out after this much silence. `None` lets an idle connection time out.
+    /// Silence after which a PING is sent, as a keep-alive. `None` lets an idle connection time out.
     pub keep_alive: Option<Duration>,
-    /// A client that waits for data and hears nothing sends a PING, so that the server learns where it is after a NAT has
+    /// Send PINGs as a client that waits for data and receives nothing, so that the server learns its address after a NAT has
     /// changed its mapping: the first after two probe timeouts and 250 ms, then at most one a second, at most 12 in one
     /// silence. An idle connection sends none.
     pub silence_pings: bool,
-    /// The handshake has to be complete within this time. A peer that is known to be there is told when it is not.
+    /// Time within which the handshake has to be complete. Otherwise it is given up, with CONNECTION_CLOSE to a peer whose
+    /// address is validated.
     pub handshake_timeout: Duration,
     /// UDP payload that is sent on a new path without proof that it arrives, in bytes; at least 1,200, which every path
     /// for QUIC carries. Mobile networks commonly pass 1,350.
@@ -55,7 +58,7 @@ pub struct Profile {
     /// UDP payload up to which discovery looks for the largest that arrives (RFC 8899), in bytes. An Ethernet carries 1,452
     /// over IPv6 and 1,472 over IPv4. No more than `initial_mtu`: no discovery.
     pub max_mtu: u16,
-    /// After this time a size below `max_mtu` is questioned, and after a failure `max_mtu` again.
+    /// Time after which a size below `max_mtu` is probed again, and after a failure `max_mtu`.
     pub mtu_search_interval: Duration,
     /// RTT that is assumed before the first sample (RFC 9002 §6.2.2).
     pub initial_rtt: Duration,
@@ -63,7 +66,7 @@ pub struct Profile {
     pub pacing: bool,
     /// Mark packets ECT(0), and react to congestion marks.
     pub ecn: bool,
-    /// Let the spin bit show round trips to whoever watches the path (RFC 9000 §17.4); one path in 16 does not.
+    /// Let the spin bit show round trips to observers of the path (RFC 9000 §17.4); one path in 16 does not.
     // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
     /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
@@ -79,7 +82,7 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AckPolicy {
-    /// An acknowledgement is sent at the latest for this many ack-eliciting packets.
+    /// Ack-eliciting packets after which an acknowledgement is sent at the latest.
     pub every: u32,
     /// … or after this time (RFC 9000 §13.2.1).
     pub max_delay: Duration,
@@ -90,7 +93,7 @@ pub struct AckPolicy {
 /// Bytes that a connection with repair `auto` begins with: 15 packets of 1,200.
 const WINDOW_WITH_REPAIR: u64 = 18_000;
 
-/// The shortest delay that this end can keep: its timers are no finer.
+/// Shortest delay that this end can keep: its timers are no finer.
 const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 
 impl AckPolicy {
@@ -102,7 +105,7 @@ impl AckPolicy {
         }
     }
 
-    /// Smallest ack delay that the peer may request; `None` when it may not request any.
+    /// Smallest acknowledgement delay that the peer may request; `None` when it may not request any.
     // draft-ietf-quic-ack-frequency-14 §3 MUST: not above max_ack_delay.
     pub(crate) fn min_delay(&self) -> Option<Duration> {
         self.obey
@@ -111,7 +114,7 @@ impl AckPolicy {
 }
 
 impl Profile {
-    /// Receive times in an acknowledgement that the peer is asked for.
+    /// Number of receive times in an acknowledgement that the peer is asked for.
     pub(crate) fn receive_times(&self) -> usize {
         usize::from(self.receive_timestamps).min(acks::MAX_TIMES)
     }
@@ -127,9 +130,9 @@ impl Profile {
         }
     }
 
-    /// The congestion window to begin with; `None` for that of RFC 9002 §7.2. Its ten packets, and two of repair at their end beside
-    /// what the handshake has in flight: a window that is filled by the data alone would hold back what protects it. This is above
-    /// the 14,720 bytes of RFC 9002 §7.2 SHOULD-1, by what is repair and not data.
+    /// Initial congestion window in bytes; `None` for that of RFC 9002 §7.2. Its ten packets, and two of repair at their end
+    /// beside what the handshake has in flight: a window that is filled by the data alone would hold back what protects it.
+    /// This is above the 14,720 bytes of RFC 9002 §7.2 SHOULD-1, by what is repair and not data.
     fn initial_window(&self) -> Option<u64> {
         (self.fec == FecPolicy::Auto).then(|| WINDOW_WITH_REPAIR.max(2 * u64::from(self.initial_mtu)))
     }

@@ -18,7 +18,7 @@ enum Reach {
     World,
 }
 
-/// `None` for what is the address of no single host: unspecified, multicast, broadcast.
+/// Reach of an address; `None` for an address of no single host: unspecified, multicast, broadcast.
 fn reach(ip: IpAddr) -> Option<Reach> {
     match ip.to_canonical() {
         IpAddr::V4(ip) => reach_v4(ip),

@@ -1,4 +1,4 @@
-//! The ledger of packets in flight: what was sent in which packet, and what became of it.
+//! Ledger of packets in flight: the contents of each sent packet, and its fate.
 //!
 //! A packet's entry stays in a ring until the packet and all before it have a verdict; the records of its frames stay in
 //! a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
@@ -175,7 +175,7 @@ pub struct SentPacket {
     pub ack_eliciting: bool,
     /// Counts towards the bytes in flight: it is ack-eliciting or has PADDING (RFC 9002 §2).
     pub in_flight: bool,
-    /// Tries out a larger datagram size; its loss says nothing about congestion (RFC 9000 §14.4).
+    /// Probe of a larger datagram size; its loss is no sign of congestion (RFC 9000 §14.4).
     pub mtu_probe: bool,
     /// Sent because a probe timeout expired.
     pub pto_probe: bool,
@@ -204,13 +204,13 @@ impl SentPacket {
 pub enum Verdict {
     /// The peer has it.
     Acked,
-    /// Counts as lost: what it carried is sent again where that still matters.
+    /// Counts as lost: its content is sent again where it still matters.
     Lost,
     /// Counted as lost, and the peer has it after all.
     AckedLate,
     /// The packet was lost, and the peer has rebuilt its content from repair symbols.
     Recovered,
-    /// The packet's keys are gone (or a Retry or the rejection of 0-RTT voids it): nobody will ever hear of it.
+    /// The packet's keys are gone (or a Retry or the rejection of 0-RTT voids it): it will never be acknowledged.
     Discarded,
 }
 

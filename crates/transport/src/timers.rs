@@ -2,7 +2,7 @@
 
 use units::Instant;
 
-/// Why a connection wants to be woken.
+/// Timer of a connection, the reason of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     /// A packet counts as lost by time, or a probe has to be sent (RFC 9002 §6).

@@ -1,5 +1,5 @@
-//! What a server hands to an address so that it can recognise it later: Retry tokens, NEW_TOKEN tokens, stateless reset
-//! tokens (RFC 9000 §8.1, §10.3). Their keys come from the [`KeyRing`].
+//! Tokens by which a server recognises an address or a connection later: Retry tokens, NEW_TOKEN tokens, stateless reset tokens
+//! (RFC 9000 §8.1, §10.3). Their keys come from the [`KeyRing`].
 //!
 //! ```text
 //! a token: kind (1 byte), number of the key (4), nonce (12), sealed content, tag (16)
@@ -28,20 +28,20 @@ const TAG_LEN: usize = 16;
 const RETRY: u8 = 0xd1;
 const NEW: u8 = 0xd2;
 
-/// What a token in an Initial packet is worth.
+/// Verdict on the token of an Initial packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// The client answered a Retry; its first Initial was addressed to `original_dcid`.
     Retry { original_dcid: ConnectionId },
-    /// The client was here before, from this address.
+    /// The client was connected before, from this address.
     Returning,
     /// A Retry token of ours that is not good for this packet. The client will not take another Retry.
     BadRetry,
-    /// Nothing can be told from it: the client is as one without a token.
+    /// The token proves nothing: the client is treated as one without a token.
     Useless(Useless),
 }
 
-/// Why a token says nothing.
+/// Reason why a token proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Useless {
     /// Not one of ours.
@@ -54,11 +54,11 @@ pub(crate) enum Useless {
     Elsewhere,
     /// Used before.
     Used,
-    /// Whether it was used before cannot be told: the register is full, or its answer is not there yet.
+    /// Prior use cannot be decided: the register is full, or its answer is not there yet.
     Unjudged,
 }
 
-/// Makes and checks tokens. Several processes that share the ring accept each other's.
+/// Maker and checker of tokens. Processes that share the ring accept each other's tokens.
 pub(crate) struct Tokens {
     ring: KeyRing,
     used: Arc<dyn StrikeRegister>,

@@ -35,7 +35,7 @@ pub(crate) struct AckRequests {
     min_delay: Option<Duration>,
     /// Values that hold without any request.
     promised: Request,
-    /// The newest request that the peer has acknowledged, or what it promised.
+    /// Newest request that the peer has acknowledged, or what it promised in its transport parameters.
     agreed: Request,
     /// Requests sent later, the oldest first.
     open: VecDeque<Open>,
@@ -81,47 +81,48 @@ impl AckRequests {
         self.min_delay.is_some()
     }
 
-    /// There is something to ask for now and then.
+    /// Returns whether this end requests acknowledgement frequencies: the peer understands the frames and the policy is not
+    /// `Off`.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.min_delay.is_some() && self.policy != AckFrequency::Off
     }
 
-    /// The policy at work.
+    /// Policy in use; `Off` as long as [`is_on`](Self::is_on) is false.
     pub(crate) fn policy(&self) -> AckFrequency {
         if self.is_on() { self.policy } else { AckFrequency::Off }
     }
 
-    /// Acknowledgements may come less often than for every second packet.
+    /// Returns whether acknowledgements may come less often than for every second packet.
     #[inline]
     pub(crate) fn is_sparse(&self) -> bool {
         self.sparse
     }
 
-    /// The most packets that the peer may be collecting before it acknowledges.
+    /// Largest number of packets that the peer may collect before it acknowledges.
     #[inline]
     pub(crate) fn packets_per_ack(&self) -> u64 {
         self.in_force().map(|request| request.packets).max().unwrap_or(2)
     }
 
-    /// The longest time for which the peer may hold an acknowledgement back.
+    /// Longest time for which the peer may hold an acknowledgement back.
     // draft-ietf-quic-ack-frequency-14 §7 MUST: until a request is acknowledged, the greatest of the delay in force and
     // all requested ones.
     pub(crate) fn max_ack_delay(&self) -> Duration {
         self.in_force().map(|request| request.delay).max().unwrap_or(self.agreed.delay)
     }
 
-    /// Everything that may be in force.
+    /// Requests that may be in force.
     fn in_force(&self) -> impl Iterator<Item = &Request> {
         std::iter::once(&self.agreed).chain(self.open.iter().map(|open| &open.request))
     }
 
-    /// The request that the peer was sent last, or what it promised.
+    /// Request that was sent last; what the peer promised when there is none.
     pub(crate) fn newest(&self) -> &Request {
         self.open.back().map_or(&self.agreed, |open| &open.request)
     }
 
-    /// Looks at the path again, and sees whether another request is due.
+    /// Reviews the path, and decides whether another request is due.
     pub(crate) fn review(&mut self, now: Instant, view: &View) {
         // draft-ietf-quic-ack-frequency-14 §8.1: once per round trip is often enough, and one at a time.
         let resting = self.asked_at.is_some_and(|at| now < at + view.smoothed_rtt);

@@ -24,7 +24,7 @@ fn requests(policy: AckFrequency) -> AckRequests {
     requests
 }
 
-/// What is asked for, sent.
+/// Reviews the path and sends the request that is due; returns its sequence number and its threshold.
 fn ask(requests: &mut AckRequests, now: u64, view: &View) -> Option<(u64, u64)> {
     requests.review(at(now), view);
     let (sequence, frame) = requests.next_frame()?;

@@ -9,14 +9,14 @@ use wire::ConnectionId;
 /// The shard stands in the clear beside the part that may be encrypted: the kernel's classic packet filter, which picks
 /// the socket of a shard, can compare bytes but cannot decrypt.
 pub trait ConnectionIdGenerator: Send {
-    /// A fresh ID. Never repeats within the life of the endpoint, and tells an observer nothing about another ID of the
-    /// same connection (RFC 9000 §5.1).
+    /// Generates a fresh ID. An ID never repeats within the life of the endpoint, and reveals nothing to an observer about
+    /// another ID of the same connection (RFC 9000 §5.1).
     fn generate(&mut self) -> ConnectionId;
 
     /// Length of every ID it makes, in bytes: short headers do not carry one.
     fn len(&self) -> usize;
 
-    /// Returns whether IDs are empty, so that datagrams can only be told apart by address.
+    /// Returns whether IDs are empty, so that datagrams are told apart by address alone.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     /// A second layout, as a load balancer would want it: the shard in the clear, then a block that looks random and
-    /// holds a server number for whoever has the key.
+    /// holds a server number for holders of the key.
     struct Masked {
         shard: u8,
         server: u16,

@@ -6,8 +6,8 @@ use wire::{ConnectionId, ResetToken};
 
 use crate::error::{Code, TransportError};
 
-/// Number of our IDs that the peer may hold at a time, whatever larger number it offers to keep. One in use, one for a
-/// change of address at either end, and one in reserve while a replacement is on its way.
+/// Number of local IDs that the peer may hold at a time, also when it offers to keep more. One in use, one for a change of
+/// address at either end, and one in reserve while a replacement is on its way.
 const ISSUED_AT_ONCE: u64 = 3;
 
 /// An ID with what the peer has to know about it.
@@ -22,7 +22,7 @@ pub(crate) struct IssuedId {
 pub(crate) struct LocalIds {
     first: ConnectionId,
     issued: Vec<IssuedId>,
-    /// Sequence numbers that the peer has to be told about (again).
+    /// Sequence numbers of the IDs that have to be sent to the peer (again).
     to_announce: VecDeque<u64>,
     /// IDs that the peer retired and the endpoint has to forget.
     retired: Vec<ConnectionId>,

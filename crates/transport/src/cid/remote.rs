@@ -162,8 +162,8 @@ impl RemoteIds {
         self.parked.iter().find(|(parked, _)| *parked == path).map_or(&self.current.id, |(_, offered)| &offered.id)
     }
 
-    /// Returns whether a path can get an ID of its own. Not while many retirements are under way: somebody who forwards the
-    /// peer's packets from ever new addresses must not use the IDs up.
+    /// Returns whether a path can get an ID of its own. Not while many retirements are under way: an attacker that forwards the
+    /// peer's packets from ever new addresses must not use up the IDs.
     pub(crate) fn has_spare(&self) -> bool {
         !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
     }

@@ -33,7 +33,7 @@ struct Epoch {
     reno: f64,
 }
 
-/// What a reaction to congestion changes.
+/// State that a congestion event changes, saved to be restored when the loss proves spurious (RFC 9438 §4.9).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Saved {
     window: f64,
@@ -105,7 +105,7 @@ impl Cubic {
             epoch: self.epoch,
             hystart: self.hystart.is_some(),
         });
-        // RFC 9438 §4.7: below the last plateau the path has less to give: leave room for the newcomer.
+        // RFC 9438 §4.7: below the last plateau the path has less to give: leave room for the flow that joined.
         self.plateau = if self.window < self.plateau { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.prior = self.window;
         self.window = (self.window * BETA).max(self.minimum);

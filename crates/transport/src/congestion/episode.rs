@@ -13,7 +13,7 @@ pub struct Episode {
     started_at: Option<Instant>,
     /// Packets of the episode whose loss still stands.
     lost: u64,
-    /// Something other than a loss that could be taken back confirmed the congestion.
+    /// A sign other than a loss that may prove spurious confirmed the congestion.
     confirmed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Episode {
         self.lost == 0
     }
 
-    /// The reaction stands, whatever becomes of the losses.
+    /// Makes the reaction final, also when the losses prove spurious.
     pub fn confirm(&mut self) {
         self.confirmed = true;
     }

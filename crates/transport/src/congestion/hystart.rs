@@ -14,7 +14,7 @@ const RTT_SAMPLES: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// What slow start does with an acknowledgement.
+/// Effect of an acknowledgement on slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Grow by this many bytes.

@@ -43,12 +43,12 @@ pub struct SentSample {
     pub pto_probe: bool,
 }
 
-/// What one acknowledgement brought.
+/// Contents of one acknowledgement for the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AckSample {
     /// Packets in flight newly acknowledged.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// The bytes of those that were sent after [`Controller::recovery_started_at`].
     pub bytes_after_recovery: u64,
@@ -107,7 +107,7 @@ pub struct LostPacket {
 pub struct LossSample {
     /// Number of packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// The highest number among them.
     pub largest_lost: u64,
@@ -115,7 +115,7 @@ pub struct LossSample {
     pub largest_lost_sent_at: Instant,
     /// The losses span so much time that the path counts as persistently congested (RFC 9002 §7.6).
     pub persistent: bool,
-    /// They came without a sign of congestion, and the profile lets the controller pass over such losses.
+    /// The packets were lost without a sign of congestion, and the profile lets the controller ignore such losses.
     pub random: bool,
     /// Bytes in flight afterwards.
     pub in_flight: u64,
@@ -205,8 +205,8 @@ pub trait Controller: Send + Debug {
         u64::MAX
     }
 
-    /// Time at which the present or the last reaction to congestion began: packets sent before tell nothing about the window that
-    /// followed (RFC 9002 §7.3.2).
+    /// Time at which the present or the last reaction to congestion began. Packets sent before it show nothing about the window
+    /// that followed (RFC 9002 §7.3.2).
     fn recovery_started_at(&self) -> Option<Instant> {
         None
     }
@@ -214,7 +214,7 @@ pub trait Controller: Send + Debug {
     /// Returns whether the window grows exponentially.
     fn in_slow_start(&self) -> bool;
 
-    /// Returns whether it tries for more at the moment, and has to hear soon what became of it.
+    /// Returns whether the controller is probing, and needs early feedback on each step.
     fn is_probing(&self) -> bool {
         self.in_slow_start()
     }
@@ -237,7 +237,7 @@ impl Clone for Box<dyn Controller> {
     }
 }
 
-/// What a controller is built from.
+/// Parameters that a controller is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// The window at the start, in bytes; `None` gives [`initial_window`].

@@ -1,33 +1,33 @@
-//! What a controller that models the path thinks of it, for people and tests.
+//! Model of a path that a controller keeps, for diagnostics and tests.
 
 use units::{Bitrate, Duration};
 
-/// The model of one path at one moment. `None`: there is no such bound, or nothing was measured.
+/// Model of one path at one moment. `None`: there is no such bound, or nothing was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathModel {
-    /// The largest delivery rate seen lately; zero before the first sample.
+    /// Largest delivery rate seen lately; zero before the first sample.
     pub max_bandwidth: Bitrate,
-    /// That, within the short-term bound.
+    /// Largest delivery rate within the short-term bound.
     pub bandwidth: Bitrate,
-    /// What congestion in the present cycle suggests as a rate.
+    /// Short-term bound of the rate, which congestion in the present cycle sets.
     pub bandwidth_shortterm: Option<Bitrate>,
-    /// … and as a flight, in bytes.
+    /// Short-term bound of the flight, in bytes.
     pub inflight_shortterm: Option<u64>,
-    /// The flight that the path bore when it was probed, in bytes.
+    /// Long-term bound of the flight, in bytes: what the path carried when it was probed.
     pub inflight_longterm: Option<u64>,
-    /// The propagation delay of both ways.
+    /// Smallest round-trip time seen lately.
     pub min_rtt: Option<Duration>,
     /// Bytes acknowledged at a time beyond what the bandwidth explains.
     pub extra_acked: u64,
-    /// The pacing rate as a share of the bandwidth.
+    /// Pacing rate as a share of the bandwidth.
     pub pacing_gain_percent: u64,
-    /// The window as a share of the bandwidth-delay product.
+    /// Congestion window as a share of the bandwidth-delay product.
     pub cwnd_gain_percent: u64,
-    /// The bandwidth-delay product in bytes.
+    /// Bandwidth-delay product in bytes.
     pub bdp: u64,
-    /// The flight that fills the path and makes no queue, in bytes.
+    /// Flight that fills the path without a queue, in bytes.
     pub target: u64,
-    /// The long-term bound less what is left to others, in bytes.
+    /// Long-term bound less the headroom for other flows, in bytes.
     pub target_with_headroom: Option<u64>,
     /// Number of times each state was entered; one acknowledgement may lead through several.
     pub state_entries: [(&'static str, u32); 7],

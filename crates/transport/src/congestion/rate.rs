@@ -7,7 +7,8 @@
 
 use units::{Bitrate, Duration, Instant};
 
-/// What a packet remembers of its departure.
+/// State of the path when a packet left, which its acknowledgement is compared with (draft-ietf-ccwg-bbr "Delivery Rate
+/// Samples").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Bytes the path had delivered.

@@ -75,7 +75,7 @@ impl Connection {
     }
 }
 
-/// Acknowledgement state that the peer may set, if it was told that it may.
+/// Acknowledgement state that the peer may set, if this end has offered it.
 fn acks_on_request<'s>(spaces: &'s mut Spaces, profile: &Profile) -> Result<&'s mut AckState, TransportError> {
     let space = spaces.get_mut(SpaceId::DATA).filter(|_| profile.acks.obey);
     // RFC 9000 §12.4 MUST-4: a type that was not negotiated is as good as unknown.

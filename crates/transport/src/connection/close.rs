@@ -22,7 +22,7 @@ const LAST_ACK: usize = 256;
 
 /// Bytes of a CONNECTION_CLOSE packet that is retained, at most.
 const MAX_PACKET: usize = 300;
-/// Time for which a packet is retained at most, whatever idle timeout the two ends have agreed on.
+/// Longest time for which a packet is retained, also with a longer idle timeout.
 const MAX_AGE: Duration = Duration::from_secs(120);
 
 /// A CONNECTION_CLOSE packet that outlives its connection.
@@ -32,7 +32,7 @@ pub(crate) struct RetainedClose {
     pub(crate) id: ConnectionId,
     /// The client's address, which is validated.
     pub(crate) remote: SocketAddr,
-    /// The client has given up by itself by then.
+    /// Time by which the client has given up.
     pub(crate) until: Instant,
     /// The sealed packet.
     pub(crate) packet: Box<[u8]>,

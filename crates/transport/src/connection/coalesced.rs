@@ -27,7 +27,7 @@ pub(super) struct LongPacket {
     pub(super) pn_offset: usize,
     /// The first of its datagram.
     pub(super) is_first: bool,
-    /// An Initial packet that may not have come like this, whatever its keys say.
+    /// An Initial packet that has to be dropped, even if it is authentic.
     pub(super) is_refused: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Part {
     },
     /// No packet.
     Invalid,
-    /// The rest of the datagram, which is for nobody here.
+    /// Rest of the datagram, which is no packet of this connection.
     Ignored,
 }
 

@@ -73,8 +73,8 @@ impl Connection {
         self.packets.sources.streams.reset(id, code)
     }
 
-    /// Gives the sending side up, except for its first `reliable_size` bytes: the peer's application gets them before it hears of the
-    /// reset (draft-ietf-quic-reliable-stream-reset).
+    /// Resets the sending part, except for its first `reliable_size` bytes, which the peer's application reads before the reset
+    /// (draft-ietf-quic-reliable-stream-reset).
     ///
     /// # Errors
     /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
@@ -127,7 +127,7 @@ impl Connection {
         self.packets.sources.streams.unacknowledged_bytes()
     }
 
-    /// Returns whether reading has freed flow control credit that the peer should hear of: `poll_transmit` has something.
+    /// Returns whether reading has freed flow control credit to be announced: `poll_transmit` has something.
     pub fn wants_to_send_credit(&self) -> bool {
         self.packets.sources.streams.wants_to_send()
     }
@@ -165,7 +165,7 @@ impl Connection {
         self.packets.sources.datagrams.take_fates()
     }
 
-    /// Takes what has arrived of all streams and was not read: a connection that is over forgets it soon.
+    /// Takes the unread data of all streams: a connection that is over discards it soon.
     pub fn take_unread(&mut self) -> Vec<(StreamId, Unread)> {
         self.packets.sources.streams.take_unread()
     }
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Returns whether a datagram of `len` bytes can be queued without dropping another. After `false`,
-    /// [`Event::DatagramsWritable`](crate::Event) says when to ask again.
+    /// [`Event::DatagramsWritable`](crate::Event) follows once it can.
     pub fn has_datagram_room(&mut self, len: usize) -> bool {
         self.packets.sources.datagrams.has_room(len)
     }
@@ -220,7 +220,7 @@ impl Connection {
         self.packets.key_updates.wanted = true;
     }
 
-    /// Sends a PING, to hear whether the peer is there.
+    /// Sends a PING, to find out whether the peer is reachable.
     pub fn ping(&mut self) {
         self.packets.sources.control.ping.request();
     }

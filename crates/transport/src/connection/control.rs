@@ -82,7 +82,7 @@ macro_rules! dispatch {
         }
 
         impl Carriers<'_> {
-            /// Tells the source of a control frame whether it arrived.
+            /// Passes the fate of a control frame to its source.
             pub(super) fn settle_control(&mut self, arrived: bool, frame: &ControlFrame) {
                 match frame {
                     $(ControlFrame::$name { .. } => {
@@ -162,7 +162,7 @@ fn write_waiting(
     !source.wants_to_send() || source.write(now, w, record)
 }
 
-/// Tells a source whether its frame arrived.
+/// Passes the fate of a frame to its source.
 fn settle(source: &mut impl FrameSource, arrived: bool, frame: &ControlFrame) {
     if arrived { source.on_acked(frame) } else { source.on_lost(frame) }
 }
@@ -190,7 +190,7 @@ impl Ping {
     }
 }
 
-/// Writes a PING that is nobody's to send again: it makes a probe elicit an acknowledgement.
+/// Writes a PING without a source, which is not sent again: it makes a probe elicit an acknowledgement.
 #[inline]
 pub(super) fn write_ping(w: &mut Writer<'_>) {
     Frame::Ping.encode(w);
@@ -223,7 +223,7 @@ pub(super) struct HandshakeDone {
 }
 
 impl HandshakeDone {
-    /// Tells the client that the handshake is confirmed.
+    /// Requests HANDSHAKE_DONE.
     pub(super) fn request(&mut self) {
         self.due = true;
     }

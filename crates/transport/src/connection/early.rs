@@ -41,7 +41,7 @@ impl Remembered {
     }
 }
 
-/// Owns what is known of early data.
+/// Owner of the state of early data.
 pub(super) struct Early {
     state: EarlyData,
     remembered: Option<Box<Remembered>>,
@@ -127,7 +127,7 @@ impl Connection {
     /// Opens a stream whose data may leave at once, before the server has answered, when a session with it is resumed.
     /// Without that it is as [`open`](Self::open).
     ///
-    /// Whoever sees such data can send copies of it to the server, which may act on it more than once: only for what does
+    /// An observer of such data can send copies of it to the server, which may act on it more than once: only for what does
     /// no harm then. When the server refuses early data, the stream's data is sent again after the handshake by itself.
     // RFC 9001 §5.6 MUST NOT-1: early data only where the application asks for it. Streams that are opened otherwise
     // wait.

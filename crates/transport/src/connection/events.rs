@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use crate::events::Event;
 
-/// Owns the events that were not told yet.
+/// Owner of the events that were not polled yet.
 #[derive(Default)]
 pub(super) struct Events {
     queue: VecDeque<Event>,
-    /// `Closed` was told: nothing follows.
+    /// `Closed` was polled: no event follows.
     is_over: bool,
 }
 
@@ -17,17 +17,17 @@ impl Events {
         self.queue.push_back(event);
     }
 
-    /// Returns whether the application has been told of the end.
+    /// Returns whether the application has polled the end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The next event that is not the end. The end is told last, after what arrived with it.
+    /// Takes the next event that is not the end. The end comes last, after the data that arrived with it.
     pub(super) fn pop_before_end(&mut self) -> Option<Event> {
         self.queue.pop_front_if(|event| !matches!(event, Event::Closed(_)))
     }
 
-    /// The end, once nothing else is left to tell.
+    /// Takes the end, once no other event is left.
     pub(super) fn pop_end(&mut self) -> Option<Event> {
         let end = self.queue.pop_front();
         self.is_over = end.is_some();

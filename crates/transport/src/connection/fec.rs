@@ -253,7 +253,7 @@ impl Packets {
         size
     }
 
-    /// Nothing is left to send: whether the end of what was sent is to be covered.
+    /// Takes the news that nothing is left to send. Returns whether repair symbols are due that cover the end of what was sent.
     pub(super) fn flush_symbols(&mut self, now: Instant) -> bool {
         if self.has_data() {
             return false;

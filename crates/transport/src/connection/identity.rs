@@ -122,7 +122,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether a client that has heard nothing else minds Version Negotiation with these versions.
+    /// Returns whether a client that has received nothing else accepts Version Negotiation with these versions.
     // RFC 8999 §6 MUST-2: one that names no version is ignored.
     // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
     // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client

@@ -36,7 +36,7 @@ impl CloseFrame {
 enum Phase {
     /// A client that has accepted neither a packet nor a Retry of its server.
     Initiated,
-    /// The peer was heard.
+    /// A packet of the peer was accepted.
     Answered,
     /// The handshake is complete.
     Connected,
@@ -183,7 +183,7 @@ impl Lifecycle {
         was_open
     }
 
-    /// Everything may be forgotten.
+    /// Ends the closing or draining period: all state may be discarded (RFC 9000 §10.2).
     pub(crate) fn finish(&mut self) {
         self.enter(Stage::Drained);
         self.to_send = false;

@@ -169,7 +169,7 @@ impl Memory {
 
     /// Returns whether to charge what is held when nothing more is to be sent: if it may have changed by more than a step.
     ///
-    /// Whoever sends hears mostly acknowledgements, and these leave nothing to be held.
+    /// A sender receives mostly acknowledgements, and these leave nothing to be held.
     #[inline]
     pub(super) fn is_due_at_rest(&mut self, sources: &Sources) -> bool {
         let Self { since: 0, holds_little, quiet, unacknowledged, .. } = self else { return true };
@@ -239,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for what it holds, or for what all of the process's hold.
+    /// Ends the connection because of its memory, or because of that of the whole process.
     pub(crate) fn end_for_memory(&mut self, now: Instant, process: bool) {
         // RFC 9000 §20.1 has no code for it; what is wrong is on this side.
         let error = TransportError::new(Code::INTERNAL_ERROR, memory_words(process));

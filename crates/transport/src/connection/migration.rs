@@ -308,7 +308,7 @@ impl Connection {
         self.release_unused_ids(now);
     }
 
-    /// Nobody has answered on a path in time.
+    /// Takes the failure of a path validation: no response arrived in time (RFC 9000 §8.2.4).
     fn on_path_failure(&mut self, now: Instant, path: PathIndex) {
         let failure = self.paths.on_validation_failure(path);
         if failure == Failure::Unimportant {

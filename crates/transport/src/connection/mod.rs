@@ -346,12 +346,12 @@ impl Connection {
         connection
     }
 
-    /// The earliest deadline, and what it is for. Valid once `poll_transmit` has returned nothing.
+    /// Earliest deadline, with its timer. Valid once `poll_transmit` has returned nothing.
     pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
         self.timers.next()
     }
 
-    /// The next thing that the application may want to know.
+    /// Takes the next event for the application.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_over() {
             return None;
@@ -365,7 +365,7 @@ impl Connection {
         self.events.pop_end()
     }
 
-    /// The TLS session may go on: what it was waiting for is there.
+    /// Resumes the TLS session: the result that it was waiting for is ready.
     pub fn resume_handshake(&mut self, now: Instant) {
         self.packets.sources.handshake.resume();
         self.progress_handshake(now);
@@ -384,12 +384,12 @@ impl Connection {
 
     // What the endpoint asks.
 
-    /// Whoever is woken calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
+    /// Sets the waker of a task that calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
     pub(crate) fn set_handshake_waker(&mut self, waker: Waker) {
         self.packets.sources.handshake.set_waker(waker);
     }
 
-    /// Tells once that a step waits to be run elsewhere, and whether it is not the first.
+    /// Returns, once, that a step waits to be run elsewhere, and whether it is not the first.
     pub(crate) fn new_tls_step(&mut self) -> Option<bool> {
         self.packets.sources.handshake.new_step()
     }

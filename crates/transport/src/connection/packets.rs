@@ -100,7 +100,7 @@ fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &m
 }
 
 impl Packets {
-    /// Lets TLS work on what has arrived. Each call returns the next thing that the connection has to do for it.
+    /// Lets TLS process the bytes that have arrived. Each call returns the next event that the connection has to handle.
     pub(super) fn advance_handshake(&mut self, side: Side) -> Result<Option<TlsEvent>, TransportError> {
         let event = self.sources.handshake.advance();
         self.identity.follow_handshake_version(side, &mut self.keys, &mut self.sources.handshake);

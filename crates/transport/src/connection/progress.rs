@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Connection {
-    /// Lets TLS work on what has arrived, and obeys what it says.
+    /// Lets TLS process the bytes that have arrived, and handles its events.
     pub(super) fn progress_handshake(&mut self, now: Instant) {
         loop {
             let outcome = match self.packets.advance_handshake(self.side) {
@@ -121,7 +121,7 @@ impl Connection {
         self.packets.sources.fec.begin(self.paths.active().recovery.rtt(), self.stats.bytes_sent);
     }
 
-    /// Tells the datagrams what fits into a packet of the path in use.
+    /// Sets the size of datagrams to what fits into a packet of the path in use.
     pub(super) fn fit_datagrams(&mut self) {
         self.packets.sources.fit_datagrams(self.paths.active().mtu, self.packets.identity.remote_ids.current().len());
     }

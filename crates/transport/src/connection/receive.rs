@@ -45,7 +45,7 @@ pub(super) fn place_of(ty: LongType) -> (SpaceId, Level, PacketKind) {
     }
 }
 
-/// Properties of an opened packet, for the order in which the parts hear of it.
+/// Properties of an opened packet, for the parts in the order in which they handle it.
 pub(super) struct PacketSeen<'a> {
     pub(super) space: SpaceId,
     pub(super) kind: PacketKind,

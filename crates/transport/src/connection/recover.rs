@@ -87,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The parts that hear of verdicts, beside the ledger of a space and the paths.
+    /// Receivers of verdicts, beside the ledger of a space and the paths.
     #[inline]
     pub(super) fn carriers(
         &mut self,
@@ -155,7 +155,7 @@ impl Connection {
 }
 
 impl Packets {
-    /// The parts that hear of verdicts, beside the ledger of a space.
+    /// Receivers of verdicts, beside the ledger of a space.
     #[inline]
     pub(super) fn carriers<'a>(
         &'a mut self,
@@ -257,7 +257,7 @@ impl Packets {
     }
 }
 
-/// Sees what an acknowledgement on `path` says about requests, and whether another is due.
+/// Updates the requests with an acknowledgement on `path`, and decides whether another is due.
 fn review_requests(requests: &mut AckRequests, path: &Path, now: Instant) {
     let recovery = &path.recovery;
     let Some(min_rtt) = recovery.rtt().min() else { return };

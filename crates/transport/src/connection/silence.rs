@@ -20,7 +20,7 @@ use crate::{
 const MARGIN: Duration = Duration::from_millis(250);
 /// Gaps between PINGs double up to this, or to the first gap if that is longer …
 const STEADY: Duration = Duration::from_millis(1_000);
-/// … and double again after so many PINGs: whoever has waited for long can wait a little longer.
+/// … and double again after this number of PINGs: after a long wait a slightly longer one does no harm.
 const STEADY_PINGS: u32 = 8;
 /// PINGs in one silence while nothing of an answer has arrived. With those of the idle timeout this covers about a minute
 /// (RFC 9114 §5.1 expects clients to keep a connection open while an answer is outstanding).

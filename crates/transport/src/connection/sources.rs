@@ -23,8 +23,7 @@ use crate::{
 /// Our `ack_delay_exponent`: the default, so that it is not sent.
 pub(super) const ACK_DELAY_EXPONENT: u8 = 3;
 
-/// Owns the parts that put frames into packets and hear what became of them. Only connection IDs belong to the
-/// [`Identity`].
+/// Owner of the parts that put frames into packets and receive their fates. Only connection IDs belong to the [`Identity`].
 pub(super) struct Sources {
     pub(super) handshake: Handshake,
     pub(super) streams: Streams,
@@ -153,7 +152,7 @@ impl Sources {
         None
     }
 
-    /// Returns whether the peer should acknowledge the next packet on `path` at once, whatever it was asked for.
+    /// Returns whether the peer should acknowledge the next packet on `path` at once, regardless of the frequency requested.
     #[cold]
     pub(super) fn needs_prompt_ack(&self, path: &Path, id: SpaceId, permit: Permit) -> bool {
         if !matches!(id, SpaceId::Data(_)) || !self.ack_requests.is_understood() {
@@ -182,13 +181,13 @@ impl Sources {
         })
     }
 
-    /// Tells the parts how much buffers may have beyond what is kept of them.
+    /// Sets how much buffers may have beyond what is kept of them.
     pub(super) fn set_slack(&mut self, slack: u64) {
         self.streams.set_slack(slack);
         self.datagrams.set_slack(slack);
     }
 
-    /// Tells the datagrams what fits into a packet of `mtu` bytes with a destination ID of `id_len` bytes.
+    /// Sets the size of datagrams to what fits into a packet of `mtu` bytes with a destination ID of `id_len` bytes.
     pub(super) fn fit_datagrams(&mut self, mtu: u16, id_len: usize) {
         // First byte, ID, the longest packet number, tag.
         let mut overhead = 1 + id_len + 4 + crate::crypto::TAG_LEN;

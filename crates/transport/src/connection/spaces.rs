@@ -1,4 +1,4 @@
-//! Packet number spaces: what was sent in each, and what has to be acknowledged.
+//! Packet number spaces: the ledger of sent packets of each, and what has to be acknowledged.
 
 use units::{Duration, Instant};
 use wire::{TransportParameters, Writer};
@@ -33,7 +33,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// The peer says how it wants to be told of arrival times, if it does.
+    /// Reports arrival times as the peer has asked for them, if it did.
     pub(super) fn report_times(&mut self, now: Instant, peer: &TransportParameters) {
         if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0) {
             // Before every packet that is to be reported, those included that wait for their keys.
@@ -122,7 +122,7 @@ impl Spaces {
         }
     }
 
-    /// Forgets what was sent; the connection is over.
+    /// Discards the records of sent packets; the connection is over.
     pub(crate) fn forget_sent(&mut self) {
         for id in self.ids() {
             if let Some(space) = self.get_mut(id) {

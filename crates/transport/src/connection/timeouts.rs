@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Connection {
-    /// Does what is due at `now`.
+    /// Handles the timers that have expired at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let mut any = false;
         while let Some(timer) = self.timers.take_due(now) {
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// Nobody is told, and nothing is kept.
+    /// Ends the connection without CONNECTION_CLOSE and without a draining period (RFC 9000 §10.1).
     fn end_silently(&mut self, now: Instant, reason: CloseReason) {
         if self.lifecycle.drain() {
             self.end(now, reason, Ending::Silent);
@@ -64,16 +64,16 @@ impl Connection {
         self.timers.clear_all();
     }
 
-    /// The handshake has taken as long as it may.
+    /// Ends a connection whose handshake has taken longer than permitted.
     ///
     /// The peer receives CONNECTION_CLOSE, because it may be connected already and wait for its own, longer, idle timeout: a
     /// client whose last flight was lost is. A server sends it only to a validated address: the owner of another address may
     /// never have sent anything, and a flood of half-open handshakes would become a flood of CONNECTION_CLOSE. A client sends it
     /// once a packet of the server has come, as the server holds state only then.
     ///
-    /// RFC 9000 §10.1: whoever has announced an idle timeout closes aloud when it abandons the connection before that. None
-    /// of the codes of §20.1 for errors fits: nobody broke a rule, and the server has not refused, which would tell a client
-    /// not to come back. That leaves `NO_ERROR`, for an abrupt end "in the absence of any error".
+    /// RFC 9000 §10.1: an endpoint that has announced an idle timeout sends CONNECTION_CLOSE when it abandons the connection
+    /// before that. None of the error codes of §20.1 fits: no rule was broken, and CONNECTION_REFUSED would tell a client not to
+    /// come back. `NO_ERROR` is left, for an abrupt end "in the absence of any error".
     fn give_up_handshake(&mut self, now: Instant) {
         let reason = CloseReason::HandshakeTimeout;
         if self.has_heard() && self.paths.active().amplification.is_validated() {

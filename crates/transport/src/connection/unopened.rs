@@ -19,7 +19,7 @@ const UNOPENED_BYTES: usize = 32 * 1024;
 /// Records of frames that are kept between batches.
 const DEFERRED_KEPT: usize = 256;
 
-/// Owns what was received and is not handed up yet.
+/// Owner of the received data that is not handed up yet.
 #[derive(Default)]
 pub(super) struct Reception {
     /// Packets whose keys are not there yet.

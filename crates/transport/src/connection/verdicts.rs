@@ -1,4 +1,4 @@
-//! The fate of a frame, told to the part that the frame belongs to.
+//! Fate of a frame, passed to the part that the frame belongs to.
 
 use units::{Duration, Instant};
 use wire::StreamId;
@@ -19,12 +19,12 @@ pub(super) struct Carriers<'a> {
     pub(super) identity: &'a mut Identity,
     /// Observer of losses.
     pub(super) observer: Option<(Instant, &'a mut (dyn Observer + 'static))>,
-    /// Stream data that arrived and is not told yet.
+    /// Stream data that arrived and was not passed on yet.
     pub(super) arrived: Option<ArrivedRun>,
 }
 
-/// Neighbouring parts of one stream that arrived. Packets of a bulk transfer carry one part each, and an acknowledgement
-/// covers dozens of them: the stream hears of them once.
+/// Neighbouring parts of one stream that arrived. Packets of a bulk transfer carry one part each, and an acknowledgement covers
+/// dozens of them: the stream is called once for all.
 pub(super) struct ArrivedRun {
     id: StreamId,
     start: u64,
@@ -67,7 +67,7 @@ impl Fates for Carriers<'_> {
 }
 
 impl<'a> Carriers<'a> {
-    /// The parts that hear of verdicts on packets of a space.
+    /// Receivers of verdicts on packets of a space.
     #[inline]
     pub(super) fn new(
         space: SpaceId,
@@ -110,7 +110,7 @@ impl Carriers<'_> {
         }
     }
 
-    /// Tells what was held back. To be called when the verdicts of an acknowledgement are complete.
+    /// Passes on the verdicts that were held back. To be called when the verdicts of an acknowledgement are complete.
     #[inline]
     pub(super) fn settle(&mut self) {
         if let Some(ArrivedRun { id, start, end }) = self.arrived.take() {

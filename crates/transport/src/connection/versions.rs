@@ -41,7 +41,7 @@ impl Versions {
     }
 }
 
-/// What goes into the parameters of an end that speaks `available` and has chosen `chosen`.
+/// Version information of an end that speaks `available` and has chosen `chosen`, for its transport parameters (RFC 9368 §3).
 // RFC 9368 §3 MUST-2: a client's choice is among what it offers. Another that nobody implements keeps peers used to not
 // knowing every version.
 pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> VersionInformation {
@@ -113,7 +113,7 @@ impl Identity {
         }
     }
 
-    /// Checks what the peer says of versions against what was seen.
+    /// Checks the version information of the peer against the packets that were received (RFC 9368 §4).
     pub(super) fn check_versions(&self, side: Side, peer: &TransportParameters) -> Result<(), TransportError> {
         let Some(versions) = &self.versions else { return Ok(()) };
         judge(versions, side, self.version, peer.version_information.as_ref())
@@ -121,7 +121,7 @@ impl Identity {
     }
 }
 
-/// Returns whether an Initial packet of another version was sealed by somebody who saw ours.
+/// Returns whether an Initial packet of another version was sealed with keys of our first packet.
 fn is_authentic_initial(version: u32, dcid: ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
     Labels::of(version).is_some()
         && initial_keys(Side::Client, version, &dcid, KeyLimits::default())
@@ -129,7 +129,7 @@ fn is_authentic_initial(version: u32, dcid: ConnectionId, packet: &[u8], pn_offs
             .is_ok()
 }
 
-/// Returns whether what the peer told fits what was seen: the connection has come to `version`.
+/// Returns whether the peer's version information fits the course of the handshake: the connection has come to `version`.
 // RFC 9368 §4 MUST-3: both ends read what the other says
 // RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
 // RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete

@@ -30,7 +30,7 @@ pub(super) struct Observation {
     client_random_told: bool,
 }
 
-/// A connection that nobody watches yet: a server's whose first packet may be forged.
+/// Connection without an observer yet: a server's whose first packet may be forged.
 pub(super) struct Unwatched {
     factory: Arc<dyn ObserverFactory>,
     /// The parameters of this end, encoded.
@@ -54,7 +54,7 @@ impl Observation {
         });
     }
 
-    /// Lets the configured observer watch, if it wants to, and tells it how the connection begins.
+    /// Starts the configured observer, if it accepts the connection, with the start of the connection as its first event.
     fn begin(&mut self, now: Instant, unwatched: Unwatched, start: &Start, metrics: &RecoveryMetrics) {
         let Unwatched { factory, parameters, first } = unwatched;
         let Some(mut observer) = factory.observe(now, start) else { return };
@@ -127,7 +127,7 @@ impl Observation {
         self.tell(now, |observer, at| observer.migration(at, state, path.remote));
     }
 
-    /// Tells the observer, once, by what name key logs know the connection.
+    /// Reports to the observer, once, the name by which key logs know the connection.
     pub(super) fn tell_client_random(&mut self, now: Instant, handshake: &Handshake) {
         if self.observer.is_none() || self.client_random_told {
             return;
@@ -151,13 +151,13 @@ impl Observation {
 }
 
 impl Connection {
-    /// Watches the connection from here on, beside those who do so already.
+    /// Adds an observer from here on, beside those that the connection has.
     pub fn set_observer(&mut self, observer: Box<dyn Observer>) {
         self.observation.add(observer);
     }
 
-    /// As [`set_observer`](Self::set_observer), for an observer that wants to know where the connection stands: it is told of the
-    /// start as of something that happens now, then what has been reached since.
+    /// Adds an observer that also receives the state of the connection: the start as an event of this moment, then what has
+    /// been reached since.
     pub fn watch(&mut self, now: Instant, mut observer: Box<dyn Observer>) {
         observer.started(now, &self.start_event());
         observer.metrics(now, &self.metrics());
@@ -176,7 +176,7 @@ impl Connection {
         self.packets.identity.known_ids()
     }
 
-    /// Lets the configured observer watch, if there is one, and tells it how the connection begins.
+    /// Starts the configured observer, if there is one, with the start of the connection as its first event.
     pub(super) fn start_watching(&mut self, now: Instant) {
         if let Some(unwatched) = self.observation.unwatched.take() {
             let (start, metrics) = (self.start_event(), self.metrics());
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Tells the observer why nothing more leaves, when that is known.
+    /// Reports to the observer why nothing more is sent, when that is known.
     pub(super) fn observe_limit(&mut self, now: Instant) {
         if self.observation.observer.is_none() {
             return;

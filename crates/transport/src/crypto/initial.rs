@@ -1,4 +1,4 @@
-//! The secrets of Initial packets, which everyone who sees the first packet can compute (RFC 9001 §5.2).
+//! Secrets of Initial packets, which any observer of the first packet can compute (RFC 9001 §5.2).
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use wire::Side;

@@ -18,7 +18,7 @@ pub enum DatagramFate {
 pub struct DatagramFigures {
     /// Sent in a packet.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the datagrams sent.
     pub sent_bytes: u64,
     /// Bytes of the headers of their frames.
     pub header_bytes: u64,
@@ -38,7 +38,7 @@ pub struct DatagramFigures {
     pub expired: u64,
     /// Received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of the datagrams received.
     pub received_bytes: u64,
     /// Dropped before the application took them.
     pub receive_dropped: u64,

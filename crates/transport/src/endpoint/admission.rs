@@ -28,7 +28,7 @@ pub(super) struct FirstPacket {
 }
 
 impl Endpoint {
-    /// Starts a connection for a client's first packet, or says why not.
+    /// Starts a connection for a client's first packet, or answers why not.
     pub(super) fn admit(&mut self, now: Instant, datagram: Datagram, buffer: usize, first: &FirstPacket) {
         let Some(server) = self.server.clone() else { return };
         // RFC 9000 §14.1 MUST-3: a first packet in a datagram below 1,200 bytes is discarded; §7.2 MUST: so is one

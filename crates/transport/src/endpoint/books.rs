@@ -1,4 +1,4 @@
-//! The books of a socket: what its connections have booked, what no connection did, and what went in and out in all.
+//! Books of a socket: what its connections have booked, what no connection did, and all that was received and sent.
 
 use super::Endpoint;
 use crate::{books::Imbalance, connection::Connection, stats::Stats};
@@ -26,7 +26,7 @@ impl Carried {
     }
 }
 
-/// Everything that went through an endpoint in one direction.
+/// Datagrams and bytes that went through an endpoint in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionBooks {
     /// In all.
@@ -79,7 +79,7 @@ impl Ledger {
         self.books.sent.stateless.add(bytes, bytes);
     }
 
-    /// Enters a connection that is over.
+    /// Adds the books of a connection that is over.
     pub(super) fn on_ended(&mut self, connection: &Connection) {
         let stats = connection.stats();
         self.ended.add(&stats);
@@ -90,13 +90,13 @@ impl Ledger {
 }
 
 impl Endpoint {
-    /// Books of the datagrams that went in and out.
+    /// Returns the books of the datagrams received and sent.
     pub fn books(&self) -> EndpointBooks {
         self.ledger.books
     }
 
-    /// The figures of all connections together, those included that are over. Sums of gauges mean little, but for bytes and datagrams
-    /// that wait.
+    /// Sums the statistics of all connections, those included that are over. Sums of gauges mean little, except for bytes and
+    /// datagrams that wait.
     pub fn sum_of_stats(&self) -> Stats {
         let mut sum = self.ledger.ended;
         let live = self.slots.iter().filter_map(|slot| slot.connection.as_deref());

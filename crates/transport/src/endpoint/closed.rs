@@ -47,7 +47,7 @@ impl ClosedConnections {
 }
 
 impl Endpoint {
-    /// A Handshake packet for no connection that there is.
+    /// Answers a Handshake packet for a connection that is gone with its retained CONNECTION_CLOSE, if there is one.
     // RFC 9000 §5.2.2 SHOULD-4: a Handshake packet for no known connection is ignored
     pub(super) fn repeat_close(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
         let packet = self.closed.answer(now, dcid, datagram.remote, datagram.payload.len());

@@ -10,7 +10,7 @@ use crate::udp::Datagram;
 /// Datagrams that wait to be handed over.
 const QUEUE_LIMIT: usize = 256;
 
-/// Owns what waits to be handed over.
+/// Owner of the datagrams that wait to be handed over.
 #[derive(Default)]
 pub(super) struct Misrouted {
     own: u8,
@@ -27,8 +27,8 @@ impl Misrouted {
 }
 
 impl Endpoint {
-    /// This endpoint is number `own` of `count` shards that share an address and a secret. What arrives here and is for
-    /// another one comes out of [`poll_stray`](Self::poll_stray).
+    /// Makes this endpoint number `own` of `count` shards that share an address and a secret. Datagrams for another shard come
+    /// out of [`poll_misrouted`](Self::poll_misrouted).
     pub fn set_shard(&mut self, own: u8, count: u8) {
         (self.misrouted.own, self.misrouted.count) = (own, count);
     }

@@ -47,7 +47,7 @@ use crate::{
     udp::{Datagram, Transmit},
 };
 
-/// Names a connection of one endpoint. A name is not used again for another connection.
+/// Name of a connection of one endpoint. A name is not used again for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
     index: u32,
@@ -74,12 +74,12 @@ struct Slot {
     reset_token: Option<ResetToken>,
 }
 
-/// All connections of one socket.
+/// Endpoint: all connections of one socket.
 ///
 /// Contract: call [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout) or commands of a
 /// connection ([`connection_mut`](Self::connection_mut)); then drain [`poll_transmit`](Self::poll_transmit) and
 /// [`poll_event`](Self::poll_event) until they return nothing; then wait for a datagram or for
-/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls. Who has TLS run elsewhere
+/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls. A driver that runs TLS elsewhere
 /// ([`hand_out_tls`](Self::hand_out_tls)) also drains [`poll_tls_step`](Self::poll_tls_step).
 ///
 /// Instants are the caller's; with the Unix epoch as their origin, tokens outlive the process.
@@ -103,10 +103,10 @@ pub struct Endpoint {
     early: EarlyPackets,
     closed: ClosedConnections,
     tls_steps: StepQueue,
-    /// Is told which handshakes are worth resuming.
+    /// Waker that learns which handshakes are worth resuming.
     handshake_waker: Option<Arc<dyn HandshakeWaker>>,
     misrouted: Misrouted,
-    /// Connections that were tried, those that a forged packet began included: each has a seed of its own.
+    /// Connections tried, those begun by a forged packet included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
     ledger: books::Ledger,
@@ -119,7 +119,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that can connect, and that accepts connections when `server` is given.
+    /// Makes an endpoint that can connect, and that accepts connections when `server` is given.
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>) -> Self {
         let EndpointConfig { seed, ids, ring, used_tokens, memory } = config;
         Self {
@@ -181,8 +181,8 @@ impl Endpoint {
         self.slots.iter().filter_map(|slot| slot.connection.as_deref()).all(Connection::may_rebind)
     }
 
-    /// The socket was replaced by one with another address: the clients' connections go on from there. `local` is that
-    /// address, if it is to be named in [`Transmit::local`].
+    /// Takes the news that the socket was replaced by one with another address: the clients' connections migrate there. `local`
+    /// is that address, if it is to be named in [`Transmit::local`].
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
         for index in 0..self.slots.len() {
             if let Some(connection) = &mut self.slots[index].connection {
@@ -222,13 +222,13 @@ impl Endpoint {
         Handle { index, generation: slot.generation }
     }
 
-    /// Datagrams lie in buffers of so many bytes from here on, whatever they fill of them. What a connection keeps of one keeps all of
-    /// its buffer in memory, and is charged for it.
+    /// Sets the size of the buffers that datagrams lie in from here on. A connection that keeps part of a datagram keeps its
+    /// whole buffer in memory, and is charged for it.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         self.receive_buffer = bytes;
     }
 
-    /// Takes in what a socket read.
+    /// Takes datagrams that a socket has read.
     pub fn handle_datagram(&mut self, now: Instant, mut datagram: Datagram) {
         let segment = datagram.segment_size.max(1);
         let buffer = datagram.payload.len().max(self.receive_buffer);
@@ -307,7 +307,7 @@ impl Endpoint {
         ends
     }
 
-    /// A payload that no connection of ours claims.
+    /// Handles a payload that belongs to no connection.
     fn handle_unrouted(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
         if self.take_reset(now, &datagram) {
             return;
@@ -344,7 +344,7 @@ impl Endpoint {
         self.server.as_ref().is_some_and(|server| server.versions.contains(&version))
     }
 
-    /// Lets the connections whose time has come act.
+    /// Lets connections act whose deadline has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, index)) = self.wakeups.first() {
             if at > now {
@@ -360,7 +360,7 @@ impl Endpoint {
         }
     }
 
-    /// The earliest wake-up: when, for whom and why.
+    /// Returns the earliest deadline: time, connection and reason.
     pub fn poll_timeout(&self) -> Option<(Instant, Handle, Timer)> {
         let &(at, index) = self.wakeups.first()?;
         let slot = &self.slots[index as usize];
@@ -369,7 +369,7 @@ impl Endpoint {
         Some((at, Handle { index, generation: slot.generation }, timer))
     }
 
-    /// Fills `buffer` with payloads for one address. Returns `None` when nobody has anything to send at `now`.
+    /// Fills `buffer` with payloads for one address. Returns `None` when no connection has anything to send at `now`.
     ///
     /// Up to 64 payloads of the same size are put into one buffer, as far as it has room and pacing permits.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
@@ -392,9 +392,9 @@ impl Endpoint {
         None
     }
 
-    /// The next thing an application may want to know, and of which connection. To be polled before
-    /// [`poll_transmit`](Self::poll_transmit) too, if the application can act on it at once: what it says then leaves together with
-    /// what the connection has to say.
+    /// Takes the next event for the application, with its connection. To be polled before
+    /// [`poll_transmit`](Self::poll_transmit) too, if the application can act on it at once: its data is then sent together
+    /// with what the connection has to send.
     pub fn poll_event(&mut self) -> Option<(Handle, Event)> {
         if self.events.is_empty() {
             for at in 0..self.dirty.len() {
@@ -404,19 +404,19 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// The next connection that a peer opened. It is reported at once, before its handshake is complete; its first
-    /// event is [`Event::Connected`] or [`Event::Closed`].
+    /// Takes the next connection that a peer opened. It is reported at once, before its handshake is complete; its first event
+    /// is [`Event::Connected`] or [`Event::Closed`].
     pub fn poll_accept(&mut self) -> Option<Handle> {
         self.accepted.pop_front()
     }
 
-    /// A connection, to ask it something. `None` once it is over.
+    /// Returns a connection for queries. `None` once it is over.
     pub fn connection(&self, handle: Handle) -> Option<&Connection> {
         let slot = self.slots.get(handle.index as usize)?;
         slot.connection.as_deref().filter(|_| slot.generation == handle.generation)
     }
 
-    /// A connection, to tell it something. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// Returns a connection for commands. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn connection_mut(&mut self, handle: Handle) -> Option<&mut Connection> {
         if self.slots.get(handle.index as usize)?.generation != handle.generation {
             return None;
@@ -430,7 +430,7 @@ impl Endpoint {
         self.open
     }
 
-    /// Figures that no connection reports.
+    /// Returns the counters that no connection reports.
     pub fn stats(&self) -> EndpointStats {
         self.stats
     }
@@ -447,7 +447,7 @@ impl Endpoint {
         }
     }
 
-    /// Collects what a connection has to say to the application.
+    /// Collects the events of a connection for the application.
     fn hear(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         let handle = Handle { index, generation: slot.generation };
@@ -476,7 +476,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives a connection the IDs that its peer may use, before it fills datagrams: they travel with its first ones.
+    /// Gives a connection the IDs that its peer may use, before it fills datagrams: they are sent with its first ones.
     #[inline]
     fn issue_ids(&mut self, now: Instant, index: u32) {
         let Some(connection) = &mut self.slots[index as usize].connection else { return };
@@ -487,7 +487,7 @@ impl Endpoint {
         }
     }
 
-    /// A connection has nothing more to send: collects what it has to say to the endpoint.
+    /// Collects what a connection reports to the endpoint, once it has nothing more to send.
     fn settle(&mut self, index: u32) {
         self.hear(index);
         self.find_step(index);

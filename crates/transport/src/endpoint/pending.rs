@@ -1,6 +1,6 @@
 //! Handshakes that wait for an answer from outside: a signature by a key that is elsewhere, a register of used tickets.
 //!
-//! A session that is pending wakes a [`Waker`](std::task::Waker). The endpoint has no thread of its own, so that whoever drives it
+//! A session that is pending wakes a [`Waker`](std::task::Waker). The endpoint has no thread of its own, so that its driver
 //! says where such a wake goes ([`Endpoint::set_handshake_waker`]), and then calls [`Endpoint::resume_handshake`].
 
 use std::{
@@ -12,12 +12,12 @@ use units::Instant;
 
 use super::{Endpoint, Handle};
 
-/// Whoever drives an endpoint, when a handshake is worth resuming.
+/// Waker of the task that drives an endpoint, for handshakes that are worth resuming.
 ///
 /// Called from any thread, also in the middle of a call of the endpoint: it notes the handle, and the driver calls
 /// [`Endpoint::resume_handshake`] later.
 pub trait HandshakeWaker: Send + Sync {
-    /// The handshake of this connection is worth resuming. The connection may be over.
+    /// Notes that the handshake of this connection is worth resuming. The connection may be over.
     fn wake(&self, handle: Handle);
 }
 
@@ -46,7 +46,7 @@ impl SessionWaker {
         Arc::new(Self { driver, target: Mutex::default() })
     }
 
-    /// The connection has its place. The session may have been woken before.
+    /// Gives the waker the connection's place. The session may have been woken before.
     pub(super) fn assign(&self, handle: Handle) {
         let woken = {
             let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,13 +77,13 @@ impl Wake for SessionWaker {
 }
 
 impl Endpoint {
-    /// Is told from here on which handshakes of accepted connections are worth resuming.
+    /// Sets the waker that learns which handshakes of accepted connections are worth resuming.
     pub fn set_handshake_waker(&mut self, waker: Arc<dyn HandshakeWaker>) {
         self.handshake_waker = Some(waker);
     }
 
-    /// What a handshake waited for is there ([`HandshakeWaker`]). Drain [`poll_transmit`](Self::poll_transmit) afterwards. Does
-    /// nothing when the connection is over.
+    /// Resumes a handshake whose result has become ready ([`HandshakeWaker`]). Drain [`poll_transmit`](Self::poll_transmit)
+    /// afterwards. Does nothing when the connection is over.
     pub fn resume_handshake(&mut self, now: Instant, handle: Handle) {
         if let Some(connection) = self.connection_mut(handle) {
             connection.resume_handshake(now);

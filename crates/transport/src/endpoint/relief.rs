@@ -8,7 +8,7 @@ use crate::memory::ProcessBudget;
 /// Connections looked at for each batch, in the mean: choosing takes a look at all.
 const LOOKED_AT: usize = 16;
 
-/// Owns the budget of the process, and when to look who holds it.
+/// Owner of the budget of the process, and of the time at which connections are compared with it.
 pub(super) struct Relief {
     budget: ProcessBudget,
     /// Batches until connections are looked at again.

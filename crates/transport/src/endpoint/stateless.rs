@@ -11,7 +11,7 @@ use crate::udp::{Datagram, Transmit};
 
 /// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
 const QUEUE_LIMIT: usize = 64;
-/// Stateless resets per second: an attacker who sends garbage must not make us send as much.
+/// Stateless resets per second at most: an attacker who sends garbage must not make this endpoint send as much.
 const RESETS_PER_SECOND: u32 = 200;
 /// RFC 9000 §10.3 SHOULD: a reset looks like a short packet, so it is never shorter than one could be.
 const MIN_RESET: usize = 21;
@@ -30,7 +30,8 @@ pub(super) struct Stateless {
     queue: VecDeque<(Transmit, Vec<u8>)>,
     window: Option<Instant>,
     resets: u32,
-    /// Index of the key of the ring that has its turn, by a byte of the connection's newest reset token, which nobody else can compute.
+    /// Index of the key of the ring that has its turn, by a byte of the connection's newest reset token, which only key holders
+    /// can compute.
     turns: [u8; TURNS],
 }
 
@@ -55,7 +56,7 @@ impl Stateless {
         Some(transmit)
     }
 
-    /// Queues an answer to whoever sent `datagram`. `false` when the queue is full.
+    /// Queues an answer to the sender of `datagram`. `false` when the queue is full.
     pub(super) fn answer(&mut self, datagram: &Datagram, payload: Vec<u8>) -> bool {
         if self.queue.len() >= QUEUE_LIMIT {
             return false;
@@ -131,7 +132,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells the sender of a packet for a connection that we do not know (any more) to give it up.
+    /// Sends a stateless reset to the sender of a packet for a connection that is not known (any more), RFC 9000 §10.3.
     // RFC 9000 §11 MUST NOT-1: nobody resets a connection whose state is there
     pub(super) fn maybe_reset(&mut self, now: Instant, datagram: &Datagram, dcid: &ConnectionId) {
         // RFC 9000 §10.3 SHOULD-3, MUST NOT-1, RFC 9000 §10.3.3 MUST-1: shorter than what triggered it, so that two

@@ -1,6 +1,6 @@
 //! Steps of TLS sessions that run elsewhere, so that the cost of handshakes does not delay the data of connections.
 //!
-//! The endpoint says which step is next ([`Endpoint::poll_tls_step`]); whoever drives it runs the step where it likes
+//! The endpoint says which step is next ([`Endpoint::poll_tls_step`]); its driver runs the step where it likes
 //! ([`TlsStep::run`]) and brings the result back ([`Endpoint::handle_tls_done`]). A connection has at most one step out at
 //! a time, and goes on without its session meanwhile.
 
@@ -30,13 +30,13 @@ pub struct TlsDone {
 }
 
 impl TlsStep {
-    /// The client has invested in this handshake already, and it is nearly complete: it goes before others.
+    /// Returns whether the handshake has begun: it is nearly complete, and goes before others.
     pub fn has_begun(&self) -> bool {
         self.step.has_begun()
     }
 
-    /// Does the work: key exchange, signature, certificates. May take long when the private key is elsewhere. A panic of
-    /// the TLS backend ends this one handshake.
+    /// Runs the step: key exchange, signature, certificates. May take long when the private key is remote. A panic of the TLS
+    /// backend ends this one handshake.
     pub fn run(self) -> TlsDone {
         let Self { handle, step } = self;
         let begun = step.has_begun();
@@ -45,7 +45,7 @@ impl TlsStep {
     }
 }
 
-/// Owns the account of steps that are out or wait to go out.
+/// Owner of the account of steps that are out or wait.
 #[derive(Default)]
 pub(super) struct StepQueue {
     /// First steps that may be out at a time. `None`: every step is run in place.
@@ -61,7 +61,8 @@ impl StepQueue {
         self.limit.is_some()
     }
 
-    /// As many handshakes wait for their first step as may: another one would only wait longer than its client does.
+    /// Returns whether the limit of handshakes that wait for their first step is reached: another would wait longer than its
+    /// client does.
     pub(super) fn is_full(&self) -> bool {
         self.limit.is_some_and(|limit| self.out + self.new.len() >= limit)
     }
@@ -76,9 +77,9 @@ impl Endpoint {
         self.tls_steps.limit = Some(limit.max(1));
     }
 
-    /// The next step to run: those of handshakes that have begun before those of new ones. To be polled before
-    /// [`poll_transmit`](Self::poll_transmit) too, if steps are run at once: what they have to send then leaves together with what
-    /// the connection has to send anyway.
+    /// Takes the next step to run: steps of handshakes that have begun come before first steps. To be polled before
+    /// [`poll_transmit`](Self::poll_transmit) too, if steps are run at once: their handshake bytes are then sent together with
+    /// what the connection has to send anyway.
     pub fn poll_tls_step(&mut self) -> Option<TlsStep> {
         if self.tls_steps.begun.is_empty() && self.tls_steps.new.is_empty() {
             for at in 0..self.dirty.len() {
@@ -100,13 +101,13 @@ impl Endpoint {
         None
     }
 
-    /// The connection may be over meanwhile.
+    /// Takes a step from its connection, which may be over meanwhile.
     fn take_step(&mut self, handle: Handle) -> Option<Step> {
         let slot = &mut self.slots[handle.index as usize];
         slot.connection.as_mut().filter(|_| slot.generation == handle.generation)?.take_tls_step()
     }
 
-    /// Takes in the outcome of a step. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// Takes the outcome of a step. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn handle_tls_done(&mut self, now: Instant, done: TlsDone) {
         let TlsDone { handle, begun, done } = done;
         if !begun {

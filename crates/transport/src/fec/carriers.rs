@@ -13,11 +13,11 @@ struct Carrier {
     pn: u64,
     /// The peer has the symbol, one way or the other.
     settled: bool,
-    /// From then on nobody wants its content.
+    /// Time from which on its content is of no use.
     expires: Instant,
 }
 
-/// Owns what is remembered of the latest symbols, by their numbers.
+/// Owner of the records of the latest symbols, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Carriers {
     list: VecDeque<Carrier>,
@@ -54,7 +54,7 @@ impl Carriers {
         }
     }
 
-    /// Returns whether nobody waits for a symbol at `now`: the peer has it, it has expired, or it is too old to be known.
+    /// Returns whether a symbol needs no repair at `now`: the peer has it, it has expired, or it is too old to be known.
     pub(super) fn is_done(&self, now: Instant, id: u64) -> bool {
         match self.get(id) {
             Some(carrier) => carrier.settled || carrier.expires <= now,
@@ -62,7 +62,7 @@ impl Carriers {
         }
     }
 
-    /// The first symbol from `first` on, below `end`, that somebody waits for; `end` when there is none.
+    /// First symbol from `first` on, below `end`, that still needs repair; `end` when there is none.
     pub(super) fn first_wanted(&mut self, now: Instant, first: u64, end: u64) -> u64 {
         while self.settled_below < end && self.is_done(now, self.settled_below) {
             self.settled_below += 1;

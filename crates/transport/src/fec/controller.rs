@@ -9,24 +9,24 @@ use units::{Duration, Instant};
 
 use super::{estimate::Estimate, table, tail::loses_nothing};
 
-/// Below this RTT a copy is quick enough.
+/// RTT below which a retransmission is quick enough.
 pub(super) const LEAST_RTT: Duration = Duration::from_micros(22_500);
-/// Below this share of packets lost there is nothing to repair.
+/// Share of packets lost below which there is nothing to repair.
 pub(super) const LEAST_LOSS: f64 = 0.001;
-/// Above it nothing that is permitted helps.
+/// Share of packets lost above which no permitted code helps.
 const MOST_LOSS: f64 = 0.25;
-/// So many packets tell little or much loss apart.
+/// Packets after which little loss and much loss can be told apart.
 const SHOWN: f64 = 50.0;
-/// Above it the repair symbols of a short message are too few.
+/// Share of packets lost above which the repair symbols of a short message are too few.
 const ENDS_LOSS: f64 = 0.05;
-/// A queue is growing when packets wait for this share of the smallest RTT.
+/// Share of the smallest RTT for which packets wait when a queue grows.
 const QUEUE_SHARE: f64 = 0.25;
-/// What may remain lost, so that of a hundred messages in order less than one waits for a copy: each that does holds up those of
-/// most of a round trip.
+/// Target for the share of symbols that stay lost after repair: of a hundred messages in order, less than one waits for a
+/// retransmission, which holds up the messages of most of a round trip.
 const TARGET: f64 = 0.0002;
-/// … or these, where nothing that is permitted leaves less.
+/// Targets where no permitted code reaches [`TARGET`].
 const LOOSE_TARGETS: [f64; 2] = [0.001, 0.01];
-/// Repair has to arrive before a copy would: within this share of the RTT.
+/// Share of the RTT within which repair has to arrive, before a retransmission would.
 const IN_TIME: f64 = 0.75;
 /// The window held data back within this many round trips.
 const BULK_ROUNDS: u32 = 2;

@@ -38,7 +38,7 @@ impl Estimate {
         self.last_lost = Some(pn);
     }
 
-    /// So many packets were acknowledged and lost.
+    /// Takes the numbers of packets acknowledged and lost.
     pub(super) fn on_outcome(&mut self, acked: u64, lost: u64) {
         let packets = (acked + lost) as f64;
         if packets > 0.0 {
@@ -58,14 +58,14 @@ impl Estimate {
         self.loss
     }
 
-    /// What the share is at least, as far as the packets seen can tell: two standard deviations below the average.
+    /// Lower bound of the share of packets lost: two standard deviations below the average.
     pub(super) fn loss_at_least(&self) -> f64 {
         // An average with weights that fall off tells as much as twice its span.
         let packets = if self.seen < SPAN { self.seen } else { 2.0 * SPAN };
         self.loss - 2.0 * (self.loss / packets.max(1.0)).sqrt()
     }
 
-    /// By what factor it may be too low, because it is made from few losses.
+    /// Factor by which the share may be too low, because it is made from few losses.
     pub(super) fn margin(&self) -> f64 {
         1.0 + 1.0 / (self.loss * self.seen).max(1.0).sqrt()
     }

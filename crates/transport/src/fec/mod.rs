@@ -90,7 +90,7 @@ impl Fec {
         }
     }
 
-    /// A packet was lost that says something about the path.
+    /// Takes the loss of a packet that counts for the estimate of the path.
     pub(crate) fn on_packet_lost(&mut self, pn: u64) {
         if let Some(sender) = &mut self.sender {
             sender.on_packet_lost(pn);

@@ -1,4 +1,4 @@
-//! What the application says of data that forward error correction may protect.
+//! Instructions of the application for data that forward error correction may protect.
 
 use units::{Duration, Probability};
 

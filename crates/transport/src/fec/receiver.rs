@@ -12,13 +12,13 @@ use crate::{
     range_set::RangeSet,
 };
 
-/// A report is repeated with so many acknowledgements, in case one of them is lost.
+/// Number of acknowledgements in which a report is repeated, in case one of them is lost.
 const REPEATS: u8 = 3;
 /// Ranges of recovered symbols in a report at most.
 const MAX_RANGES: usize = 16;
 
-/// What decoding may cost. Each byte of a repair symbol costs an operation for each symbol that it covers, 192 at most, and two for
-/// each that is missing, and earns 256; the source symbols between repair symbols earn as much again. What is saved up pays
+/// Limit of the work for decoding. Each byte of a repair symbol costs an operation for each symbol that it covers, 192 at most,
+/// and two for each that is missing, and earns 256; the source symbols between repair symbols earn as much again. Savings pay
 /// for a burst of losses.
 const WORK: WorkLimit = WorkLimit { per_byte: 256, most: 8 << 20 };
 
@@ -30,7 +30,7 @@ pub(crate) struct Recovered<'a> {
     pub(crate) delay: Duration,
 }
 
-/// Owns the decoder and the reports.
+/// Owner of the decoder and the reports.
 pub(crate) struct Receiver {
     decoder: Decoder,
     /// Recovered symbols that the sender may not have heard of.

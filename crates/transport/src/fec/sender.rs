@@ -17,9 +17,10 @@ use super::{
 };
 use crate::sent::Verdict;
 
-/// Repair symbols that wait for the congestion window at most: older ones have lost their worth.
+/// Largest number of repair symbols that wait for the congestion window: older ones are of no use any more.
 const MAX_WAITING: usize = 16;
-/// What is held back for shorter is a message, or the pause in which a controller measures the delay of an empty path.
+/// Shortest time for which window or pacing hold back a bulk transfer. Shorter holds are messages, or the pause in which a
+/// controller measures the delay of an empty path.
 const BULK_LEAST: Duration = Duration::from_millis(250);
 /// The shortest silence after which the end of a message is covered.
 const TAIL_LEAST: Duration = Duration::from_millis(1);
@@ -31,7 +32,7 @@ const PREFIX: usize = 2;
 /// Symbols over which the strictest content decides how much may stay lost.
 const STRICT_SPAN: u32 = 256;
 
-/// Owns what is protected.
+/// Owner of the latest symbols and of the schedule of repair.
 pub(crate) struct Sender {
     encoder: Encoder,
     schedule: Schedule,
@@ -133,7 +134,7 @@ impl Sender {
         self.is_on() && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
     }
 
-    /// The code that protects what is sent at the moment; `None`: none does.
+    /// Code in use; `None` without protection.
     pub(crate) fn code(&self) -> Option<Scheme> {
         (self.on && !self.covers_ends_only()).then(|| self.schedule.scheme())
     }
@@ -240,12 +241,12 @@ impl Sender {
         self.held_since = if held { self.held_since.or(Some(now)) } else { None };
     }
 
-    /// The application ended a message with what is being sent.
+    /// Notes that the application's message ends with the data that is being sent.
     pub(crate) fn on_message_end(&mut self) {
         self.message_ended = true;
     }
 
-    /// There is nothing to send. True when repair symbols are due that cover the end of what was sent.
+    /// Takes the news that nothing is left to send. Returns whether repair symbols are due that cover the end of what was sent.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         if let Some(ends) = &mut self.ends {
             ends.on_silence(now);
@@ -278,7 +279,7 @@ impl Sender {
         made > 0
     }
 
-    /// Time at which what was sent last has to be covered.
+    /// Time at which the last sent symbols have to be covered.
     pub(crate) fn tail_deadline(&self) -> Option<Instant> {
         let last = self.last_at.filter(|_| self.schedule.uncovered() > 0)?;
         Some(last + self.pause())

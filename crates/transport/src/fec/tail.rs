@@ -105,7 +105,7 @@ impl Ends {
         self.silent_since.get_or_insert(now);
     }
 
-    /// Something leaves. What follows silence of `pause` begins another message.
+    /// Takes the departure of a packet. After silence of `pause` it begins another message.
     pub(super) fn on_packet(&mut self, now: Instant, pause: Duration) {
         if self.silent_since.take().is_some_and(|since| now - since >= pause) {
             (self.symbols, self.longest) = (0, 0);

@@ -13,7 +13,7 @@ pub(crate) const RATE: u64 = 1024;
 /// CRYPTO frame (RFC 9000 §19.6).
 const FRAME_TYPE: u64 = 0x06;
 
-/// What the peer may still send in 1-RTT CRYPTO frames, in bytes; repetitions count.
+/// Allowance of the peer for 1-RTT CRYPTO frames, in bytes; repetitions count.
 #[derive(Debug)]
 pub(crate) struct LaterBytes {
     left: u64,

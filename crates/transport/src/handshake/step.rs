@@ -13,8 +13,8 @@ use crate::{
     tls::{Level, Progress, ServerTls, Session, TicketVersions, client_hello},
 };
 
-/// What a server needs to start TLS, kept until the first handshake bytes are authenticated: a forged first packet
-/// costs no session.
+/// Inputs with which a server starts TLS, kept until the first handshake bytes are authenticated: a forged first packet costs
+/// no session.
 pub(crate) struct Unstarted {
     pub(crate) tls: std::sync::Arc<dyn ServerTls>,
     pub(crate) parameters: Vec<u8>,
@@ -49,7 +49,7 @@ impl Unstarted {
     }
 }
 
-/// Who works.
+/// Session that runs a step, or the inputs to make one.
 pub(super) enum Worker {
     /// The session does not exist yet.
     Unstarted(Unstarted),
@@ -65,7 +65,7 @@ pub(crate) struct Step {
     pub(super) data: Option<Vec<u8>>,
 }
 
-/// What became of a [`Step`]: the session comes back with it.
+/// Result of a [`Step`], with the session.
 pub(crate) struct Done {
     /// `None` when it could not even be started, or was lost on the way.
     pub(super) session: Option<Box<dyn Session>>,
@@ -75,7 +75,7 @@ pub(crate) struct Done {
 }
 
 impl Step {
-    /// A session exists, so that the peer has invested in this handshake already.
+    /// Returns whether a session exists: handshake bytes of the peer were authenticated already.
     pub(crate) fn has_begun(&self) -> bool {
         matches!(self.worker, Worker::Session(_))
     }
@@ -109,7 +109,7 @@ impl Step {
 }
 
 impl Done {
-    /// The session is lost: whoever ran the step failed.
+    /// Result when the session is lost, because the run of the step failed.
     pub(crate) fn lost() -> Self {
         let error = crate::tls::TlsError::internal("the session was lost in the middle of a step");
         Self { session: None, read: None, progress: Err(error.into()) }

@@ -57,7 +57,7 @@ pub struct Opened {
 /// A packet that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There are no keys for it, because it comes too early or too late.
+    /// No keys for the packet: it comes too early or too late.
     #[error("no keys for the packet")]
     NoKeys,
     /// Too short to have been protected.
@@ -96,7 +96,7 @@ impl OpenError {
 /// A packet that could not be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// There are no keys for it.
+    /// No keys for the packet.
     #[error("no keys for the packet")]
     NoKeys,
     /// The key has sealed as many packets as it may, and an update is not possible (`AEAD_LIMIT_REACHED`). Only a
@@ -175,7 +175,7 @@ pub struct Keys {
     one_rtt: Phases,
     /// Packets that failed authentication.
     forged: u64,
-    /// How many of them are too many.
+    /// Number of them at which the connection closes (RFC 9001 §6.6).
     integrity_limit: u64,
 }
 
@@ -428,7 +428,7 @@ impl Keys {
             .map_err(|reason| TransportError::new(Code::KEY_UPDATE_ERROR, reason))
     }
 
-    /// Updates the keys if that is allowed; `wait` is three times the largest PTO of all paths. Says whether it did.
+    /// Updates the keys if that is allowed; `wait` is three times the largest PTO of all paths. Returns whether it did.
     // RFC 9001 §6.1: not before the handshake is confirmed, nor before a packet of the current phase is acknowledged.
     // §6.5: wait three times the PTO after that acknowledgement.
     pub fn update(&mut self, now: Instant, wait: Duration) -> bool {

@@ -29,9 +29,9 @@ struct Sealing {
     secret: Secret,
     /// Packets sealed in the current phase.
     sealed: u64,
-    /// From this count on the keys are updated as soon as possible.
+    /// Count from which on the keys are updated as soon as possible.
     update_from: u64,
-    /// This count is never exceeded.
+    /// Largest count allowed (RFC 9001 §6.6).
     limit: u64,
     /// Packets below `limit` that are reserved for CONNECTION_CLOSE.
     reserve: u64,
@@ -52,7 +52,7 @@ struct Opening {
     seen_current: bool,
 }
 
-/// What the phases have to know about the packet numbers of a path.
+/// Packet numbers of a path that key phases depend on.
 #[derive(Clone, Copy, Debug)]
 struct PathNumbers {
     path: PathId,
@@ -215,7 +215,7 @@ impl Phases {
         }
     }
 
-    /// Takes note of an authentic packet. Says whether it is the first one of its phase.
+    /// Takes note of an authentic packet. Returns whether it is the first one of its phase.
     #[inline]
     pub(super) fn on_opened(
         &mut self,

@@ -10,7 +10,7 @@ const OUTSTANDING_LIMIT: usize = 4;
 /// that a flood costs its sender the answers and not us memory.
 const RESPONSES_LIMIT: usize = 4;
 
-/// What became of a validation.
+/// Outcome of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The peer returned data that was sent on this path.
@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
 /// Owns the challenges of one path, and the answer that the peer waits for.
 #[derive(Default)]
 pub(crate) struct Challenge {
-    /// What was sent, and whether in a datagram of full size.
+    /// Data of the challenges sent, and whether each filled a datagram of full size.
     outstanding: Vec<([u8; 8], bool)>,
     to_send: Option<[u8; 8]>,
     /// Time at which the path is given up.

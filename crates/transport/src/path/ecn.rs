@@ -10,7 +10,7 @@ pub(crate) enum EcnMarks {
     Testing { timeouts: u8 },
     /// The peer has reported marks that fit.
     Capable,
-    /// Packets are not marked: nobody wants it, the reports do not fit, or nothing that was marked arrived.
+    /// Packets are not marked: ECN is off, the peer's reports do not fit, or no marked packet arrived.
     Off,
 }
 

@@ -28,7 +28,7 @@ use crate::recovery::{EcnFeedback, Recovery};
 /// Owns the state of one path.
 pub(crate) struct Path {
     pub(crate) remote: SocketAddr,
-    /// The address of ours that the peer sends to, when the socket can tell.
+    /// Local address that the peer sends to, when the socket reports it.
     pub(crate) local: Option<IpAddr>,
     /// Amplification limit until the address is validated.
     pub(crate) amplification: AmplificationLimit,
@@ -44,7 +44,7 @@ pub(crate) struct Path {
     pub(crate) mtu: u16,
     /// Looks for a larger one.
     pub(crate) discovery: MtuDiscovery,
-    /// Whether packets are marked ECT(0).
+    /// ECN marking of sent packets.
     pub(crate) marks: EcnMarks,
     pub(crate) spin: Spin,
 }

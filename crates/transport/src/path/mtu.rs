@@ -23,7 +23,7 @@ const WORTH_A_SEARCH: u32 = 8;
 /// The second time that a size stops to arrive, the next search waits this long, and twice as long each time after.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
-/// What discovery does at the moment.
+/// State of the discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Waits for data that fills datagrams.
@@ -91,7 +91,7 @@ impl MtuDiscovery {
         self.current
     }
 
-    /// So many datagrams of the full size have left.
+    /// Takes the number of full-sized datagrams that were sent.
     #[inline]
     pub(crate) fn on_full_datagrams(&mut self, now: Instant, count: u32) {
         if self.high > self.current {

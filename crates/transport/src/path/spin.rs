@@ -1,4 +1,4 @@
-//! The spin bit (RFC 9000 §17.4): lets whoever watches a path measure its round trips, and on some paths does not.
+//! The spin bit (RFC 9000 §17.4): lets observers of a path measure its round trips, and on some paths does not.
 
 use wire::Side;
 

@@ -87,7 +87,7 @@ impl Paths {
         false
     }
 
-    /// Gives up the validation of a path that is not proven.
+    /// Gives up the validation of a path.
     pub(crate) fn on_validation_failure(&mut self, path: PathIndex) -> Failure {
         let fallback = self.last_validated();
         if path != self.active_index() {
@@ -102,7 +102,7 @@ impl Paths {
         Failure::FellBack(fallback)
     }
 
-    /// Gives up that this client was to move to a path. `false` when it was not.
+    /// Gives up a path that this client was to migrate to. `false` when it was not.
     pub(crate) fn abandon_move(&mut self, path: PathIndex) -> bool {
         let path = &mut self[path];
         let destined = std::mem::take(&mut path.destined);
@@ -112,7 +112,7 @@ impl Paths {
         destined
     }
 
-    /// Returns whether nobody needs a path any more, as far as its connection ID goes.
+    /// Returns whether a path is unused, as far as its connection ID goes.
     pub(crate) fn is_unused(&self, path: PathIndex) -> bool {
         let challenge = &self[path].challenge;
         self.active().proven && path != self.active_index() && !challenge.is_running() && !challenge.wants_to_send()

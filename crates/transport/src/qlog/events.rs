@@ -344,7 +344,7 @@ pub(super) struct RecoveryParametersSet {
     pub(super) congestion_control: &'static str,
 }
 
-/// Only what has changed.
+/// Metrics that have changed.
 #[derive(Default, PartialEq, Serialize)]
 pub(super) struct RecoveryMetricsUpdated {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -368,7 +368,7 @@ pub(super) struct RecoveryMetricsUpdated {
 }
 
 impl RecoveryMetricsUpdated {
-    /// What changed since `old`; `None` when nothing did. Values that nobody has measured are left out.
+    /// Values that changed since `old`; `None` when none did. Values that were not measured are left out.
     pub(super) fn new(old: Option<&RecoveryMetrics>, new: &RecoveryMetrics) -> Option<Self> {
         fn changed<T: PartialEq>(
             old: Option<&RecoveryMetrics>,

@@ -15,7 +15,7 @@ use crate::sent::{ControlFrame, SentFrame};
 /// The frames of a packet.
 pub(super) struct FrameList<'a> {
     pub(super) payload: &'a [u8],
-    /// The `ack_delay_exponent` of whoever sent the packet.
+    /// `ack_delay_exponent` of the sender of the packet.
     pub(super) ack_delay_exponent: u8,
 }
 
@@ -185,7 +185,7 @@ pub(super) enum QuicFrame<'a> {
     },
 }
 
-/// What an application's code means is not known here (`ApplicationError`): the number follows.
+/// Name for application error codes (`ApplicationError`), whose meaning is not known here: the number follows.
 pub(super) const UNKNOWN: &str = "unknown";
 
 /// The error of a CONNECTION_CLOSE frame.
@@ -322,8 +322,8 @@ impl<'a> QuicFrame<'a> {
         Self::ConnectionClose { error_space, error, error_code, reason, reason_bytes, trigger_frame_type }
     }
 
-    /// What a record of the ledger says about a lost frame. `None` for those whose content is not kept, because what is
-    /// sent in their place is the state of that moment, and for those that are not sent again.
+    /// Frame of a record of the ledger, for a lost packet. `None` for records without content, because the state of that moment
+    /// is sent in their place, and for frames that are not sent again.
     pub(super) fn of_record(frame: &SentFrame) -> Option<Self> {
         Some(match *frame {
             SentFrame::Stream { id, offset, len, fin } => {

@@ -34,7 +34,7 @@ pub(super) struct PacketHeader<'a> {
     dcid: Option<Hex<'a>>,
 }
 
-/// `Token`, of which only the length is written: whoever shows it is taken for the client.
+/// `Token`, of which only the length is written: its bearer is taken for the client.
 #[derive(Serialize)]
 pub(super) struct Token {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]

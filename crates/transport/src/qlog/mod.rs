@@ -26,5 +26,5 @@ mod writer;
 pub use trace::Vantage;
 pub use writer::QlogWriter;
 
-/// The file name extension of what is written.
+/// File name extension of qlog files.
 pub const EXTENSION: &str = "sqlog";

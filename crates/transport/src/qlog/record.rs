@@ -72,7 +72,7 @@ impl<W: Write> Records<W> {
         }
     }
 
-    /// Writes what is buffered, and lets the output write what it buffers itself.
+    /// Writes the buffered records, and flushes the output.
     pub(super) fn flush(&mut self) {
         self.write_out();
         if self.error.is_none() {

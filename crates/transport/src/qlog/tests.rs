@@ -1,4 +1,4 @@
-//! What single events and frames look like in the file.
+//! Records of single events and frames in the file.
 
 use std::sync::{Arc, Mutex};
 
@@ -147,7 +147,7 @@ fn what_cannot_be_read_is_unknown() {
     assert_eq!(written(&[]), json!([]));
 }
 
-/// What a writer has written so far.
+/// Output of a writer, shared with the test.
 #[derive(Clone, Default)]
 struct Out(Arc<Mutex<Vec<u8>>>);
 

@@ -14,7 +14,7 @@ pub(super) const FEC_SCHEMA: &str = "urn:tiderace:qlog:events:fec-1";
 /// `sender:limited`: what keeps this end from sending more (docs/edge.md).
 pub(super) const SENDER_SCHEMA: &str = "urn:tiderace:qlog:events:sender-1";
 
-/// Which end of the connection writes.
+/// End of the connection that writes the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vantage {

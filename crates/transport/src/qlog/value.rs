@@ -94,7 +94,7 @@ impl Raw {
         Self { length: Some(length), payload_length: None }
     }
 
-    /// What a length field on the wire says: it counts the payload alone.
+    /// Sizes of a frame whose length field on the wire counts the payload alone.
     pub(super) fn of_payload(len: usize) -> Self {
         Self { length: Some(len), payload_length: Some(len) }
     }

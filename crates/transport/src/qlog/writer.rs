@@ -82,14 +82,14 @@ impl<W: Write + Send> QlogWriter<W> {
         }
     }
 
-    /// Says when the reference was, as the time since 1970 (UTC). Has no effect once something has been written.
+    /// Sets the wall-clock time of the reference, as the time since 1970 (UTC). Has no effect once something has been written.
     #[must_use]
     pub fn with_wall_clock(mut self, since_1970: Duration) -> Self {
         self.wall_clock = Some(rfc3339(since_1970));
         self
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered records.
     pub fn flush(&mut self) {
         self.begin();
         self.records.flush();

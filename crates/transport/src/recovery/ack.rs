@@ -1,4 +1,4 @@
-//! What an acknowledgement means for the path (RFC 9002 §5, appendix A.7).
+//! Effect of an acknowledgement on the path: RTT, losses, congestion control (RFC 9002 §5, appendix A.7).
 
 use units::{Duration, Instant};
 use wire::Ack;
@@ -9,7 +9,7 @@ use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
 use crate::error::TransportError;
 use crate::sent::{EcnFeedback, Entry, Found, LatePacket, Ledger, PathIndex, Verdict};
 
-/// What an acknowledgement or a timeout brought, over all paths.
+/// Result of an acknowledgement or a timeout, over all paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckOutcome {
     /// Packets newly acknowledged, those that only acknowledged included.
@@ -24,11 +24,11 @@ pub struct AckOutcome {
     pub rtt: Option<(PathIndex, Duration)>,
     /// Packets in flight newly declared lost, probes of the datagram size excluded.
     pub lost_packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub lost_bytes: u64,
     /// Time from the departure of each of them to this verdict, together.
     pub loss_detection_time: Duration,
-    /// Those of them that the controller may pass over: they came without a sign of congestion.
+    /// Lost packets that the controller may ignore: they were lost without a sign of congestion.
     pub random_packets: u64,
     /// Packets that had been declared lost and arrived.
     pub spurious_packets: u64,
@@ -38,13 +38,13 @@ pub struct AckOutcome {
     pub mtu_probe_acked: Option<(PathIndex, u16)>,
     /// A probe of the datagram size that was lost.
     pub mtu_probe_lost: Option<(PathIndex, u16)>,
-    /// What the acknowledgement says about ECN, on the path of its largest packet.
+    /// ECN feedback of the acknowledgement, on the path of its largest packet.
     pub ecn: EcnFeedback,
-    /// That path.
+    /// Path of the ECN feedback.
     pub ecn_path: PathIndex,
 }
 
-/// What one acknowledgement or timeout has brought for one path so far.
+/// Result of one acknowledgement or timeout for one path so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Batch {
     prior_in_flight: u64,
@@ -163,7 +163,7 @@ impl Recovery {
         advanced
     }
 
-    /// Tells the controller what the batch brought, and adds it to the outcome.
+    /// Passes the result of the batch to the controller, and adds it to the outcome.
     pub(super) fn end_batch(&mut self, now: Instant, ecn: EcnFeedback, ledger: &Ledger, outcome: &mut AckOutcome) {
         let batch = self.batch;
         if let Some(signs) = &mut self.discrimination {
@@ -227,7 +227,7 @@ impl Recovery {
         outcome.persistent_congestion |= batch.persistent;
     }
 
-    /// Tells the controller about the losses of the batch; whether they are random.
+    /// Reports the losses of the batch to the controller. Returns whether they are random.
     fn on_losses(&mut self, now: Instant, batch: &Batch) -> bool {
         // RFC 9000 §13.3 MUST-3: congestion control hears of losses
         let Some((largest_lost, largest_lost_sent_at)) = batch.largest_lost else { return false };

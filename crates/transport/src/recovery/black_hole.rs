@@ -10,9 +10,9 @@ use units::Instant;
 
 /// Packets up to this size say nothing, in bytes of UDP payload (RFC 9000 §14.1).
 const BASE: u16 = 1200;
-/// So many separate losses in a row are a black hole …
+/// Separate losses in a row that are a black hole …
 const EPISODES: u32 = 3;
-/// … or fewer, when they took so many packets.
+/// … or fewer, when they took [`MANY_PACKETS`].
 const FEW_EPISODES: u32 = 2;
 const MANY_PACKETS: u32 = 6;
 

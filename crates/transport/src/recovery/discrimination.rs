@@ -50,7 +50,7 @@ impl From<LossTolerance> for Probability {
     }
 }
 
-/// Why packets were lost, as far as can be told.
+/// Cause of a loss, as far as it can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// A queue is full, or filling, or there is more loss than anybody should pass over.

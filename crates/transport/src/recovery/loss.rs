@@ -1,5 +1,5 @@
-//! Which packets are lost (RFC 9002 §6.1), whether that is persistent congestion (§7.6), and packets that leave the ledger
-//! in other ways.
+//! Detection of lost packets (RFC 9002 §6.1) and of persistent congestion (§7.6), and packets that leave the ledger in other
+//! ways.
 
 use units::Instant;
 
@@ -15,7 +15,7 @@ const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
 /// A loss is remembered for so many probe timeouts, in case it turns out to be none.
 const LATE_MEMORY_PTOS: u32 = 2;
 
-/// What gave a loss away.
+/// Threshold by which a packet was declared lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LossTrigger {
     /// Packets sent later were acknowledged, more of them than reordering explains (RFC 9002 §6.1.1).
@@ -24,7 +24,7 @@ pub enum LossTrigger {
     TimeThreshold,
 }
 
-/// What is to be done with an outstanding packet.
+/// Verdict on an outstanding packet.
 enum Judgement {
     Lost(LossTrigger),
     /// Not lost so far, and none sent later on the same path is.

@@ -37,7 +37,7 @@ use crate::pacing::Pacer;
 pub use crate::sent::{EcnFeedback, SpaceId};
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
-/// Where the functions find the recovery of the path that a packet names.
+/// Map from paths to their recovery, for packets that name a path.
 pub trait Paths {
     /// The path's recovery; `None` when the path is gone: its packets count as lost, and nobody is accountable.
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery>;
@@ -46,9 +46,9 @@ pub trait Paths {
     fn count(&self) -> usize;
 }
 
-/// Hears what acknowledgements and timeouts decide. A function that takes the fate of each frame is one.
+/// Receiver of the decisions of acknowledgements and timeouts. A function that takes the fate of each frame is one.
 pub trait Fates {
-    /// What became of a frame.
+    /// Reports the fate of a frame.
     fn frame(&mut self, verdict: Verdict, frame: SentFrame);
 
     /// A packet in flight counts as lost; its frames follow.
@@ -84,7 +84,7 @@ impl Paths for [Recovery] {
     }
 }
 
-/// What the recovery of a path is built from.
+/// Parameters that the recovery of a path is built from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The congestion controller.
@@ -114,7 +114,7 @@ impl Default for Config {
     }
 }
 
-/// What a path knows about one packet number space.
+/// State of a path for one packet number space.
 #[derive(Clone, Copy, Debug, Default)]
 struct PathSpace {
     largest_acked: Option<u64>,
@@ -126,10 +126,10 @@ struct PathSpace {
     eliciting_in_flight: u64,
 }
 
-/// What may be sent now.
+/// Permission to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
-    /// So many bytes.
+    /// Number of bytes that may be sent.
     Bytes(u64),
     /// Nothing: the congestion window is full. An acknowledgement or a loss will open it.
     WindowFull,
@@ -164,13 +164,13 @@ pub struct Recovery {
     /// Times the controller began to react to congestion.
     congestion_events: u64,
     pacing: bool,
-    /// Whether only large packets are lost.
+    /// Detector of paths that lose large packets only.
     black_hole: black_hole::BlackHole,
     /// Delay of each direction, when the peer reports it.
     one_way: Option<Box<OneWay>>,
     /// Signs of congestion, when loss without them is passed over.
     discrimination: Option<Box<Discrimination>>,
-    /// What the acknowledgement being processed has brought so far.
+    /// Result of the acknowledgement that is being processed.
     batch: ack::Batch,
 }
 
@@ -224,9 +224,9 @@ impl Recovery {
         next
     }
 
-    /// What may be sent at `now`, of `want` bytes that are ready (`u64::MAX` when there is more than fits). To be asked
-    /// only when something is ready: the answer decides whether the window counts as used. Does not apply to probes and
-    /// to packets that only acknowledge (RFC 9002 §7, §7.5).
+    /// Returns how many of `want` bytes may be sent at `now` (`u64::MAX` when more is ready than fits). To be asked only when
+    /// something is ready: the answer decides whether the window counts as used. Does not apply to probes and to packets that
+    /// only acknowledge (RFC 9002 §7, §7.5).
     #[inline]
     pub fn allowance(&mut self, now: Instant, want: u64) -> Allowance {
         let datagram = want.min(u64::from(self.mtu));
@@ -310,7 +310,8 @@ impl Recovery {
         self.update_outputs(now);
     }
 
-    /// Returns whether packets above the base size have come to be lost (RFC 8899 §4.3). To be asked after losses; it is told once.
+    /// Returns whether the path has begun to lose packets above the base size (RFC 8899 §4.3). To be asked after losses;
+    /// reported once.
     #[inline]
     pub fn take_black_hole(&mut self) -> bool {
         self.black_hole.take()
@@ -327,7 +328,7 @@ impl Recovery {
         &self.rtt
     }
 
-    /// What receive times tell; `None` when the peer is not asked for them.
+    /// Estimates from receive times; `None` when the peer is not asked for them.
     pub fn one_way(&self) -> Option<&OneWay> {
         self.one_way.as_deref()
     }
@@ -337,7 +338,7 @@ impl Recovery {
         self.one_way.as_deref_mut()
     }
 
-    /// The signs of congestion; `None` when no loss is passed over.
+    /// Signs of congestion; `None` when all losses count.
     pub fn discrimination(&self) -> Option<&Discrimination> {
         self.discrimination.as_deref()
     }
@@ -397,17 +398,17 @@ impl Recovery {
         self.controller.count_silence();
     }
 
-    /// What repair symbols take to arrive, in packets and time: losses are declared no sooner.
+    /// Sets how long repair symbols take to arrive, in packets and time: losses are declared no sooner.
     pub(crate) fn set_patience(&mut self, packets: u64, time: Duration) {
         self.reordering.set_patience(packets, time);
     }
 
-    /// The thresholds of reordering.
+    /// Thresholds of reordering.
     pub fn reordering(&self) -> &Reordering {
         &self.reordering
     }
 
-    /// The window holds back data that is ready.
+    /// Notes that the window holds back data that is ready.
     #[inline]
     fn mark_limited(&mut self) {
         self.limited_until = self.rate.delivered() + self.bytes_in_flight.max(1);

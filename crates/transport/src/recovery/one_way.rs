@@ -1,4 +1,4 @@
-//! How much the delay of each direction varies, from the times at which the peer received our packets
+//! Variation of the delay in each direction, from the times at which the peer received our packets
 //! (draft-ietf-quic-receive-ts-02).
 //!
 //! The clocks of both ends need not agree. The time between a packet's departure by our clock and its arrival by the
@@ -45,7 +45,7 @@ impl Variation {
     }
 }
 
-/// Which way a packet went.
+/// Direction in which a packet travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathDirection {
     /// To the peer.

@@ -1,4 +1,4 @@
-//! How much reordering a path is granted before a packet counts as lost, learnt from losses that were none.
+//! Thresholds of reordering after which a packet counts as lost, learnt from spurious losses.
 
 use units::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub struct Reordering {
     packet_threshold: u64,
     time_threshold_eighths: u32,
     quiet_episodes: u32,
-    /// What repair takes to arrive, in packets and time.
+    /// Time that repair symbols take to arrive, in packets and as a duration.
     patience: (u64, Duration),
 }
 
@@ -43,13 +43,13 @@ impl Reordering {
         self.packet_threshold.max(self.patience.0)
     }
 
-    /// Repair symbols take so many packets and so much time until they have arrived: before that a packet does not count as
-    /// lost, or copies would always be sent in vain.
+    /// Sets how many packets and how much time repair symbols take to arrive: a packet does not count as lost before, or
+    /// retransmissions would always be spurious.
     pub(super) fn set_patience(&mut self, packets: u64, time: Duration) {
         self.patience = (packets.min(MAX_PACKET_THRESHOLD), time);
     }
 
-    /// Time after which it does.
+    /// Time after which an unacknowledged packet counts as lost.
     #[inline]
     pub fn time_threshold(&self, rtt: &Rtt) -> Duration {
         // RFC 9002 §6.1.2 MUST-1: no packet is lost by time sooner than the granularity of timers

@@ -1,4 +1,4 @@
-//! When a path has to be looked at again: loss by time, or a probe (RFC 9002 §6.2, appendix A.8).
+//! Deadlines of a path: loss by time, or a probe timeout (RFC 9002 §6.2, appendix A.8).
 
 use units::{Duration, Instant};
 
@@ -17,14 +17,14 @@ pub struct Progress {
     /// The peer can send without limit: always true at a server; at a client when a Handshake packet of ours was
     /// acknowledged or the handshake is confirmed (PeerCompletedAddressValidation).
     pub peer_validated_us: bool,
-    /// We are a server that has used up what the address may be sent before it is validated.
+    /// A server has sent all that it may to an address that is not validated (RFC 9000 §8.1).
     pub at_amplification_limit: bool,
     /// Time for which the acknowledgement at hand waited here for its keys.
     pub waited_for_keys: Duration,
 }
 
 impl Progress {
-    /// Everything is done.
+    /// Progress of a confirmed handshake.
     pub const CONFIRMED: Self = Self {
         has_handshake_keys: true,
         confirmed: true,
@@ -34,31 +34,31 @@ impl Progress {
     };
 }
 
-/// Why a path has to be looked at.
+/// Reason of a deadline of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// A packet has been missing for so long that it counts as lost: call [`super::on_loss_timer`].
     LossTime,
-    /// Nothing was heard of ack-eliciting packets: call [`Recovery::on_probe_timeout`] and send one or two ack-eliciting
-    /// packets in the space.
+    /// Ack-eliciting packets were not acknowledged in time: call [`Recovery::on_probe_timeout`] and send one or two
+    /// ack-eliciting packets in the space.
     Probe,
     /// As [`Reason::Probe`], with nothing in flight that could be probed for: the server may be unable to send until it hears from us.
     AntiDeadlock,
 }
 
-/// When, where and why.
+/// Deadline of recovery: time, packet number space, reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// May lie in the past; then it is due.
     pub at: Instant,
     /// The packet number space concerned.
     pub space: SpaceId,
-    /// What is due.
+    /// Action that is due.
     pub reason: Reason,
 }
 
 impl Recovery {
-    /// When the path has to be looked at next.
+    /// Returns the earliest deadline of the path.
     pub fn deadline(&self, progress: &Progress) -> Option<Deadline> {
         if let Some(deadline) = self.loss_deadline() {
             // RFC 9002 §6.2.1 MUST NOT-2: no probe timeout while loss by time is pending.

@@ -90,7 +90,7 @@ impl std::fmt::Debug for RingKey {
     }
 }
 
-/// Why something could not be opened.
+/// Error of sealed content that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The ring has no such key, or its time is over.
@@ -147,7 +147,7 @@ fn expand<const N: usize>(prk: &hkdf::Prk, purpose: Purpose) -> [u8; N] {
     key
 }
 
-/// The ring. Clones are the same ring: what is changed in one is changed in all of them.
+/// Key ring. Clones are the same ring: a change of one changes all.
 #[derive(Clone)]
 pub struct KeyRing(Arc<RwLock<Arc<Vec<Derived>>>>);
 
@@ -249,7 +249,7 @@ impl KeyRing {
         Ok(content)
     }
 
-    /// Time for which what is sealed now can be opened, in seconds; `None` when the key has no end.
+    /// Time for which content that is sealed now can be opened, in seconds; `None` when the key has no end.
     pub(crate) fn seals_for(&self, now: u64) -> Option<u64> {
         newest(&self.derived(), now).key.until.map(|until| until.saturating_sub(now))
     }

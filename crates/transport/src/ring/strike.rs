@@ -1,4 +1,4 @@
-//! The strike register: what may be used once only, and was.
+//! Strike register: single-use tickets and tokens that were used.
 //!
 //! Early data can be replayed by anyone who saw it (RFC 8446 §8). A ticket is accepted for early data once within a window;
 //! the register is what remembers. Servers that share a ring have to share a register too, or each of them accepts a
@@ -20,13 +20,13 @@ pub enum Strike {
     First,
     /// Used before.
     Again,
-    /// The register has no room: whether it was used before cannot be told.
+    /// The register has no room: prior use cannot be decided.
     Full,
     /// The answer is not there yet: ask again, with the same ID, once the waker was woken.
     Pending,
 }
 
-/// Remembers what was used. Asked once per handshake that offers early data, from any thread.
+/// Register of used tickets and tokens. Asked once per handshake that offers early data, from any thread.
 pub trait StrikeRegister: Send + Sync {
     /// Notes `id`, to be remembered until `expires`. Times are Unix seconds.
     ///
@@ -35,7 +35,7 @@ pub trait StrikeRegister: Send + Sync {
     fn strike(&self, id: &StrikeId, now: u64, expires: u64, waker: &Waker) -> Strike;
 }
 
-/// A register in the memory of this process. It never forgets before the time: when it is full, it says so.
+/// Register in the memory of this process. It never forgets before the expiry: when it is full, it reports that.
 pub struct MemoryRegister {
     capacity: usize,
     state: Mutex<State>,

@@ -30,21 +30,21 @@ pub struct Chunk {
     pub data: Bytes,
 }
 
-/// What comes after the parts that were read.
+/// State of a stream after the parts that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadStatus {
     /// More may be ready to read.
     More,
-    /// Nothing is there yet; [`StreamEvent::Readable`] follows.
+    /// No data is ready; [`StreamEvent::Readable`] follows.
     Blocked,
-    /// All data was read. Said once.
+    /// All data was read. Reported once.
     End,
-    /// The peer reset the stream, with this application error code. Said once, after the data that was to be delivered all
-    /// the same; other data that was not read is gone.
+    /// The peer reset the stream with this application error code. Reported once, after the data below the reliable size
+    /// (draft-ietf-quic-reliable-stream-reset §5); other unread data is discarded.
     Reset(u64),
 }
 
-/// What has arrived of a stream and was not read.
+/// Data of a stream that has arrived and was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
     /// In the order in which the application reads the stream.
@@ -62,7 +62,7 @@ pub struct ReceivedBytes {
     pub limit: u64,
 }
 
-/// Why a stream takes no data.
+/// Error of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The send buffer is full; [`StreamEvent::Writable`] follows.
@@ -74,12 +74,12 @@ pub enum WriteError {
     /// The application finished or reset the stream before.
     #[error("the stream was finished or reset before")]
     Closed,
-    /// There is no such stream, it has no sending part, or both its parts are over.
+    /// No such stream, no sending part, or both its parts are over.
     #[error("no such stream to write to")]
     Unknown,
 }
 
-/// Why a stream cannot be reset behind a part that still arrives.
+/// Error of a reset with a reliable size (RESET_STREAM_AT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResetAtError {
     /// The peer does not accept RESET_STREAM_AT, or its transport parameters are not known yet.
@@ -102,7 +102,7 @@ pub enum ResetAtError {
     Unknown,
 }
 
-/// Why a stream gives no data.
+/// Error of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Nothing is there; [`StreamEvent::Readable`] follows.
@@ -115,7 +115,7 @@ pub enum ReadError {
     /// The application stopped the stream, or has been told its end.
     #[error("the stream was read to its end or stopped before")]
     Closed,
-    /// There is no such stream, it has no receiving part, or both its parts are over.
+    /// No such stream, no receiving part, or both its parts are over.
     #[error("no such stream to read from")]
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What arrived on a stream and the application has not read.
+//! Data that arrived on a stream and was not read by the application.
 //!
 //! In order, the packets' own buffers are queued, without copy and without allocation. Ahead of a hole they wait in a
 //! map. Each byte is kept once, whatever overlaps.
@@ -24,12 +24,12 @@ const BLOCK: usize = 16 << 10;
 pub(super) const HOLES_MAX: usize = 8192;
 /// Pieces ahead of a hole that are not worth merging, per stream.
 const PIECES: usize = 256;
-/// Bytes that queues may keep when they are empty, those of all streams together: whoever reads at once needs them again soon.
+/// Bytes that queues may keep when they are empty, those of all streams together: an application that reads at once needs them again soon.
 const QUEUES_KEPT: usize = 64 << 10;
-/// What an entry of the map ahead of a hole takes, in bytes: nodes have eleven places, of which five are in use at least.
+/// Memory of an entry of the map ahead of a hole, in bytes: nodes have eleven places, of which at least five are in use.
 const AHEAD: usize = (size_of::<Piece>() + size_of::<u64>()) * 11 / 5;
 
-/// What the streams of a connection hold together.
+/// Memory and holes of all streams of a connection together.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     /// The buffers that slices are of.
@@ -65,7 +65,7 @@ impl Holdings {
         self.pins.set_slack(bytes);
     }
 
-    /// What is left of slices is not worth the buffers that it pins: [`Assembler::compact`] is due.
+    /// Returns whether slices pin buffers for too little data: [`Assembler::compact`] is due.
     #[inline]
     pub(super) fn is_wasteful(&self) -> bool {
         self.pins.is_wasteful()
@@ -88,7 +88,7 @@ impl Holdings {
 enum Data {
     /// Part of a received buffer.
     Slice(Bytes, Pin),
-    /// What is left of a copy of so many bytes.
+    /// Unread rest of a copy, and the size of the copy in bytes.
     Copied(Bytes, u32),
     /// A copy that can grow.
     Block(Vec<u8>),
@@ -247,7 +247,7 @@ impl Piece {
 pub(super) struct Assembler {
     /// Not read, with everything below received.
     ready: Queue<Piece>,
-    /// Everything below was received.
+    /// Offset below which all bytes were received.
     prefix: u64,
     /// Not read, beyond the prefix, by offset.
     ahead: BTreeMap<u64, Piece>,
@@ -260,7 +260,7 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// Everything below this offset was received.
+    /// Offset below which all bytes were received.
     #[inline]
     pub(super) fn prefix(&self) -> u64 {
         self.prefix

@@ -8,7 +8,7 @@ use super::{Streams, recv::Outstanding};
 /// a message on a stream that is open for ever, as the control streams of HTTP/3 are.
 const BULK: u64 = 16 << 10;
 
-/// What an end waits for on its streams, in the order of urgency.
+/// Data that an end waits for on its streams, in the order of urgency.
 ///
 /// - A bidirectional stream of ours on which something was sent is a request. Its answer is awaited until the receiving part
 ///   has all data up to the final size, was reset, or was stopped by the application.
@@ -27,7 +27,8 @@ pub(crate) enum Awaited {
 }
 
 impl Streams {
-    /// What this end waits for, when `burst` bytes of stream data have arrived since the last pause. Walks over all streams.
+    /// Returns what this end waits for when `burst` bytes of stream data have arrived since the last pause. Walks over all
+    /// streams.
     pub(crate) fn awaited(&self, burst: u64) -> Awaited {
         if self.slab.len() == 0 {
             return Awaited::Nothing;

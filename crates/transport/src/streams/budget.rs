@@ -73,7 +73,7 @@ impl Budget {
         share.max(floor.saturating_sub(held))
     }
 
-    /// How much a stream may write of the `wanted` bytes; when none, it waits.
+    /// Returns how many of the `wanted` bytes a stream may write; when none, the stream waits.
     #[inline]
     pub(super) fn admit(&mut self, slab: &mut Slab, slot: Slot, wanted: u64) -> u64 {
         let stream = &slab[slot];

@@ -1,4 +1,5 @@
-//! What an application wrote to a stream and the peer has not acknowledged: its own buffers, in order, not copied.
+//! Data that an application wrote to a stream and the peer has not acknowledged: the application's own buffers, in order, not
+//! copied.
 //!
 //! Acknowledgements arrive in the order of sending nearly always, so the buffer is a queue whose front is released; what
 //! is acknowledged behind a hole is a set of ranges, empty without loss.
@@ -55,13 +56,13 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
     chunks: Queue<Chunk>,
-    /// Everything below is acknowledged.
+    /// Offset below which all bytes are acknowledged.
     acked: u64,
     /// Acknowledged above that, behind a hole.
     acked_ahead: RangeSet,
-    /// Where the next write goes.
+    /// Offset of the next write.
     end: u64,
-    /// Where the last copy ended: the chunk in which the next one most likely starts.
+    /// Place of the chunk in which the last copy ended: the next copy most likely starts in it.
     cursor: usize,
 }
 

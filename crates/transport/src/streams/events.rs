@@ -1,41 +1,41 @@
-//! What the application is told about streams.
+//! Events of streams for the application.
 
 use std::collections::VecDeque;
 
 use wire::{Dir, StreamId};
 
-/// Something happened that the application may wait for.
+/// Event of a stream that the application may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// The peer opened streams of this direction: accept until there is none. Not repeated while it waits to be polled.
+    /// Streams of this direction that the peer opened: accept until there is none. Not repeated while it waits to be polled.
     Opened {
         /// The direction.
         dir: Dir,
     },
-    /// There is something to read: data, the end, or a reset. Not repeated until a read has answered that it would block.
+    /// Data to read, the end, or a reset. Not repeated until a read has answered that it would block.
     Readable {
         /// The stream.
         id: StreamId,
     },
-    /// A stream whose write was refused can write. A part of the send buffer is kept for it until it has written all it wants,
-    /// ended, or waits again.
+    /// Space for a stream whose write was refused. Part of the send buffer is reserved for it until it has written all it
+    /// wants, ended, or waits again.
     Writable {
         /// The stream.
         id: StreamId,
     },
-    /// The peer wants no more data on this stream; what was written and not delivered is gone.
+    /// STOP_SENDING of the peer: data that was written and not delivered is discarded.
     Stopped {
         /// The stream.
         id: StreamId,
         /// The application's error code.
         code: u64,
     },
-    /// All data of a finished stream, and its end, has been acknowledged; or the data that a reset has left, and the reset.
+    /// Acknowledgement of all data of a finished stream and of its end; or of the data that a reset has left, and of the reset.
     Finished {
         /// The stream.
         id: StreamId,
     },
-    /// After [`Streams::open`](super::Streams::open) found none, streams of this direction can be opened.
+    /// Streams of this direction can be opened, after [`Streams::open`](super::Streams::open) found none.
     StreamsAvailable {
         /// The direction.
         dir: Dir,

@@ -8,14 +8,14 @@
 
 use units::{Duration, Instant};
 
-/// How many times what is consumed in a round trip the connection's window should be.
+/// Factor of the connection's window over what is consumed in a round trip.
 pub(super) const CONNECTION_AHEAD: u64 = 4;
 
-/// The same for a stream: which stream sends how much differs from one round trip to the next, and it is the connection's
-/// window that bounds the memory.
+/// Factor of a stream's window. Larger, because the share of each stream differs from one round trip to the next, and the
+/// connection's window bounds the memory.
 pub(super) const STREAM_AHEAD: u64 = 8;
 
-/// The time of the last batch of datagrams, and the round trip, as far as known: what tuning measures with.
+/// Time of the last batch of datagrams, and the RTT as far as known: the inputs of window tuning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
     pub(super) now: Instant,
@@ -28,7 +28,7 @@ pub(super) struct Clock {
 pub(super) struct Credit {
     /// The limit the peer announced, an absolute offset.
     pub(super) limit: u64,
-    /// How far we have gone.
+    /// Offset up to which the limit is used.
     pub(super) used: u64,
     /// The limit for which a BLOCKED frame was already made.
     blocked_at: Option<u64>,
@@ -63,7 +63,7 @@ impl Credit {
         fresh
     }
 
-    /// Everything that was sent was for nothing and is sent again; no limit is known.
+    /// Forgets the limit and what was sent: the server has rejected early data, and all of it is sent again.
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -76,10 +76,10 @@ pub(super) struct ReceiveWindow {
     announced: u64,
     /// Bytes that the application has taken, or that were thrown away for it.
     consumed: u64,
-    /// How far the limit is ahead of what was consumed.
+    /// Distance of the limit from what was consumed, in bytes.
     window: u64,
     max: u64,
-    /// How many times what is consumed in a round trip the window should be.
+    /// Factor of the window over what is consumed in a round trip.
     ahead: u64,
     /// Start of the running round trip, and what was consumed by then.
     round: Instant,
@@ -114,7 +114,7 @@ impl ReceiveWindow {
         self.consumed
     }
 
-    /// How far the limit is ahead of what was consumed.
+    /// Distance of the limit from what was consumed, in bytes.
     #[inline]
     pub(super) fn window(&self) -> u64 {
         self.window

@@ -1,4 +1,4 @@
-//! What the peer's frames do to streams. Every error closes the connection.
+//! Effects of the peer's frames on streams. Every error closes the connection.
 
 use bytes::Bytes;
 use wire::{Dir, StreamId, frame_type};
@@ -6,7 +6,7 @@ use wire::{Dir, StreamId, frame_type};
 use super::{Streams, events::StreamEvent, pending, recv::Received, slab::Slot, stream};
 use crate::error::{Code, TransportError};
 
-/// Which part of a stream a frame is about.
+/// Part of a stream that a frame is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Send,

@@ -72,7 +72,7 @@ use crate::error::{Code, TransportError};
 pub struct StreamsConfig {
     /// Bytes of unacknowledged and unsent data that [`Streams::write`] accepts, for all streams together.
     pub send_buffer: u64,
-    /// That limit grows to twice the bytes in flight where the path is longer, up to this many bytes.
+    /// Bytes up to which `send_buffer` may grow: it follows twice the bytes in flight.
     pub send_buffer_max: u64,
     /// Flow control window of a stream at its start, in bytes.
     pub receive_window_stream: u64,
@@ -141,7 +141,7 @@ pub struct StreamFigures {
     pub overhead_bytes: u64,
 }
 
-/// What a stream takes at most before it holds data, in bytes: places are made for up to twice as many as there are.
+/// Memory of a stream before it holds data, in bytes, at most: places are made for up to twice as many as there are.
 pub(crate) const STREAM: u64 = 2 * (size_of::<Option<Stream>>() + 48) as u64;
 
 /// Limits for streams of the peer's transport parameters.
@@ -190,9 +190,9 @@ pub struct Streams {
     figures: StreamFigures,
     /// Only early data can be sent.
     early: bool,
-    /// There has been a stream that must not be protected by forward error correction.
+    /// A stream was opened that must not be protected by forward error correction.
     some_unprotected: bool,
-    /// There is memory for larger windows.
+    /// Memory for larger windows is available.
     may_grow: bool,
 }
 
@@ -483,7 +483,7 @@ impl Streams {
         *self = Self { figures, events, received: self.received, ..Self::new(self.side, &self.config) };
     }
 
-    /// What happened since, oldest first. To be polled until there is none.
+    /// Takes the next event of a stream, oldest first. To be polled until there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<StreamEvent> {
         self.events.pop()

@@ -1,11 +1,11 @@
-//! What goes into a packet: control frames first, because others wait for them, then data.
+//! Contents of a packet: control frames first, because others wait for them, then data.
 
 use wire::{Dir, Frame, Writer};
 
 use super::{Streams, pending, schedule::Kind, slab::Slot, stream};
 use crate::sent::SentFrame;
 
-/// Below this room no further STREAM frame is tried, in bytes.
+/// Room below which no further STREAM frame is tried, in bytes.
 const ROOM: usize = 16;
 
 /// The data of a packet's last STREAM frame, where that was not copied into the packet: sealing reads it from the buffer of the

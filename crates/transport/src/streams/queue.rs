@@ -86,7 +86,7 @@ impl<T> Queue<T> {
         self.first.iter_mut().chain(&mut self.rest)
     }
 
-    /// How many elements come before the first for which `before` is false, if those for which it is true come first.
+    /// Number of elements before the first for which `before` is false. The elements for which it is true have to come first.
     pub(super) fn partition_point(&self, mut before: impl FnMut(&T) -> bool) -> usize {
         match &self.first {
             Some(first) if !before(first) => 0,

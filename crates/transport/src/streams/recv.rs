@@ -34,7 +34,7 @@ enum Phase {
     Over,
 }
 
-/// What an accepted frame changed.
+/// Effect of an accepted frame on flow control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// Bytes by which the stream's highest offset grew: credit of the connection that the peer used.
@@ -43,12 +43,12 @@ pub(super) struct Received {
     pub(super) discarded: u64,
 }
 
-/// What is known of data that has not arrived.
+/// State of the data that has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outstanding {
     /// Offset behind the highest byte seen.
     pub(super) arrived: u64,
-    /// There is a hole, or the final size is not reached: the peer has sent what is missing.
+    /// The peer has sent what is missing: a hole is left, or the final size is not reached.
     pub(super) certain: bool,
     /// The stream's window lets the peer send more.
     pub(super) credit: bool,
@@ -117,7 +117,7 @@ impl RecvPart {
         self.phase == Phase::Open && self.final_size.is_none()
     }
 
-    /// What is still to come. `None` when nothing is, or nobody wants it.
+    /// Data that is still to come. `None` when all has arrived, or the application does not read it.
     pub(super) fn outstanding(&self) -> Option<Outstanding> {
         let prefix = self.assembler.prefix();
         let end = match self.phase {

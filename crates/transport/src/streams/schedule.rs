@@ -15,7 +15,7 @@ const QUANTUM: u32 = 8 << 10;
 /// Number of urgencies.
 const LEVELS: usize = 8;
 
-/// Which data of a stream.
+/// Kind of data of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Lost data, or a FIN without data: needs no credit of the connection.
@@ -30,7 +30,7 @@ struct Level {
     sequential: BTreeMap<u64, Slot>,
     /// Incremental ones.
     turn: Queue<TURN>,
-    /// What is left of the running turn.
+    /// Bytes left of the running turn.
     left: u32,
     /// The running turn belongs to the non-incremental streams.
     sequential_turn: bool,

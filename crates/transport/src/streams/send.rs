@@ -47,7 +47,7 @@ enum Fin {
 /// Less than this is copied into the packet, in bytes: sealing two pieces costs more than that.
 const WORTH_LEAVING_OUT: usize = 512;
 
-/// What [`SendPart::write_frame`] put into the packet.
+/// Frame that [`SendPart::write_frame`] put into the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) offset: u64,
@@ -336,7 +336,7 @@ impl SendPart {
         Some(Written { offset, len: len as u16, header, fin, left_out })
     }
 
-    /// What [`write_frame`](Self::write_frame) has left out.
+    /// Data that [`write_frame`](Self::write_frame) has left out.
     #[inline]
     pub(super) fn left_out(&self, offset: u64, len: usize) -> &[u8] {
         self.buffer.piece(offset, len).expect("nothing was acknowledged since it was left out")

@@ -1,5 +1,4 @@
-//! Where the streams are kept: a dense array of slots, the way from an ID to its slot, and lists that run through the
-//! slots.
+//! Storage of the streams: a dense array of slots, a map from IDs to slots, and lists that run through the slots.
 //!
 //! Everything that walks over streams walks over a list of exactly those that need it, so that a thousand idle streams
 //! cost nothing but their memory. The lists are threaded through the slots themselves: joining and leaving is a few

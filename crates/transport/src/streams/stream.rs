@@ -36,7 +36,7 @@ pub(super) mod pending {
     pub(in super::super) const BLOCKED: u8 = 8;
 }
 
-/// Whether the application waits for space in the send buffer.
+/// State of the application's writes: waits for space in the send buffer, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
     /// The application does not wait.

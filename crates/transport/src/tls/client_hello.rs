@@ -50,7 +50,7 @@ pub(crate) fn transport_parameters(bytes: &[u8]) -> Option<Vec<u8>> {
     read().ok()?
 }
 
-/// What a client asks for, as far as a choice of configuration can depend on it.
+/// Contents of a ClientHello that a choice of configuration can depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
     /// The server name, in the client's spelling.
@@ -68,9 +68,9 @@ pub struct ClientHello {
 /// A ticket that a client offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedTicket {
-    /// What the server gave to the client.
+    /// Ticket as the server gave it to the client.
     pub identity: Vec<u8>,
-    /// For how long the client has it, in milliseconds, with the number added that came with the ticket.
+    /// Age of the ticket at the client in milliseconds, plus the ticket's `ticket_age_add` (RFC 8446 §4.2.11.1).
     pub obfuscated_age_ms: u32,
 }
 

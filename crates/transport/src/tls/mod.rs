@@ -38,26 +38,27 @@ pub enum Direction {
     Remote,
 }
 
-/// What a session waits for. The transport does not act on it; it is for logs, and for whoever has to resume.
+/// Result that a session waits for. The transport does not act on it; it is for logs, and for the task that resumes the
+/// session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Waiting {
-    /// Whether a session ticket is good (decrypting it, or the guard against replayed early data).
+    /// Validity of a session ticket: its decryption, or the check for replayed early data.
     Ticket,
     /// A signature by a private key that is elsewhere.
     Signature,
 }
 
-/// Whether a session goes on by itself.
+/// State of a session after bytes were given to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// Everything that was given has been worked through.
+    /// The session has processed all bytes.
     Ready,
     /// The session waits; it takes no more bytes until [`Session::resume`] returned [`Progress::Ready`].
     Pending(Waiting),
 }
 
-/// What a session tells the transport. The order is the order in which it has to be obeyed.
+/// Event of a session for the transport. Events take effect in their order.
 #[derive(Clone, Debug)]
 pub enum TlsEvent {
     /// Handshake bytes to be sent at this level.
@@ -89,7 +90,7 @@ pub enum TlsEvent {
     /// A client that offered early data learned what became of it, or a server decided about a client's. On the client it
     /// comes before [`TlsEvent::PeerParameters`].
     EarlyData {
-        /// When not, everything sent in 0-RTT packets has to be sent again.
+        /// Early data was accepted. Otherwise everything sent in 0-RTT packets has to be sent again.
         accepted: bool,
     },
     /// The handshake is complete (RFC 9001 §4.1.1): the peer's Finished message has been verified.
@@ -99,9 +100,9 @@ pub enum TlsEvent {
 /// The versions of QUIC that tickets belong to; see [`Session::set_ticket_versions`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TicketVersions {
-    /// That of the tickets that a client may offer.
+    /// Version of the tickets that a client may offer.
     pub offered: u32,
-    /// That of the tickets that a server gives.
+    /// Version of the tickets that a server gives.
     pub given: u32,
 }
 
@@ -130,9 +131,9 @@ pub enum EarlyData {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("TLS: {reason} ({code})")]
 pub struct TlsError {
-    /// What is sent to the peer. `CRYPTO_ERROR` with a TLS alert, except for breaches of QUIC's own rules.
+    /// Error code for the peer: `CRYPTO_ERROR` with a TLS alert, except for violations of QUIC's own rules.
     pub code: Code,
-    /// What was seen.
+    /// Description of the fault.
     pub reason: Cow<'static, str>,
 }
 
@@ -232,9 +233,9 @@ pub trait Session: Send {
         None
     }
 
-    /// What can stand in for this session from here on and holds less memory: everything that can be asked of a session,
-    /// and no more work. `None` when the session is needed as it is. To be asked once the handshake is confirmed and no
-    /// event is left; after an answer, the session itself is not used any more.
+    /// Returns a smaller replacement for this session that answers all questions and does no more work; `None` when the session
+    /// is needed as it is. To be asked once the handshake is confirmed and no event is left; after an answer, the session
+    /// itself is not used any more.
     fn settle(&mut self) -> Option<Box<dyn Session>> {
         None
     }

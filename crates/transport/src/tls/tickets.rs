@@ -30,7 +30,7 @@ impl Ticket {
         self.0.downcast_ref().map(|Portable(bytes)| &bytes[..])
     }
 
-    /// What the backend kept. `None` when it is of another backend.
+    /// Session that the backend stored. `None` when another backend stored it.
     pub fn into_inner<T: Any>(self) -> Option<T> {
         self.0.downcast().ok().map(|session| *session)
     }

@@ -35,11 +35,11 @@ impl Count {
 /// Owns the estimate of the share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RandomLoss {
-    /// Share of packets lost whatever the load.
+    /// Share of packets lost independently of the load.
     share: f64,
     /// Share that the last experiment found; estimates do not move far from it.
     confirmed: f64,
-    /// Share lost lately, whatever the cause.
+    /// Share of packets lost lately, for any cause.
     recent: f64,
     /// Packets of the batch that runs.
     batch: Count,
@@ -53,7 +53,7 @@ pub(super) struct RandomLoss {
 }
 
 impl RandomLoss {
-    /// The share of packets lost whatever the load.
+    /// Share of packets lost independently of the load.
     pub(super) fn share(&self) -> f64 {
         self.share
     }

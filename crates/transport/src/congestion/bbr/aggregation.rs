@@ -1,5 +1,5 @@
-//! How much more than the bandwidth is acknowledged at a time, because something on the way back or at the peer collects
-//! acknowledgements (draft "BBR.extra_acked").
+//! Aggregation of acknowledgements on the return path or at the peer: bytes acknowledged at a time beyond what the bandwidth
+//! explains (draft "BBR.extra_acked").
 
 use units::Instant;
 
@@ -11,7 +11,7 @@ const FILTER: u64 = 10;
 /// … and before.
 const STARTUP_FILTER: u64 = 1;
 
-/// Owns the estimate.
+/// Owner of the estimate.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregation {
     since: Instant,

@@ -1,5 +1,5 @@
-//! What congestion says about rate and flight: bounds for the present cycle (short-term) and for all of them (long-term)
-//! (draft "Updating the Model Upon Packet Loss").
+//! Bounds of rate and flight that congestion sets: for the present cycle (short-term) and for all cycles (long-term) (draft
+//! "Updating the Model Upon Packet Loss").
 //!
 //! A mark of congestion (ECN-CE) counts as the loss of the packet that bears it, except that nothing has to be sent
 //! again: RFC 9002 §7.1 asks for the same answer to both, and the draft says nothing of marks.

@@ -1,9 +1,10 @@
-//! Whether sending faster still delivers more (draft "Exiting Acceleration Based on Bandwidth Plateau").
+//! Detection of the bandwidth plateau, from which on faster sending delivers no more (draft "Exiting Acceleration Based on
+//! Bandwidth Plateau").
 
 /// Rounds without growth that prove a plateau.
 const ROUNDS: u32 = 3;
 
-/// Owns the search for the plateau.
+/// Owner of the search for the plateau.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FullPipe {
     /// The rate that has to be exceeded by a quarter, in bits per second.
@@ -40,7 +41,7 @@ impl FullPipe {
         }
     }
 
-    /// Loss says that the pipe is full.
+    /// Notes that the pipe is full, because of losses.
     pub(super) fn set_full(&mut self) {
         self.now = true;
         self.reached = true;

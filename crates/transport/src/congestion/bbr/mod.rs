@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// What an acknowledgement says (the draft's RS).
+/// Rate sample of an acknowledgement (the draft's RS).
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     now: Instant,
@@ -209,7 +209,8 @@ impl Bbr {
         bbr
     }
 
-    /// What the acknowledgement says, with the packets that ProbeRTT held back marked.
+    /// Returns the rate sample of an acknowledgement, application-limited when ProbeRTT held back the packet that it measures.
+    /// `None` without a rate.
     #[inline]
     fn sample(&self, now: Instant, ack: &AckSample) -> Option<Sample> {
         let rate = ack.rate.as_ref()?;

@@ -1,4 +1,4 @@
-//! What the path looks like: bandwidth, delay and their product, and what a controller may keep in flight by them.
+//! Model of the path: bandwidth, delay and their product, and the flight that they allow.
 
 use super::super::rate::mul_div;
 use super::tuning::{MIN_PIPE_PACKETS, UNITY};

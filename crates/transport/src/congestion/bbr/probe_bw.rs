@@ -17,7 +17,7 @@ const CWND_GAIN: u64 = 200;
 /// The step of the long-term bound doubles at most so often.
 const MAX_UP_ROUNDS: u32 = 30;
 
-/// What acknowledgements tell about probing.
+/// Phase of bandwidth probing that acknowledgements report on (the draft's ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Init,

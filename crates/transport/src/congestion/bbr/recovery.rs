@@ -6,7 +6,7 @@ use units::Instant;
 use super::bounds::UNBOUNDED;
 use super::{Bbr, State};
 
-/// What is restored when a recovery was spurious.
+/// State that is restored when a recovery proves spurious.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     /// The state that the losses ended: Startup or ProbeBW_UP.

@@ -32,7 +32,7 @@ impl Feed {
         (self.rtt.as_nanos() / self.interval.as_nanos()) as u64 * MTU
     }
 
-    /// What is in flight: the window, as long as path and queue have room.
+    /// Returns the bytes in flight: the window, as long as path and queue have room.
     fn in_flight(&self) -> u64 {
         let queue =
             if matches!(self.bbr.state, State::Startup | State::Drain | State::Up) { self.bdp() / 2 } else { 0 };

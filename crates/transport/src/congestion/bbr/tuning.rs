@@ -1,4 +1,4 @@
-//! What distinguishes the versions that share the state machine: gains and thresholds, as data.
+//! Differences of the versions that share the state machine: gains and thresholds, as data.
 //!
 //! Gains are per cent, so that applying one is a multiplication and a division by a constant.
 

@@ -73,7 +73,8 @@ pub struct BbrV1 {
     phase_since: Instant,
     probe_rtt_done_at: Option<Instant>,
     probe_rtt_round_done: bool,
-    /// What left while the path had delivered between these two shows nothing of the bandwidth: ProbeRTT held it back.
+    /// Range of the delivered bytes, first and last, in which ProbeRTT held packets back: packets sent meanwhile show nothing
+    /// of the bandwidth.
     quiet: (u64, u64),
     idle_restart: bool,
     recovery: Option<Recovery>,

@@ -1,4 +1,4 @@
-//! What applications rely on: ends, resets, priorities, fairness, memory, early data.
+//! Behaviour that applications rely on: ends, resets, priorities, fairness, memory, early data.
 
 use bytes::Bytes;
 use wire::{Dir, Side, StreamId, TransportParameters, Writer};

@@ -9,7 +9,7 @@ use super::pair::{Pair, dispatch};
 use crate::sent::SentFrame;
 use crate::streams::{Order, StreamEvent, StreamsConfig, WriteError};
 
-/// When it arrives, the frames to dispatch, the frames that are acknowledged by it.
+/// Time of arrival in milliseconds, frames to dispatch, frames acknowledged by it.
 type Flying = (u64, Bytes, Vec<SentFrame>);
 
 /// A bulk transfer, in steps of a millisecond. The sender's window doubles each round trip from ten packets and ends at
@@ -104,7 +104,7 @@ fn a_long_fat_path_fills_without_a_setting() {
     }
 }
 
-/// What the same path does with windows that cannot grow, to see that the test above can fail.
+/// Shows that the test above can fail: on the same path, windows that cannot grow limit the rate.
 #[test]
 fn a_fixed_window_limits() {
     let config = StreamsConfig { receive_window_max: 1 << 20, ..StreamsConfig::default() };

@@ -51,7 +51,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What is known of one direction of one stream.
+/// Model of one direction of one stream.
 #[derive(Debug, Default)]
 struct Flow {
     written: u64,

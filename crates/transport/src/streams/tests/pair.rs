@@ -9,7 +9,7 @@ use crate::{
     streams::{Streams, StreamsConfig},
 };
 
-/// What was written into one packet.
+/// Packet between the two ends, with the frames written into it.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) payload: Bytes,

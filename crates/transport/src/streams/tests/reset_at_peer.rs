@@ -58,7 +58,7 @@ fn assert_settled(s: &Streams, came: u64, read: u64) {
     assert_eq!(figures.delivered_bytes + figures.duplicate_bytes + figures.unwanted_bytes, came);
 }
 
-/// §5: what lies below the reliable size is read, in whatever order it and the frame come.
+/// §5: data below the reliable size is read, in any order of data and frame.
 #[test]
 fn any_order_of_data_and_reset() {
     // The frame comes before the packet with this number; each packet has 100 bytes.

@@ -30,14 +30,14 @@ use crate::{
     },
 };
 
-/// What a client takes from servers: ECDSA, RSA-PSS and Ed25519 (RFC 8446 §4.2.3).
+/// Signature schemes that a client accepts from servers: ECDSA, RSA-PSS and Ed25519 (RFC 8446 §4.2.3).
 const SIGNATURES: [u16; 7] = [0x0403, 0x0804, 0x0807, 0x0503, 0x0805, 0x0603, 0x0806];
 
 fn refused(error: impl ToString) -> ConfigError {
     ConfigError::Refused(error.to_string())
 }
 
-/// What client and server configurations have in common.
+/// Settings that client and server configurations have in common.
 struct Common {
     alpn: Vec<Vec<u8>>,
     groups: Vec<KeyExchange>,
@@ -374,7 +374,7 @@ impl BoringServer {
         }
     }
 
-    /// What became of tickets and early data.
+    /// Counters of tickets and early data.
     pub fn ticket_stats(&self) -> TicketStats {
         self.tickets.stats()
     }

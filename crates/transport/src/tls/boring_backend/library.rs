@@ -26,7 +26,8 @@ use crate::{
 
 /// Room for a sealed session beside the session; the callback that seals puts a name of 16 bytes there.
 const TICKET_OVERHEAD: usize = 16;
-/// What a server binds early data to. What it depends on is compared by [`Tickets`](crate::tls::rustls_backend::Tickets).
+/// Context that BoringSSL binds a server's early data to. It is constant: [`Tickets`](crate::tls::rustls_backend::Tickets)
+/// compares the parameters that early data depends on.
 const EARLY_DATA_CONTEXT: &[u8] = b"tiderace";
 
 static INDEX: LazyLock<Option<Index<Ssl, Shared>>> = LazyLock::new(|| Ssl::new_ex_index().ok());
@@ -37,7 +38,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What a step of a handshake ended with.
+/// Outcome of a step of a handshake.
 pub(super) enum Outcome {
     /// The handshake is complete.
     Complete,
@@ -51,7 +52,7 @@ pub(super) enum Outcome {
     Failed(ErrorStack),
 }
 
-/// What hangs on a session; every session of this backend has it.
+/// Returns the state attached to a session; every session of this backend has it.
 pub(super) fn shared(ssl: &SslRef) -> Option<&Shared> {
     ssl.ex_data((*INDEX)?)
 }

@@ -1,4 +1,4 @@
-//! What a session and the callbacks of BoringSSL share: what was said, and what tickets need.
+//! State that a session shares with the callbacks of BoringSSL: events, and what tickets need.
 
 use std::{
     collections::VecDeque,
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// What the library knows of the peer's parameters and of early data; a client hears of the verdict first.
+    /// Takes the peer's parameters and the verdict on early data from the library; a client reports the verdict first.
     pub(super) fn on_progress(&mut self, peer_parameters: &[u8], early_data_accepted: bool) {
         if self.side == Side::Client && self.early_data == EarlyData::Offered {
             if !early_data_accepted {
@@ -165,7 +165,7 @@ impl State {
         self.poll_signature()
     }
 
-    /// What became of the signature.
+    /// Returns the signature, or why it failed; `None` while it is awaited.
     pub(super) fn poll_signature(&mut self) -> Option<Result<Vec<u8>, String>> {
         let Some(signature) = &mut self.signature else { return Some(Err("nothing is being signed".to_owned())) };
         let signed = signature.poll(&self.waker)?;

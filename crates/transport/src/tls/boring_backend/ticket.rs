@@ -5,7 +5,7 @@ use wire::Reader;
 /// Begins every ticket of this backend, in this form.
 const MAGIC: [u8; 5] = *b"bssl\x01";
 
-/// What a client resumes with.
+/// Session that a client resumes, with what RFC 9000 §7.4.1 makes it remember.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remembered {
     /// QUIC version of the connection that the ticket came with.

@@ -57,7 +57,7 @@ impl KeyExchange {
     pub const ALL: [Self; 4] = [Self::X25519MlKem768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
 }
 
-/// What client and server configurations have in common.
+/// Settings that client and server configurations have in common.
 #[derive(Clone, Debug)]
 struct Common {
     alpn: Vec<Vec<u8>>,
@@ -424,7 +424,7 @@ impl RustlsServer {
         Ok(Self { config: Arc::new(config), tickets: None })
     }
 
-    /// What became of tickets and early data; all zeros when the configuration was made with rustls itself.
+    /// Counters of tickets and early data; all zeros when the configuration was made with rustls itself.
     pub fn ticket_stats(&self) -> TicketStats {
         self.tickets.as_ref().map_or_else(TicketStats::default, |tickets| tickets.stats())
     }

@@ -21,14 +21,14 @@ pub(in crate::tls) struct Gate {
     waker: Waker,
 }
 
-/// What the gate makes of bytes.
+/// Decision of the gate on handshake bytes.
 pub(in crate::tls) enum Passage {
     /// The session has to wait, or for more bytes.
     Closed(Progress),
     /// The bytes go to rustls, and no others have to come here.
     Open {
         bytes: Vec<u8>,
-        /// What was decided about early data, if the client offers some.
+        /// Decision on early data, if the client offers some.
         early_data: Option<bool>,
     },
 }

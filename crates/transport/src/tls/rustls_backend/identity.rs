@@ -25,9 +25,9 @@ pub enum ConfigError {
     /// A certificate or a key cannot be read.
     #[error("{what} cannot be read: {why}")]
     Unreadable {
-        /// Which of them.
+        /// Name of the part.
         what: &'static str,
-        /// What the parser says.
+        /// Message of the parser.
         why: String,
     },
     /// rustls refuses the parts in this combination.

@@ -23,7 +23,7 @@ pub(super) struct Secrets {
     pub(super) ticket_versions: TicketVersions,
     /// Sessions that a server wants to find again, each with the name that it gave them.
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What key material for the application is derived from.
+    /// Secret from which key material for the application is derived (RFC 8446 §7.5).
     pub(super) exporter: Option<Secret>,
     /// The random bytes of the ClientHello, by which key logs name the connection.
     pub(super) client_random: Option<[u8; 32]>,

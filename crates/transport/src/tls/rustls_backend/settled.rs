@@ -1,4 +1,4 @@
-//! What is left of a server's session when its handshake is done: answers to questions, and the exporter.
+//! Remainder of a server's session after its handshake: answers to questions, and the exporter.
 //!
 //! A server has nothing to do for TLS after its tickets are written, and rustls' session is several times larger than
 //! what can still be asked of it.

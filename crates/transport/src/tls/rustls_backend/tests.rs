@@ -402,14 +402,14 @@ fn without_extension(message: &[u8], at: usize, ty: u16) -> Vec<u8> {
     out
 }
 
-/// Where the extensions of a ClientHello begin.
+/// Offset of the extensions of a ClientHello.
 fn extensions_of_hello(hello: &[u8]) -> usize {
     let suites = 4 + 2 + 32 + 1 + usize::from(hello[38]);
     let compression = suites + 2 + usize::from(u16::from_be_bytes([hello[suites], hello[suites + 1]]));
     compression + 1 + usize::from(hello[compression])
 }
 
-/// What a session has written at a level.
+/// Bytes that a session has written at a level.
 fn written(session: &mut dyn Session, wanted: Level) -> Vec<u8> {
     let events = std::iter::from_fn(|| session.next_event());
     events

@@ -11,7 +11,7 @@ const ONLY_SIZE: [u8; 4] = [0xff; 4];
 /// rustls refuses messages that are longer.
 const LONGEST_MESSAGE: usize = 0xffff;
 
-/// What is said about a ticket with another size.
+/// Reason of the error for a ticket with another size.
 pub(in crate::tls) const WRONG_EARLY_SIZE: &str = "a ticket limits early data by its size";
 
 /// Owns the beginning of a message whose end has not arrived.

@@ -31,7 +31,7 @@ use crate::{
 const LIFETIME: u64 = 24 * 60 * 60;
 /// A session that is longer than this gets no ticket; certificates of clients are in it.
 pub(in crate::tls) const MAX_SESSION: usize = 8 * 1024;
-/// What the first byte of a ticket's content says.
+/// Format of a ticket's content, its first byte.
 const FORMAT: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 /// Transport parameters that early data depends on.
@@ -71,7 +71,7 @@ fn are_reduced(then: &Limits, now: &Limits) -> bool {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What became of tickets and of early data, at all connections of a configuration since its start.
+        /// Counters of tickets and of early data, over all connections of a configuration since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct TicketStats {
             $($(#[$doc])* pub $name: u64,)*
@@ -121,7 +121,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether early data may be accepted.
+/// Decision on early data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tls) enum Decision {
     Accept,
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Tickets {
     }
 }
 
-/// What a ticket says.
+/// Contents of a ticket.
 struct Content {
     /// Unix seconds.
     issued: u64,
@@ -290,8 +290,8 @@ impl Tickets {
         read(&content, tag).ok_or(OpenError::Forged)
     }
 
-    /// Whether early data that comes with this ticket may be accepted. `version` is that of the client's first packet,
-    /// `parameters` are those of this end.
+    /// Decides whether early data that comes with this ticket may be accepted. `version` is the version of the client's first
+    /// packet, `parameters` are the transport parameters of this end.
     pub(in crate::tls) fn decide(
         &self,
         offer: Option<&OfferedTicket>,
@@ -352,7 +352,7 @@ impl Tickets {
         session
     }
 
-    /// What TLS made of early data that [`Tickets::decide`] let through.
+    /// Counts the verdict of TLS on early data that [`Tickets::decide`] accepted.
     pub(in crate::tls) fn count_verdict(&self, accepted: bool) {
         count(if accepted { &self.counters.early_accepted } else { &self.counters.early_unusable });
     }

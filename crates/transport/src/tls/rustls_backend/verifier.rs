@@ -11,7 +11,7 @@ use rustls::{
 
 /// A verifier that asks a function about the server's own certificate, and nothing about its chain, names or dates.
 ///
-/// That the server has the key of the certificate is checked all the same. With a function that accepts everything, whoever is on the
+/// That the server has the key of the certificate is checked all the same. With a function that accepts everything, an attacker on the
 /// path can pose as the server.
 ///
 /// ```

@@ -13,7 +13,7 @@ use crate::tls::{
 pub struct Delay {
     /// The first bytes at this level meet the wait.
     pub level: Level,
-    /// What the session says it waits for.
+    /// Result that the session reports to wait for.
     pub waiting: Waiting,
     /// The session is resumed this many times without effect before it goes on.
     pub refusals: u32,
