@@ -1,5 +1,5 @@
-//! What a packet costs a server that also holds many idle connections, beside one that holds none: nanoseconds per packet
-//! sent or received, medians of interleaved rounds.
+//! Cost of a packet at a server that also holds many idle connections, beside one that holds none: nanoseconds per packet sent
+//! or received, medians of interleaved rounds.
 //!
 //! `cargo run --profile dist -p tiderace-transport --example many_connections`
 //!

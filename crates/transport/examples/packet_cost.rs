@@ -1,4 +1,4 @@
-//! What protecting one packet costs on this machine: nanoseconds per call, best of many short rounds.
+//! Cost of protecting one packet on this machine: nanoseconds per call, best of many short rounds.
 //!
 //! `cargo run --profile dist -p tiderace-transport --example packet_cost`
 

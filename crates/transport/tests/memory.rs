@@ -16,11 +16,11 @@ use units::{Duration, Instant};
 use wire::Dir;
 
 const CONNECTIONS: u16 = 200;
-/// What an idle connection may cost, in bytes.
+/// Largest memory of an idle connection, in bytes.
 const LIMIT: usize = 11 * 1024;
-/// What a connection is charged during its handshake, in bytes.
+/// Charge of a connection during its handshake, in bytes.
 const IN_HANDSHAKE: usize = 32 * 1024;
-/// What has to be there at least: a broken count must not pass.
+/// Smallest plausible memory of a connection, in bytes: a broken count must not pass.
 const PLAUSIBLE: usize = 2 * 1024;
 
 /// Bytes that are allocated at the moment.

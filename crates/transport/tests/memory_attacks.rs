@@ -1,5 +1,5 @@
-//! What a peer can make a connection hold, attack by attack, in bytes that are really allocated. It runs without the test
-//! harness and in one thread, with an allocator that counts what is live.
+//! Memory that a peer can make a connection hold, attack by attack, in bytes that are really allocated. The program runs
+//! without the test harness and in one thread, with an allocator that counts what is live.
 //!
 //! Each attack prints `attack: NAME | budget BYTES | heap BYTES`: the budget that the connection stated, and the live bytes above
 //! an idle connection, when they were most. Buffers are like those of the driver: 64 KiB each, whatever a datagram fills.
@@ -38,7 +38,7 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// What the allocator took for an allocation.
+/// Bytes that the allocator took for an allocation.
 #[expect(unsafe_code, reason = "the size of an allocation has no safe wrapper")]
 fn size(at: *mut u8) -> usize {
     // SAFETY: the allocator gave out the pointer and has not taken it back.
@@ -85,7 +85,7 @@ fn allocated() -> usize {
     LIVE.load(Relaxed)
 }
 
-/// How payloads reach the endpoint.
+/// Arrangement of payloads in the buffers that the endpoint receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     /// Each in a buffer of its own.
@@ -109,7 +109,7 @@ struct Attack {
     budget: Option<ConnectionBudget>,
     /// Bytes of packets that were not given to the victim yet.
     besides: usize,
-    /// When the most was allocated, and when most of it was not charged.
+    /// Moment at which most was allocated, and moment at which most of it was not charged.
     worst: Worst,
     uncharged: Worst,
     /// The newest limits of the victim: of the connection, and of stream 0.

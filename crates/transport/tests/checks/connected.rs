@@ -30,10 +30,10 @@ use crate::{
 
 /// Packets that a program may send, so that each one ends soon.
 const PACKETS: usize = 6_000;
-/// What a packet may add to what is held before it is noticed: its buffer, and what the streams that it opens begin with.
+/// Bytes that a packet may add before they are charged: its buffer, and the first memory of the streams that it opens.
 const SLACK: u64 = 64 << 10;
 
-/// How far a program has come.
+/// Progress of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     /// Packets that the endpoint was given.
@@ -58,10 +58,10 @@ struct World<'a> {
     wild: bool,
     /// The last payload that was sent, and its packet.
     last: (Vec<u8>, Vec<u8>),
-    /// What the endpoint has allowed: of each stream as an offset, and of all together, with how much of that is used.
+    /// Limits that the endpoint has announced: of each stream as an offset, and of the connection with the bytes used of it.
     allowed: BTreeMap<StreamId, u64>,
     credit: (u64, u64),
-    /// Where the peer is in each of its streams, and where none goes further.
+    /// Offset that the peer has reached in each of its streams, and streams that have ended.
     ends: BTreeMap<StreamId, u64>,
     over: BTreeSet<StreamId>,
     /// The peer's last connection ID, and the endpoint's.
@@ -226,7 +226,7 @@ impl World<'_> {
         self.reached.packets += 1;
     }
 
-    /// What the endpoint has sent: what it allows counts.
+    /// Takes the frames that the endpoint has sent, for the limits in them.
     fn listen(&mut self) {
         for (_, frame) in self.puppet.frames() {
             match frame {
@@ -354,7 +354,7 @@ impl World<'_> {
         self.puppet.collect_quietly();
     }
 
-    /// What the application of the endpoint does.
+    /// Acts as the application of the endpoint.
     fn application(&mut self) {
         let (what, amount) = (self.program.byte(), usize::from(self.program.byte()));
         let now = self.puppet.now;

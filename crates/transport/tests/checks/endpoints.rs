@@ -30,7 +30,7 @@ use super::{
 const INSTRUCTIONS: usize = 400;
 /// Bytes that may be written to a stream.
 const STREAM_BYTES: u64 = 200_000;
-/// What is further away does not happen by itself.
+/// Largest distance of a deadline that is still waited for.
 const SOON: Duration = Duration::from_millis(1_500);
 /// Steps in which everything has to arrive once the network behaves.
 const LAST_STEPS: usize = 20_000;
@@ -56,7 +56,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Whether all has arrived that has to.
+    /// Returns whether all data has arrived that has to.
     fn is_done(&self) -> bool {
         self.ended || self.stopped || self.reset
     }
@@ -93,7 +93,7 @@ struct World {
     buffer: Vec<u8>,
 }
 
-/// How far a program came.
+/// Progress of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reached {
     /// Both ends had the whole handshake.
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Somebody sends a datagram of its own, which may begin as an authentic one.
+    /// Sends a forged datagram, which may begin as an authentic one.
     fn forge(&mut self, to_server: bool, program: &mut Program<'_>) {
         let mut payload = self.network.beginning(program.byte().into(), usize::from(program.byte()));
         let len = usize::from(program.byte());
@@ -480,7 +480,7 @@ impl World {
         }
     }
 
-    /// Whether an end may close for this reason.
+    /// Checks that an end may close for this reason.
     fn judge(&self, side: usize, reason: &CloseReason) {
         let Network { interfered, tampered, .. } = self.network;
         let fair = match reason {

@@ -1,5 +1,5 @@
-//! What must hold whatever a program of bytes does. The fuzz targets in `fuzz/`, the replay of their corpora and the random
-//! tests share these checks, so that an input found by one is judged the same by the others.
+//! Invariants that hold for any program of bytes. The fuzz targets in `fuzz/`, the replay of their corpora and the random tests
+//! share these checks, so that all of them judge an input alike.
 
 pub(crate) mod endpoints;
 pub(crate) mod network;

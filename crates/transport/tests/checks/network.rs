@@ -26,9 +26,9 @@ pub(crate) struct Network {
     under_way: BTreeMap<(Instant, u64), Packet>,
     sent: u64,
     remembered: Vec<Packet>,
-    /// It has done anything but deliver each datagram once, in order and whole.
+    /// The network has not delivered each datagram once, in order and unchanged.
     pub(crate) interfered: bool,
-    /// It has changed bytes.
+    /// The network has changed bytes.
     pub(crate) tampered: bool,
 }
 
@@ -58,7 +58,7 @@ impl Network {
         self.under_way.insert((now + self.delay + late, self.sent), packet);
     }
 
-    /// When the next datagram arrives.
+    /// Arrival of the next datagram.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.under_way.first_key_value().map(|((at, _), _)| *at)
     }

@@ -1,4 +1,4 @@
-//! A server that wants every client's address proven, and whoever has its tokens: genuine ones, changed ones, other bytes; from
+//! A server that validates every address, and clients that present its tokens: genuine ones, changed ones, other bytes; from
 //! the right address and the wrong, in time and late, once and again.
 //!
 //! A connection begins exactly when the model says that the token proves the address.
@@ -31,7 +31,7 @@ fn address(n: usize) -> SocketAddr {
     SocketAddrV4::new(Ipv4Addr::new(10, 1, 0, (n & 1) as u8), 50_000 + (n >> 1 & 1) as u16).into()
 }
 
-/// What the model knows of a token.
+/// Model of a token.
 #[derive(Clone)]
 struct Known {
     bytes: Vec<u8>,
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Somebody shows a token.
+    /// Sends a first packet with a token, whole or changed.
     fn present(&mut self, program: &mut Program<'_>) {
         let n = program.below(self.known.len().max(1));
         let mut token = self.known.get(n).map_or_else(Vec::new, |known| known.bytes.clone());

@@ -1,4 +1,4 @@
-//! What an endpoint tells about those who come to it.
+//! Events of connection attempts that an endpoint reports.
 
 use crate::support;
 
@@ -18,7 +18,7 @@ use support::{
 use transport::{AttemptEvent, AttemptLog, CloseReason, Profile, RetryPolicy, ServerConfig};
 use units::{Duration, Instant, Seed};
 
-/// Writes visits down, in words.
+/// Receiver that writes events down, in words.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -43,7 +43,7 @@ impl AttemptLog for Log {
     }
 }
 
-/// A client asks for 100 kB over a path of 25 ms and closes when it has them; both run for a minute. Gives what was told.
+/// Runs a client that asks for 100 kB over a path of 25 ms and closes when it has them, for two minutes. Returns the events.
 fn told(
     config: ServerConfig,
     alpn: &str,

@@ -1,4 +1,5 @@
-//! What leaves, and when: datagrams of one size share a buffer, whatever filled them; keys change when both ends can follow.
+//! Packets in datagrams, and datagrams in batches: datagrams of one size share a buffer, whatever filled them; keys change when
+//! both ends can follow.
 
 use crate::support;
 

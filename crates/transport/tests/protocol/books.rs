@@ -48,7 +48,7 @@ struct Chaos {
     draws: Draws,
     handles: Vec<Handle>,
     streams: Vec<(Handle, StreamId)>,
-    /// What it will still do.
+    /// Actions left.
     acts: u32,
     /// Payload of datagrams and pieces of streams at most.
     piece: u64,
@@ -222,7 +222,7 @@ fn run(number: u64) -> Result<Totals, String> {
     Ok(totals)
 }
 
-/// What a run was made of, so that a test can say that nothing was left out.
+/// Contents of a run, so that a test can check that nothing was left out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     packets: u64,

@@ -1,4 +1,4 @@
-//! What a packet costs its receiver, counted: no more than its bytes justify, however many frames are in it.
+//! Work of a receiver per packet, counted: no more than its bytes justify, however many frames are in it.
 
 use crate::support;
 

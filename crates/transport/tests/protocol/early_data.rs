@@ -238,7 +238,7 @@ fn first_flight(world: &World, seed: u64) -> (Endpoint, transport::Handle, Vec<S
     (client, handle, flight)
 }
 
-/// What a server reads in early data after it was given these datagrams.
+/// Returns what a server reads in early data after it was given these datagrams.
 fn early_request(server: &mut Endpoint, now: Instant, flight: &[Sent]) -> Option<Vec<u8>> {
     flight.iter().for_each(|datagram| give(server, now, client_address(0), &datagram.payload));
     sent(server, now);
@@ -668,7 +668,7 @@ fn early_packets_may_overtake_the_client_hello() {
     assert_eq!(read, 5_000);
 }
 
-/// What the application has not named for early data waits for the handshake.
+/// Streams that the application has not named for early data wait for the handshake.
 // RFC 9001 §5.6 MUST NOT-1
 #[test]
 fn only_streams_that_are_named_leave_early() {
@@ -701,7 +701,7 @@ fn only_streams_that_are_named_leave_early() {
     assert_eq!(connection.read(secret, 100, Order::Ordered).unwrap().unwrap().data, b"only once"[..]);
 }
 
-/// What is written, shared with the test.
+/// Output of a writer, shared with the test.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -968,7 +968,7 @@ fn early_data_keeps_the_version_of_the_first_flight() {
     // RFC 9369 §5: the tickets of this connection are for version 2.
     for (version, offers) in [(V1, false), (V2, true)] {
         let mut client = support::client_endpoint(3);
-        // The older ticket of the first visit goes first.
+        // The older ticket of the first connection goes first.
         let config = ClientConfig { version, ..config.clone() };
         let handle = client.connect(at(100), &config, server_address(0), "server.test").unwrap();
         let offered = client.connection(handle).unwrap().early_data() == EarlyData::Offered;

@@ -1,4 +1,4 @@
-//! How connections end: closing in every phase, silence, a peer that has lost its state.
+//! Ends of connections: closing in every phase, silence, a peer that has lost its state.
 
 use crate::support;
 

@@ -184,7 +184,7 @@ fn who_only_receives_protects_nothing_and_recovers() {
     assert!(arrived.len() > 995, "{}", arrived.len());
 }
 
-/// What theory says of each code at 5 % (see docs/fec.md), within what 4,000 packets can tell.
+/// Residual loss of each code at 5 %, within what theory says (see docs/fec.md) and 4,000 packets can show.
 #[test]
 fn codes_leave_what_theory_says() {
     for (code, low, high) in

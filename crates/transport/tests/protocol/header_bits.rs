@@ -110,7 +110,7 @@ fn the_fixed_bit_is_cleared_for_peers_that_permit_it() {
     }
 }
 
-/// Whether a datagram has a packet with a long header without the fixed bit.
+/// Returns whether a datagram has a packet with a long header without the fixed bit.
 fn long_without_fixed(payload: &[u8]) -> bool {
     let mut rest = payload;
     while let Ok(header @ wire::Header::Long { .. }) = wire::Header::parse(rest, 8) {
@@ -244,7 +244,7 @@ fn a_limit_that_blocks_is_named_again_and_again() {
     assert!((3..=10).contains(&count), "{count} in a minute");
 }
 
-/// What a busy phase needed is given back when nothing happens any more.
+/// Memory of a busy phase is released when the connection is at rest.
 #[test]
 fn a_connection_at_rest_gives_memory_back() {
     let mut pair = Pair::new(5, [&Profile::default(); 2]);

@@ -85,7 +85,7 @@ fn frames_are_refused_in_packets_that_may_not_carry_them() {
     }
 }
 
-/// What a client sends in a 1-RTT packet, and what the server makes of it.
+/// Contents of a client's 1-RTT packet, with the error by which the server closes.
 // RFC 9000 §5.2 MUST-1; RFC 9000 §10.3 MUST-1; RFC 9000 §11 SHOULD-1, SHOULD-2; RFC 9000 §11.1 MUST-1
 #[test]
 fn a_server_names_each_breach() {

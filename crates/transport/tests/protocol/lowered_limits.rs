@@ -108,7 +108,8 @@ impl Session for LyingSession {
     }
 }
 
-/// How a second connection with early data goes, whose server says `change`: whether early data was accepted, and why it was closed.
+/// Makes a second connection with early data to a server with changed limits. Returns whether early data was accepted, and why
+/// the connection was closed.
 fn second(change: Change) -> (EarlyData, Option<CloseReason>) {
     let clock = support::CLOCK;
     let tls = RustlsClient::builder().roots([identity().1.clone()]).alpn("test").early_data(true);

@@ -36,7 +36,7 @@ struct Net {
     process: ProcessBudget,
     server: Endpoint,
     clients: Vec<Client>,
-    /// How connections ended at the server.
+    /// Close reasons of connections at the server.
     ends: Vec<(Handle, CloseReason)>,
 }
 

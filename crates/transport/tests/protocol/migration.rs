@@ -103,7 +103,7 @@ impl Setup {
     }
 }
 
-/// What passed the two networks, up and down, in packets.
+/// Packets that the two networks delivered, up and down.
 fn passed(sim: &Sim) -> [u64; 4] {
     let mut all = sim.network().links().map(|link| link.counters().delivered.packets);
     std::array::from_fn(|_| all.next().unwrap())
@@ -382,8 +382,8 @@ fn server_with_two_addresses() -> Puppet {
     puppet
 }
 
-/// What a server sends at a moment: from which address, and whether it is more than a probe. Challenges are answered to
-/// `answer`.
+/// Returns the datagrams that a server sends at a moment: the source address of each, and whether it is more than a probe. Adds
+/// the data of path challenges to `challenges`.
 fn said(puppet: &mut Puppet, challenges: &mut Vec<[u8; 8]>) -> Vec<(Option<IpAddr>, bool)> {
     let datagrams = sent(&mut puppet.victim, puppet.now);
     let mut all = Vec::new();
@@ -512,7 +512,7 @@ fn longest_gap(sim: &Sim, end: usize, since: Instant) -> Duration {
     gaps.max().unwrap_or_default()
 }
 
-/// What changes in the middle of a transfer.
+/// Change in the middle of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// A NAT gives another port.

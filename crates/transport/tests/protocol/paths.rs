@@ -121,7 +121,7 @@ fn little_is_sent_to_an_address_that_has_not_answered() {
     }
 }
 
-/// Someone on the way forwards a client's packets from an address of its own.
+/// An attacker on the path forwards a client's packets from an address of its own (RFC 9000 §9.3.3).
 #[test]
 fn a_client_whose_packets_are_forwarded_by_another_comes_back() {
     let mut puppet = Puppet::client(&Profile::default(), |_, _| {}).connected();

@@ -22,7 +22,7 @@ use units::{Duration, Instant, Seed};
 
 /// Bytes of the answer, for goodput.
 const ANSWER: usize = 400_000;
-/// What an IPv4 and a UDP header take, in bytes.
+/// Size of an IPv4 and a UDP header, in bytes.
 const HEADERS: u32 = 28;
 
 /// The path of a scenario of the lab.
@@ -65,7 +65,7 @@ fn identity() -> &'static (Identity, Vec<u8>) {
     })
 }
 
-/// What one run gave.
+/// Figures of one run.
 struct Run {
     handshake_ms: f64,
     goodput_mbps: f64,

@@ -25,7 +25,7 @@ use transport::{
 use units::{Bitrate, Duration, Instant, Probability, Seed};
 use wire::{Dir, Side, StreamId};
 
-/// What is written, shared with the test.
+/// Output of a writer, shared with the test.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -243,7 +243,7 @@ fn the_file_agrees_with_the_figures() {
     assert!(lost > 0 && dropped > 0, "the network was not bad: {lost} lost, {dropped} dropped");
 }
 
-/// What repair does is in the file, as often as the figures say.
+/// Events of repair in the file are as many as the figures say.
 #[test]
 fn repair_is_told() {
     let (recorder, stats) = transfer_with(1, &Profile { fec: "rlc:1/5:40".parse().unwrap(), ..Profile::default() });

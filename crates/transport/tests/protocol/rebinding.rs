@@ -20,7 +20,7 @@ use units::{Bitrate, DataSize, Duration, Instant, Probability, RandomStream, See
 
 type Sim = Simulation<Host<Exchange>>;
 
-/// What is under way when the mapping changes.
+/// Transfer under way when the mapping changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
     Download,
@@ -49,9 +49,9 @@ fn between(draws: &mut RandomStream, from: u64, to: u64) -> u64 {
 struct Run {
     sim: Sim,
     transfer: Transfer,
-    /// When the server has thought enough.
+    /// Time at which the server answers.
     answer_at: Instant,
-    /// When the mapping changes.
+    /// Times at which the mapping changes.
     rebind: Vec<Duration>,
 }
 
@@ -212,7 +212,7 @@ fn pings_by_minute(answer: usize, thinks: bool) -> [u64; 2] {
     pings
 }
 
-/// What it costs in battery: nothing when nothing is awaited, and no more than a dozen packets in a silence however long it is.
+/// Cost in battery: no packets when nothing is awaited, and at most a dozen in a silence of any length.
 #[test]
 fn an_idle_client_sends_no_pings() {
     let idle = pings_by_minute(100_000, false);

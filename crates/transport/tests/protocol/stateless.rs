@@ -1,5 +1,5 @@
-//! What an endpoint says to addresses that nobody has validated: stateless resets with a ring of several keys, and clients whose
-//! NEW_TOKEN token nobody can judge.
+//! Answers of an endpoint to addresses that are not validated: stateless resets with a ring of several keys, and clients whose
+//! NEW_TOKEN token cannot be judged.
 
 use crate::support;
 

@@ -15,7 +15,7 @@ pub struct Sent {
     pub payload: Vec<u8>,
 }
 
-/// Everything that `endpoint` sends at `now`, one entry for each UDP payload.
+/// Returns what `endpoint` sends at `now`, one entry for each UDP payload.
 pub fn sent(endpoint: &mut Endpoint, now: Instant) -> Vec<Sent> {
     let mut buffer = vec![0; 64 * 1500];
     let mut all = Vec::new();

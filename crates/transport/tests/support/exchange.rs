@@ -12,7 +12,7 @@ use wire::{Dir, StreamId};
 
 use super::App;
 
-/// When an application has nothing left to do.
+/// Condition under which an application has nothing left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// The client has the whole answer.
@@ -50,14 +50,14 @@ pub struct Exchange {
     /// The client has read the first byte of the answer.
     pub first_byte: Option<Instant>,
     pub answered: Option<Instant>,
-    /// What became of early data, in the order of the connections.
+    /// Outcomes of early data, in the order of the connections.
     pub early: Vec<bool>,
     pub closed: Option<(Instant, CloseReason)>,
     pub migrated: usize,
     pub migration_failed: usize,
     /// The server thinks: it answers nothing.
     pub thinks: bool,
-    /// When something was read.
+    /// Times at which something was read.
     pub progress: Vec<Instant>,
     pub tokens: Vec<Bytes>,
     request: usize,

@@ -18,7 +18,7 @@ pub mod direct;
 pub mod exchange;
 pub mod puppet;
 
-/// What runs on an endpoint.
+/// Application on an endpoint.
 pub trait App {
     /// Called after every datagram and timeout, with everything that happened.
     fn act(&mut self, now: Instant, endpoint: &mut Endpoint, events: Vec<(Handle, Event)>);
@@ -31,13 +31,13 @@ pub struct Host<A> {
     pub address: SocketAddr,
     pub endpoint: Endpoint,
     pub app: A,
-    /// When a NAT gives the host another address; what is still sent to the one before is lost.
+    /// Times at which a NAT gives the host another address; datagrams to the address before are lost.
     pub moves: Vec<(Instant, SocketAddr)>,
-    /// When the host gets another socket, and its endpoint is told.
+    /// Times at which the host gets another socket, and its endpoint is told.
     pub rebinds: Vec<(Instant, SocketAddr)>,
     /// Another address of the host, which its endpoint may name as the local one.
     pub also: Option<SocketAddr>,
-    /// What the way to the host makes of ECN marks.
+    /// Rewriting of ECN marks on the path to the host.
     pub rewrite_ecn: fn(netem::Ecn) -> netem::Ecn,
     buffer: Vec<u8>,
 }

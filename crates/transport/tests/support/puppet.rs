@@ -90,9 +90,9 @@ pub struct Puppet {
     /// Payloads of the victim's packets.
     pub received: Vec<(Level, Vec<u8>)>,
     pub events: Vec<Event>,
-    /// Where the puppet sends from.
+    /// Source address of the puppet's datagrams.
     pub address: SocketAddr,
-    /// Where the victim says that it is reached.
+    /// Local address that the victim is given with datagrams.
     pub local: Option<IpAddr>,
     session: Box<dyn Session>,
     crypto: [CryptoStream; 3],
@@ -205,7 +205,7 @@ impl Puppet {
         }
     }
 
-    /// What TLS has written at a level, in CRYPTO frames of at most `room` bytes.
+    /// Bytes that TLS has written at a level, in CRYPTO frames of at most `room` bytes.
     pub fn pieces(&mut self, level: Level, room: usize) -> Vec<Vec<u8>> {
         let mut pieces = Vec::new();
         while self.crypto[place(level)].wants_to_send() {

@@ -1,5 +1,4 @@
-//! What draft-ietf-quic-qlog-quic-events-13 defines: names of events, frames and fields, and a check of a file against
-//! them.
+//! Names of events, frames and fields of draft-ietf-quic-qlog-quic-events-13, and a check of a file against them.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use serde_json::Value;

@@ -56,7 +56,7 @@ fn lonely_client() -> (Endpoint, Handle, Vec<Vec<u8>>) {
     (client, handle, flight)
 }
 
-/// What the client of a connection sends until `end`, unanswered.
+/// Returns what a client sends until `end`, unanswered.
 fn keeps_sending(client: &mut Endpoint, mut now: Instant, end: Instant) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     while let Some((due, ..)) = client.poll_timeout().filter(|(due, ..)| *due <= end) {
@@ -137,7 +137,7 @@ fn count(puppet: &Puppet, wanted: impl Fn(&Frame<'_>) -> bool) -> usize {
     puppet.frames().filter(|(_, frame)| wanted(frame)).count()
 }
 
-/// Where a datagram with a short header goes, and its frames.
+/// Opens a datagram with a short header. Returns its destination connection ID and its frames.
 fn open_short(puppet: &mut Puppet, datagram: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut packet = datagram.to_vec();
     let dcid = packet[1..9].to_vec();
