@@ -5,7 +5,7 @@
 //! cargo run -p tiderace --example early_data
 //! ```
 //!
-//! The request is one that may happen twice: whoever sees early data can send copies of it, and the server's register of
+//! The request is one that may happen twice: an observer of early data can send copies of it, and the server's register of
 //! used tickets knows only those that come to a server that shares it. So the client names the stream that may leave
 //! early, and the server takes such connections with `accept_early`. What may happen only once goes over other streams,
 //! or waits for `established`.

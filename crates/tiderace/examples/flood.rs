@@ -357,7 +357,7 @@ fn client_config(patience: Duration) -> Result<ClientConfig> {
     Ok(ClientConfig::new(Arc::new(tls), Arc::new(profile)))
 }
 
-/// Trusts whoever answers, without looking.
+/// Verifier that accepts any certificate.
 #[derive(Debug)]
 struct Anyone;
 

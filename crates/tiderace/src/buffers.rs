@@ -50,7 +50,7 @@ impl ReceiveBuffers {
         })
     }
 
-    /// Nothing more has come for the moment: gives back what a burst has left behind.
+    /// Releases what a burst has left behind, because nothing more has come for the moment.
     pub(crate) fn rest(&mut self) {
         if self.out.len() > REMEMBERED_AT_REST {
             self.out.drain(..self.out.len() - REMEMBERED_AT_REST);

@@ -1,4 +1,4 @@
-//! A handle to a connection.
+//! Handle to a connection.
 
 use std::{
     future::{Future, poll_fn},
@@ -23,7 +23,7 @@ use crate::{
     stream::{RecvStream, SendStream},
 };
 
-/// A connection whose handshake is under way. Dropping it gives the connection up.
+/// Connection whose handshake is under way. Dropping it gives the connection up.
 #[derive(Debug)]
 pub struct Connecting(Option<Connection>);
 
@@ -32,8 +32,8 @@ impl Connecting {
         Self(Some(connection))
     }
 
-    /// The connection before its handshake is complete, when a session with the server is resumed and it takes early data:
-    /// what is sent on streams of [`Connection::open_bi_early`] arrives half a round trip later. Other streams wait for the
+    /// Returns the connection before its handshake is complete, when a session with the server is resumed and it takes early
+    /// data: data on streams of [`Connection::open_bi_early`] arrives half a round trip later. Other streams wait for the
     /// handshake.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Future for Connecting {
     }
 }
 
-/// A connection. Clones refer to the same one; with the last handle, streams included, it is closed.
+/// Connection. Clones refer to the same one; with the last handle, streams included, it is closed.
 #[derive(Clone)]
 pub struct Connection {
     pub(crate) held: Arc<Held>,
@@ -77,7 +77,7 @@ impl Connection {
         Self { held: Arc::new(Held { shared, handle }) }
     }
 
-    /// Opens a bidirectional stream, as soon as the peer's limit allows. The peer hears of it with the first data.
+    /// Opens a bidirectional stream, as soon as the peer's limit allows. The peer learns of it with the first data.
     ///
     /// # Errors
     /// When the connection is over.
@@ -95,9 +95,9 @@ impl Connection {
         Ok(SendStream::new(self.held.clone(), id))
     }
 
-    /// As [`open_bi`](Self::open_bi), and its data may leave before the handshake is complete. Whoever sees it can send copies
-    /// of it to the server: only for requests that may happen twice. Should the server refuse early data, it is sent again by
-    /// itself.
+    /// Opens a bidirectional stream whose data may be sent before the handshake is complete. An observer can replay such data
+    /// to the server: use it only for requests that may happen twice. If the server refuses early data, it is sent again
+    /// automatically.
     ///
     /// # Errors
     /// When the connection is over.
@@ -106,7 +106,7 @@ impl Connection {
         Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
     }
 
-    /// As [`open_uni`](Self::open_uni), and its data may leave before the handshake is complete: see
+    /// Opens a unidirectional stream whose data may be sent before the handshake is complete: see
     /// [`open_bi_early`](Self::open_bi_early).
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Connection {
         state.endpoint.connection(self.held.handle).map_or(EarlyData::None, transport::Connection::early_data)
     }
 
-    /// Waits until the handshake is complete: from then on the peer is known to be there, and not a copy of its packets.
+    /// Waits until the handshake is complete: data received before may be a replay.
     ///
     /// # Errors
     /// When the connection is over.
@@ -170,7 +170,7 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// As [`open_bi`](Self::open_bi), for whoever writes a future by hand.
+    /// Poll form of [`open_bi`](Self::open_bi), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -179,7 +179,7 @@ impl Connection {
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
-    /// As [`open_uni`](Self::open_uni), for whoever writes a future by hand.
+    /// Poll form of [`open_uni`](Self::open_uni), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -188,7 +188,7 @@ impl Connection {
         Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
     }
 
-    /// As [`open_bi_early`](Self::open_bi_early), for whoever writes a future by hand.
+    /// Poll form of [`open_bi_early`](Self::open_bi_early), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -197,7 +197,7 @@ impl Connection {
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
-    /// As [`open_uni_early`](Self::open_uni_early), for whoever writes a future by hand.
+    /// Poll form of [`open_uni_early`](Self::open_uni_early), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -206,7 +206,7 @@ impl Connection {
         Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
     }
 
-    /// The next bidirectional stream that the peer opened.
+    /// Accepts the next bidirectional stream that the peer opened.
     ///
     /// # Errors
     /// When the connection is over.
@@ -215,7 +215,7 @@ impl Connection {
         Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
     }
 
-    /// The next unidirectional stream that the peer opened.
+    /// Accepts the next unidirectional stream that the peer opened.
     ///
     /// # Errors
     /// When the connection is over.
@@ -239,7 +239,7 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// As [`accept_bi`](Self::accept_bi), for whoever writes a future by hand.
+    /// Poll form of [`accept_bi`](Self::accept_bi), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -248,7 +248,7 @@ impl Connection {
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
     }
 
-    /// As [`accept_uni`](Self::accept_uni), for whoever writes a future by hand.
+    /// Poll form of [`accept_uni`](Self::accept_uni), for futures written by hand.
     ///
     /// # Errors
     /// When the connection is over.
@@ -269,8 +269,8 @@ impl Connection {
         Ok(sent?)
     }
 
-    /// As [`send_datagram`](Self::send_datagram), as one of a flow: whether and how forward error correction protects it, and when it
-    /// is worthless. What expired before it could be sent is counted in [`Stats::datagram_frames_expired`].
+    /// Queues an unreliable datagram as one of a flow, which says whether and how forward error correction protects it, and
+    /// when it expires. Datagrams that expire unsent are counted in [`Stats::datagram_frames_expired`].
     ///
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
@@ -303,7 +303,7 @@ impl Connection {
         .await
     }
 
-    /// The next datagram from the peer.
+    /// Receives the next datagram from the peer.
     ///
     /// # Errors
     /// When the connection is over.
@@ -311,7 +311,7 @@ impl Connection {
         poll_fn(|cx| self.poll_read_datagram(cx)).await
     }
 
-    /// As [`read_datagram`](Self::read_datagram), for whoever writes a future by hand.
+    /// Poll form of [`read_datagram`](Self::read_datagram), for futures written by hand.
     ///
     /// # Errors
     /// As [`read_datagram`](Self::read_datagram).
@@ -326,8 +326,8 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// Takes up to `most` datagrams that wait and appends them to `into`, the oldest first: what a packet full of small ones costs a
-    /// reader is mostly one call for each. Ready with their number, never 0 unless `most` is.
+    /// Takes up to `most` datagrams and appends them to `into`, the oldest first: fewer calls for packets with many small
+    /// datagrams. Ready with their number, never 0 unless `most` is.
     ///
     /// # Errors
     /// As [`read_datagram`](Self::read_datagram).
@@ -350,18 +350,18 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// Budget for what the peer makes this end hold. Layers above charge what they keep of it. `None` when the connection
-    /// is gone.
+    /// Memory budget of the connection, which layers above charge for what they keep of the peer's data. `None` when the
+    /// connection is gone.
     pub fn memory_budget(&self) -> Option<ConnectionBudget> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.memory_budget().clone())
     }
 
-    /// The largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
+    /// Largest datagram that can be sent at the moment, in bytes; `None` when the peer takes none.
     pub fn max_datagram_size(&self) -> Option<usize> {
         self.held.shared.lock().endpoint.connection(self.held.handle)?.max_datagram_size()
     }
 
-    /// Closes the connection at once. Streams that are not yet delivered are lost.
+    /// Closes the connection at once. Data that is not delivered yet is discarded.
     pub fn close(&self, code: u64, reason: &[u8]) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -370,7 +370,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is over, and says why.
+    /// Waits until the connection is over. Returns the reason.
     pub async fn closed(&self) -> CloseReason {
         poll_fn(|cx| {
             let mut state = self.held.shared.lock();
@@ -384,12 +384,12 @@ impl Connection {
         .await
     }
 
-    /// Why the connection is over, if it is.
+    /// Reason why the connection is over, if it is.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.held.shared.lock().connections.get(&self.held.handle)?.closed.clone()
     }
 
-    /// Replaces the keys of both directions as soon as that is allowed.
+    /// Updates the keys of both directions as soon as that is allowed (RFC 9001 §6).
     pub fn update_keys(&self) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -398,8 +398,8 @@ impl Connection {
         }
     }
 
-    /// Moves this client to another address of its host, without another socket: validates the path from `local`, and
-    /// changes over when it works. [`Stats::path_changes`] tells. For another socket see
+    /// Migrates this client to another address of its host, on the same socket: validates the path from `local`, and changes
+    /// over when it works, which [`Stats::path_changes`] counts. For another socket see
     /// [`Endpoint::rebind`](crate::Endpoint::rebind).
     ///
     /// # Errors
@@ -413,7 +413,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a PING, to hear whether the peer is there. Without effect once the connection is over.
+    /// Sends a PING, to find out whether the peer is reachable. Without effect once the connection is over.
     pub fn ping(&self) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -422,20 +422,20 @@ impl Connection {
         }
     }
 
-    /// Number of challenges by the peer on the path in use; 0 once the connection is forgotten. A client that is challenged after a
-    /// silence knows that its address has changed on the way: a translator has forgotten it.
+    /// Number of path challenges by the peer on the path in use; 0 once the connection is forgotten. A client that is
+    /// challenged after a silence knows that its address has changed on the path: a NAT has lost its mapping.
     pub fn challenges_received(&self) -> u64 {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or(0, transport::Connection::challenges_received)
     }
 
-    /// All figures at this moment; `None` once the connection is forgotten.
+    /// Statistics at this moment; `None` once the connection is forgotten.
     pub fn stats(&self) -> Option<Stats> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())
     }
 
-    /// Goes on under another congestion control: what the path has shown so far is kept. Without effect where it is the one in
-    /// use, or once the connection is over.
+    /// Changes the congestion controller; the state of the path is kept. Without effect where it is the one in use, or once the
+    /// connection is over.
     pub fn set_congestion(&self, algorithm: transport::congestion::Algorithm) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -444,7 +444,7 @@ impl Connection {
         }
     }
 
-    /// The congestion control in use; `None` once the connection is forgotten.
+    /// Congestion controller in use; `None` once the connection is forgotten.
     pub fn congestion(&self) -> Option<transport::congestion::Algorithm> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.congestion())
     }
@@ -460,43 +460,43 @@ impl Connection {
         self.held.shared.lock().endpoint.connection(self.held.handle).map_or(Duration::ZERO, transport::Connection::rtt)
     }
 
-    /// The last validated address of the peer; `None` once the connection is forgotten. A server's connection that was accepted
-    /// early may have none yet: then this is the address that its first packet claimed to come from, see
+    /// Last validated address of the peer; `None` once the connection is forgotten. A server's connection that was accepted
+    /// early may have none yet: then this is the source address of its first packet, see
     /// [`has_validated_address`](Self::has_validated_address).
     pub fn remote_address(&self) -> Option<SocketAddr> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.validated_remote())
     }
 
-    /// Returns whether the peer has shown that it receives at [`remote_address`](Self::remote_address). Always so for a client, and for
-    /// a server at the latest when the handshake is complete; `None` once the connection is forgotten.
+    /// Returns whether [`remote_address`](Self::remote_address) is validated. Always true for a client, and for a server at the
+    /// latest when the handshake is complete; `None` once the connection is forgotten.
     pub fn has_validated_address(&self) -> Option<bool> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.has_validated_remote())
     }
 
-    /// The address of the peer on the path in use, which a single copied packet with a forged source can make a foreign one for
-    /// a while; `None` once the connection is forgotten. To name the peer use [`remote_address`](Self::remote_address).
+    /// Address of the peer on the path in use. A single copied packet with a forged source can make it an attacker's for a
+    /// while; `None` once the connection is forgotten. To identify the peer use [`remote_address`](Self::remote_address).
     pub fn unvalidated_remote_address(&self) -> Option<SocketAddr> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.remote())
     }
 
-    /// The number of the shard that drives the connection, counted from 0.
+    /// Number of the shard that drives the connection, counted from 0.
     pub fn shard(&self) -> usize {
         self.held.shared.shard.into()
     }
 
-    /// The application protocol that was agreed.
+    /// Negotiated application protocol (ALPN).
     pub fn alpn(&self) -> Option<Vec<u8>> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.alpn()?.to_vec())
     }
 
-    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over;
-    /// for whoever does not hold its [`SendStream`], and only while nobody waits to write to it.
+    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over. For
+    /// tasks that do not hold its [`SendStream`], and only while no task waits to write to it.
     pub fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
         self.held.poll_stopped(cx, id)
     }
 
-    /// Sets a stream's priority: as [`SendStream::set_priority`], for callers that do not
-    /// hold the stream. Without effect on a stream that is over.
+    /// Sets a stream's priority, as [`SendStream::set_priority`] does, for callers that do not hold the stream. Without effect
+    /// on a stream that is over.
     pub fn set_priority(&self, id: StreamId, priority: Priority) {
         let _ = self.with(|_, connection| connection.set_priority(id, priority));
     }
@@ -511,31 +511,30 @@ impl Connection {
         self.with(|_, connection| connection.unacknowledged_bytes()).unwrap_or(0)
     }
 
-    /// The version of QUIC that is spoken: 1 (RFC 9000) or 0x6b3343cf (RFC 9369). `None` when the connection is over.
+    /// Version of QUIC in use: 1 (RFC 9000) or 0x6b3343cf (RFC 9369). `None` when the connection is over.
     pub fn version(&self) -> Option<u32> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.version())
     }
 
-    /// The name that the client asked for (SNI), if it gave one.
+    /// Server name that the client asked for (SNI), if any.
     pub fn server_name(&self) -> Option<String> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())
     }
 
-    /// Returns whether the handshake is complete. Until then everything that a client says may be a copy that somebody else sends.
+    /// Returns whether the handshake is complete. Until then all data of a client may be a replay.
     pub fn is_established(&self) -> bool {
         self.held.shared.lock().connections.get(&self.held.handle).is_some_and(|waiters| waiters.connected)
     }
 
-    /// Watches the connection from here on, beside those who do so already. To see it from its first packet on, name the
-    /// observer in the configuration of the client or the server: [`ClientConfig::observe`](transport::ClientConfig).
+    /// Adds an observer of the connection, beside those that it has. To observe it from its first packet on, name the observer
+    /// in the configuration of the client or the server: [`ClientConfig::observe`](transport::ClientConfig).
     pub fn set_observer(&self, observer: Box<dyn transport::observe::Observer>) {
         if let Some(connection) = self.held.shared.lock().endpoint.connection_mut(self.held.handle) {
             connection.set_observer(observer);
         }
     }
 
-    /// As [`set_observer`](Self::set_observer), for an observer that wants to be told where the connection stands: see
-    /// [`transport::Connection::watch`].
+    /// Adds an observer that first receives the state of the connection: see [`transport::Connection::watch`].
     pub fn watch(&self, observer: Box<dyn transport::observe::Observer>) {
         let mut state = self.held.shared.lock();
         let now = self.held.shared.clock.now();
@@ -544,14 +543,14 @@ impl Connection {
         }
     }
 
-    /// The IDs by which others may know the connection: the one that the client addressed first, then those of this end. None
-    /// once it is over.
+    /// Connection IDs by which others may know the connection: the client's first Destination Connection ID, then those of this
+    /// end. Empty once it is over.
     pub fn ids(&self) -> Vec<ConnectionId> {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or_else(Vec::new, |connection| connection.ids().collect())
     }
 
-    /// Asks the connection for something that needs no datagram to be sent.
+    /// Runs a query on the connection that needs no datagram to be sent.
     fn with<T>(&self, act: impl FnOnce(&mut Waiters, &mut transport::Connection) -> T) -> Result<T, CloseReason> {
         self.held.with(act)
     }

@@ -1,7 +1,7 @@
 //! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
 //!
 //! One pass: everything that the socket has (within a bound), the deadlines that have passed, TLS steps for the pool, events
-//! to whoever waits for them, everything that wants to leave; then the task sleeps until the socket, a deadline or a handle
+//! to the tasks that wait for them, everything that wants to leave; then the task sleeps until the socket, a deadline or a handle
 //! wakes it. When somebody was woken, what wants to leave waits for their turn: an acknowledgement then travels with
 //! the answer, and answers to many requests in one batch.
 

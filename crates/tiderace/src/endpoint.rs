@@ -1,4 +1,4 @@
-//! An address with all of its connections.
+//! Endpoint: an address with all of its connections.
 
 use std::{
     future::poll_fn,
@@ -33,50 +33,51 @@ use crate::{
 #[derive(Clone, Default)]
 pub enum Handshakes {
     /// On a pool of the endpoint's own with its default size. This is the default. A step that is alone runs on the task that
-    /// drives the endpoint, once many in a row have been quick; a private key that is far away never is.
+    /// drives the endpoint, once many in a row have been quick; with a remote private key they never are.
     #[default]
     OwnPool,
-    /// On this pool.
+    /// On this pool, which endpoints may share.
     Pool(TlsPool),
-    /// On the task that drives the endpoint: nothing starts a thread, and a burst of handshakes delays data.
+    /// On the task that drives the endpoint: no thread is started, and a burst of handshakes delays data.
     InPlace,
 }
 
 /// Options of an endpoint.
 #[derive(Default)]
 pub struct EndpointOptions {
-    /// Accept connections.
+    /// Configuration with which connections are accepted; `None` accepts none.
     pub server: Option<ServerConfig>,
-    /// Seed and layout of connection IDs; from the operating system when not given.
+    /// Seed and layout of connection IDs. `None`: the seed comes from the operating system.
     pub config: Option<EndpointConfig>,
-    /// The keys of tokens and stateless resets, in place of those in `config`. Servers that share it accept each other's.
+    /// Keys of tokens and stateless resets, in place of those in `config`. Servers that share the ring accept each other's.
     pub ring: Option<KeyRing>,
-    /// The memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
+    /// Memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
     pub memory: Option<ProcessBudget>,
     /// Place of TLS work.
     pub handshakes: Handshakes,
-    /// On how many sockets and threads the endpoint works; the default is one socket on a task of the caller's runtime.
+    /// Number of sockets and threads of the endpoint; the default is one socket on a task of the caller's runtime.
     pub shards: Shards,
-    /// The runtimes that drive the shards, in place of threads of the endpoint's own: the first drives the first shard, and so
-    /// on. Whoever serves the connections of a shard ([`Endpoint::accept_at`]) on the same runtime wakes no other thread.
+    /// Runtimes that drive the shards, in place of threads of the endpoint's own: the first drives the first shard, and so on.
+    /// A task on the same runtime that serves the connections of a shard ([`Endpoint::accept_at`]) wakes no other thread.
     pub runtimes: Vec<tokio::runtime::Handle>,
-    /// Sees every payload that passes the sockets.
+    /// Observer of every payload that passes the sockets.
     pub tap: Option<Arc<dyn Tap>>,
     /// Receiver of the events of connection attempts at a server; the tasks that drive the shards call it.
     pub attempts: Option<Arc<dyn AttemptLog>>,
 }
 
-/// An address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is closed.
+/// Endpoint: an address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is
+/// closed.
 pub struct Endpoint {
     shards: Vec<Arc<Shared>>,
     local: Mutex<SocketAddr>,
-    /// The shard that is asked first next time.
+    /// Shard that is asked first next time.
     next: AtomicUsize,
 }
 
 impl Endpoint {
-    /// Opens a socket at `address`, or one for each shard, that can connect and, with a server configuration, accept. Must
-    /// be called within a tokio runtime.
+    /// Opens a socket at `address`, or one for each shard. The endpoint can connect and, with a server configuration, accept.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the address cannot be bound, or the system cannot spread it over several sockets.
@@ -89,7 +90,7 @@ impl Endpoint {
         Self::assemble(sockets, config, options)
     }
 
-    /// A client on any port, of the family of `remote`.
+    /// Opens a client on any port, of the address family of `remote`.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -102,7 +103,7 @@ impl Endpoint {
         Self::open(any, EndpointOptions::default())
     }
 
-    /// A server at `address`.
+    /// Opens a server at `address`.
     ///
     /// # Errors
     /// When the address cannot be bound.
@@ -160,10 +161,10 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// Goes on with another socket, for example because the host has moved to another network: the connections of this
-    /// client migrate at once and validate the new path while data flows. What a server has accepted goes on as well, if
-    /// its clients still reach it. While a client of this endpoint is in its handshake, the change waits for the end of that
-    /// (RFC 9000 §9). A connection whose server forbids that, or has left no connection ID for it, is over
+    /// Replaces the socket, for example because the host has moved to another network: the connections of this client migrate
+    /// at once and validate the new path while data flows. Connections that were accepted go on as well, if their clients still
+    /// reach this endpoint. While a client of this endpoint is in its handshake, the change waits for its end (RFC 9000 §9). A
+    /// connection whose server forbids migration, or has provided no connection ID for it, ends
     /// ([`CloseReason::Stranded`](transport::CloseReason::Stranded)). Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -183,12 +184,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The address of the socket.
+    /// Address of the socket.
     pub fn local_addr(&self) -> SocketAddr {
         *self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a connection; the result is a future that is ready when the handshake is complete.
+    /// Opens a connection. Returns a future that is ready when the handshake is complete.
     ///
     /// # Errors
     /// When TLS refuses the server name, or the endpoint is closed.
@@ -211,19 +212,19 @@ impl Endpoint {
         Ok(Connecting::new(Connection::new(shared.clone(), handle)))
     }
 
-    /// The next connection whose handshake a client has completed, at whichever shard. `None` once the endpoint is closed.
+    /// Accepts the next connection whose handshake is complete, of any shard. `None` once the endpoint is closed.
     pub async fn accept(&self) -> Option<Connection> {
         self.accept_by(State::next_incoming).await
     }
 
-    /// As [`accept`](Self::accept), but a connection whose early data the server accepts is there at once, so that its
-    /// requests can be answered a round trip earlier. Until [`Connection::established`] everything that it says may be a copy
-    /// that somebody else has sent: only for what may happen twice. Answers go out at once.
+    /// Accepts the next connection as [`accept`](Self::accept) does, but one whose early data the server accepts is returned at
+    /// once, so that its requests can be answered a round trip earlier. Until [`Connection::established`], all its data may be
+    /// a replay by an attacker: use it only for requests that may happen twice. Answers are sent at once.
     pub async fn accept_early(&self) -> Option<Connection> {
         self.accept_by(|state| state.next_early().or_else(|| state.next_incoming())).await
     }
 
-    /// As [`accept`](Self::accept), of one shard only, and with `early` as [`accept_early`](Self::accept_early).
+    /// Accepts the next connection of one shard, with `early` as [`accept_early`](Self::accept_early).
     ///
     /// # Panics
     /// When there is no shard of this number.
@@ -265,8 +266,8 @@ impl Endpoint {
         .await
     }
 
-    /// Accepts connections with another configuration from here on, or with `None` no more; those that exist keep theirs, and
-    /// so do handshakes under way.
+    /// Accepts connections with another configuration from here on, or with `None` no more; existing connections keep theirs,
+    /// and so do handshakes under way.
     pub fn set_server_config(&self, config: Option<ServerConfig>) {
         let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
         let config = config.map(|config| Arc::new(share(config, count)));
@@ -310,26 +311,26 @@ impl Endpoint {
         .await;
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// Counters that no connection reports, of all shards together.
+    /// Returns the counters that no connection reports, of all shards together.
     pub fn stats(&self) -> EndpointStats {
         let mut sum = EndpointStats::default();
         (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).0);
         sum
     }
 
-    /// Counters of the sockets of all shards.
+    /// Returns the counters of the sockets of all shards.
     pub fn socket_stats(&self) -> SocketStats {
         let mut sum = SocketStats::default();
         (0..self.shards()).for_each(|shard| sum += self.shard_stats(shard).1);
         sum
     }
 
-    /// Counters of one shard and its socket.
+    /// Returns the counters of one shard and its socket.
     ///
     /// # Panics
     /// When there is no shard of this number.

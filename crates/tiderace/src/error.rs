@@ -1,14 +1,14 @@
-//! Errors of the async API: whose fault it is, and what to do about it.
+//! Errors of the async API.
 
 use std::io;
 
 use transport::{CloseReason, streams};
 
-/// A connection could not be opened.
+/// Error of a connection that could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The connection ended before it was complete.
+    /// The connection ended before its handshake was complete.
     #[error("{0}")]
     Closed(#[from] CloseReason),
     /// TLS refuses the server name or the configuration.
@@ -19,7 +19,7 @@ pub enum ConnectError {
     EndpointClosed,
 }
 
-/// Why nothing more can be written.
+/// Error of a write: no more data can be written to the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -34,7 +34,7 @@ pub enum WriteError {
     ConnectionClosed(#[from] CloseReason),
 }
 
-/// Why a stream cannot be reset behind a part that still arrives.
+/// Error of a reset with a reliable size (RESET_STREAM_AT).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResetAtError {
@@ -58,11 +58,11 @@ pub enum ResetAtError {
     ConnectionClosed(#[from] CloseReason),
 }
 
-/// Why nothing more can be read.
+/// Error of a read: no more data can be read from the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The peer gave the stream up. What it wanted delivered all the same was read before.
+    /// The peer reset the stream. Data below its reliable size was read before.
     #[error("the peer reset the stream (code {0})")]
     Reset(u64),
     /// The stream was stopped or read to its end before.
@@ -73,7 +73,7 @@ pub enum ReadError {
     ConnectionClosed(#[from] CloseReason),
 }
 
-/// Why a stream could not be read as a whole.
+/// Error of reading a stream to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadToEndError {
@@ -88,7 +88,7 @@ pub enum ReadToEndError {
     },
 }
 
-/// Why a datagram could not be sent or received.
+/// Error of sending or receiving a datagram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {

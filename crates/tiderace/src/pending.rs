@@ -1,4 +1,4 @@
-//! Handshakes that wait for an answer from outside: whoever has it wakes the driver, which resumes them.
+//! Handshakes that wait for a result from outside: its source wakes the driver, which resumes them.
 
 use std::{
     sync::Arc,
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use transport::{Endpoint, Handle};
 use units::Instant;
 
-/// The driver's end of the way from sessions' wakers.
+/// Queue of woken handshakes, at the driver's end.
 pub(crate) struct Pending {
     from: mpsc::UnboundedReceiver<Handle>,
 }
@@ -25,7 +25,7 @@ impl Pending {
         Self { from }
     }
 
-    /// Resumes what is worth it. What becomes so later wakes the task of `cx`.
+    /// Resumes the handshakes that were woken. A later one wakes the task of `cx`.
     pub(crate) fn resume(&mut self, cx: &mut Context<'_>, now: Instant, endpoint: &mut Endpoint) {
         if !endpoint.has_handshakes() {
             return;

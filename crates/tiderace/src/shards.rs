@@ -19,7 +19,7 @@ const INBOX: usize = 256;
 /// Datagrams taken over before the shard's own socket gets its turn.
 const TAKEN_PER_PASS: usize = 64;
 
-/// On how many sockets an endpoint works, each on a thread of its own.
+/// Number of sockets of an endpoint, each on a thread of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
     pub(crate) count: NonZeroU8,
@@ -32,14 +32,14 @@ impl Shards {
         Self { count, steered: true }
     }
 
-    /// One for each processor.
+    /// One shard for each processor.
     pub fn per_core() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         Self::new(NonZeroU8::new(u8::try_from(cores).unwrap_or(u8::MAX)).unwrap_or(NonZeroU8::MIN))
     }
 
-    /// Leaves the choice of socket to the kernel's hash; shards hand over what is not theirs. It shows what the steering
-    /// is worth, and is what happens where there is none.
+    /// Leaves the choice of socket to the kernel's hash; shards hand over misrouted datagrams. For measurements of what the
+    /// steering is worth; systems without steering behave so.
     #[must_use]
     pub fn without_steering(self) -> Self {
         Self { steered: false, ..self }
@@ -110,7 +110,8 @@ impl ShardLink {
         Ok(receivers.into_iter().map(link).collect())
     }
 
-    /// Takes over what others received. `true` when there may be more; otherwise the next one wakes the task of `cx`.
+    /// Takes datagrams that other shards received for this one. `true` when there may be more; otherwise the next one wakes the
+    /// task of `cx`.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, mut take: impl FnMut(Datagram)) -> bool {
         for _ in 0..TAKEN_PER_PASS {
             match self.inbox.poll_recv(cx) {
@@ -121,7 +122,7 @@ impl ShardLink {
         true
     }
 
-    /// Hands over what is for others; returns how many datagrams found no room.
+    /// Hands misrouted datagrams to their shards; returns how many found no room.
     pub(crate) fn hand_over(&mut self, endpoint: &mut Endpoint) -> u64 {
         let mut dropped = 0;
         while let Some((shard, datagram)) = endpoint.poll_misrouted() {

@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) shard: u8,
 }
 
-/// Everything behind the lock.
+/// State behind the lock.
 pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
     // Boxed, because a table has up to twice as many places as entries.
@@ -38,14 +38,14 @@ pub(crate) struct State {
     /// Connections with accepted early data whose handshake is not complete.
     pub(crate) incoming_early: VecDeque<Handle>,
     pub(crate) incoming_waiters: Vec<Waker>,
-    /// The driver, while it sleeps.
+    /// Waker of the driver, while it sleeps.
     pub(crate) driver: Option<Waker>,
     pub(crate) idle_waiters: Vec<Waker>,
     /// Counters of the socket when the driver last ran.
     pub(crate) socket: SocketStats,
-    /// The socket that takes the place of the driver's, and its address where it is bound to one.
+    /// Socket that replaces the driver's, and its address where it is bound to one.
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
-    /// No connection is accepted or opened any more.
+    /// No more connections are accepted or opened.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
     pub(crate) orphaned: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Waiters {
     // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
     readers: FxHashMap<StreamId, Waker>,
     writers: FxHashMap<StreamId, Waker>,
-    /// Finished streams, and those reset behind a reliable size, whose handles exist: what became of them.
+    /// Outcomes of finished streams, and of those reset behind a reliable size, whose handles exist.
     ends: FxHashMap<StreamId, End>,
     /// Unread data when the peer closed the connection, for readers that come later.
     // Boxed: few connections ever have any.
@@ -118,7 +118,7 @@ pub(crate) enum Wait {
     DatagramRoom,
 }
 
-/// Takes an entry out; a table without entries gives its memory back, so that a connection at rest has none.
+/// Removes an entry; a table without entries gives its memory back, so that a connection at rest has none.
 fn take<T>(map: &mut FxHashMap<StreamId, T>, id: StreamId) -> Option<T> {
     let taken = map.remove(&id);
     if map.is_empty() && map.capacity() > 0 {
@@ -128,7 +128,7 @@ fn take<T>(map: &mut FxHashMap<StreamId, T>, id: StreamId) -> Option<T> {
 }
 
 impl Waiters {
-    /// Wakes `waker` when it comes to that. A task that looks often, as one that waits for several things does, is woken
+    /// Wakes `waker` when the condition is met. A task that asks often, as one that waits for several things does, is woken
     /// once.
     pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
         if !self.others.iter().any(|(other, waiting)| *other == what && waiting.will_wake(waker)) {
@@ -148,17 +148,17 @@ impl Waiters {
         self.writers.insert(id, waker.clone());
     }
 
-    /// Nobody reads from the stream any more. Whoever waited keeps no memory for it.
+    /// Removes the waker of a stream's reader, because reading was given up.
     pub(crate) fn forget_reader(&mut self, id: StreamId) {
         take(&mut self.readers, id);
     }
 
-    /// Nobody writes to the stream any more. Who waited for its end, without holding it, is to be woken.
+    /// Removes and returns the waker of a stream's writer, because writing was given up: a task that waits for the end is to be woken.
     pub(crate) fn forget_writer(&mut self, id: StreamId) -> Option<Waker> {
         take(&mut self.writers, id)
     }
 
-    /// From here on the end of the stream is of interest.
+    /// Follows the end of the stream from here on.
     pub(crate) fn follow_end(&mut self, id: StreamId) {
         self.ends.insert(id, End::Pending(None));
     }
@@ -167,7 +167,7 @@ impl Waiters {
         self.ends.get_mut(&id)
     }
 
-    /// The stream was reset: what is not delivered yet never will be.
+    /// Notes that the stream was reset: data that is not delivered yet never will be.
     pub(crate) fn give_up_end(&mut self, id: StreamId) {
         if matches!(self.ends.get(&id), Some(End::Pending(_))) {
             self.forget_end(id);
@@ -261,14 +261,14 @@ impl Shared {
 }
 
 impl State {
-    /// The driver has something to send.
+    /// Wakes the driver, because there is something to send.
     pub(crate) fn wake_driver(&mut self) {
         if let Some(waker) = self.driver.take() {
             waker.wake();
         }
     }
 
-    /// Takes the events of all connections and collects whom to wake.
+    /// Takes the events of all connections and collects the wakers of the tasks that wait for them.
     pub(crate) fn collect_events(&mut self, wake: &mut Vec<Waker>) {
         while let Some(handle) = self.endpoint.poll_accept() {
             self.connections.entry(handle).or_default();
@@ -302,7 +302,7 @@ impl State {
         }
     }
 
-    /// The next connection that was accepted and is still there.
+    /// Returns the next connection that was accepted and is still there.
     pub(crate) fn next_incoming(&mut self) -> Option<Handle> {
         while let Some(handle) = self.incoming.pop_front() {
             if self.connections.contains_key(&handle) {
@@ -312,12 +312,12 @@ impl State {
         None
     }
 
-    /// The next connection with early data whose handshake is not complete.
+    /// Returns the next connection with early data whose handshake is not complete.
     pub(crate) fn next_early(&mut self) -> Option<Handle> {
         self.incoming_early.pop_front()
     }
 
-    /// Wakes `waker` with the next connection that is accepted. Whoever waits at several shards comes often: once is
+    /// Wakes `waker` with the next connection that is accepted. A task that waits at several shards calls often: once is
     /// enough.
     pub(crate) fn wait_incoming(&mut self, waker: &Waker) {
         if !self.incoming_waiters.iter().any(|waiting| waiting.will_wake(waker)) {
@@ -325,14 +325,14 @@ impl State {
         }
     }
 
-    /// From here on a handle refers to the connection.
+    /// Notes that a handle refers to the connection.
     pub(crate) fn hold(&mut self, handle: Handle) {
         if let Some(waiters) = self.connections.get_mut(&handle) {
             waiters.held = true;
         }
     }
 
-    /// The last handle is gone: the connection closes.
+    /// Closes the connection, because its last handle is gone.
     pub(crate) fn let_go(&mut self, handle: Handle, now: units::Instant) {
         self.connections.remove(&handle);
         if let Some(connection) = self.endpoint.connection_mut(handle) {

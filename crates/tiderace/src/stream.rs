@@ -23,7 +23,7 @@ use crate::{
     shared::End,
 };
 
-/// The sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
+/// Sending half of a stream. Dropped without [`finish`](Self::finish), it resets the stream with code 0.
 pub struct SendStream {
     connection: Arc<Held>,
     id: StreamId,
@@ -42,13 +42,13 @@ impl SendStream {
         self.sent.get_or_insert(0);
     }
 
-    /// Bytes that were sent at least once, as of the last write or reset; `None` without [`count_sent`](Self::count_sent). Once the
-    /// stream was reset, this is its final size: protocols with flow control of their own take the rest of what was written back.
+    /// Bytes that were sent at least once, as of the last write or reset; `None` without [`count_sent`](Self::count_sent). Once
+    /// the stream was reset, this is its final size: protocols with flow control of their own take back the credit of the rest.
     pub fn sent(&self) -> Option<u64> {
         self.sent
     }
 
-    /// The stream's number.
+    /// Stream ID.
     pub fn id(&self) -> StreamId {
         self.id
     }
@@ -86,7 +86,7 @@ impl SendStream {
         poll_fn(|cx| self.poll_stopped(cx)).await
     }
 
-    /// As [`stopped`](Self::stopped), for whoever writes a future by hand.
+    /// Poll form of [`stopped`](Self::stopped), for futures written by hand.
     pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<WriteError> {
         self.connection.poll_stopped(cx, self.id)
     }
@@ -153,7 +153,7 @@ impl SendStream {
         .await
     }
 
-    /// Gives the stream up: what is not delivered yet is not sent any more.
+    /// Resets the stream with an application error code: data that is not delivered yet is not sent any more.
     ///
     /// # Errors
     /// When the stream or the connection is over.
@@ -170,8 +170,8 @@ impl SendStream {
         result.map_err(from_write)
     }
 
-    /// Gives the stream up, except for its first `reliable_size` bytes (draft-ietf-quic-reliable-stream-reset): the peer reads these,
-    /// and then the reset with this code. Delivery goes on in the background, also when the stream is dropped.
+    /// Resets the stream except for its first `reliable_size` bytes (draft-ietf-quic-reliable-stream-reset): the peer reads
+    /// these, and then the reset with this code. Delivery goes on in the background, also when the stream is dropped.
     ///
     /// Peers accept it that have advertised it: ours with `streams.reset_stream_at` of their [`Profile`](crate::Profile), which is
     /// off by default. This end need not have advertised it.
@@ -285,14 +285,14 @@ impl AsyncWrite for SendStream {
     }
 }
 
-/// Bytes of a stream that are fetched at once: taking the lock for each part, of a packet's size, would cost as much as
-/// the rest of the way.
+/// Bytes of a stream that are fetched at once: taking the lock for each part, of a packet's size, would cost as much as the
+/// rest of the processing.
 const FETCH: usize = 64 * 1024;
 
-/// … and so many at least: whoever reads less at a time does not want to hold much.
+/// Least number of bytes fetched at once. An application that reads less at a time does not want to hold much.
 const FETCH_MIN: usize = 4 * 1024;
 
-/// The receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
+/// Receiving half of a stream. Dropped before its end, it asks the peer to stop with code 0.
 pub struct RecvStream {
     connection: Arc<Held>,
     id: StreamId,
@@ -340,25 +340,25 @@ impl RecvStream {
         self.received
     }
 
-    /// The stream's number.
+    /// Stream ID.
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// From here on, what is read in order comes in copies, joined up to as many bytes as are read at a time. Other parts are slices
-    /// of the buffers that packets came in, each of which stays in memory as a whole until the last of its slices is gone: copies are for
-    /// whoever keeps what comes for longer than a moment.
+    /// Makes reads in order return copies, joined up to as many bytes as are read at a time. Otherwise parts are slices of the
+    /// buffers that packets came in, each of which stays in memory as a whole until its last slice is dropped: copies are for
+    /// applications that keep data for longer than a moment.
     pub fn set_joined(&mut self) {
         self.joined = true;
     }
 
-    /// Returns whether everything was read and the end has come with it, as far as is known without looking for more: `false` says nothing.
+    /// Returns whether all data was read and the end has come with it. `false` is no proof: the end may have arrived unread.
     pub fn is_at_end(&self) -> bool {
         self.fetched.is_empty() && (self.ended || matches!(self.end, Some(RecvEnd::Complete)))
     }
 
-    /// The next bytes in order, at most `max`. `None` at the end of the stream. What arrived before the peer's application closed
-    /// the connection can be read afterwards, too.
+    /// Reads the next bytes in order, at most `max`. `None` at the end of the stream. Data that arrived before the peer's
+    /// application closed the connection can be read afterwards, too.
     ///
     /// # Errors
     /// When the peer reset the stream, or the connection is over.
@@ -366,7 +366,7 @@ impl RecvStream {
         Ok(poll_fn(|cx| self.poll_chunk(cx, max, Order::Ordered)).await?.map(|chunk| chunk.data))
     }
 
-    /// As [`read_chunk`](Self::read_chunk), for whoever writes a future by hand.
+    /// Poll form of [`read_chunk`](Self::read_chunk), for futures written by hand.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -375,7 +375,7 @@ impl RecvStream {
         Poll::Ready(Ok(chunk.map(|chunk| chunk.data)))
     }
 
-    /// Bytes from anywhere in the stream as they arrive, with their offset. `None` when all were read.
+    /// Reads bytes from anywhere in the stream as they arrive, with their offset. `None` when all were read.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -384,7 +384,7 @@ impl RecvStream {
         Ok(chunk.map(|chunk| (chunk.offset, chunk.data)))
     }
 
-    /// Everything up to the end of the stream, if that is not more than `limit` bytes.
+    /// Reads the stream to its end, if that is not more than `limit` bytes.
     ///
     /// # Errors
     /// When the stream is longer or cannot be read.
@@ -474,7 +474,7 @@ impl RecvStream {
         outcome
     }
 
-    /// Asks the peer not to send more.
+    /// Asks the peer to stop sending (STOP_SENDING, RFC 9000 §19.5).
     ///
     /// # Errors
     /// When the stream was read to its end, or the connection is over.

@@ -15,36 +15,36 @@ pub struct Tapped<'a> {
     pub at: Instant,
     /// Direction: `true` for sent payloads, `false` for received ones.
     pub sent: bool,
-    /// The address of this end, when the system tells.
+    /// Address of this end, when the system reports it.
     pub local: Option<IpAddr>,
-    /// The peer's address.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// The mark on them.
+    /// ECN codepoint of the payloads.
     pub ecn: Option<Ecn>,
-    /// Bytes of each but the last.
+    /// Bytes of each payload but the last.
     pub segment_size: usize,
-    /// All of them, one after the other.
+    /// Payloads, one after the other.
     pub payload: &'a [u8],
 }
 
 impl<'a> Tapped<'a> {
-    /// Each payload by itself.
+    /// Iterates over the payloads.
     pub fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.payload.chunks(self.segment_size.max(1))
     }
 }
 
-/// Sees what passes the sockets of an endpoint. It is called by the task that drives the endpoint: it must be quick, and must
-/// not block.
+/// Observer of the payloads that pass the sockets of an endpoint. The task that drives the endpoint calls it, so it must not
+/// block.
 pub trait Tap: Send + Sync {
-    /// Returns whether it wants to see anything at the moment. Asked for every system call.
+    /// Returns whether payloads are of interest at the moment. Called for every system call.
     fn is_open(&self) -> bool;
 
-    /// Payloads have come, before anything has looked at them, or have left.
+    /// Takes payloads that were received, before they are processed, or that were sent.
     fn pass(&self, tapped: &Tapped<'_>);
 }
 
-/// A tap that may not be there.
+/// Tap that may be absent.
 #[derive(Clone, Default)]
 pub(crate) struct MaybeTap(pub(crate) Option<Arc<dyn Tap>>);
 

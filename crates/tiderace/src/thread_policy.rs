@@ -12,24 +12,24 @@ const NICE: libc::c_int = 10;
 pub(crate) struct Thread(libc::pid_t);
 
 impl Thread {
-    /// The calling one.
+    /// Calling thread.
     #[expect(unsafe_code, reason = "gettid has no safe wrapper")]
     pub(crate) fn current() -> Self {
         // SAFETY: the call has no preconditions.
         Self(unsafe { libc::gettid() })
     }
 
-    /// Lets it run only on processors that nobody else wants, and makes room at once for whoever does.
+    /// Lets the thread run only on idle processors, and give way at once to other threads.
     pub(crate) fn stand_back(self) -> io::Result<()> {
         self.set(libc::SCHED_IDLE)
     }
 
-    /// Lets it run like any other.
+    /// Restores the normal priority of the thread.
     pub(crate) fn step_forward(self) -> io::Result<()> {
         self.set(libc::SCHED_OTHER)
     }
 
-    /// Returns whether the system lets a thread step forward that has stood back. What a thread may do is tried by one that ends.
+    /// Returns whether the system lets a thread go back to its normal priority. A thread that then ends tries it.
     pub(crate) fn may_come_back() -> bool {
         static MAY: OnceLock<bool> = OnceLock::new();
         *MAY.get_or_init(|| {
@@ -41,7 +41,7 @@ impl Thread {
         })
     }
 
-    /// Lets it have a smaller share from here on.
+    /// Lowers the share of the thread from here on.
     #[expect(unsafe_code, reason = "getpriority and setpriority have no safe wrappers")]
     pub(crate) fn take_less(self) -> io::Result<()> {
         let id = libc::id_t::try_from(self.0).expect("a thread's number is positive");
@@ -75,7 +75,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// As of this moment; `None` when the system does not tell.
+    /// Effort up to this moment; `None` when the system does not report it.
     #[expect(unsafe_code, reason = "getrusage and clock_gettime have no safe wrappers")]
     pub(crate) fn so_far() -> Option<Self> {
         let mut usage = MaybeUninit::<libc::rusage>::uninit();

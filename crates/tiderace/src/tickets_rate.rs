@@ -9,7 +9,7 @@ use std::{
 pub(crate) const BURST: u32 = 8;
 /// … and one more after each of these.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
-/// Servers that are known. Whom the client asks is not up to servers, but where they redirect it to is.
+/// Largest number of servers remembered. A client chooses whom to ask, but servers can redirect it to others.
 const SERVERS: usize = 256;
 
 /// Writes for each server, by its name.

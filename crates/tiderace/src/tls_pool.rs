@@ -32,7 +32,7 @@ const WAITING: usize = 256;
 const OUTCOMES_PER_PASS: usize = 4;
 /// A step that takes no more of a processor, and waits for nothing, is quick: data may wait for it.
 const QUICK: Duration = Duration::from_millis(1);
-/// So many quick steps in a row, and the driver runs one that is alone. A key that is far away never gets there.
+/// Quick steps in a row after which the driver runs a step that is alone. Steps with a remote key never reach it.
 const PROOF: u32 = 32;
 /// Time at which no outcome has come for so long, each thread gets a step even where the processors are busy with other things. A step
 /// takes a fraction of a millisecond: so a processor that is never idle still completes some hundred handshakes per second, and
@@ -109,8 +109,8 @@ impl Outcome {
 }
 
 impl TlsPool {
-    /// A pool of this many threads, which start with the first handshake. A private key that is far away, and blocks the
-    /// thread that asks for a signature, wants as many threads as signatures shall be under way.
+    /// Makes a pool of this many threads, which start with the first handshake. A remote private key, which blocks the thread
+    /// that asks for a signature, needs as many threads as signatures shall be under way.
     pub fn new(threads: NonZeroUsize) -> Self {
         Self(Arc::new(Owner { queue: Arc::default(), threads, started: OnceLock::new() }))
     }
@@ -155,7 +155,7 @@ impl Queue {
         self.jobs.lock().expect("nothing that can panic happens under the lock")
     }
 
-    /// The lock for a thread that does not stand back: whoever holds it may have been put aside, and is let run.
+    /// Takes the lock for a thread of normal priority: a holder of low priority may have been preempted, and is let run.
     fn lock_from_outside(&self) -> MutexGuard<'_, Jobs> {
         match self.jobs.try_lock() {
             Ok(jobs) => jobs,
@@ -284,8 +284,8 @@ impl TlsLink {
         (self.out > 0).then(|| self.moved + PATIENCE)
     }
 
-    /// Gives the pool what is to be done, but for a step that is alone if steps are quick: that one runs here, and what it wants
-    /// to send leaves with everything else. Call [`receive`](Self::receive) before going to sleep.
+    /// Gives the pool the steps to run, except for a step that is alone if steps are quick: it runs here, and its handshake
+    /// bytes are sent with everything else. Call [`receive`](Self::receive) before going to sleep.
     pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) {
         let mut ran = false;
         while let Some(step) = endpoint.poll_tls_step() {

@@ -8,7 +8,7 @@ use tiderace::{
 };
 use tokio::{net::UdpSocket, sync::mpsc};
 
-/// So many that not all of them meet the same fate by chance.
+/// Number of clients, so large that not all of them meet the same fate by chance.
 const CLIENTS: usize = 24;
 const REBINDINGS: usize = 2;
 
