@@ -5,15 +5,15 @@ use std::{collections::HashMap, os::unix::fs::PermissionsExt, path::Path, sync::
 use aws_lc_rs::digest::{SHA256, digest};
 use http::{HeaderMap, header};
 
-/// The fewest characters of a token: what is shorter can be guessed.
+/// Smallest number of characters of a token: shorter ones can be guessed.
 const TOKEN_MIN: usize = 16;
 
 /// Clients that a proxy serves.
 #[derive(Debug)]
 pub(crate) enum Access {
-    /// Everybody.
+    /// Access for all clients.
     Open,
-    /// The owners of tokens, by the digest of their token. A look-up by digest takes a time that says nothing about tokens.
+    /// Owners of tokens, by the digest of their token. The time of a look-up by digest reveals nothing about tokens.
     Tokens(HashMap<[u8; 32], Arc<str>>),
 }
 
@@ -55,7 +55,8 @@ pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
 }
 
 impl Access {
-    /// Finds the client of a request: `Ok(None)` for anybody, the name of a token's owner, or `Err` for who has none.
+    /// Finds the client of a request: `Ok(None)` where access is open, the name of a token's owner, or `Err` for a client
+    /// without a token.
     pub(crate) fn find(&self, fields: &HeaderMap) -> Result<Option<Arc<str>>, ()> {
         let Self::Tokens(tokens) = self else { return Ok(None) };
         // `authorization` for a resource, `proxy-authorization` for a proxy: clients of CONNECT-UDP use either.

@@ -83,7 +83,7 @@ async fn answer(stream: UnixStream, gateway: &impl Operated) -> io::Result<()> {
     tokio::time::timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await?
 }
 
-/// Sends a command to a gateway that runs, and gives its answer. Blocks; a capture answers when it has ended.
+/// Sends a command to a running gateway, and returns its answer. Blocks; a capture answers when it has ended.
 ///
 /// # Errors
 /// When nobody answers there.

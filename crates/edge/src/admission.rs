@@ -27,7 +27,7 @@ pub(crate) struct Place {
     key: Option<u128>,
 }
 
-/// Why a connection finds no place.
+/// Limit that refuses a connection: of the gateway, or of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Total,
@@ -50,7 +50,7 @@ impl Admission {
         Ok(place)
     }
 
-    /// A place for a connection whose address may be forged: nobody is to use up the places of another.
+    /// Takes a place for a connection whose address may be forged: an attacker must not use up the places of another client.
     pub(crate) fn enter_unvalidated(self: &Arc<Self>, total: usize) -> Result<Place, Refusal> {
         if self.total.fetch_add(1, Ordering::Relaxed) >= total {
             self.total.fetch_sub(1, Ordering::Relaxed);

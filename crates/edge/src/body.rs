@@ -39,7 +39,8 @@ pub(crate) fn full(data: impl Into<Bytes>) -> AnyBody {
 pub(crate) struct Pace {
     /// In each interval of this length that is spent waiting for content …
     pub(crate) interval: Duration,
-    /// … so many bytes have to come. Once the request is answered one is enough: both may talk for as long as they like.
+    /// … at least this number of bytes has to come. Once the request is answered, one
+    /// byte is enough: both sides may go on for as long as they like.
     pub(crate) progress: u64,
 }
 
@@ -53,7 +54,7 @@ impl Answered {
     }
 }
 
-/// Boxes the content of a request, which has to come at a pace; what is held of it on its way is charged.
+/// Boxes the content of a request, which has to come at a minimum rate; what is buffered of it is charged.
 pub(crate) fn incoming<B>(request: Request<B>, pace: Pace, memory: &ConnectionBudget) -> Request<AnyBody>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -72,7 +73,7 @@ where
     request
 }
 
-/// Boxes what comes from a client, whenever it comes; what is held of it on its way is charged.
+/// Boxes content of a client without a minimum rate; what is buffered of it is charged.
 pub(crate) fn untimed<B>(body: B, memory: &ConnectionBudget) -> AnyBody
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -81,7 +82,8 @@ where
     Incoming::new(body, None, memory).boxed_unsync()
 }
 
-/// A request's content whose trailers say nothing that only the gateway may say, and what was wrong with it on its way to a back end.
+/// Returns the content of a request without trailers that only the gateway may set, and the cause should it break off on its
+/// way to a back end.
 pub(crate) fn with_fate(body: AnyBody) -> (AnyBody, Cause) {
     let fate = Cause::default();
     if body.is_end_stream() {
@@ -157,7 +159,7 @@ impl InFlight {
     }
 }
 
-/// A part of a body, charged until whoever sends it has let it go.
+/// A part of a body, charged until its sender has released it.
 struct Part {
     data: Bytes,
     _charge: Charge,
@@ -197,7 +199,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Something has come.
+    /// Counts bytes that have arrived, and ends the wait for them.
     fn on_data(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
             self.spent += since.elapsed();
@@ -336,7 +338,7 @@ where
     }
 }
 
-/// The content of a response, which has to come at a pace while somebody asks for it.
+/// Content of a response, which has to come at a minimum rate while it is read.
 struct Paced {
     body: AnyBody,
     wait: Wait,
@@ -382,7 +384,7 @@ pub(crate) struct With<T> {
     what: Option<T>,
 }
 
-/// Boxes a body with what is given back at its end.
+/// Boxes a body with a value that is dropped at its end.
 pub(crate) fn with<T: Send + Unpin + 'static>(body: AnyBody, what: T) -> AnyBody {
     With { body, what: Some(what) }.boxed_unsync()
 }
@@ -414,14 +416,14 @@ struct Watch {
     handed_on: Option<Instant>,
 }
 
-/// The body of an answer that is let go when its reader asks for nothing more for a time.
+/// Body of an answer that is released when its reader asks for nothing more for a time.
 struct Watched {
     watch: Arc<Mutex<Watch>>,
     hint: SizeHint,
     task: AbortHandle,
 }
 
-/// Lets a body go when whoever sends it to a client asks for nothing more for `patience`: a stream of HTTP/2 whose client gives no
+/// Releases a body when its sender to a client asks for nothing more for `patience`: a stream of HTTP/2 whose client gives no
 /// credit says nothing else. That is noted as the cause.
 pub(crate) fn watched(body: AnyBody, patience: Duration, cause: Cause) -> AnyBody {
     if body.is_end_stream() {
@@ -495,7 +497,7 @@ mod tests {
         ConnectionBudget::new(limit, &ProcessBudget::default())
     }
 
-    /// Seconds until a body breaks off that brings so many bytes each second, or `None` when it comes to its end after 100 s.
+    /// Seconds until a body with this rate in bytes per second breaks off, or `None` when it comes to its end after 100 s.
     async fn breaks_off(bytes: usize, answered_after: Option<u64>) -> Option<u64> {
         let (mut say, body) = Channel::<Bytes, Infallible>::new(1);
         let mut request = incoming(Request::new(body), PACE, &budget(1 << 20));

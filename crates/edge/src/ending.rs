@@ -1,4 +1,4 @@
-//! Why a request ended, and whose doing that was.
+//! Reasons why requests end, and the party that ended them.
 
 use std::sync::{
     Arc,
@@ -10,10 +10,10 @@ use tiderace::CloseReason;
 
 use crate::admission::EXCESSIVE_LOAD;
 
-/// Status of a request whose client gave up before the head of the answer, as nginx and others log it. Nobody receives it.
+/// Status of a request whose client gave up before the head of the answer, as nginx and others log it. It is never sent.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Why a request ended.
+/// Reason why a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Ending {
@@ -71,7 +71,7 @@ impl Ending {
         Self::Idle,
     ];
 
-    /// Whose doing it was: a label of metrics.
+    /// Party that ended the request: a label of metrics.
     pub(crate) fn by(self) -> &'static str {
         match self {
             Self::Complete => "answer",
@@ -88,7 +88,7 @@ impl Ending {
         }
     }
 
-    /// The reason in a word, for the access log.
+    /// Reason as one word, for the access log.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -167,7 +167,7 @@ impl Ending {
     }
 }
 
-/// Why a body broke off.
+/// Error of a body that broke off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error with the ending that it is for a request.

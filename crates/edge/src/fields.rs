@@ -34,7 +34,7 @@ const GATEWAYS: [&str; 12] = [
     "proxy",
 ];
 
-/// Fields that frame or address a message: their names in another spelling are nobody's.
+/// Fields that frame or address a message. Other spellings of their names do not belong to the gateway.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "content-type"];
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -43,8 +43,8 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// RFC 8470 §5.1.
 pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
-/// Returns whether only the gateway may say this about a request. CGI and its like fold what is neither letter nor digit into one
-/// character, so `x_forwarded.for` is `x-forwarded-for`.
+/// Returns whether only the gateway may set this field of a request. CGI and similar interfaces fold characters that are
+/// neither letter nor digit into one, so `x_forwarded.for` is `x-forwarded-for`.
 pub(crate) fn is_gateways(name: &str) -> bool {
     let folds_to = |own: &str| {
         name.len() == own.len()
@@ -70,13 +70,13 @@ fn strip_gateways(fields: &mut HeaderMap) {
     }
 }
 
-/// Takes away what has no place in the trailers of a request (RFC 9110 §6.5.1).
+/// Removes fields that the trailers of a request may not have (RFC 9110 §6.5.1).
 pub(crate) fn strip_request_trailers(fields: &mut HeaderMap) {
     strip_trailers(fields);
     strip_gateways(fields);
 }
 
-/// Takes away what has no place in trailers: what concerns a connection, frames a message, routes it, or says who asks.
+/// Removes fields that trailers may not have: about the connection, framing, routing or the client.
 pub(crate) fn strip_trailers(fields: &mut HeaderMap) {
     strip(fields);
     for name in [
@@ -125,7 +125,7 @@ pub(crate) fn strip(fields: &mut HeaderMap) {
     }
 }
 
-/// Says who asks, in place of what the client may have said about itself.
+/// Sets the fields about the client, in place of those that the client may have sent.
 pub(crate) fn introduce(fields: &mut HeaderMap, client: IpAddr, host: &str, early: bool) {
     let value = |text: &str| HeaderValue::from_str(text).ok();
     strip_gateways(fields);

@@ -1,4 +1,4 @@
-//! Folders for what is nobody else's: keys, accounts, captures.
+//! Folders for their owner alone: keys, accounts, captures.
 
 use std::{
     fs::{self, DirBuilder},
@@ -7,8 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Makes a folder for its owner alone, unless it is there; then nobody but its owner may be able to put something else in the place of what
-/// is written to it.
+/// Makes a folder for its owner alone, unless it is there; then only its owner may be able to replace what is written to it.
 pub(crate) fn private(path: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let found = fs::metadata(path)?;

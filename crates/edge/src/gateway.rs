@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// Why a client has fallen back, in a word. Between the client and the gateway: back ends do not see it.
+/// Field with the reason why a client has fallen back, as one word. Between the client and the gateway: back ends do not get
+/// it.
 const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
 
 /// Bytes that a field holds beside its name and value: its places in two maps, one of which is kept for another try.
@@ -171,7 +172,7 @@ fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
     target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
 
-/// The host that a request is for, with its port as it was written; `None` when it does not say, or says two things.
+/// Host that a request is for, with its port as it was written; `None` when it names none, or two different ones.
 fn host(request: &Request<AnyBody>) -> Option<String> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let field = match (given.next(), given.next()) {

@@ -1,4 +1,4 @@
-//! Everything that one reading of the configuration decides.
+//! Generation: the state that one reading of the configuration decides.
 
 use std::{
     hash::RandomState,
@@ -82,14 +82,14 @@ pub(crate) struct Shared {
     pub(crate) arms: Arms,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
-    /// Why requests end that nothing else ends: the stop of the process.
+    /// Cause of requests that end with the process.
     pub(crate) cause: Cause,
     /// Compression of HTTP/3 field sections, counted.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
 }
 
-/// State that outlives a reload: returning clients resume their sessions whatever was reloaded since.
+/// State that outlives reloads: clients resume their sessions after any reload.
 #[derive(Clone)]
 pub(crate) struct PersistentState {
     pub(crate) ring: KeyRing,
@@ -124,7 +124,7 @@ impl PersistentState {
 }
 
 impl Generation {
-    /// Makes everything that `config` asks for, and takes over from `before` what is the same.
+    /// Makes the parts that `config` asks for, and takes over from `before` those that are the same.
     pub(crate) fn build(
         config: Config,
         number: u64,
@@ -202,7 +202,7 @@ impl Generation {
 }
 
 impl Generation {
-    /// Gives what outlives it to who keeps it, from then on in use.
+    /// Hands the parts that outlive the generation to their owner, from then on in use.
     fn hand_over(&self, persistent: &PersistentState) {
         if let Some(keys) = &self.keys {
             // They made a ring when they were read.

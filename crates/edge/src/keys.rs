@@ -116,7 +116,7 @@ pub struct Rotation {
 }
 
 /// Adds a key to the file, which is made when it is not there. It seals in `lead`, and the others end `overlap` after that.
-/// Whoever reads the file sees the old one or the new one, and no half.
+/// Readers see the whole old file or the whole new one.
 ///
 /// # Errors
 /// When the file cannot be read or written, or has too many keys that still hold.

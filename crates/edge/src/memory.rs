@@ -56,7 +56,7 @@ pub(crate) struct Listed {
     number: u64,
     /// Budget for what the client makes this end hold.
     pub(crate) budget: ConnectionBudget,
-    /// Tells that the connection is to be closed.
+    /// Notification that the connection is to be closed.
     pub(crate) close: Arc<Notify>,
     _base: Charge,
 }
@@ -141,7 +141,7 @@ impl Trimming {
     }
 }
 
-/// Looks after the budget until nobody has it any more.
+/// Watches the budget until its last user is gone.
 pub(crate) async fn watch(memory: Weak<Memory>, admission: Arc<Admission>, metrics: Arc<Metrics>) {
     let mut trimming = Trimming { peak: 0, last: Instant::now(), again: false };
     loop {
@@ -184,7 +184,7 @@ fn available() -> u64 {
     limits.chain(machine).min().unwrap_or(UNKNOWN)
 }
 
-/// The bytes of memory in what `/proc/meminfo` says.
+/// Bytes of memory according to `/proc/meminfo`.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)

@@ -29,7 +29,7 @@ enum ClientState {
 /// Change that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OfferEvent {
-    /// A client was told for the first time.
+    /// The first advertisement to a client.
     Advertised,
     /// Came over QUIC, for the first time since the advertisement.
     Used,
@@ -59,7 +59,7 @@ impl Default for Offers {
 }
 
 impl Offers {
-    /// A connection over TCP on which the client is told.
+    /// Notes a connection over TCP on which HTTP/3 is advertised to the client.
     pub(crate) fn tell(&self, client: IpAddr, now: Instant) -> Option<OfferEvent> {
         self.change(client, |known| match known {
             None => Some((ClientState::Advertised(now), OfferEvent::Advertised)),

@@ -24,6 +24,6 @@ pub(crate) struct Peer {
     pub(crate) progress: Option<Arc<PolicyProgress>>,
     /// Budget for what the client makes this end hold on its connection.
     pub(crate) memory: ConnectionBudget,
-    /// Why this end closes the connection, once it does; QUIC knows by itself.
+    /// Reason why this end closes the connection, once it does; QUIC has its own.
     pub(crate) cause: Cause,
 }

@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The configuration says something that cannot be.
+    /// The configuration is not valid.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// An address cannot be served.
@@ -68,7 +68,7 @@ pub enum ProcessError {
     /// The task that read the configuration did not end.
     #[error("{0}")]
     Interrupted(#[source] tokio::task::JoinError),
-    /// Something else that the configuration asks for does not work.
+    /// Another part of the configuration cannot be set up.
     #[error("{0}")]
     Setup(String),
 }
@@ -124,7 +124,8 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts what `file` says. Must be called within a tokio runtime, which then serves the admin socket and the figures.
+    /// Starts the gateway of the configuration in `file`. Must be called within a tokio runtime, which then serves the admin
+    /// socket and the metrics.
     ///
     /// # Errors
     /// When the configuration is wrong, or something that it asks for does not work.
@@ -366,8 +367,7 @@ impl Process {
         metrics.render()
     }
 
-    /// Looks after certificates and the ring of keys until `stop` is ready; then lets what is under way end, for as long as the
-    /// configuration says.
+    /// Renews certificates and the key ring until `stop` is ready; then drains, for as long as the configuration says.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let watching = async {
             let mut seen = tls::changed(&self.shared.current().config);
@@ -390,7 +390,7 @@ impl Process {
         self.drain().await;
     }
 
-    /// As a reload, of certificates only: the configuration is the one in use, whatever the file says by now.
+    /// Reloads certificates only: the configuration stays the one in use, not that of the file.
     async fn reload_certificates(&self) {
         let _one_at_a_time = self.reloading.lock().await;
         let config = self.shared.current().config.clone();

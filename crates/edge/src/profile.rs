@@ -5,13 +5,13 @@ use tiderace::transport::streams::StreamsConfig;
 
 use crate::config::Config;
 
-/// Bytes of datagrams that wait in each direction: they are carried at once, and what is behind them on the way is late anyway.
+/// Bytes of datagrams that wait in each direction: they are carried at once, and more of them would be late anyway.
 const DATAGRAM_QUEUE: u64 = 256 * 1024;
 /// Bytes that a connection holds for a client that does not take them, or takes them slowly; where more is in flight it is twice that.
 /// Sending at full speed costs the same with an eighth of the transport's 4 MiB.
 const SEND_BUFFER: u64 = 512 * 1024;
 
-/// Transport profile where no policy says otherwise.
+/// Transport profile without a policy.
 pub(crate) fn profile(config: &Config) -> Profile {
     Profile {
         name: "edge".to_owned(),

@@ -20,7 +20,7 @@ use crate::{
     stream_target::StreamTarget,
 };
 
-/// Bytes that a client may send beyond what was read, on all streams: with what they cost they fit into its memory.
+/// Bytes that a client may send beyond what was read, on all streams: with their overhead they fit into its memory.
 const WINDOW: u64 = 256 * 1024;
 /// Bytes of datagrams that wait.
 const DATAGRAMS: usize = 128 * 1024;

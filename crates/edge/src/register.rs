@@ -23,7 +23,7 @@ const THREADS: usize = 16;
 const QUESTIONS: usize = 1_024;
 /// Copies of one first flight that may wait for the same answer.
 const COPIES: usize = 8;
-/// An answer that nobody has taken for so long belongs to a handshake that was given up.
+/// Time after which an unread answer belongs to a handshake that was given up.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
 struct Question {
@@ -42,7 +42,7 @@ struct Open {
 #[derive(Default)]
 struct State {
     open: HashMap<StrikeId, Open>,
-    /// Until when nobody is to ask.
+    /// End of a pause in which the register is not asked.
     pause: Option<Instant>,
     threads: usize,
     /// Threads that wait for a question.
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A waker that tells the test.
+    /// Waker that signals the test.
     struct Told(mpsc::Sender<()>);
 
     impl Wake for Told {
@@ -225,7 +225,7 @@ mod tests {
         RedisRegister::with_patience(client, Duration::from_secs(600))
     }
 
-    /// Speaks as much of Redis as is asked of it: the first to set a key is told so. Answers when the test lets it.
+    /// Server with the part of Redis that is used: the first to set a key learns that it was. Answers when the test lets it.
     fn redis(listener: TcpListener, known: Keys, gate: Gate) {
         for stream in listener.incoming() {
             let (stream, known, gate) = (stream.unwrap(), known.clone(), gate.clone());

@@ -66,7 +66,7 @@ impl<T: Clone> Routes<T> {
 
     /// Finds the handler of `path` at `host`, which is in lower case and has no port.
     ///
-    /// A better host wins over a longer path: whoever gave a site a name of its own means all of it.
+    /// A better host wins over a longer path: a site with a name of its own is meant as a whole.
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&T> {
         let fits = |entry: &&Entry<T>| entry.host.fits(host) && is_below(path, &entry.path);
         self.all.iter().find(fits).map(|entry| &entry.target)

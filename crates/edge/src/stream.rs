@@ -27,7 +27,7 @@ use crate::{
     stream_target::StreamTarget,
 };
 
-/// Code of a connection or stream that nobody answers for.
+/// Code of a connection or stream without a target.
 pub(crate) const NOBODY: u64 = 1;
 /// Code of a stream whose back end cannot be reached.
 pub(crate) const UNREACHABLE: u64 = 2;
@@ -59,7 +59,7 @@ impl ClientIdentity {
     }
 }
 
-/// Why nothing more can be read from a client, or written to it.
+/// End of reading from a client, or of writing to it.
 pub(crate) enum StreamClosed {
     /// No more data is wanted in this direction; the other may go on.
     Unwanted,
@@ -177,7 +177,8 @@ pub(crate) async fn serve(
     connection.close(DRAINED, b"");
 }
 
-/// Carries the datagrams of a connection until it is over. Where nobody takes them they are read and forgotten, so that none is kept.
+/// Carries the datagrams of a connection until it is over. Without a receiver they are read and discarded, so that none is
+/// kept.
 pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<StreamTarget>) {
     if !target.takes_datagrams() {
         tokio::spawn(async move { while connection.read().await.is_some() {} });
@@ -196,7 +197,7 @@ struct Entry {
     shared: Arc<Shared>,
     protocol: &'static str,
     result: Option<&'static str>,
-    /// Why this end lets all streams of the connection go, once it does.
+    /// Reason why this end gives up all streams of the connection, once it does.
     cause: Cause,
 }
 
@@ -240,7 +241,7 @@ pub(crate) fn carry<S: Outgoing, R: Incoming>(
     }
 }
 
-/// Carries one stream; says what became of it.
+/// Carries one stream. Returns its outcome.
 async fn stream<S: Outgoing, R: Incoming>(
     mut send: S,
     mut recv: R,

@@ -1,4 +1,4 @@
-//! Whom the gateway believes where it is the client of TLS: back ends over TLS, and the certificate authority.
+//! Trust of the gateway as a TLS client: of back ends over TLS, and of the certificate authority.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use tiderace::transport::tls::rustls_backend::CertificateCheck;
 
 use crate::certificate::provider;
 
-/// Whose certificates are good.
+/// Roots of the certificates that are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// Roots of the system.
     System,
     /// Roots in PEM, and nothing else.
     Roots(Vec<u8>),
-    /// Everybody's: whoever is in between can read and change everything.
+    /// No check of certificates: an attacker on the path can read and change everything.
     Anybody,
 }
 

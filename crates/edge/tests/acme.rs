@@ -65,7 +65,7 @@ fn pebble(program: &str, directory: &Directory, port: u16, looks_at: u16) -> Peb
     pebble
 }
 
-/// The certificate that the gateway shows for `localhost`, whoever has signed it.
+/// Certificate that the gateway presents for `localhost`, of any issuer.
 async fn shown(port: u16) -> Option<CertificateDer<'static>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();

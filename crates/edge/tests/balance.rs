@@ -291,7 +291,7 @@ async fn the_books_balance_to_the_last_request() {
     assert_eq!((ended, seen.len() as u64), (written, count));
 }
 
-/// Whose doing the end of a request is: of one that was answered with a status, or broke off (0).
+/// Party that ended a request, by its path and its status; status 0: broken off.
 fn doing(path: &str, status: u16) -> &'static str {
     let kind = path.split('/').nth(1).unwrap_or_default();
     match (kind, status) {

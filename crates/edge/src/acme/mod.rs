@@ -35,7 +35,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(6 * 3_600);
 /// An order takes no longer than this.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Certificates for whoever looks whether a name leads here, by name; and the last one from an authority that was good.
+/// Certificates for the validation that a name leads here, by name; and the last one from an authority that was good.
 #[derive(Debug, Default)]
 pub(crate) struct Challenges {
     shown: RwLock<HashMap<String, Arc<CertifiedKey>>>,
@@ -84,7 +84,7 @@ impl Challenges {
     }
 }
 
-/// Why a certificate is asked for.
+/// Reason to request a certificate now; `None` when none is due.
 fn due(config: &Acme, now: SystemTime) -> Option<&'static str> {
     let Ok(validity) = store::validity(config) else { return Some("there is none that can be used") };
     if !validity.is_for(&config.names.0) {

@@ -35,7 +35,7 @@ fn says(what: &str) -> impl Fn(instant_acme::Error) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
 
-/// Gets a certificate and keeps it. What is kept stays as it is unless all has gone well.
+/// Orders a certificate and stores it. The stored one stays as it is unless all steps succeed.
 pub(super) async fn order(config: &Acme, challenges: &Arc<Challenges>) -> Result<(), String> {
     let account = account(config).await?;
     let names: Vec<Identifier> = config.names.0.iter().map(|name| Identifier::Dns(name.to_ascii_lowercase())).collect();
@@ -77,7 +77,7 @@ pub(super) async fn order(config: &Acme, challenges: &Arc<Challenges>) -> Result
     keep(config, &chain, &key)
 }
 
-/// Looks at what came before it takes the place of what was there.
+/// Checks a new certificate, and puts it in the place of the stored one.
 fn keep(config: &Acme, chain: &str, key: &KeyPair) -> Result<(), String> {
     let validity = store::validity_of(chain.as_bytes()).map_err(|why| format!("what came is no certificate: {why}"))?;
     if !validity.is_for(&config.names.0) {
@@ -129,7 +129,7 @@ async fn account(config: &Acme) -> Result<Account, String> {
     Ok(account)
 }
 
-/// The certificate that shows who looks that `name` leads here (RFC 8737 §3).
+/// Certificate that proves to the authority that `name` leads here (RFC 8737 §3).
 fn proof(name: &str, digest: &[u8]) -> Result<CertifiedKey, String> {
     let wrong = |error: rcgen::Error| format!("the answer to the challenge: {error}");
     if digest.len() != 32 {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::packets::{Packet, Packets};
 
-/// Something to be written.
+/// Item to be written to a bundle.
 pub(super) enum Item {
     /// Whole records of a connection's qlog.
     Qlog { file: Arc<str>, bytes: Vec<u8> },

@@ -1,4 +1,4 @@
-//! Captures of single connections, on demand, for whoever may use the admin socket: qlog, packets, and the keys that open them, in
+//! Captures of single connections, on demand, for users of the admin socket: qlog, packets, and the keys that open them, in
 //! one folder.
 //!
 //! `watch` is how a connection, the sockets and TLS are listened to while a capture is under way; `bundle` writes what they say
@@ -31,7 +31,7 @@ use crate::{config, folder};
 /// Connections that [`Captures::list`] has at most.
 const LISTED: usize = 1_000;
 
-/// Whose connections are captured.
+/// Connections that are captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CaptureTarget {
     /// Connections of a client: of its address, or of one port.
@@ -158,7 +158,8 @@ impl Captures {
         json!({"connections": each.collect::<Vec<_>>(), "all": self.live().len()})
     }
 
-    /// Captures until the time is over, the room is used up, the one connection has ended, or `stop` is ready; then says what there is.
+    /// Captures until the time is over, the room is used up, the one connection has ended, or `stop` is ready; then returns a
+    /// summary.
     pub(crate) async fn run(
         self: &Arc<Self>,
         config: &config::Capture,

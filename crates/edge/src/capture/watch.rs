@@ -58,7 +58,7 @@ pub(super) struct Active {
 
 #[derive(Default)]
 struct State {
-    /// Connections that have a file: what is said about them.
+    /// Descriptions of the connections that have a file.
     captured: Vec<Value>,
     loans: Vec<Loan>,
     /// Of them, those that have not ended.
@@ -183,7 +183,7 @@ impl Active {
         }
     }
 
-    /// Takes nothing more. What connections have said until here is written.
+    /// Stops taking events. Those until here are written.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let loans = std::mem::take(&mut self.state().loans);
@@ -199,7 +199,7 @@ impl Active {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 
-    /// Waits until all is written, and says what there is.
+    /// Waits until all is written. Returns a summary.
     pub(super) async fn finish(&self, ended_by: &str, who: Value) -> io::Result<Value> {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
         let done = done.ok_or_else(|| io::Error::other("the capture has ended before"))?;

@@ -384,7 +384,7 @@ section! {
         roots: String = String::new(),
         /// The name that the back end's certificate has to have, and that is asked for (SNI); none for the host in `to`.
         name: String = String::new(),
-        /// Verify the certificate. Without, whoever is in between can read and change everything.
+        /// Verify the certificate. Without, an attacker on the path can read and change everything.
         verify: bool = true,
     }
 }

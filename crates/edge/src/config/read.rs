@@ -33,7 +33,7 @@ impl ConfigError {
     }
 }
 
-/// Something wrong with a field, before its line is known. Its path has the numbers of tables in lists, from 0.
+/// Fault of a field, before its line is known. Its path has the numbers of tables in lists, from 0.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) path: Vec<Step>,
@@ -115,7 +115,7 @@ fn display(path: &[Step]) -> String {
     text
 }
 
-/// Says where in the text the reader stumbled, and over what.
+/// Names the place in the text that cannot be read, and the fault.
 fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', ", ");
     let line = error.span().map(|span| line_of(text, span.start));

@@ -12,7 +12,7 @@ use crate::admission::EXCESSIVE_LOAD;
 /// Age at which evidence no longer explains why a client is on TCP.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Why a client came over TCP, as far as this end can tell. docs/edge.md says what each is concluded from.
+/// Reason why a client came over TCP, as far as this end can tell. docs/edge.md names the evidence for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// Nothing has come over UDP.
@@ -27,7 +27,7 @@ pub(crate) enum Reason {
     HandshakeFailed,
     /// Answers reached it, and the handshake came to no end in time.
     Unfinished,
-    /// Answers reached it, and it ended the handshake by itself.
+    /// Answers reached the client, and it ended the handshake.
     Aborted,
     /// Connection fell silent with something under way.
     TimedOut,
@@ -55,12 +55,12 @@ impl Reason {
     }
 }
 
-/// The latest thing that has happened.
+/// Latest event of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastEvent {
     Begun,
     Completed,
-    /// The connection ended because nobody used it.
+    /// The connection ended by its idle timeout, with nothing under way.
     Idle,
     /// Event that speaks for a reason.
     Suggests(Reason),

@@ -1,4 +1,4 @@
-//! A memory of clients that never grows beyond its bound, whoever writes into it.
+//! Memory of clients that never grows beyond its bound, even under attack.
 
 use std::collections::HashMap;
 

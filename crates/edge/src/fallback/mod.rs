@@ -1,7 +1,7 @@
 //! Clients that know of QUIC and come over TCP, and why, as far as this end can tell.
 //!
 //! Only the client knows for certain. What the gateway has is what UDP has shown of the client's address: the transport tells of it
-//! once for each event of a connection ([`VisitLog`]), `evidence` keeps the latest, and when a client comes over TCP it is followed
+//! once for each event of a connection ([`AttemptLog`]), `evidence` keeps the latest, and when a client comes over TCP it is followed
 //! for a while, and judged when what it tries over UDP beside that has come to an end.
 //!
 //! Addresses on UDP may be forged until a handshake is complete. So there are two memories, each with a bound: forged packets can push
@@ -25,9 +25,9 @@ use self::{
 };
 use crate::{admission::key, config::Config, metrics::FallbackMetrics};
 
-/// A client that was told so long ago had time to come.
+/// Time after an advertisement in which a client can be expected to come.
 pub(crate) const TIME_TO_COME: Duration = Duration::from_secs(60);
-/// So long after a client came over TCP its first packet over UDP may still come: it may try both at once.
+/// Time after a client came over TCP in which its first packet over UDP may still come: it may try both at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A client is not counted again for so long, unless it comes over QUIC meanwhile.
 const QUIET: Duration = Duration::from_secs(600);
@@ -64,7 +64,7 @@ struct Followed {
 struct State {
     known: Generations<Known>,
     seen: Generations<Evidence>,
-    /// By when they are looked at next, and a number that tells apart.
+    /// Deadlines at which clients are judged, with a number that makes them unique.
     followed: BTreeMap<(Instant, u64), Followed>,
     next: u64,
 }
@@ -86,7 +86,7 @@ impl AttemptLog for Fallbacks {
     }
 }
 
-/// Longest time that a dead connection may go on: its handshake, or its idle timeout, has come to an end by then.
+/// Longest time that a dead connection may go on: its handshake timeout or its idle timeout is over by then.
 pub(crate) fn longest(config: &Config) -> Duration {
     config.limits.handshake_timeout.0.max(config.transport.idle_timeout.0) + PATIENCE
 }
@@ -107,7 +107,7 @@ impl Fallbacks {
         }
     }
 
-    /// A client has come over TCP, and is told of HTTP/3 there if `tells`. `longest`: see [`longest`].
+    /// Takes a client that came over TCP, where HTTP/3 is advertised to it if `tells`. `longest`: see [`longest`].
     pub(crate) fn over_tcp(&self, client: IpAddr, now: Instant, tells: bool, longest: Duration) {
         let client = key(client);
         let mut state = self.state();
@@ -133,7 +133,7 @@ impl Fallbacks {
         }
     }
 
-    /// Counts those who were followed long enough.
+    /// Counts the clients that were followed long enough.
     pub(crate) fn count(&self, now: Instant, figures: &FallbackMetrics) {
         // Counting takes other locks.
         let fell = self.state().judge(now);

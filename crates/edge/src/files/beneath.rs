@@ -20,7 +20,7 @@ const TRIES: u32 = 8;
 pub(super) enum Purpose {
     /// To look at its metadata: nothing happens to pipes and devices.
     Metadata,
-    /// To read it. A pipe that nobody writes to is opened at once.
+    /// To read it. A pipe without a writer is opened at once.
     Content,
 }
 

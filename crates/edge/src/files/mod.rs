@@ -177,7 +177,7 @@ fn failed(error: &io::Error) -> Response<AnyBody> {
     })
 }
 
-/// A plain answer that says what its status means.
+/// Plain answer with the meaning of its status.
 pub(crate) fn plain(status: StatusCode) -> Response<AnyBody> {
     let text = format!("{}\n", status.canonical_reason().unwrap_or("Error"));
     let length = HeaderValue::from(text.len());

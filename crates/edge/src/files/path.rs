@@ -16,7 +16,7 @@ pub(super) fn relative(path: &str) -> Option<PathBuf> {
     Some(relative)
 }
 
-/// Text without percent-encoding (RFC 3986 §2.1); `None` when that is wrong, or what it encodes is no UTF-8.
+/// Text without percent-encoding (RFC 3986 §2.1); `None` when the encoding is invalid, or its content is no UTF-8.
 pub(super) fn decode(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();

@@ -50,7 +50,7 @@ impl Source {
         self.version
     }
 
-    /// So many bytes from `first` on, which have to be in the file.
+    /// Reads `length` bytes from `first` on, which have to be in the file.
     pub(super) fn part(self, first: u64, length: u64) -> Result<Part> {
         let Self { store, version, from } = self;
         let end = first + length;

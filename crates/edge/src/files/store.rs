@@ -37,7 +37,8 @@ pub(super) struct Version {
     device: u64,
     inode: u64,
     length: u64,
-    /// Seconds and nanoseconds since 1970: of the content, and of anything about the file, which nobody can set.
+    /// Seconds and nanoseconds since 1970: of the last change of the content, and of the last change of the file, which cannot
+    /// be set.
     modified: (i64, i64),
     changed: (i64, i64),
 }

@@ -82,13 +82,13 @@ impl Scan {
     }
 }
 
-/// Count of what has passed.
+/// Count of frames that have passed.
 #[derive(Debug)]
 struct State {
     /// The newest stream of the client, and that whose section has not come as a whole.
     last: u32,
     open: Option<u32>,
-    /// Streams beyond it are not looked at: the client was told so.
+    /// Highest stream ID that is counted: GOAWAY has named it to the client.
     end: u32,
     /// Sections that came, and requests that were served.
     came: u64,

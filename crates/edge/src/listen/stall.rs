@@ -16,8 +16,8 @@ use tokio::{
 
 use crate::ending::{Cause, Ending};
 
-/// Bytes that are read in one turn. HTTP/2 takes in all that is there before a request is looked at, so that more would be held of
-/// them than anybody has agreed to.
+/// Bytes that are read in one turn. HTTP/2 reads all that is there before it handles a request, so that larger turns would hold
+/// more of requests than their limits allow.
 const TURN: usize = 16 * 1024;
 
 /// A connection whose writes fail when the peer takes nothing for a time.

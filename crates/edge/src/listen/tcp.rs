@@ -219,7 +219,7 @@ struct Client {
     remote: SocketAddr,
     protocol: &'static str,
     memory: ConnectionBudget,
-    /// Why this end closes the connection, once it does.
+    /// Reason why this end closes the connection, once it does.
     cause: Cause,
 }
 
@@ -229,8 +229,8 @@ impl Client {
         Peer { remote, protocol, alt_svc, quic: None, early: false, progress: None, memory, cause }
     }
 
-    /// Answers a request; its entry in the books is open when this returns. In a box, whose room is given back when the answer begins:
-    /// a stream of HTTP/2 keeps the room of what it has waited for as long as its content goes out.
+    /// Answers a request; its record is open when this returns. Boxed, so that the memory is returned when the answer begins: a
+    /// stream of HTTP/2 keeps the memory of what it has waited for as long as its content is sent.
     fn answer(
         &self,
         request: Request<Incoming>,

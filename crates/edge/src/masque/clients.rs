@@ -8,8 +8,8 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Clients that are remembered. Beyond them, who has no tunnel and was idle for a second is forgotten; if nobody is, no client is let in
-/// that is not known.
+/// Largest number of clients that are remembered. Beyond it, a client without a tunnel that was idle for a second is forgotten;
+/// without one, no unknown client is let in.
 const MAX_KNOWN: usize = 65_536;
 
 /// Time after which all that a client has spent has come back.
@@ -37,7 +37,7 @@ pub(super) struct ClientLimits {
     pub(super) bytes_per_second: Option<u64>,
 }
 
-/// Why a client gets no tunnel.
+/// Limit that refuses a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// All clients together have too many.
@@ -77,7 +77,7 @@ impl Bucket {
         fits
     }
 
-    /// Takes `amount` in any case, and says how long it takes until so many are back.
+    /// Takes `amount` in any case. Returns the time until the bucket is out of debt.
     fn take_late(&mut self, amount: f64, per_second: f64, now: Instant) -> Duration {
         self.settle(per_second, now);
         self.spent += amount;

@@ -169,7 +169,7 @@ impl Proxy {
         }
     }
 
-    /// Judges a request by what it says, before anything is looked up.
+    /// Judges a request by its contents, before a look-up.
     fn admit(
         &self,
         kind: TunnelKind,
@@ -262,7 +262,7 @@ impl Proxy {
         if permitted.is_empty() { Err(Refusal::Prohibited(prohibited)) } else { Ok(permitted) }
     }
 
-    /// Returns whether a target is this machine, by a public address of it: what listens here may trust who comes from here.
+    /// Returns whether a target is a public address of this machine: services here may trust local clients.
     // RFC 9298 §7
     fn is_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> bool {
         let is_local = local.is_ok_and(|local| local.ip().to_canonical() == target.ip().to_canonical());

@@ -5,7 +5,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use super::{clients::NoPlace, rules::Prohibited};
 use crate::{body::AnyBody, ending::Ending, files::plain};
 
-/// Why a request for a tunnel is refused.
+/// Reason why a request for a tunnel is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The request is none for a tunnel, or names no target.
@@ -60,7 +60,7 @@ impl Refusal {
         }
     }
 
-    /// The reason in words, for the access log and the client.
+    /// Reason in words, for the access log and the client.
     pub(super) fn details(&self) -> String {
         match self {
             Self::Malformed(what) => (*what).to_owned(),

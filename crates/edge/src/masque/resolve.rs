@@ -10,7 +10,8 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-/// Look-ups at a time. Each holds a thread until the system's resolver gives up, however long the client waits.
+/// Largest number of look-ups at a time. Each holds a thread until the system's resolver gives up, also when the client has
+/// left.
 const LOOKUPS: usize = 64;
 
 /// Pending result of a look-up.

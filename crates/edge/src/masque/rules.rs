@@ -15,7 +15,7 @@ pub(super) struct Rules {
     denied_ports: Vec<u16>,
 }
 
-/// Why a target is prohibited.
+/// Rule that prohibits a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prohibited {
     /// The port is in `deny-ports`.
@@ -27,7 +27,7 @@ pub(super) enum Prohibited {
 }
 
 impl Rules {
-    /// Rules as the configuration has them. What is no network was refused when the file was.
+    /// Makes rules from the configuration, which was checked when it was read.
     pub(super) fn new(config: &config::Proxy) -> Self {
         let networks = |many: &config::Many| many.0.iter().filter_map(|text| text.parse().ok()).collect();
         Self { allow: networks(&config.allow), deny: networks(&config.deny), denied_ports: config.deny_ports.clone() }

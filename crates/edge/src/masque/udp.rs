@@ -52,14 +52,14 @@ thread_local! {
     static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
-/// Why a tunnel ends.
+/// Reason why a tunnel ends.
 #[derive(Debug)]
 pub(super) enum End {
     /// The client has ended its side.
     Client,
     /// Nothing came for the idle timeout.
     Idle,
-    /// The system says that the target takes nothing.
+    /// The system reports that the target is unreachable.
     Target(io::Error),
     /// The client breaks the rules, or its connection broke off.
     Broken(BodyError),
@@ -117,7 +117,7 @@ impl TargetSocket {
         self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
     }
 
-    /// Gives each datagram that has come to `take`, at most those of one call.
+    /// Gives each received datagram to `take`, at most those of one system call.
     // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
     pub(super) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         RECEIVED.with_borrow_mut(|buffer| {
@@ -149,7 +149,7 @@ pub(super) struct UdpTunnel {
     pub(super) idle_timeout: Duration,
 }
 
-/// Errors after which nobody takes datagrams: reports of ICMP.
+/// Returns whether the target will not take datagrams after this error, an ICMP report.
 // RFC 9298 §3.1 MUST-6
 fn is_final(error: &io::Error) -> bool {
     matches!(
@@ -254,7 +254,7 @@ impl UdpTunnel {
         Ok(())
     }
 
-    /// Sends what has come from the target to a client of HTTP/3. Returns whether there was anything.
+    /// Sends datagrams of the target to a client of HTTP/3. Returns whether there were any.
     fn down_h3(&self, datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>) -> Result<bool, End> {
         let mut count = 0;
         while count < TURN {

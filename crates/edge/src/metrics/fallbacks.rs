@@ -1,4 +1,4 @@
-//! Clients that came over TCP although there is QUIC: how many, and what is known of why.
+//! Metrics of clients that came over TCP although QUIC is offered: their number, and the reasons as far as known.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -8,7 +8,7 @@ use prometheus_client::{
 
 use super::ReasonLabel;
 
-/// Why, and how the client knew of QUIC.
+/// Labels: the reason, and how the client knew of QUIC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     reason: &'static str,
@@ -42,7 +42,7 @@ impl FallbackMetrics {
         this
     }
 
-    /// A client says why it fell back.
+    /// Counts a reason that a client has reported.
     pub(crate) fn count_report(&self, word: &[u8]) {
         let reason = REASONS.into_iter().find(|reason| reason.as_bytes() == word).unwrap_or("other");
         self.reported.get_or_create(&ReasonLabel { reason }).inc();

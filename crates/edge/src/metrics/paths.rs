@@ -26,7 +26,7 @@ pub(crate) fn handshake_kind(stats: &Stats) -> &'static str {
     }
 }
 
-/// A policy at a listener, and whether the connection got it or is what it is compared with.
+/// Labels: a policy at a listener, and whether the connection got it or belongs to the comparison group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PolicyLabels {
     pub(crate) policy: String,
@@ -168,7 +168,7 @@ impl PolicyMetrics {
         this
     }
 
-    /// Takes in a connection that has ended.
+    /// Counts a connection that has ended.
     pub(crate) fn note(&self, labels: &PolicyLabels, shown: &Shown) {
         self.connections.get_or_create(labels).inc();
         let each = [

@@ -33,7 +33,7 @@ const NOTED: usize = 512;
 /// Books of the process, in which entries are made.
 pub(crate) struct Books<'a> {
     pub(crate) metrics: &'a Arc<Metrics>,
-    /// Why requests end that nothing else ends: the stop of the process.
+    /// Cause of requests that end with the process.
     pub(crate) process: &'a Cause,
 }
 
@@ -130,7 +130,7 @@ impl Entry {
         this
     }
 
-    /// Writes down a request that was refused for its header section, which nobody could route.
+    /// Writes the record of a request that was refused for its header section, and therefore not routed.
     pub(crate) fn refused(books: &Books<'_>, log: &AccessLog, peer: &Peer, ending: Ending, status: Option<StatusCode>) {
         let none = || "-".to_owned();
         let (method, path, route) = (none(), none(), "none".to_owned());
@@ -250,7 +250,7 @@ impl Entry {
         self.record.traffic = Some(traffic);
     }
 
-    /// The cause of the request's end, for who may know it.
+    /// Cause of the request's end, shared with those that may find it.
     pub(crate) fn cause(&self) -> Cause {
         self.causes.own.clone()
     }

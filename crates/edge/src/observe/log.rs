@@ -135,7 +135,7 @@ fn escaped(text: &str) -> String {
 #[derive(Clone, Default)]
 pub(crate) struct Logs(Arc<Mutex<Vec<Writer>>>);
 
-/// A thread that writes, and its way in as long as somebody has something to write.
+/// Thread that writes, and the channel to it as long as there are senders.
 struct Writer {
     commands: Weak<Commands>,
     thread: JoinHandle<()>,
@@ -193,7 +193,7 @@ pub(super) struct Line<'a> {
     pub(super) retries: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) early_data: bool,
-    /// Nobody has shown that the request is of `client`.
+    /// The address `client` was not validated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) client_unvalidated: bool,
     /// The answer went out whole.

@@ -16,7 +16,7 @@ pub(crate) enum Direction {
     Down,
 }
 
-/// Why a datagram was dropped.
+/// Reason why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
     /// Unknown context ID.

@@ -12,9 +12,9 @@ use tiderace::Stats;
 
 /// Connections that are kept of each arm.
 const KEPT: usize = 2_000;
-/// Bytes of content from which on an answer says something about the rate.
+/// Bytes of content from which on an answer counts for the rate.
 pub(crate) const LARGE: u64 = 64 * 1024;
-/// A ratio of fewer packets says nothing.
+/// Packets from which on a ratio is reported.
 const ENOUGH: u64 = 100;
 
 /// Arm of the comparison that a connection is in.
@@ -86,7 +86,7 @@ impl Arms {
         }
     }
 
-    /// Everything, by policy and arm.
+    /// Returns all statistics, by policy and arm.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = serde_json::Map::new();

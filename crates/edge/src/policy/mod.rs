@@ -54,7 +54,7 @@ struct Known<'a> {
 pub(crate) struct Policies {
     all: Arc<Vec<Policy>>,
     listener: SocketAddr,
-    /// Draws which connections get a policy that only a share gets: by the client's address and port, so that what is chosen with
+    /// Draw of the connections that get a policy with a share: by the client's address and port, so that the choice made with
     /// the first packet is known later.
     lots: RandomState,
     otherwise: Algorithm,
@@ -70,7 +70,7 @@ fn named(names: &Many, name: &str) -> bool {
     })
 }
 
-/// Returns whether a condition holds: it asks for nothing, or what it asks for is known and fits.
+/// Returns whether a condition holds: it is not asked for, or its value is known and fits.
 fn holds<T>(asked: bool, known: Option<T>, fits: impl FnOnce(T) -> bool) -> bool {
     !asked || known.is_some_and(fits)
 }
@@ -248,7 +248,7 @@ impl PolicyProgress {
         self.policies.all.get(under).map(|policy| policy.config.name.as_str())
     }
 
-    /// The connection is over: writes down what it has shown, for each policy that fitted.
+    /// Records the statistics of a connection that is over, for each policy that fitted.
     pub(crate) fn end(&self, stats: &Stats, arms: &Arms, metrics: &Metrics) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let sample = Sample::new(stats, state.sent);

@@ -34,8 +34,8 @@ const KEPT: Duration = Duration::from_secs(60);
 const KEPT_COUNT: usize = 128;
 /// A silent connection of HTTP/2 is asked after this time whether it is there, and has as much to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Bytes of an answer that a connection of HTTP/1.1 reads before somebody asks for them, which bounds its fields, too; and of a request
-/// that wait to be sent.
+/// Bytes of an answer that a connection of HTTP/1.1 reads ahead, which bounds its fields, too; and of a request that wait to be
+/// sent.
 const BUFFER: usize = 32 * 1024;
 
 /// Versions that a back end has chosen.
@@ -54,7 +54,7 @@ pub(crate) struct BackEnd {
     health: Option<Health>,
     /// Places for requests.
     places: Arc<Semaphore>,
-    /// So many.
+    /// Number of places.
     requests: usize,
     trust: Trust,
     /// The name that its certificate has to have, when it is not the host's.

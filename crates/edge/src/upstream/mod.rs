@@ -49,7 +49,7 @@ pub(crate) struct Place {
     _own: OwnedSemaphorePermit,
 }
 
-/// Why a route has no answer.
+/// Failure of a route: no back end has answered.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) ending: Ending,

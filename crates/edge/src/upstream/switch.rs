@@ -1,5 +1,5 @@
-//! Requests that become something else than HTTP (WebSocket, and what else a route allows): who asks for it, and how a back end is
-//! asked. What is carried then is `tunnel`'s.
+//! Requests that switch to another protocol (WebSocket, and others that a route allows): how clients ask for it, and how a back
+//! end is asked. `tunnel` carries the content.
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::ext::Protocol;
@@ -7,7 +7,7 @@ use hyper::ext::Protocol;
 /// Fields that describe content.
 const CONTENT: [header::HeaderName; 3] = [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::TRANSFER_ENCODING];
 
-/// Takes away what says that an answer has capsules, when it begins no tunnel.
+/// Removes the fields that announce capsules in an answer, when it begins no tunnel.
 // RFC 9297 §3.4 MUST NOT-1
 pub(crate) fn strip_refusal(fields: &mut HeaderMap) {
     fields.remove("capsule-protocol");
@@ -48,7 +48,7 @@ pub(crate) fn asked<B>(request: &Request<B>) -> Option<SwitchRequest> {
 }
 
 impl SwitchRequest {
-    /// Returns whether capsules are carried (RFC 9297 §3.2): the request says so, or it is known of the protocol.
+    /// Returns whether capsules are carried (RFC 9297 §3.2): the request announces them, or its protocol implies them.
     pub(crate) fn has_capsules(&self, fields: &HeaderMap) -> bool {
         // RFC 9297 §3.4 MUST-1, MUST-2, MUST-3: one item that is true, whatever its parameters are
         let mut items = fields.get_all("capsule-protocol").iter().map(|item| item.as_bytes().trim_ascii());

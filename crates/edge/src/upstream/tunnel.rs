@@ -38,7 +38,7 @@ const PARTS: usize = 4;
 pub(crate) enum Client {
     /// A connection of HTTP/1.1 or a stream of HTTP/2.
     Upgraded(OnUpgrade),
-    /// A stream of HTTP/3: what it sends, and its datagrams.
+    /// Stream of HTTP/3: its content, and its datagrams.
     Stream(Box<(AnyBody, Option<Datagrams>)>),
 }
 
