@@ -19,14 +19,13 @@ pub struct Alternative {
     pub port: u16,
     /// Time for which it may be remembered.
     pub max_age: Duration,
-    /// The origin wants to be told when a client falls back, and why: parameter `fallback-reports`, which clients that do not know it pass
-    /// over (RFC 7838 §3).
+    /// The origin asks for reports of fall-backs: parameter `fallback-reports`, which other clients ignore (RFC 7838 §3).
     pub wants_reports: bool,
 }
 
-/// RFC 7838 §3.1: one day, when nothing is said.
+/// Age of an offer without `ma`: one day (RFC 7838 §3.1).
 const MAX_AGE: Duration = Duration::from_secs(86_400);
-/// RFC 1035 §2.3.4: no name is longer. What is kept of an offer is bounded by it.
+/// Longest name of a host (RFC 1035 §2.3.4), which bounds what is stored of an offer.
 const LONGEST_HOST: usize = 255;
 
 /// The first offer of HTTP/3 in a field's value. `None` when there is none; what cannot be read is ignored.

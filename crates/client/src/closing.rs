@@ -11,7 +11,7 @@ use tiderace::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
 
 /// Time for which an endpoint stays to repeat a lost CONNECTION_CLOSE. RFC 9000 §10.2 has three probe timeouts for that, and lets go
-/// earlier whoever closes the socket. A connection over TCP has as long to send GOAWAY (RFC 9113 §6.8) and the end of TLS.
+/// earlier, whichever side closes the socket. A connection over TCP has as long to send GOAWAY (RFC 9113 §6.8) and the end of TLS.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The connections that are not over yet.
@@ -41,8 +41,8 @@ impl ClosingConnections {
         });
     }
 
-    /// Drives a connection over TCP until it ends by itself, which it does when nobody can send requests any more and the
-    /// exchanges are over.
+    /// Drives a connection over TCP until it ends, which it does when no requests can be sent any more and the exchanges are
+    /// over.
     pub(crate) fn await_driver<E: std::fmt::Display + Send>(
         &self,
         driver: impl Future<Output = Result<(), E>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A race over real sockets: what [`race`](crate::race) asks for is done here, and it is told what came of it.
+//! Race over real sockets: executes the actions of [`race`](crate::race), and reports their outcomes to it.
 
 use std::{
     io,
@@ -44,7 +44,7 @@ pub(crate) struct Destination {
     pub(crate) quic: Vec<SocketAddr>,
 }
 
-/// With what it is run.
+/// Resources of a race.
 pub(crate) struct DialContext {
     /// The origin of the race's times.
     pub(crate) started: std::time::Instant,
@@ -76,7 +76,7 @@ enum LegEvent {
     PacketReceived,
 }
 
-/// Why there is no connection, and whether the server has said so itself.
+/// Reason why there is no connection, and whether it came from the server.
 struct Refusal {
     cause: Cause,
     by_server: bool,
@@ -147,7 +147,7 @@ impl Dial {
         }
     }
 
-    /// As [`new`](Self::new), where a QUIC connection is there from which nothing is heard since a request was sent.
+    /// Starts a race beside a QUIC connection from which nothing was received since a request was sent.
     pub(crate) fn beside(means: DialContext, to: Destination, plan: Plan, live: (Quic, Pending)) -> Self {
         Self { live: Some(live), ..Self::new(means, to, plan, None) }
     }
@@ -242,7 +242,7 @@ impl Dial {
         same.or(self.to.quic.first()).copied()
     }
 
-    /// Waits for what happens next, and tells the race.
+    /// Waits for the next event, and passes it to the race.
     async fn step(&mut self) {
         let now = self.now();
         let wait = self.race.poll_timeout().map(|(at, _)| at.saturating_since(now));

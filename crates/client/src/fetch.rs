@@ -389,9 +389,8 @@ impl Client {
         self.inner.resolver.resolve(host, 443).await.is_ok_and(|found| found.offer.is_some())
     }
 
-    /// Closes the connections that are open, those of answers that were not read to their end included, and tells their
-    /// servers. Whoever ends the runtime without this leaves servers to find out by their idle timeout. Takes at most a
-    /// fraction of a second.
+    /// Closes the open connections, those of unread answers included, with CONNECTION_CLOSE or GOAWAY. Without this call before
+    /// the end of the runtime, servers notice by their idle timeout. Takes at most a fraction of a second.
     pub async fn close(&self) {
         self.inner.pool.clear();
         self.inner.closing.say().await;
@@ -421,7 +420,7 @@ impl Client {
     }
 }
 
-/// A QUIC connection on which nothing is heard while a request is under way.
+/// QUIC connection from which nothing was received while a request is under way.
 struct Live {
     pending: (Quic, dial::Pending),
     /// The connection was there before this request.
@@ -431,7 +430,7 @@ struct Live {
 /// Outcome of a request on a connection.
 enum Sent {
     Answered(Result<Response<ResponseBody>, Failed>),
-    /// Nothing at all is heard over QUIC: the request is under way, and can be sent elsewhere as well.
+    /// Nothing at all was received over QUIC: the request is under way, and can be sent elsewhere as well.
     Silent((Quic, dial::Pending)),
 }
 

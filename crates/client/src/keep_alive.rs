@@ -29,7 +29,7 @@ use crate::memory::Network;
 
 /// The first silence: RFC 4787 §4.3 asks for 2 minutes, RFC 9000 §10.1.2 has seen 30 seconds.
 const FIRST: Duration = Duration::from_secs(15);
-/// Silences below are not tried: who forgets faster has lost more than this connection.
+/// Shortest silence that is tried: a network with shorter bindings breaks more than this connection.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Networks that are remembered.
 const NETWORKS: usize = 64;
@@ -72,7 +72,7 @@ impl Mapping {
         !self.guessed && self.forgotten.is_some_and(|gone| gone.saturating_sub(self.kept) <= gone / 8)
     }
 
-    /// Takes in what came of a silence of this length.
+    /// Takes the outcome of a silence of this length.
     pub fn learn(&mut self, silence: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Kept => {

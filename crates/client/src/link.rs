@@ -1,4 +1,4 @@
-//! A connection over which requests are sent, whatever it is made of.
+//! Connection over which requests are sent, of any version of HTTP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ const H2_SILENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
     pub(crate) cause: Cause,
-    /// The server has not begun with it, so that it may be sent again whatever it asks for.
+    /// The server has not processed the request, so that any request may be sent again.
     pub(crate) unprocessed: bool,
 }
 
@@ -67,7 +67,7 @@ impl Job {
         self.progress.clone()
     }
 
-    /// Says with the request why QUIC is not used, or nothing about it.
+    /// Sets the report of why QUIC is not used on the request, or removes it.
     pub(crate) fn report(&mut self, word: Option<&'static str>) {
         self.head.headers.remove(report::FIELD);
         self.head.headers.extend(word.map(|word| (report::FIELD, http::HeaderValue::from_static(word))));

@@ -54,7 +54,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 
-/// Why there is no tunnel, or it broke off.
+/// Error of a tunnel: it was not opened, or broke off.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -94,7 +94,7 @@ fn reason(proxy_status: Option<&str>) -> String {
 }
 
 impl ProxyError {
-    /// Advice for the person who wanted the tunnel.
+    /// Advice for the user who asked for the tunnel.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Template(_) => {

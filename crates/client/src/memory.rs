@@ -56,7 +56,7 @@ pub struct Memory {
     /// Head start where nothing is known.
     head_start: Duration,
     known: HashMap<(Network, String), Known>,
-    /// Host, port and end of what `alt-svc` has said. RFC 7838 §2.2: not to be used in another network.
+    /// Host, port and expiry of alternatives from `alt-svc`. RFC 7838 §2.2: not to be used in another network.
     alternatives: HashMap<(Network, String), (Option<String>, u16, Instant)>,
 }
 
@@ -102,7 +102,7 @@ impl Memory {
         (*end > now).then(|| (host.clone(), *port))
     }
 
-    /// Takes in the value of an `alt-svc` field. What it does not offer is forgotten (RFC 7838 §3.1).
+    /// Takes the value of an `alt-svc` field. Alternatives that it does not list are forgotten (RFC 7838 §3.1).
     pub fn hear(&mut self, now: Instant, network: Network, origin: &str, value: &str) {
         let key = (network, origin.to_owned());
         let Some(said) = alt_svc::http3(value) else {

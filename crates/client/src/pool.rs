@@ -21,7 +21,7 @@ pub(crate) struct Key {
     pub(crate) udp: Option<SocketAddr>,
 }
 
-/// The connections of one origin. Whoever opens one holds the lock meanwhile, so that requests that come at the same time make one
+/// The connections of one origin. The task that opens one holds the lock meanwhile, so that requests that come at the same time make one
 /// race and not many.
 #[derive(Default)]
 pub(crate) struct Slot {
@@ -89,7 +89,7 @@ impl Pool {
         by_key.entry(key.clone()).or_insert_with(|| (*uses, SharedSlot::default())).1.clone()
     }
 
-    /// Lets go of all connections: they end with their exchanges.
+    /// Removes all connections from the pool: they end with their exchanges.
     pub(crate) fn clear(&self) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).by_key.clear();
     }

@@ -105,7 +105,7 @@ pub enum Ended {
     /// The peer wants no more of the stream.
     #[error("the peer asked to stop (code {0})")]
     Stopped(u64),
-    /// Anything else, in words.
+    /// Another reason, in words.
     #[error("{0}")]
     Over(String),
 }
@@ -251,8 +251,7 @@ impl PrivateClient {
         Ok(Connected { channel, handshake, verdict })
     }
 
-    /// Closes the connections over QUIC that are open, and tells their servers; those over TCP are closed by
-    /// [`Channel::close`].
+    /// Closes the open connections over QUIC with CONNECTION_CLOSE; those over TCP are closed by [`Channel::close`].
     pub async fn close(&self) {
         self.closing.say().await;
     }
@@ -325,7 +324,7 @@ impl Channel {
         })
     }
 
-    /// Closes the connection, and waits until the peer has been told, or had the time for that.
+    /// Closes the connection, and waits until the close was sent, or could not be sent in time.
     pub async fn close(&self, code: u64, reason: &str) {
         match self {
             Self::Quic(endpoint, connection, _) => {

@@ -1,6 +1,6 @@
 //! An HTTP proxy for programs that cannot be changed: what they ask for in plain is raced, what they tunnel goes over TCP.
 //!
-//! Whoever uses CONNECT speaks TLS with the origin itself, so that the proxy cannot change the protocol: the tunnel is TCP, and says
+//! Clients of CONNECT speak TLS with the origin itself, so that the proxy cannot change the protocol: the tunnel is TCP, and says
 //! so. Requests with an absolute URI (RFC 9112 §3.2.2) go through the [`Client`]: those of `https` by the race, those of `http`
 //! too where `https` is known to be meant, else over TCP. Upgrades (WebSocket) are only possible within a tunnel.
 //!
@@ -82,7 +82,7 @@ pub struct Proxy {
 type Answer = Response<ResponseBody>;
 
 impl Proxy {
-    /// Asks through `client`, and tells `tell` of each request.
+    /// Makes a proxy that sends requests through `client`, and calls `tell` for each of them.
     pub fn new(client: Client, secure: Secure, tell: impl Fn(Served) + Send + Sync + 'static) -> Self {
         Self { client, secure, tell: Box::new(tell) }
     }
@@ -261,7 +261,7 @@ fn plain(status: StatusCode, text: &str) -> Answer {
     answer
 }
 
-/// The address of a listener, for whoever has asked for any port.
+/// Address of the listener, when any port was asked for.
 ///
 /// # Errors
 /// When the address cannot be had.

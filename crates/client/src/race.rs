@@ -1,4 +1,4 @@
-//! QUIC against TCP: what is tried when, which one is used, and what the outcome says about the network.
+//! Race of QUIC against TCP: order of the attempts, choice of the connection, and the verdict on the network.
 //!
 //! Contract: the caller does what [`Race::poll_action`] asks for until it asks for nothing; tells with [`Race::handle`] what came
 //! of it; waits for the next of these or for [`Race::poll_timeout`], then calls [`Race::handle_timeout`]. Time is an argument.
@@ -42,7 +42,7 @@ pub struct Plan {
     pub questions: u32,
     /// Time between them.
     pub question_interval: Duration,
-    /// After this time the verdict is given on what is known.
+    /// Time after which the verdict is given on what is known.
     pub judge_after: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Default for Plan {
     }
 }
 
-/// Why QUIC was not tried.
+/// Reason why QUIC was not tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
     /// UDP was blocked in this network a short time ago.
@@ -81,9 +81,9 @@ pub enum Input {
     PacketReceived,
     /// The QUIC connection is there.
     QuicReady,
-    /// The server has said that it does not want to.
+    /// The server has refused QUIC.
     QuicRefused,
-    /// The QUIC connection failed without a word of the server.
+    /// The QUIC connection failed without an answer of the server.
     QuicFailed,
     /// The server has answered on TCP (SYN-ACK).
     TcpConnected,
@@ -102,9 +102,9 @@ pub enum Action {
     Ask,
     /// Send the request here. Asked for once.
     Use(Leg),
-    /// Nothing more is to be expected: give up. Asked for once.
+    /// No attempt is left: give up. Asked for once.
     Fail,
-    /// The verdict is there: what is not in use can be closed. Asked for once, last.
+    /// The verdict is there: connections that are not in use can be closed. Asked for once, last.
     Done,
 }
 
@@ -125,7 +125,7 @@ pub enum Verdict {
         /// Round trip of TCP, which shows that the path itself is there.
         tcp_rtt: Duration,
     },
-    /// UDP gets through, and QUIC does not come to an end: the path loses too much.
+    /// UDP gets through, but QUIC does not complete: the path loses too much.
     BadPath,
     /// The server does not want to.
     Refused,
@@ -135,7 +135,7 @@ pub enum Verdict {
     Unreachable,
 }
 
-/// Why the caller is to come back at a time.
+/// Reason of a deadline of the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// TCP has waited long enough.
@@ -221,7 +221,7 @@ impl Race {
         }
     }
 
-    /// Takes in what happened.
+    /// Takes an event.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::PacketReceived => self.heard = true,
@@ -264,7 +264,7 @@ impl Race {
         }
     }
 
-    /// Takes in that time has passed.
+    /// Takes the time: a deadline has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.used.is_none() && now.saturating_since(self.begun) >= self.plan.head_start {
             self.start_tcp(now);

@@ -23,7 +23,7 @@ const REMEMBERED: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 struct Report {
     asked: bool,
-    /// A word, the network that it is about, and where the origin is.
+    /// Word of the report, its network, and the address of the origin.
     due: Option<(&'static str, Network, SocketAddr)>,
 }
 
@@ -31,7 +31,7 @@ struct Report {
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Mutex<HashMap<String, Report>>);
 
-/// The word for a verdict; `None` when nobody has fallen back.
+/// Word for a verdict; `None` without a fall-back.
 fn word(verdict: Verdict) -> Option<&'static str> {
     match verdict {
         Verdict::Blocked { .. } => Some("blocked"),
@@ -51,7 +51,7 @@ impl Reports {
         change(all.entry(origin.to_owned()).or_insert(Report { asked: false, due: None }));
     }
 
-    /// Takes in the value of an `alt-svc` field.
+    /// Takes the value of an `alt-svc` field.
     pub(crate) fn hear(&self, origin: &str, value: &str) {
         let asked = alt_svc::http3(value).is_some_and(|said| said.wants_reports);
         self.change(origin, |report| report.asked = asked);

@@ -1,4 +1,4 @@
-//! The client as a service of `tower`, under whatever is written for that.
+//! Client as a service of `tower`, for use below its layers.
 
 use std::{
     future::Future,

@@ -15,7 +15,7 @@ use crate::{
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whom it trusts.
+    /// Roots that the client trusts.
     pub trust: Trust,
     /// The name server that is asked for everything, in place of the system's.
     pub dns: Option<SocketAddr>,
@@ -26,11 +26,10 @@ pub struct Settings {
     /// Keep the tickets of QUIC in this file, for the next process. Needs a build with the feature `boringssl`; without a file
     /// tickets are kept in memory.
     pub tickets: Option<PathBuf>,
-    /// Keep open connections from being forgotten by translators of addresses (NAT), by questions whose distance follows from
-    /// what is measured. The first silence is this long, and each is at most half of the idle timeout. `None`: a connection that
-    /// nobody uses ends.
+    /// Keep NAT mappings of open connections alive, by PINGs whose distance follows from measurements. The first silence is
+    /// this long, and each is at most half of the idle timeout. `None`: an unused connection ends.
     pub keep_alive: Option<Duration>,
-    /// Connections end when nothing is heard for this long; servers may want it shorter.
+    /// Idle timeout: connections end when nothing is received for this long; servers may ask for less.
     pub idle_timeout: Duration,
     /// Head start of QUIC over TCP where the path is not known, and the wait for an answer on a silent path before TCP takes
     /// part. It is about what a fall-back costs.
@@ -45,7 +44,7 @@ pub struct Settings {
     pub tcp_versions: TcpVersions,
     /// Addresses of hosts and ports that are not looked up. There is no HTTPS record for them.
     pub addresses: Vec<KnownAddresses>,
-    /// Write the secrets of connections into the file that `SSLKEYLOGFILE` names, where that is set. Whoever reads the file can decrypt
+    /// Write the secrets of connections into the file that `SSLKEYLOGFILE` names, where that is set. Readers of the file can decrypt
     /// captured packets.
     pub key_log: bool,
 }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
-/// Somebody who uses the connection: a handle for requests, or a body. The last one ends it.
+/// User of a connection: a handle for requests, or a body. The last one ends the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct User(#[allow(dead_code, reason = "it is dropped")] Arc<oneshot::Sender<Infallible>>);
 

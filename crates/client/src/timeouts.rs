@@ -43,7 +43,7 @@ impl Default for Timeouts {
     }
 }
 
-/// The least progress of content: `bytes` for each `within` that its reader has waited. Time in which nobody reads does not count.
+/// Minimum rate of content: `bytes` for each `within` that its reader has waited. Time in which it is not read does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Bytes; 0 is no limit.
@@ -117,7 +117,7 @@ pub(crate) async fn connected<T>(
     tokio::time::timeout(limit, connects).await.unwrap_or_else(late)
 }
 
-/// A task that ends with who waits for it.
+/// Task that ends with the task that waits for it.
 pub(crate) struct Waited<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Waited<T> {

@@ -1,4 +1,4 @@
-//! Whom the client trusts, and where it keeps its tickets: TLS for QUIC and for TCP.
+//! TLS of the client, for QUIC and for TCP: trusted roots, and the store of tickets.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,14 +10,14 @@ use tiderace::{
 
 use crate::error::FetchError;
 
-/// Whom a client trusts.
+/// Roots that a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// Roots of the platform.
     Platform,
     /// The root certificates in this PEM text, and no others.
     Pem(Vec<u8>),
-    /// Any certificate, as long as the server has its key. Whoever is on the path can pose as the server.
+    /// Any certificate, as long as the server has its key. An attacker on the path can pose as the server.
     Anyone,
 }
 

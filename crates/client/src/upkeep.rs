@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Default)]
 pub(crate) struct Upkeep {
     pub(crate) address: LocalAddress,
-    /// `None`: a connection that nobody uses ends by its idle timeout.
+    /// Store of NAT mappings. `None`: an unused connection ends by its idle timeout.
     pub(crate) mappings: Option<Arc<Mutex<Mappings>>>,
     /// The idle timeout of this end; zero for none.
     pub(crate) idle_timeout: Duration,
@@ -56,7 +56,7 @@ impl Upkeep {
         mappings.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
-    /// Begins with a connection, until it is over or what is returned is dropped.
+    /// Starts for a connection, until it is over or the returned value is dropped.
     pub(crate) fn begin(&self, endpoint: Arc<Endpoint>, connection: Connection) -> Kept {
         let this = self.clone();
         Kept(tokio::spawn(async move { this.run(&endpoint, &connection).await }).abort_handle())

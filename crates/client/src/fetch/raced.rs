@@ -33,7 +33,7 @@ pub(super) struct Evidence {
     pub(super) network: Network,
     /// First address of TCP.
     remote: Option<SocketAddr>,
-    /// QUIC went where `alt-svc` has said.
+    /// QUIC used an alternative of `alt-svc`.
     by_alternative: bool,
     /// QUIC was connected before: the race has measured the answer and no handshake.
     was_there: bool,

@@ -39,13 +39,13 @@ impl Target {
     }
 }
 
-/// Destination of a race, and what is known of it.
+/// Destination of a race, and the knowledge about it.
 pub(super) struct RaceSetup {
     pub(super) to: Destination,
     pub(super) plan: Plan,
     pub(super) network: Network,
     pub(super) offer: Option<Offer>,
-    /// QUIC goes where `alt-svc` has said.
+    /// QUIC uses an alternative of `alt-svc`.
     pub(super) by_alternative: bool,
 }
 

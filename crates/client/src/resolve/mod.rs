@@ -84,7 +84,7 @@ impl Resolver {
         Self { records: records.ok(), own: false, delay: RECORD_DELAY, known: Vec::new() }
     }
 
-    /// Everything from this name server.
+    /// Resolver that asks this name server alone.
     ///
     /// # Errors
     /// When the system has no random numbers.
