@@ -4,7 +4,7 @@ use std::{fmt::Display, process::ExitCode};
 
 use crate::printable::printable_lines;
 
-/// Something is wrong with what was asked, or with the machine's answer to it.
+/// Failure of a command: message, hint and exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,

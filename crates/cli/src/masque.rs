@@ -85,7 +85,7 @@ struct CommonArgs {
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert")]
     ca: Option<PathBuf>,
-    /// Take any certificate. Whoever is on the path can pose as the proxy
+    /// Take any certificate. An attacker on the path can pose as the proxy
     #[arg(short = 'k', long, conflicts_with = "ca")]
     insecure: bool,
     /// Wait for a connection, and for an answer of the proxy, for at most this many seconds

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert")]
     ca: Option<PathBuf>,
-    /// Take any certificate. Whoever is on the path can pose as the server
+    /// Take any certificate. An attacker on the path can pose as the server
     #[arg(short = 'k', long, conflicts_with = "ca")]
     insecure: bool,
     /// Wait for a connection for at most this many seconds
@@ -155,10 +155,10 @@ async fn exchange(args: &Args, channel: &Channel) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Why an exchange ended early.
+/// Reason why an exchange ended early.
 enum Broken {
     Stream(Ended),
-    /// Nobody reads the standard output any more.
+    /// The reader of the standard output is gone.
     Unread,
     Local(Failure),
 }

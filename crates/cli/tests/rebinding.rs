@@ -39,7 +39,7 @@ struct Download {
     relay: emu::Statistics,
 }
 
-/// Sleeps of one thread after the other, and how late each ended: what the machine does to whoever waits.
+/// Sleeps of one thread after the other, and how late each ended: the delay that the machine adds to timers.
 struct Sleeper {
     ended: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,

@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Use HTTP/3, over QUIC
     #[arg(long, group = "version", conflicts_with = "only", help_heading = CONNECTION)]
     http3: bool,
-    /// Take any certificate. Whoever is on the path can pose as the server
+    /// Take any certificate. An attacker on the path can pose as the server
     #[arg(short = 'k', long, conflicts_with = "ca", help_heading = CONNECTION)]
     insecure: bool,
     /// Use this address for a host and port in place of a look-up
@@ -194,7 +194,7 @@ enum Outcome {
     Good,
     /// The answer is no good one, or there is none.
     Bad,
-    /// Nobody reads any more.
+    /// The reader of the output is gone.
     Unread,
 }
 

@@ -33,9 +33,9 @@ pub(super) enum Sink {
     File(std::fs::File, PathBuf),
 }
 
-/// Why content stopped.
+/// Reason why content stopped before its end.
 pub(super) enum Stopped {
-    /// Nobody reads the standard output any more.
+    /// The reader of the standard output is gone.
     Unread,
     /// The server, the network, or the content itself.
     Broken(String),

@@ -110,7 +110,7 @@ impl Kind {
     }
 }
 
-/// Everything that a file needs.
+/// Answers from which a scenario file is written.
 #[derive(Clone, Debug)]
 struct Answers {
     name: String,

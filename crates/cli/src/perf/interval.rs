@@ -20,7 +20,7 @@ pub(super) const CSV_HEADER: &str = "kind,transport,direction,start_s,end_s,byte
 pub(super) enum Form {
     Text,
     Csv,
-    /// Everything stands in the report at the end.
+    /// One document at the end, with the intervals in it.
     Json,
     /// As [`Form::Json`], without the intervals.
     Prometheus,

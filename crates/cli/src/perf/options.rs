@@ -115,7 +115,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Amount of data.
 #[derive(Clone, Copy)]
 pub(super) enum Volume {
-    /// So many bytes in each direction.
+    /// Number of bytes in each direction.
     Bytes(u64),
     /// As many as there is time for.
     For(Duration),

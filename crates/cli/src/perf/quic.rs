@@ -78,7 +78,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Everything that was asked for, in order.
+    /// Runs all measurements that were asked for, in order.
     async fn all(&mut self) -> Result<Outcome, Failure> {
         let first = self.peers[0].reach(&self.endpoint).await?;
         // Before this there is nothing to report, and Ctrl-C ends the program.

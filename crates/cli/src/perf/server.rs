@@ -213,7 +213,7 @@ async fn serve(connection: Connection, sums: &Sums) -> Line {
     Line { peer, received, sent, duration: started.elapsed(), rtt: rtt.get(), reason: reason.to_string() }
 }
 
-/// Why a stream is not answered to its end.
+/// Reason why a stream is not answered to its end.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
     #[error("{0}")]

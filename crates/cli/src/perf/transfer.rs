@@ -17,7 +17,7 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Amount of data on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Limit {
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(u64),
     /// As many as there is time for until then.
     At(Instant),
@@ -70,7 +70,7 @@ impl Delivered {
     }
 }
 
-/// Why a stream came to nothing.
+/// Error of a transfer on a stream.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum TransferError {
     #[error("{0}")]

@@ -31,7 +31,7 @@ pub(super) struct CertificateArgs {
     key: Option<PathBuf>,
 }
 
-/// Whom a client trusts. Without any of these: what this system trusts.
+/// Roots that a client trusts; without any of these options, those of the system.
 #[derive(Debug, Parser)]
 pub(super) struct TrustArgs {
     /// Trust the root certificates in this file (PEM) and no others
@@ -40,7 +40,7 @@ pub(super) struct TrustArgs {
     /// Trust the one certificate with this SHA-256 fingerprint, as the server prints it
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "ca")]
     pin: Option<Fingerprint>,
-    /// Trust anybody. Whoever is on the path can pose as the server
+    /// Trust anybody. An attacker on the path can pose as the server
     #[arg(long, conflicts_with_all = ["ca", "pin"])]
     insecure: bool,
 }

@@ -78,7 +78,7 @@ struct Ended {
 }
 
 impl Run<'_> {
-    /// Everything that was asked for, in order.
+    /// Runs all measurements that were asked for, in order.
     async fn all(&mut self) -> Result<Outcome, Failure> {
         let first = self.peers[0].reach().await?;
         self.congestion = first.watch.congestion();

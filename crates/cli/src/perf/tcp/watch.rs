@@ -172,7 +172,7 @@ impl Watch {
         self.report()
     }
 
-    /// Everything about the connection's sending side; `None` where the system has no statistics.
+    /// Statistics of the connection's sending side; `None` where the system has no statistics.
     pub(super) fn report(&self) -> Option<TcpReport> {
         Some(TcpReport { congestion: self.congestion(), info: self.info()?, smoothed_rtts: self.smoothed_rtts() })
     }
