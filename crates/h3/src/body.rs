@@ -21,7 +21,7 @@ enum At {
     End,
 }
 
-/// A body on its way in. Dropped before its end, it tells the peer to send no more.
+/// Incoming body. Dropped before its end, it asks the peer to stop sending.
 struct Incoming {
     source: Receiver,
     at: At,
@@ -125,7 +125,7 @@ macro_rules! body {
     };
 }
 
-/// Content of a request at the server. Dropped before its end, the client is told that no more is needed.
+/// Content of a request at the server. Dropped before its end, it asks the client to stop sending.
 pub struct RequestBody {
     incoming: Incoming,
 }
@@ -141,7 +141,7 @@ impl RequestBody {
 /// Content of a response at the client. Dropped before its end, the exchange is cancelled.
 pub struct ResponseBody {
     incoming: Incoming,
-    /// The connection lives as long as somebody reads from it.
+    /// Handle that keeps the connection open while its content is read.
     _handle: Arc<Handle>,
 }
 

@@ -65,8 +65,8 @@ impl Capsules {
         Self { held: BytesMut::new(), max, only: None, skip: 0, skipped: 0 }
     }
 
-    /// Takes capsules of type `ty`, of at most `max` bytes. Others are skipped as they come, whatever their length, and none of their
-    /// bytes is kept.
+    /// Takes capsules of type `ty`, of at most `max` bytes. Others of any length are skipped as they come, without keeping
+    /// their bytes.
     // RFC 9297 §3.2 MUST-1
     pub fn only(ty: u64, max: usize) -> Self {
         Self { only: Some(ty), ..Self::new(max) }

@@ -21,7 +21,7 @@ pub(crate) struct CriticalStream {
     waiting: Vec<u8>,
 }
 
-/// The peer does not take what it has to take.
+/// Error of a peer that does not read a critical stream.
 pub(crate) struct Blocked;
 
 impl CriticalStream {
@@ -39,7 +39,7 @@ impl CriticalStream {
         self.waiting.capacity()
     }
 
-    /// Writes what waits. Whether some is left, for which somebody has to [`poll`](Self::poll).
+    /// Writes what waits. Returns whether some is left, for which a task has to [`poll`](Self::poll).
     pub(crate) fn flush(&mut self) -> Result<bool, Blocked> {
         if self.waiting.is_empty() {
             return Ok(false);

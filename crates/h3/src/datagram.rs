@@ -23,8 +23,8 @@ impl Datagrams {
         Self(Arc::new(Inner { shared: shared.clone(), stream }))
     }
 
-    /// The most bytes that a datagram may have at the moment; `None` while the peer is not known to take any, or takes none, and when this
-    /// end has ended what it sends on the stream.
+    /// Largest datagram that can be sent at the moment, in bytes; `None` while the peer is not known to take any, or takes
+    /// none, and when this end has ended its direction of the stream.
     pub fn max_size(&self) -> Option<usize> {
         let Inner { shared, stream } = &*self.0;
         let may_be_sent = {
@@ -38,7 +38,7 @@ impl Datagrams {
         room.checked_sub(wire::varint::len(stream.0 / 4))
     }
 
-    /// Queues a datagram. Nobody sends it again when it is lost.
+    /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors
     /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection is over.

@@ -53,7 +53,8 @@ impl Incoming {
 /// Drives what belongs to no request.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    /// The control stream of this end. It says its settings and two numbers at most, so that it needs no bound of its own.
+    /// Control stream of this end. It carries the settings and at most two GOAWAY identifiers, so that it needs no bound of its
+    /// own.
     control: CriticalStream,
     // RFC 9114 §6.2.1 MUST NOT-2, RFC 9204 §4.2 MUST NOT-2: one that is dropped would ask the peer to stop
     incoming: Vec<Incoming>,
@@ -143,7 +144,7 @@ impl Driver {
         self.control.held() + self.incoming.capacity() * size_of::<Incoming>() + frames.sum::<usize>()
     }
 
-    /// Reads what has come on a stream.
+    /// Reads the data that has arrived on a stream.
     fn read(&mut self, at: usize, cx: &mut Context<'_>) -> Result<Read, Stop> {
         loop {
             let Incoming { stream, role, header, .. } = &mut self.incoming[at];
@@ -295,17 +296,17 @@ fn server_request() -> Violation {
     Violation { code: Code::STREAM_CREATION_ERROR, reason: "a request by a server".to_owned() }
 }
 
-/// Outcome of reading what has come on a stream.
+/// Outcome of reading a stream.
 enum Read {
     /// More is to come.
     Open,
-    /// Nothing more comes, or nobody reads it.
+    /// No more data comes, or no task reads it.
     Over,
     /// A session has the stream.
     Handed,
 }
 
-/// Why the driver ends.
+/// Reason why the driver ends.
 enum Stop {
     Violation(Violation),
     Over(Error),

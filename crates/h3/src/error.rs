@@ -23,7 +23,7 @@ impl Code {
     pub const NO_ERROR: Self = Self(0x100);
     /// The peer breaks a rule that has no code of its own.
     pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
-    /// Something is wrong with this end.
+    /// An internal error of this end.
     pub const INTERNAL_ERROR: Self = Self(0x102);
     /// A stream that the peer may not open.
     pub const STREAM_CREATION_ERROR: Self = Self(0x103);
@@ -57,21 +57,21 @@ impl Code {
     pub const DECODER_STREAM_ERROR: Self = Self(0x202);
 }
 
-/// A rule that the peer breaks, and what it is told.
+/// Violation of a rule by the peer, with the error code for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) code: Code,
     pub(crate) reason: String,
 }
 
-/// Why an exchange or a connection failed.
+/// Error of an exchange or of a connection.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The peer gave the stream up.
     #[error("the peer gave the stream up (code {:#x})", .0.0)]
     Reset(Code),
-    /// The message or the connection breaks a rule; this end has said so with this code.
+    /// The message or the connection violates a rule; this end has closed it with this code.
     #[error("{reason} (code {:#x})", code.0)]
     Protocol {
         /// Error code sent to the peer.
@@ -93,7 +93,7 @@ pub enum Error {
     /// The peer does not understand extended CONNECT (RFC 9220 §3).
     #[error("the peer does not understand extended CONNECT")]
     NoConnectProtocol,
-    /// The peer took nothing of what was sent to it for too long.
+    /// The peer read nothing of what was sent to it for too long.
     #[error("the peer takes nothing of what is sent to it")]
     Stalled,
     /// The request lacks what a request needs.
@@ -114,7 +114,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the peer has certainly not acted on the request, so that it may be sent again whatever it asks.
+    /// Returns whether the peer has certainly not acted on the request, so that any request may be sent again.
     // RFC 9114 §5.4 MUST-1: a connection that ended without GOAWAY says nothing about it
     pub fn is_unprocessed(&self) -> bool {
         matches!(self, Self::GoingAway | Self::Reset(Code::REQUEST_REJECTED))

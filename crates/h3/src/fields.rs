@@ -33,8 +33,8 @@ impl Protocol {
 /// Fields that concern one connection of HTTP/1.1, which has no place here (RFC 9114 §4.2).
 const FORBIDDEN: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Collects the fields of one section as they are decompressed. The first thing that is wrong is kept until the end: the rest
-/// still has to be decompressed.
+/// Collector of the fields of one section as they are decompressed. The first fault is kept until the end: the rest still has
+/// to be decompressed.
 #[derive(Default)]
 pub(crate) struct Collector {
     method: Option<Method>,

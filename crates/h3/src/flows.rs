@@ -19,7 +19,7 @@ const MAX_TOGETHER: u64 = 256 * 1024;
 /// Bytes that datagrams hold whose request has not come. Beyond them, the oldest go.
 const MAX_EARLY: u64 = 16 * 1024;
 
-/// A charge follows what is held down when it is so much more.
+/// Excess of a charge over what is held, in bytes, from which on the charge is lowered.
 const SLACK: u64 = 16 * 1024;
 
 /// The largest number that a quarter of a stream's number can be (RFC 9297 §2.1).
@@ -37,7 +37,7 @@ pub(crate) struct Flow {
     pub(crate) reader: Option<Waker>,
     /// Sending direction of the stream is over.
     pub(crate) has_said_all: bool,
-    /// The peer has, or is not heard any more.
+    /// Receiving direction of the stream is over, or not read any more.
     pub(crate) has_heard_all: bool,
 }
 
@@ -82,7 +82,7 @@ impl Flows {
         Self { open: BTreeMap::new(), early: VecDeque::new(), early_held: 0, held: 0, charge, is_over: false }
     }
 
-    /// Begins a flow, with what has come for it already.
+    /// Begins a flow, with the datagrams that have come for it already.
     pub(crate) fn begin(&mut self, stream: u64) {
         let mut flow = Flow::default();
         self.early.retain(|(of, datagram)| {
@@ -97,7 +97,7 @@ impl Flows {
         self.open.insert(stream, flow);
     }
 
-    /// Forgets what has come for a stream that turns out to have no flow.
+    /// Discards the datagrams of a stream that turns out to have no flow.
     pub(crate) fn decline(&mut self, stream: u64) {
         let before = self.early_held;
         self.early.retain(|(of, datagram)| {
@@ -186,14 +186,14 @@ impl Flows {
         self.held -= dropped.unwrap_or(self.held);
     }
 
-    /// Charges what is held; what the connection has no room for is dropped, the oldest first.
+    /// Charges what is held; datagrams that the connection has no room for are dropped, the oldest first.
     pub(crate) fn settle(&mut self) {
         while !self.charge.try_set(self.held) {
             self.drop_one();
         }
     }
 
-    /// The charge follows what was read or let go.
+    /// Lowers the charge after datagrams were read or dropped.
     fn relax(&mut self) {
         if self.held == 0 && self.charge.bytes() > 0 || self.held + SLACK < self.charge.bytes() {
             self.charge.set(self.held);
@@ -231,7 +231,7 @@ impl Flows {
         }
     }
 
-    /// Tells all readers that nothing more comes.
+    /// Wakes all readers: no more datagrams come.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         for flow in self.open.values_mut() {

@@ -120,7 +120,8 @@ impl Kind {
         }
     }
 
-    /// The most bytes that a frame may have (RFC 9114 §10.5 SHOULD-2). What is not kept may have any length: it costs what its bytes cost.
+    /// Largest number of bytes that a frame may have (RFC 9114 §10.5 SHOULD-2). Frames that are not kept may have any length:
+    /// their cost is that of their bytes.
     fn limit(self, ty: u64, treatment: Treatment) -> u64 {
         match (self, treatment) {
             (_, Treatment::Pass | Treatment::Skip) => u64::MAX,
@@ -261,7 +262,7 @@ impl Frames {
         }
     }
 
-    /// Takes what is there of a payload of which `left` bytes are still to come.
+    /// Takes the available part of a payload of which `left` bytes are still to come.
     fn payload(&mut self, ty: u64, treatment: Treatment, left: u64) -> Option<Piece> {
         let here = usize::try_from(left).map_or(self.chunk.len(), |left| left.min(self.chunk.len()));
         let part = self.chunk.split_to(here);

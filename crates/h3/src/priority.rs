@@ -77,7 +77,7 @@ impl Updates {
     }
 }
 
-/// Applies a dictionary of structured fields (RFC 8941). What is not understood is ignored.
+/// Applies a dictionary of structured fields (RFC 8941). Unknown members are ignored.
 // RFC 9218 §4 MUST-1
 fn apply(value: &[u8], priority: &mut Priority) {
     let Ok(text) = std::str::from_utf8(value) else { return };

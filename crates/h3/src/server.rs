@@ -49,8 +49,8 @@ pub use crate::body::RequestBody;
 /// Limits of a connection's requests.
 #[derive(Clone)]
 pub struct Options {
-    /// Bytes that the fields of a request may have (RFC 9114 §4.2.2), which clients are told; a request with more is
-    /// answered with 431. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
+    /// Largest size of a request's fields in bytes (RFC 9114 §4.2.2), announced to clients; a larger request is answered with
+    /// 431. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
     pub max_fields: u64,
     /// A request whose fields have not come within this time is given up.
     pub fields_timeout: Duration,
@@ -58,7 +58,8 @@ pub struct Options {
     pub write_timeout: Duration,
     /// Requests that are worked on at a time; those that were given up count until the work on them has ended. More wait.
     pub max_requests: usize,
-    /// Requests that a client may give up within ten seconds. One that gives up more loses its connection (H3_EXCESSIVE_LOAD).
+    /// Requests that a client may cancel within ten seconds. A client that cancels more loses its connection
+    /// (H3_EXCESSIVE_LOAD).
     pub max_cancelled: u32,
     /// Time limit of a drain for requests under way at its beginning.
     pub drain: Duration,
@@ -67,11 +68,11 @@ pub struct Options {
     /// Support of WebTransport sessions. An extended CONNECT then has a [`SessionOffer`] in its extensions.
     /// Sessions count among `max_requests`, their streams only until their headers were read.
     pub sessions: Option<SessionSupport>,
-    /// Is told of requests that never reach the service.
+    /// Callback for requests that never reach the service.
     pub refused: Option<Arc<dyn Fn(RefusedRequest) + Send + Sync>>,
 }
 
-/// Why a request whose header section was read does not reach the service.
+/// Reason why a request whose header section was read does not reach the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusedRequest {
@@ -188,8 +189,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Serves `quic` until it is over, each request on a task of its own. When `drain` is ready, the client is told to make no
-/// more requests here (GOAWAY); those under way are answered, and the connection ends.
+/// Serves `quic` until it is over, each request on a task of its own. When `drain` is ready, GOAWAY asks the client to make no
+/// more requests here; requests under way are answered, and the connection ends.
 ///
 /// A request whose client gives up while `service` or the response's body is at work is dropped where it stands.
 ///
@@ -339,12 +340,12 @@ impl Stage {
     }
 }
 
-/// The time in which what was said has surely arrived, and requests sent before then have come.
+/// Time after which GOAWAY has surely arrived, and requests sent before it have come.
 fn settle_time(quic: &tiderace::Connection) -> Duration {
     (quic.rtt() * 3).clamp(Duration::from_millis(20), Duration::from_secs(2))
 }
 
-/// Waits until the client has everything: closing forgets what it has not acknowledged.
+/// Waits until the client has acknowledged everything: closing discards the rest.
 async fn deliver(quic: &tiderace::Connection) {
     let all = async {
         while quic.close_reason().is_none() && quic.unacknowledged() > 0 {
@@ -369,7 +370,7 @@ fn end_of(error: Error) -> Result<(), Error> {
 /// The highest number that a request can have.
 const LAST_REQUEST: u64 = (1 << 62) - 4;
 
-/// Reads the header section of a request: how long its content is said to be, and the request. What is wrong with it is answered here.
+/// Reads the header section of a request: the announced length of its content, and the request. A faulty one is answered here.
 async fn request_of(
     send: &mut Sender,
     recv: &mut Receiver,

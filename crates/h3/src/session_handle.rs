@@ -150,7 +150,7 @@ impl SessionStreams {
         let _ = self.shared.heard(|state| state.goaway).await;
     }
 
-    /// Ends the session: streams that nobody has accepted, and those that come, are refused (WT_SESSION_GONE).
+    /// Ends the session: streams that were not accepted, and those that come later, are refused (WT_SESSION_GONE).
     pub fn close(&self) {
         let refused = self.shared.lock().sessions.close(self.stream.0);
         refused.refuse();

@@ -67,7 +67,7 @@ impl SessionStream {
 /// A session that has not ended.
 #[derive(Default)]
 struct Session {
-    /// Streams that nobody has accepted, by direction.
+    /// Streams that were not accepted, by direction.
     waiting: [VecDeque<SessionStream>; 2],
     readers: [Option<Waker>; 2],
     /// Streams that the peer has opened, and the most it may, by direction.
@@ -75,7 +75,7 @@ struct Session {
     limits: Option<[u64; 2]>,
     /// Reader of a breach of the limits.
     watcher: Option<Waker>,
-    /// Somebody accepts its streams.
+    /// A task accepts the session's streams.
     is_claimed: bool,
 }
 
@@ -241,19 +241,19 @@ impl Sessions {
         Poll::Pending
     }
 
-    /// Somebody accepts the streams of a session from here on.
+    /// Notes that a task accepts the streams of a session from here on.
     pub(crate) fn claim(&mut self, session: u64) {
         if let Some(open) = self.open.get_mut(&session) {
             open.is_claimed = true;
         }
     }
 
-    /// Sessions whose streams somebody accepts.
+    /// Number of sessions whose streams a task accepts.
     pub(crate) fn count(&self) -> usize {
         self.open.values().filter(|open| open.is_claimed).count()
     }
 
-    /// Ends a session: nobody accepts its streams any more.
+    /// Ends a session: its streams are not accepted any more.
     pub(crate) fn close(&mut self, session: u64) -> Refused {
         let Some(mut open) = self.open.remove(&session) else { return Refused::default() };
         open.wake();
@@ -261,7 +261,7 @@ impl Sessions {
         Refused(open.waiting.into_iter().flatten().map(|stream| (stream, Code::WT_SESSION_GONE)).collect())
     }
 
-    /// Tells all readers that nothing more comes.
+    /// Wakes all readers: no more data comes.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.early.clear();

@@ -63,7 +63,8 @@ impl Settings {
         out.extend(payload);
     }
 
-    /// Reads the payload of the frame: the settings, and those that HTTP/3 does not define, as identifier and value; of many, the first.
+    /// Reads the payload of the frame: the settings, and those that HTTP/3 does not define, as identifier and value; of many,
+    /// the first.
     ///
     /// # Errors
     /// H3_FRAME_ERROR when it is cut off, H3_SETTINGS_ERROR when it says something twice or something that may not be said.

@@ -43,7 +43,7 @@ pub(crate) enum Side {
     Server,
 }
 
-/// A connection, to all who have to do with it.
+/// State of a connection that its driver and all handles share.
 pub(crate) struct Shared {
     pub(crate) quic: tiderace::Connection,
     pub(crate) side: Side,
@@ -83,7 +83,7 @@ pub(crate) struct State {
     pub(crate) peer_others: Vec<(u64, u64)>,
     /// The number in the peer's last GOAWAY.
     pub(crate) goaway: Option<u64>,
-    /// Why the connection is over.
+    /// Reason why the connection is over.
     pub(crate) failure: Option<Error>,
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
@@ -164,7 +164,7 @@ impl Shared {
         error
     }
 
-    /// The connection is over: all who wait for something from it are told. Gives the first reason that there was.
+    /// Ends the connection and wakes all tasks that wait for it. Returns the first reason of the end.
     pub(crate) fn over(&self, error: Error) -> Error {
         let first = {
             let state = &mut *self.lock();
@@ -176,7 +176,7 @@ impl Shared {
         first
     }
 
-    /// Why the connection is over: this end's reason before what became of it.
+    /// Reason why the connection is over: that of this end, if it has one, else `error`.
     pub(crate) fn end(&self, error: Error) -> Error {
         self.lock().failure.clone().unwrap_or(error)
     }
@@ -259,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// Says that no more of a stream is read (RFC 9204 §4.4.2).
+    /// Reports to the peer's encoder that no more of a stream is read (RFC 9204 §4.4.2).
     pub(crate) fn abandon(&self, stream: StreamId) {
         let flushed = {
             let state = &mut *self.lock();
@@ -276,7 +276,7 @@ impl Shared {
         }
     }
 
-    /// Takes what the peer's encoder says.
+    /// Takes instructions of the peer's encoder.
     pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Violation> {
         self.compression.received.add(0, data.len());
         let state = &mut *self.lock();
@@ -288,7 +288,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes what the peer's decoder says.
+    /// Takes instructions of the peer's decoder.
     pub(crate) fn on_decoder_stream(&self, data: &[u8]) -> Result<(), Violation> {
         let taken = self.lock().encoder.on_decoder_stream(data);
         taken.map_err(|error| Violation { code: Code::DECODER_STREAM_ERROR, reason: error.to_string() })
@@ -313,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the peer has said something; or fails with the connection.
+    /// Waits until the peer has sent what `what` looks for; fails with the connection.
     pub(crate) async fn heard<T>(&self, what: impl Fn(&State) -> Option<T>) -> Result<T, Error> {
         loop {
             let mut news = pin!(self.heard.notified());
@@ -347,7 +347,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a change of a request's priority. What is about a request that has not come is kept for it; of many, the last ones.
+    /// Takes a change of a request's priority. One for a request that has not come is kept for it; of many, the last ones.
     // RFC 9218 §7.2 MUST-4
     pub(crate) fn on_priority(&self, stream: u64, priority: Priority) -> Result<(), Violation> {
         if !stream.is_multiple_of(4) {

@@ -141,7 +141,7 @@ impl Receiver {
         }
     }
 
-    /// For a CONNECT: what says that it is agreed on.
+    /// Agreement on a CONNECT request, which becomes known with the response.
     pub(crate) fn agreement(&mut self) -> Agreement {
         self.agreement.get_or_insert_default().clone()
     }
@@ -190,7 +190,7 @@ impl Receiver {
         }
     }
 
-    /// Charges what is held of the stream, and so many bytes `more`.
+    /// Charges what is held of the stream, and `more` bytes.
     ///
     /// # Errors
     /// When the connection holds too much: the stream is over in both directions.
@@ -287,7 +287,7 @@ impl Receiver {
         violation.into()
     }
 
-    /// Tells the peer to send no more.
+    /// Asks the peer to stop sending.
     pub(crate) fn stop(&mut self, code: Code) {
         if self.ended {
             return;
@@ -494,7 +494,7 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4: whoever gives an exchange up says so with a code of HTTP/3.
+    /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4: an exchange is given up with an error code of HTTP/3.
     fn drop(&mut self) {
         self.reset(Code::REQUEST_CANCELLED);
     }

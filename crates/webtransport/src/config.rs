@@ -83,7 +83,7 @@ pub struct Config {
     pub max_sessions: usize,
     /// Streams that may arrive before their session, for each connection; more are refused (WT_BUFFERED_STREAM_REJECTED).
     pub max_early_streams: usize,
-    /// Origins whose pages may begin sessions at this server. None, unless this says otherwise.
+    /// Origins whose pages may begin sessions at this server; none by default.
     pub origins: Origins,
 }
 

@@ -2,7 +2,7 @@
 
 use h3_quic::Code;
 
-/// Why a session is over.
+/// Reason why a session is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionEnd {
@@ -23,7 +23,7 @@ pub enum SessionEnd {
     /// The peer reset the session's request.
     #[error("the peer reset the session (code {:#x})", .0.0)]
     Reset(Code),
-    /// The peer violates the draft; it was told so with this code.
+    /// The peer violates the draft; this end has ended the session with this code.
     #[error("{reason} (code {:#x})", code.0)]
     Violation {
         /// Code sent to the peer.
@@ -36,7 +36,7 @@ pub enum SessionEnd {
     Connection(String),
 }
 
-/// Why nothing more can be written to a stream.
+/// Error of a write: no more data can be written to the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -51,7 +51,7 @@ pub enum WriteError {
     Session(#[from] SessionEnd),
 }
 
-/// Why nothing more can be read from a stream.
+/// Error of a read: no more data can be read from the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -73,7 +73,7 @@ pub enum ReadError {
     Session(#[from] SessionEnd),
 }
 
-/// Why a datagram was not sent.
+/// Error of sending a datagram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {
@@ -85,7 +85,7 @@ pub enum DatagramError {
     Refused(String),
 }
 
-/// Why a client has no session.
+/// Error of opening a session.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

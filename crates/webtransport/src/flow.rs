@@ -19,7 +19,7 @@ pub(crate) struct Flow {
     window: u64,
     consumed: u64,
     received: u64,
-    /// Limits that the peer was told.
+    /// Limits announced to the peer.
     advertised: u64,
     advertised_streams: [u64; 2],
     /// Streams that the peer may have open, and those that were closed.
@@ -102,7 +102,7 @@ impl Flow {
         }
     }
 
-    /// Takes back what was written and never sent: the final size of its stream does not count it.
+    /// Takes back the credit of bytes that were written and never sent: the final size of their stream does not count them.
     pub(crate) fn refund(&mut self, bytes: u64) {
         if self.enabled {
             self.written -= bytes;
@@ -118,7 +118,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Takes back the opening of a stream that the peer has not heard of.
+    /// Takes back the opening of a stream that the peer does not know of.
     pub(crate) fn give_back(&mut self, dir: usize) {
         self.opened[dir] -= 1;
     }
@@ -133,7 +133,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Notes bytes that were read, or that nobody will read; a new limit for WT_MAX_DATA when half a window was.
+    /// Notes bytes that were read or discarded. Returns a new limit for WT_MAX_DATA when half a window was.
     pub(crate) fn on_consumed(&mut self, bytes: u64) -> Option<u64> {
         self.consumed += bytes;
         let limit = (self.consumed + self.window).min(wire::varint::MAX);

@@ -91,7 +91,7 @@ impl Inner {
         lock(&self.state)
     }
 
-    /// Changes the state, and wakes all who wait for a change.
+    /// Changes the state, and wakes all tasks that wait for a change.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, waiting) = {
             let state = &mut *self.lock();
@@ -140,7 +140,7 @@ impl Inner {
         drop(half);
     }
 
-    /// Ends the session, once: streams are given up, and all who wait are told. False when it was over before.
+    /// Ends the session, once: its streams are given up, and all waiting tasks are woken. False when it was over before.
     // draft-ietf-webtrans-http3 §6 MUST: streams end with the session, in both directions
     pub(crate) fn terminate(&self, end: SessionEnd) -> bool {
         // First, so that whoever hears of the end finds the session's place among those of the connection free.
@@ -179,7 +179,7 @@ impl Inner {
         }
     }
 
-    /// Notes bytes that have arrived, and bytes that were read, or that nobody will read.
+    /// Notes bytes that have arrived, and bytes that were read or discarded.
     pub(crate) fn on_read(&self, received: u64, consumed: u64) {
         if (received, consumed) == (0, 0) {
             return;

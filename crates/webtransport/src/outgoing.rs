@@ -21,7 +21,7 @@ struct State {
     streams_blocked: [Option<u64>; 2],
     drain: bool,
     close: Option<(u32, String)>,
-    /// Nothing is said behind what is to be said.
+    /// No capsule follows the queued ones.
     is_finished: bool,
     is_aborted: bool,
     waker: Option<Waker>,
@@ -116,7 +116,7 @@ impl Outgoing {
 }
 
 impl State {
-    /// Takes what is to be said.
+    /// Takes the capsules to be sent.
     fn take(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, codes::MAX_DATA, self.max_data.take());

@@ -102,7 +102,7 @@ impl RecvStream {
         poll_fn(|cx| self.poll_read_chunk(cx, max)).await
     }
 
-    /// As [`read_chunk`](Self::read_chunk), for whoever writes a future by hand.
+    /// Poll form of [`read_chunk`](Self::read_chunk), for futures written by hand.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -152,7 +152,7 @@ impl RecvStream {
         outcome
     }
 
-    /// Everything up to the end of the stream, if that is not more than `limit` bytes.
+    /// Reads the stream to its end, if that is not more than `limit` bytes.
     ///
     /// # Errors
     /// When the stream is longer or cannot be read.

@@ -157,7 +157,7 @@ impl SendStream {
         }
     }
 
-    /// Ends the stream after what was written. Delivery goes on in the background, for as long as the session does: whoever closes the
+    /// Ends the stream after what was written. Delivery goes on in the background, for as long as the session does: an application that closes the
     /// session behind it waits for [`finished`](Self::finished). Must be called within a tokio runtime.
     ///
     /// # Errors

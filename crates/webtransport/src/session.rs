@@ -169,7 +169,7 @@ impl Session {
         self.inner().datagrams.max_size()
     }
 
-    /// Queues a datagram. Nobody sends it again when it is lost.
+    /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors
     /// When it is too large, or the session is over.
@@ -207,17 +207,17 @@ impl Session {
     }
 
     /// Closes the session with the application's code and message, of which up to 1024 bytes are sent. Streams are given up at
-    /// once, with what was not delivered.
+    /// once, with data that was not delivered.
     pub fn close(&self, code: u32, reason: &str) {
         self.inner().close(code, reason);
     }
 
-    /// Waits until the session is over, and says why.
+    /// Waits until the session is over. Returns the reason.
     pub async fn closed(&self) -> SessionEnd {
         self.inner().ended().await
     }
 
-    /// Why the session is over, if it is.
+    /// Reason why the session is over, if it is.
     pub fn end(&self) -> Option<SessionEnd> {
         self.inner().lock().end.clone()
     }

@@ -255,7 +255,7 @@ async fn a_browser_of_today_gets_its_session_and_its_answer() {
     assert_eq!(reset_of(&mut malformed).await, Code::MESSAGE_ERROR.0);
 }
 
-/// Nobody accepts or reads: what the server holds stays within what it says.
+/// Memory of a server whose application neither accepts nor reads stays within the budget that it states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_the_smallest_things_is_bounded() {
     let mut raw = raw(open(), BROWSER).await;

@@ -26,7 +26,7 @@ pub const ALWAYS_CARRIED: usize = 1_200;
 pub enum Content<'a> {
     /// A UDP payload.
     Udp(&'a [u8]),
-    /// Something of another context.
+    /// Payload of another context.
     Unknown,
     /// A UDP payload that no UDP datagram can have: the stream has to be aborted.
     TooLong,

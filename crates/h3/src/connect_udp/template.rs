@@ -41,7 +41,7 @@ enum Part {
     Form(char, Vec<String>),
 }
 
-/// Why a text is no template of a UDP proxy.
+/// Error of a text that is no URI template of a UDP proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{template}` is no URI template of a UDP proxy: {reason}")]
 pub struct TemplateError {
