@@ -17,7 +17,7 @@ use crate::{
 /// Equations that are kept at most. The one with the oldest unknown goes first.
 const MAX_EQUATIONS: usize = 128;
 
-/// Symbols contradict each other: whoever sent them did not combine what it sent.
+/// Symbols contradict each other: the sender did not combine what it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction(
     /// Contradiction found.

@@ -20,7 +20,7 @@ pub struct Repair {
     pub row: u8,
 }
 
-/// Why a [`Repair`] cannot be.
+/// Error of a [`Repair`] that no encoder makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairError {
     /// Combines nothing.

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(shape, [(4, 0, 5, 0), (9, 0, 10, 1), (14, 3, 12, 2), (19, 8, 12, 3)]);
     }
 
-    /// Whatever is flushed when: the rate is kept in the long run.
+    /// Flushes at any time keep the rate in the long run.
     #[test]
     fn flushing_borrows_and_pays_back() {
         for name in ["xor:10", "rs:10+2", "rlc:1/5:40", "rlc:3/20:40", "rs:5+1/4"] {

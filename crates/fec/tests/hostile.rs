@@ -87,7 +87,7 @@ fn what_decodes_to_no_symbol_is_an_error() {
     assert_eq!(short, Err(Contradiction("a repair symbol is shorter than a symbol in it")));
 }
 
-/// Whatever comes, in whatever order: no panic, and memory for the symbols remembered and the equations, no more.
+/// Any input in any order: no panic, and memory for the symbols remembered and the equations, no more.
 #[test]
 fn memory_stays_bounded() {
     let bound = (256 + 4) * 1280 + 128 * (1280 + 192 * 16) + (1 << 16);

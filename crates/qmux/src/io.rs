@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Whoever is to be woken by what has happened.
+    /// Wakers of the tasks that wait for the events of the connection.
     fn woken(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(event) = self.mux.poll_event() {
@@ -243,7 +243,7 @@ impl Connection {
         self.held.0.work.notify_one();
     }
 
-    /// Waits until the connection is over, and says why.
+    /// Waits until the connection is over. Returns the reason.
     pub async fn closed(&self) -> Closed {
         match self.until(Wait::Closed, |_| None::<std::convert::Infallible>).await {
             Err(closed) => closed,
@@ -258,7 +258,7 @@ impl Connection {
         let _ = self.held.0.gone.subscribe().wait_for(|gone| *gone).await;
     }
 
-    /// Why the connection is over, if it is.
+    /// Reason why the connection is over, if it is.
     pub fn close_reason(&self) -> Option<Closed> {
         self.held.0.lock().mux.closed().cloned()
     }
@@ -361,7 +361,7 @@ impl RecvStream {
         read
     }
 
-    /// Tells the peer that nobody reads any more.
+    /// Asks the peer to stop sending.
     pub fn stop(&mut self, code: u64) {
         self.over = true;
         self.connection.held.0.lock().mux.stop(self.id, code);
@@ -457,7 +457,7 @@ async fn watch(shared: &Shared) {
     }
 }
 
-/// Writes until all has been said.
+/// Writes until no bytes are left to send.
 async fn write_all(shared: &Shared, mut write: Pin<&mut impl AsyncWrite>) -> io::Result<()> {
     let mut out = Vec::with_capacity(2 * BURST);
     loop {

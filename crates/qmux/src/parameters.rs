@@ -17,7 +17,7 @@ const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
 const MAX_RECORD_SIZE: u64 = 0x0571_c594_29cd_0845;
 /// Prohibited transport parameters of RFC 9000 §18.2.
 const PROHIBITED: [u64; 10] = [0x00, 0x02, 0x03, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10];
-/// Parameters that are read at most: what is beyond comes from nobody who means well.
+/// Largest number of parameters that are read; a conforming peer sends fewer.
 const MOST: usize = 64;
 
 /// Transport parameters of an endpoint. Defaults are the values of absent parameters.

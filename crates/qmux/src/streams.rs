@@ -30,7 +30,7 @@ pub(crate) struct Send {
     pub(crate) over: bool,
     /// The peer wants no more.
     pub(crate) stopped: Option<u64>,
-    /// Whoever writes has heard of that.
+    /// The application has seen that.
     pub(crate) told: bool,
     /// Queued for sending.
     pub(crate) in_line: bool,
@@ -50,7 +50,7 @@ impl Send {
         !self.finished && self.reset.is_none() && !self.over
     }
 
-    /// Nothing more will come of it, and nobody has to be told.
+    /// Returns whether the sending half is over and needs no more events.
     pub(crate) fn may_go(&self) -> bool {
         self.over && (self.stopped.is_none() || self.told || self.finished)
     }
@@ -64,7 +64,7 @@ impl Send {
         self.finished = true;
     }
 
-    /// Gives up what has not left.
+    /// Gives up data that was not sent.
     pub(crate) fn give_up(&mut self, code: u64) {
         if !self.over {
             self.reset = Some(code);
@@ -91,7 +91,7 @@ impl Send {
         (len, self.finished && len == self.queued)
     }
 
-    /// Moves as many bytes to `out` as it holds, which [`next`](Self::next) has said.
+    /// Moves as many bytes to `out` as it holds; [`next`](Self::next) has given the number.
     pub(crate) fn take(&mut self, mut out: &mut [u8]) {
         self.queued -= out.len();
         self.sent += out.len() as u64;
@@ -131,7 +131,7 @@ pub(crate) struct Recv {
     open: Vec<u8>,
     /// Bytes that the blocks in the queue hold.
     queue_held: u64,
-    /// Whoever reads is to be told of what has come, and will be.
+    /// The event for the reader is queued.
     pub(crate) told: bool,
     /// Bytes that have arrived.
     pub(crate) received: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Recv {
     /// All of it has arrived.
     ended: bool,
     reset: Option<u64>,
-    /// Nobody reads: the code for the peer, and whether it has been told.
+    /// Code of STOP_SENDING once reading was given up, and whether it was sent.
     pub(crate) stop: Option<(u64, bool)>,
     /// The reader has seen the end.
     seen: bool,
@@ -160,7 +160,7 @@ impl Recv {
         self.queue_held + open + if open > 0 { ITEM_OVERHEAD } else { 0 }
     }
 
-    /// Keeps a part in a copy. Parts are joined, so that a byte costs two at most, whatever the frames it came in.
+    /// Stores a part as a copy. Parts are joined, so that a byte costs two at most, in any frames.
     fn keep(&mut self, data: &[u8]) {
         if self.open.len() + data.len() > BLOCK {
             self.seal();
@@ -183,14 +183,14 @@ impl Recv {
         self.queue.push_back((block, held));
     }
 
-    /// Forgets what is kept.
+    /// Discards the stored data.
     fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.open = Vec::new();
         self.queue_held = 0;
     }
 
-    /// Takes in what a STREAM frame carries. Gives what of it nobody will read.
+    /// Takes the data of a STREAM frame. Returns the number of bytes that will not be read.
     pub(crate) fn on_data(&mut self, offset: u64, data: &[u8], fin: bool) -> Result<u64, TransportError> {
         if self.ended || self.reset.is_some() {
             // RFC 9000 §4.5: nothing comes after the end.
@@ -212,7 +212,7 @@ impl Recv {
         Ok(0)
     }
 
-    /// Takes in a RESET_STREAM frame. Gives the bytes that it adds, and those that nobody will read.
+    /// Takes a RESET_STREAM frame. Returns the bytes that it adds, and those that will not be read.
     pub(crate) fn on_reset(&mut self, code: u64, size: u64) -> Result<(u64, u64), TransportError> {
         if self.ended || self.reset.is_some() {
             let same = size == self.received;
@@ -262,7 +262,7 @@ impl Recv {
         Read::Data(data)
     }
 
-    /// Nobody reads any more. Gives the bytes that are thrown away.
+    /// Gives up reading. Returns the number of bytes that are discarded.
     pub(crate) fn stop(&mut self, code: u64) -> u64 {
         if self.stop.is_some() {
             return 0;
@@ -276,7 +276,7 @@ impl Recv {
         unread
     }
 
-    /// The limit that the peer is to be told, once enough was read.
+    /// Limit to be announced to the peer, once enough was read.
     pub(crate) fn next_limit(&self) -> Option<u64> {
         let next = (self.read + self.window).min(varint::MAX);
         let due = next - self.limit >= self.window / 2;
@@ -288,7 +288,7 @@ impl Recv {
         !self.queue.is_empty() || !self.open.is_empty() || self.ended || self.reset.is_some()
     }
 
-    /// All has arrived, and whoever cared has seen it.
+    /// Returns whether all has arrived and the reader has seen the end.
     pub(crate) fn is_over(&self) -> bool {
         self.seen && (self.ended || self.reset.is_some())
     }

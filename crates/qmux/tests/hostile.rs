@@ -326,7 +326,7 @@ fn what_is_kept_is_bounded() {
 }
 
 proptest! {
-    /// Whatever comes, in whatever pieces: no panic, and what is kept has its bound.
+    /// Any input in any pieces: no panic, and the memory held has its bound.
     #[test]
     fn noise_is_survived(
         frames in prop::collection::vec(

@@ -28,7 +28,7 @@ pub enum SectionError {
     Malformed(&'static str),
 }
 
-/// Why a primitive cannot be read. Who reads it knows on which stream it came.
+/// Reason why a primitive cannot be read. The caller adds the stream that it came on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The bytes end before it does.

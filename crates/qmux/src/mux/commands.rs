@@ -109,7 +109,7 @@ impl Mux {
         }
     }
 
-    /// Tells the peer that nobody reads a stream any more.
+    /// Asks the peer to stop sending on a stream (STOP_SENDING).
     pub fn stop(&mut self, id: StreamId, code: u64) {
         if let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut()) {
             self.unread -= recv.held();

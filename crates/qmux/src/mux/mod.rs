@@ -30,16 +30,16 @@ const PARAMETERS: u64 = 0x3f51_5330_0d0a_0d0a;
 /// QX_PING, the question and the answer (§4.3).
 const PING: u64 = 0x348c_6752_9ef8_c7bd;
 const PONG: u64 = 0x348c_6752_9ef8_c7be;
-/// Frames that change nothing: so many are taken at once, …
+/// Frames without effect that are accepted at once, …
 const IDLE_BURST: u32 = 10_000;
-/// … and so many each second. Nobody who means well needs them (§12.2 SHOULD).
+/// … and each second after that. A conforming peer needs fewer (§12.2 SHOULD).
 const IDLE_RATE: u32 = 1_000;
 /// Bytes of a reason that are kept.
 const REASON: usize = 256;
 
 /// Bytes that a stream holds beside its data, in all places where it is known.
 const STREAM: u64 = 1024;
-/// A charge follows what is held down when it is so much more.
+/// Excess of a charge over what is held, in bytes, from which on the charge is lowered.
 const SLACK: u64 = 8 * 1024;
 
 /// Settings of an end.
@@ -80,7 +80,7 @@ impl Default for Config {
     }
 }
 
-/// Why a connection is over.
+/// Reason why a connection is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
     /// Closed by this end.
@@ -108,7 +108,7 @@ pub enum Closed {
     /// The stream below has ended.
     #[error("the connection below has ended")]
     Ended,
-    /// Nothing was heard for the idle timeout.
+    /// Nothing was received for the idle timeout.
     #[error("nothing was heard for too long")]
     Idle,
 }
@@ -189,12 +189,12 @@ pub struct Mux {
     /// Streams that this end has opened, and may open.
     opened: [u64; 2],
     may_open: [u64; 2],
-    /// Streams that the peer has opened, that are over, and that it was told it may open.
+    /// Numbers of streams that the peer has opened, that are over, and that were announced to it.
     peer_opened: [u64; 2],
     peer_over: [u64; 2],
     told: [u64; 2],
     to_accept: [VecDeque<StreamId>; 2],
-    /// Flow control of the connection: what has left and may leave, …
+    /// Flow control of the connection: bytes sent and limit, …
     sent: u64,
     may_send: u64,
     /// … received, read, announced to the peer.
@@ -203,7 +203,7 @@ pub struct Mux {
     told_data: u64,
     /// Streams with something to send, in turn.
     line: VecDeque<StreamId>,
-    /// Streams whose peer is to be told something: limits, or to stop.
+    /// Streams with a frame for the peer: new limits, or STOP_SENDING.
     notices: VecDeque<StreamId>,
     datagrams_in: VecDeque<Bytes>,
     datagrams_out: VecDeque<Bytes>,
@@ -212,9 +212,9 @@ pub struct Mux {
     /// Bytes that streams hold that wait to be read.
     unread: u64,
     charge: Charge,
-    /// A reader of datagrams is to be told, and will be.
+    /// The event for the reader of datagrams is queued.
     datagram_told: bool,
-    /// Openers of streams are to be told that more may be opened, and will be.
+    /// The events for openers of streams are queued.
     available_told: [bool; 2],
     greeted: bool,
     /// Highest ping of the peer, and whether it is to be answered.
@@ -281,7 +281,7 @@ impl Mux {
         }
     }
 
-    /// Lets go of what is over of a stream, and tells the peer that another may come.
+    /// Releases a stream that is over, and announces room for another to the peer.
     fn tidy(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.send.take_if(|send| send.may_go());
@@ -310,7 +310,7 @@ impl Mux {
         }
     }
 
-    /// 0 is what came, 1 what is to leave.
+    /// Queues a datagram: `way` 0 for one received, 1 for one to be sent.
     fn push_datagram(&mut self, way: usize, data: Bytes) {
         let queue = if way == 0 { &mut self.datagrams_in } else { &mut self.datagrams_out };
         self.queued[way] += cost(&data);
@@ -327,7 +327,7 @@ impl Mux {
         self.unread + (self.queued[0] + self.records.held()) as u64 + self.streams.len() as u64 * STREAM
     }
 
-    /// Charges what is held after bytes have come: datagrams go when there is no room for them.
+    /// Charges what is held after bytes have come: datagrams are dropped when there is no room for them.
     ///
     /// # Errors
     /// When there is no room for what may not be dropped.
@@ -346,7 +346,7 @@ impl Mux {
         Err(TransportError::new(Code::INTERNAL_ERROR, "the connection holds too much"))
     }
 
-    /// The charge follows what was read or let go.
+    /// Lowers the charge after data was read or released.
     fn relax(&mut self) {
         let held = self.held();
         if held + SLACK < self.charge.bytes() || self.unread == 0 && held < self.charge.bytes() {
@@ -354,7 +354,7 @@ impl Mux {
         }
     }
 
-    /// Tells whoever reads a stream that something has come, once.
+    /// Queues the event for the reader of a stream that data has come, once.
     fn tell_reader(&mut self, id: StreamId) {
         if let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut())
             && !std::mem::replace(&mut recv.told, true)
@@ -382,7 +382,7 @@ impl Mux {
         }
     }
 
-    /// Tells openers of streams that more may be opened, once.
+    /// Queues the event that more streams may be opened, once.
     fn tell_opener(&mut self, dir: Dir) {
         if !std::mem::replace(&mut self.available_told[kind(dir)], true) {
             self.events.push_back(Event::Available(dir));
@@ -403,7 +403,7 @@ impl Mux {
         spans.into_iter().flatten().min().map(|span| self.heard_or_sent + span)
     }
 
-    /// Takes in that time has passed.
+    /// Takes the time: a deadline has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         let silence = now.saturating_since(self.heard_or_sent);
         if self.closed.is_some() {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Mux {
-    /// Takes in bytes of the peer. Once the connection is over they are thrown away.
+    /// Takes bytes of the peer. Once the connection is over they are discarded.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) {
         if self.closed.is_some() {
             return;
@@ -253,7 +253,7 @@ impl Mux {
         Ok(())
     }
 
-    /// The stream of a frame for whoever sends on it. `None` when it is over.
+    /// Sending half of the stream of a frame. `None` when it is over.
     fn with_sender(&mut self, id: StreamId) -> Result<Option<&mut Stream>, TransportError> {
         if id.dir() == Dir::Uni && id.initiator() != self.side {
             return Err(TransportError::new(
@@ -264,7 +264,7 @@ impl Mux {
         self.stream(id)
     }
 
-    /// The stream of a frame for whoever receives on it. `None` when it is over.
+    /// Receiving half of the stream of a frame. `None` when it is over.
     fn with_receiver(&mut self, id: StreamId) -> Result<Option<&mut Stream>, TransportError> {
         if id.dir() == Dir::Uni && id.initiator() == self.side {
             return Err(TransportError::new(

@@ -54,7 +54,7 @@ pub(crate) struct Reached {
     pub(crate) datagrams: usize,
     /// Bytes of streams that it has sent.
     pub(crate) sent: u64,
-    /// Why the connection was over before the program was.
+    /// Reason why the connection was over before the program.
     pub(crate) closed: Option<Closed>,
     /// The most that was charged, and the most that was on the heap beside what the application wrote.
     pub(crate) held: u64,
@@ -103,7 +103,7 @@ struct Peer<'a> {
     reads: bool,
     /// Rules are broken as well: anything may end the connection.
     wild: bool,
-    /// Nobody takes what the end has to send.
+    /// The transport below takes no data of the end.
     is_blocked: bool,
     /// Pieces that bytes come in.
     piece: usize,
