@@ -1,4 +1,4 @@
-//! Why a relay could not start or had to stop.
+//! Errors of a relay that could not start or had to stop.
 
 use std::{io, net::SocketAddr};
 

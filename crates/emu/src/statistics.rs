@@ -45,7 +45,7 @@ pub struct Statistics {
 const TRUSTED_LATENESS: Duration = Duration::from_millis(1);
 
 impl Statistics {
-    /// Why this run does not show what was configured, if so: the machine was too slow or too busy.
+    /// Reason why this run does not show what was configured, if so: the machine was too slow or too busy.
     pub fn doubt(&self) -> Option<String> {
         if self.kernel_dropped > 0 {
             return Some(format!(

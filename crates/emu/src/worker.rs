@@ -29,7 +29,7 @@ pub(crate) enum Command {
 const LISTENER: u64 = 0;
 const CLIENTS: u64 = 1;
 
-/// Everything that the thread owns.
+/// State of the thread.
 pub(crate) struct Worker {
     config: RelayConfig,
     events: EventLoop<Command>,

@@ -190,7 +190,7 @@ fn the_queue_holds_its_bytes() {
 }
 
 /// The rate is that of the packets' bits whatever the thread's lateness: 80 packets of 1228 bytes at 1 Mbit/s take 786 ms, and
-/// never less. So many fit into the buffers of sockets, whoever is held up. A receiver may be late at either end, but not each time; a drift of the relay would be many times the tolerance.
+/// never less. So many fit into the buffers of sockets, whichever end is late. A receiver may be late at either end, but not each time; a drift of the relay would be many times the tolerance.
 #[test]
 fn the_rate_is_exact() {
     let exact = 80.0 * 1228.0 * 8.0 / 1e6;

@@ -45,9 +45,9 @@ pub(crate) struct Aqm<T> {
     /// Flows with packets, by number: those that came lately, and those that had their turn (RFC 8290 §4.2).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
-    /// Dropped on entry, to be told.
+    /// Dropped on entry, to be reported.
     told: VecDeque<Departed<T>>,
-    /// The latest moment at which the owner was here: nothing is told earlier.
+    /// Latest time of a call: nothing is reported earlier.
     latest: Instant,
 }
 

@@ -31,7 +31,7 @@ pub struct LinkConfig {
     /// Time at which a real link could send, in place of a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_trace: Option<RateTrace>,
-    /// Packets above a rate are dropped before they come to the queue.
+    /// Policer: packets above its rate are dropped before the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policer: Option<Policer>,
     /// Queue for packets that come faster than the rate.
@@ -70,7 +70,7 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Packets of which a few bits are flipped.
     pub corrupt: Probability,
-    /// Largest IP packet in bytes that passes; larger ones vanish without a word.
+    /// Largest IP packet in bytes that passes; larger ones are dropped without an ICMP message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Other values from given moments on, in the order of time.
@@ -175,7 +175,7 @@ pub enum ConfigError {
 }
 
 impl LinkConfig {
-    /// Says whether a link can be made of these settings.
+    /// Checks that a link can be made of these settings.
     ///
     /// # Errors
     /// When they contradict themselves.

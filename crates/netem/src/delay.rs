@@ -91,7 +91,7 @@ impl Propagation {
         passed.checked_sub(1).map_or(self.delay, |place| self.changes[place].1)
     }
 
-    /// A packet that does not arrive: it makes its draws and holds nobody back.
+    /// Takes a packet that does not arrive: it makes its draws and delays no other.
     pub(crate) fn skip(&mut self, sent: Instant) {
         self.draw(sent);
     }

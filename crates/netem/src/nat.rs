@@ -48,7 +48,7 @@ struct Mapping {
     epoch: usize,
 }
 
-/// A translation at work. Every client has a mapping of its own, whoever it talks to.
+/// State of an address translation. Every client has one mapping for all destinations.
 #[derive(Clone, Debug)]
 pub struct Nat {
     timeout: Option<Duration>,

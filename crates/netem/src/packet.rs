@@ -85,7 +85,7 @@ pub struct PacketMeta {
     pub tag: u64,
 }
 
-/// Why a link dropped a packet.
+/// Reason why a link dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
     /// Larger than the MTU.

@@ -19,7 +19,7 @@ pub(crate) struct Transmitter {
     room: u64,
     /// Packets accepted whose first bit has not been sent as far as is known: (first bit sent at, size).
     waiting: VecDeque<(u64, u32)>,
-    /// Their sizes together.
+    /// Sum of the sizes of these packets, in bytes.
     backlog: u64,
 }
 

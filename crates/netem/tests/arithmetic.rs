@@ -134,7 +134,7 @@ fn ecn_bits_pass() {
     assert!(verdict.deliveries().all(|delivery| delivery.ecn == Ecn::Ect0));
 }
 
-/// Everything at once.
+/// Link with all impairments at once.
 fn rough() -> LinkConfig {
     let probability = |value| Probability::new(value).unwrap();
     LinkConfig {

@@ -1,4 +1,4 @@
-//! Why a simulation could not be made or had to be stopped.
+//! Errors of simulations that could not be made or had to be stopped.
 
 use units::Instant;
 

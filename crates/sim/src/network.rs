@@ -34,7 +34,7 @@ pub struct Access {
 /// Packets that went nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Undeliverable {
-    /// Nobody has the address.
+    /// No node has the address.
     pub no_address: u64,
     /// No link between the zones.
     pub no_link: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Wire {
 struct Translation {
     zone: Zone,
     nat: Nat,
-    /// Whom each outside address has ever stood for: packets to an old one still find the way to the zone.
+    /// Inside address of each outside address ever used: packets to an old one still reach the zone.
     known: BTreeMap<SocketAddr, SocketAddr>,
 }
 
@@ -163,7 +163,7 @@ impl Network {
         outside
     }
 
-    /// For whom a packet is that left a link; `None` when nobody knows any more.
+    /// Inside destination of a packet that left a link; `None` when its mapping is not known any more.
     #[inline]
     pub(crate) fn inward(&mut self, now: Instant, link: u32, to: SocketAddr) -> Option<SocketAddr> {
         if self.translations.is_empty() {
@@ -221,7 +221,7 @@ impl Network {
         Some(self.addresses[place].1)
     }
 
-    /// The way from one address to another. A source address that is nobody's (a forged one) counts as the sender's own.
+    /// Route from one address to another. A source address without an owner (a forged one) counts as the sender's own.
     ///
     /// The flow of a packet is the number of that end which was attached first, so that both directions of a connection
     /// have the same flow number: the client's, when clients are attached before servers.

@@ -37,7 +37,7 @@ impl Datagram {
 /// The simulation calls [`handle`](Self::handle) when a datagram arrives or the deadline has come, and asks for
 /// [`deadline`](Self::deadline) and [`finished`](Self::finished) after each call.
 pub trait Node {
-    /// Something happens: a datagram arrives, or (`None`) the deadline has come, or the node is started. Datagrams to be
+    /// Takes an event: a datagram arrives, or (`None`) the deadline has come, or the node is started. Datagrams to be
     /// sent go into `out`. A call may come without a reason; it must then do no harm.
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox);
 
@@ -45,7 +45,7 @@ pub trait Node {
     /// in the past means at once; a node that keeps asking for "at once" is stopped with an error that names it.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
-    /// The node has done what it came for. The simulation ends when all have.
+    /// Returns whether the node is finished. The simulation ends when all are.
     fn finished(&self) -> bool;
 }
 
@@ -89,7 +89,7 @@ impl Outbox {
         self.datagrams.is_empty()
     }
 
-    /// Takes out what was sent, for a node that wraps another one and for tests.
+    /// Takes out the datagrams sent, for a node that wraps another one and for tests.
     pub fn drain(&mut self) -> impl Iterator<Item = Datagram> {
         self.datagrams.drain(..)
     }

@@ -1,10 +1,10 @@
-//! End of a simulation, and what it was waiting for.
+//! End of a simulation, and the state of its nodes then.
 
 use core::fmt;
 
 use units::Instant;
 
-/// Why the simulation returned.
+/// Reason why the simulation returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every node has finished.
@@ -22,7 +22,7 @@ pub struct Waiting {
     pub node: String,
     /// Time at which it wants to be called, if it does.
     pub until: Option<Instant>,
-    /// Why, in the node's own words.
+    /// Reason, in the node's own words.
     pub reason: &'static str,
 }
 
@@ -30,7 +30,7 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a simulation that stalled has not done what was asked"]
 pub struct Outcome {
-    /// Why it returned.
+    /// Reason why the simulation returned.
     pub ended: Ended,
     /// Virtual time.
     pub at: Instant,

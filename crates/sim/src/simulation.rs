@@ -1,4 +1,4 @@
-//! The loop: takes the next event, moves time to it, lets one node act, sends what it answers.
+//! Event loop: takes the next event, moves time to it, lets one node act, sends its datagrams.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -314,7 +314,7 @@ impl<N: Node> Simulation<N> {
         self.call(index, Some(packet.datagram))
     }
 
-    /// Lets a node act and sends what it answers.
+    /// Lets a node act and sends its datagrams.
     fn call(&mut self, index: usize, datagram: Option<Datagram>) -> Result<(), SimError> {
         let member = &mut self.members[index];
         if member.called == self.now {

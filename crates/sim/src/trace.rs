@@ -49,7 +49,7 @@ pub struct TraceRecord {
     pub transit: Transit,
 }
 
-/// Losses of a flow at the links, whatever its direction.
+/// Losses of a flow at the links, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowLoss {
     /// Time at which it was the first time; `None` when nothing was lost.

@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A variable-length integer (RFC 9000 §16), in whatever length it was encoded.
+    /// Reads a variable-length integer (RFC 9000 §16), of any encoded length.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Truncated> {
         let &first = self.rest.first().ok_or(Truncated)?;
@@ -156,7 +156,7 @@ impl<'a> Writer<'a> {
         self.buf.len() - self.position
     }
 
-    /// Passes over `len` bytes, which somebody else fills.
+    /// Skips `len` bytes, which the caller fills.
     ///
     /// # Panics
     /// When they do not fit.

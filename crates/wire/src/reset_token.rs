@@ -1,4 +1,4 @@
-//! Stateless reset tokens (RFC 9000 §10.3): whoever knows one can end the connection, so it is compared and shown with
+//! Stateless reset tokens (RFC 9000 §10.3): its knowledge suffices to end the connection, so it is compared and shown with
 //! care.
 
 use std::fmt;

@@ -20,7 +20,7 @@ pub const fn len(value: u64) -> usize {
     }
 }
 
-/// Appends the shortest encoding of `value` to a vector, for what is not written into packets.
+/// Appends the shortest encoding of `value` to a vector, for data outside of packets.
 ///
 /// # Panics
 /// When `value` is above [`MAX`].

@@ -79,7 +79,7 @@ impl NetworkConfig {
     }
 }
 
-/// Why an emulated network cannot be had. [`Self::hint`] says what to do.
+/// Error of an emulated network that cannot be set up. [`Self::hint`] says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The system refuses network namespaces.
@@ -192,7 +192,7 @@ pub struct NetworkStatistics {
 }
 
 impl NetworkStatistics {
-    /// Why this run does not show what was configured, if so: packets were lost on this machine, or late.
+    /// Reason why this run does not show what was configured, if so: packets were lost on this machine, or late.
     pub fn doubt(&self) -> Option<String> {
         let emulator = &self.emulator;
         for (count, what) in [
@@ -209,7 +209,7 @@ impl NetworkStatistics {
             .then(|| format!("1 % of the packets were delivered more than {} late", duration_text::display(late)))
     }
 
-    /// Why other programs may have kept the ends from working, if so.
+    /// Reason why other programs may have slowed down the ends, if so.
     pub fn busy(&self) -> Option<String> {
         let Load { foreign, stolen, .. } = self.load;
         for (share, limit, who) in

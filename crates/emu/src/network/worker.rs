@@ -48,7 +48,7 @@ const FLOWS: usize = 65_536;
 /// Wake-ups of the calibration, one in each of these spans.
 const CALIBRATION: (u32, Duration) = (200, Duration::from_micros(500));
 
-/// Everything that the thread owns.
+/// State of the thread.
 pub(super) struct Worker {
     events: EventLoop<Command>,
     /// The devices of the client and the server.

@@ -74,7 +74,7 @@ pub struct LossTrace {
 /// A loss trace that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LossTraceError {
-    /// Something that is no loss trace.
+    /// Character that no loss trace has.
     #[error("line {line}: `{found}` is neither 0 (arrived) nor 1 (lost)")]
     Symbol {
         /// From 1.
@@ -197,7 +197,7 @@ impl Loss {
         }
     }
 
-    /// Says whether the model makes sense.
+    /// Checks that the model is consistent.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Self::Burst { mean, length } => Self::from_bursts(mean, length).map(drop),

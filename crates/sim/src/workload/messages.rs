@@ -22,7 +22,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// The next size in bytes. Draws once whatever the distribution.
+    /// Next size in bytes. Draws once for any distribution.
     pub fn draw(&self, draws: &mut RandomStream) -> u64 {
         let draw = draws.next_u64();
         match self {

@@ -96,14 +96,14 @@ impl<'a> Ack<'a> {
         usize::try_from(self.more_count).unwrap_or(usize::MAX).saturating_add(1)
     }
 
-    /// Returns whether the frame tells when packets arrived.
+    /// Returns whether the frame has receive times.
     #[inline]
     pub fn has_receive_times(&self) -> bool {
         self.receive_times.is_some()
     }
 
-    /// Packet numbers with the times at which they arrived, the most recent first; `None` in a frame that does not tell
-    /// them. Times count from a moment that only the sender of the frame knows, in the unit that this end asked for.
+    /// Packet numbers with the times at which they arrived, the most recent first; `None` in a frame without receive times.
+    /// Times count from a moment that only the sender of the frame knows, in the unit that this end asked for.
     #[inline]
     pub fn receive_times(&self) -> Option<Times<'a>> {
         self.receive_times.map(|times| times.iter(self.largest))

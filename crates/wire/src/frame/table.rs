@@ -38,7 +38,7 @@ macro_rules! frames {
                 /// Number of frames, each of one byte.
                 len: usize,
             },
-            /// Says which packets have arrived.
+            /// Acknowledgement of packets.
             Ack(Ack<'a>),
             /// Bytes of the TLS handshake.
             Crypto {
@@ -70,7 +70,7 @@ macro_rules! frames {
             },
             /// A repair symbol (docs/fec.md).
             Repair(RepairFrame<'a>),
-            /// Says which source symbols were rebuilt from repair symbols (docs/fec.md).
+            /// Acknowledgement of source symbols that were rebuilt from repair symbols (docs/fec.md).
             SymbolAck(SymbolAck<'a>),
             $(
                 $(#[$doc])*
@@ -296,7 +296,7 @@ frames! {
     ACK_FREQUENCY = 0xaf => AckFrequency {
         /// The number of the request: the highest counts.
         sequence: u64,
-        /// So many ack-eliciting packets need not be acknowledged; the next one has to be.
+        /// Number of ack-eliciting packets that need not be acknowledged at once; the next one has to be.
         eliciting_threshold: u64,
         /// The longest time that an acknowledgement shall be held back, in microseconds.
         max_ack_delay_us: u64,

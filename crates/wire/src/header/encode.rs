@@ -10,9 +10,9 @@ pub struct LongHeader {
     pub ty: LongType,
     /// [`version::V1`] or [`version::V2`].
     pub version: u32,
-    /// Whom it is for.
+    /// Destination connection ID.
     pub dcid: ConnectionId,
-    /// Whom it is from.
+    /// Source connection ID.
     pub scid: ConnectionId,
 }
 
@@ -73,8 +73,8 @@ pub fn patch_length(buf: &mut [u8], pos: &HeaderPos, end_including_tag: usize) {
     Writer::new(&mut buf[pos.length_offset..pos.pn_offset]).varint_with_len(length, 2);
 }
 
-/// Writes a short header up to and including the lowest `pn_len` bytes of the packet number, and says where that number
-/// begins.
+/// Writes a short header up to and including the lowest `pn_len` bytes of the packet number, and returns the offset of that
+/// number.
 ///
 /// # Panics
 /// When there is no room (`1 + dcid.len() + pn_len` bytes), or `pn_len` is not 1 to 4.

@@ -2,7 +2,7 @@
 //! ends.
 //!
 //! A [`Header`] holds offsets and no slices, so that the datagram can be changed in place afterwards (header
-//! protection, decryption). What header protection covers (reserved bits, key phase, packet number) is read by whoever
+//! protection, decryption). What header protection covers (reserved bits, key phase, packet number) is read by the layer that
 //! holds the keys, with [`bits`] and [`decode_packet_number`].
 
 use std::ops::Range;
@@ -59,15 +59,15 @@ pub enum LongType {
 pub enum Header {
     /// A packet with frames and a long header of version 1 or 2.
     ///
-    /// It may be too short for a header protection sample; whoever takes the sample notices.
+    /// It may be too short for a header protection sample; the code that takes the sample checks it.
     Long {
         /// Packet type.
         ty: LongType,
         /// [`version::V1`] or [`version::V2`].
         version: u32,
-        /// Whom it is for.
+        /// Destination connection ID.
         dcid: ConnectionId,
-        /// Whom it is from.
+        /// Source connection ID.
         scid: ConnectionId,
         /// The token; empty unless the packet is an Initial.
         token: Range<usize>,
@@ -78,7 +78,7 @@ pub enum Header {
     },
     /// A packet with a short header; it fills the datagram.
     Short {
-        /// Whom it is for.
+        /// Destination connection ID.
         dcid: ConnectionId,
         /// Offset of the packet number.
         pn_offset: usize,
@@ -89,9 +89,9 @@ pub enum Header {
     Retry {
         /// [`version::V1`] or [`version::V2`].
         version: u32,
-        /// Whom it is for.
+        /// Destination connection ID.
         dcid: ConnectionId,
-        /// Whom the next Initial goes to.
+        /// Source connection ID: the destination of the next Initial packet (RFC 9000 §17.2.5).
         scid: ConnectionId,
         /// The token to bring along; never empty.
         token: Range<usize>,
@@ -102,9 +102,9 @@ pub enum Header {
     },
     /// A server does not speak the version of the client.
     VersionNegotiation {
-        /// Whom it is for: up to 255 bytes.
+        /// Destination connection ID: up to 255 bytes.
         dcid: Range<usize>,
-        /// Whom it is from: up to 255 bytes.
+        /// Source connection ID: up to 255 bytes.
         scid: Range<usize>,
         /// The versions, 4 bytes each, at least one; see [`versions`].
         versions: Range<usize>,
@@ -115,16 +115,16 @@ pub enum Header {
     UnknownVersion {
         /// Neither known nor zero.
         version: u32,
-        /// Whom it is for: up to 255 bytes.
+        /// Destination connection ID: up to 255 bytes.
         dcid: Range<usize>,
-        /// Whom it is from: up to 255 bytes.
+        /// Source connection ID: up to 255 bytes.
         scid: Range<usize>,
         /// End of the packet: taken to be the end of the bytes.
         packet_len: usize,
     },
 }
 
-/// Why the bytes do not begin with a packet. Such a datagram, or what is left of it, is dropped.
+/// Error of bytes that do not begin with a packet. Such a datagram, or what is left of it, is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The header goes beyond the end of the datagram.

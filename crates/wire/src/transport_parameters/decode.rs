@@ -123,7 +123,7 @@ fn checked(value: &[u8], holds: impl Fn(u64) -> bool, otherwise: &'static str) -
     number(value).and_then(|number| if holds(number) { Ok(number) } else { Err(otherwise) })
 }
 
-/// A parameter that says all by being there.
+/// Decodes a parameter without a value, which counts by its presence.
 fn flag(value: &[u8]) -> Result<bool, &'static str> {
     if value.is_empty() { Ok(true) } else { Err("has a value") }
 }

@@ -132,8 +132,8 @@ pub struct TransportParameters {
     pub max_datagram_frame_size: u64,
     /// The sender accepts packets whose fixed bit is 0.
     pub grease_quic_bit: bool,
-    /// The shortest time the sender can hold acknowledgements back, in microseconds; its presence says that the sender
-    /// understands ACK_FREQUENCY.
+    /// Shortest time for which the sender can delay acknowledgements, in microseconds; its presence declares support of
+    /// ACK_FREQUENCY.
     pub min_ack_delay_us: Option<u64>,
     /// Versions that the sender speaks.
     pub version_information: Option<VersionInformation>,
@@ -144,8 +144,8 @@ pub struct TransportParameters {
     pub receive_timestamps_exponent: u64,
     /// The sender accepts RESET_STREAM_AT frames.
     pub reset_stream_at: bool,
-    /// Number of source symbols that the sender remembers to recover others, at least 16; its presence says that the sender
-    /// understands forward error correction.
+    /// Number of source symbols that the sender remembers to recover others, at least 16; its presence declares support of
+    /// forward error correction.
     pub fec_window: Option<u64>,
 }
 
