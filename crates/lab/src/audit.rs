@@ -31,7 +31,7 @@ pub const COLUMNS: [(&str, &str); 20] = [
     ("loss_percent", "loss of the path"),
 ];
 
-/// Something that cannot be, or that is not what it looks like.
+/// Finding: a value that cannot be, or that is not what it looks like.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// Row of the table, from 1; `None` for the table as a whole.

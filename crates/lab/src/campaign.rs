@@ -29,7 +29,7 @@ pub enum Ended {
     Stopped,
 }
 
-/// Why it could not go on.
+/// Error that ended a campaign.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError {
     /// The journal cannot be written. What was stored before stays.

@@ -53,11 +53,11 @@ pub struct Identity {
     pub name: String,
     /// Version of the stack.
     pub version: String,
-    /// Everything that was set and matters, by name.
+    /// Settings that matter, by name.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Something that is switched on.
+/// Factor of a contender that is switched on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor {
     /// Name: `congestion`.
@@ -171,7 +171,7 @@ pub struct Measured {
     pub video: Option<(VideoTally, Option<Duration>)>,
     /// Experience of a feed's reader. `None` for other workloads.
     pub feed: Option<FeedTally>,
-    /// Why the connection ended before the run did.
+    /// Reason why the connection ended before the run did.
     pub closed: Option<String>,
     /// Bytes that arrived wrong, duplicated or out of place. Anything but zero fails the run.
     pub wrong_bytes: u64,

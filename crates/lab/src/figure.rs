@@ -190,7 +190,7 @@ impl Figure {
         TABLE.iter().filter(|row| row.always).map(|row| row.figure)
     }
 
-    /// Everything that is known of it.
+    /// Declaration of the figure.
     pub fn declaration(self) -> &'static Declaration {
         // The table is in the order of the enum; a test holds it to that.
         &TABLE[self as usize]

@@ -134,7 +134,7 @@ pub fn tolerance_words(figure: Figure, tolerance: Tolerance) -> String {
     }
 }
 
-/// Why records do not pass.
+/// Reason why records do not pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failing {
     /// Of which kind the reason is.
@@ -174,7 +174,7 @@ pub struct Gate {
     pub schema: &'static str,
     /// Nothing fails.
     pub passed: bool,
-    /// Why it does not pass.
+    /// Reasons why the gate does not pass.
     pub failing: Vec<Failing>,
     /// Every comparison with the baseline.
     pub changes: Vec<Change>,

@@ -10,7 +10,7 @@ use units::Instant;
 /// A bidirectional stream, by whatever number the stack knows it.
 pub type Stream = u64;
 
-/// Something the workload has to know.
+/// Event of a host for the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// At a client that has been here before: streams may be used although the handshake is not complete. What they carry may
@@ -43,12 +43,12 @@ pub enum Written {
     Closed,
 }
 
-/// Why a read came to an end.
+/// End of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// Nothing more for the time being; [`HostEvent::Readable`] follows.
     Blocked,
-    /// Everything was read up to the end of the stream.
+    /// The stream was read to its end.
     Finished,
     /// The stream or the connection was broken off.
     Closed,

@@ -1,4 +1,4 @@
-//! Everything that is to be run: points of the matrix × contenders × seeds, numbered.
+//! Runs of a matrix: points of the matrix × contenders × seeds, numbered.
 //!
 //! The numbers go round by round: all points with the first seed, then all with the second. A matrix that is broken off has
 //! then seen all points, with fewer seeds.

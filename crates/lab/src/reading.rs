@@ -17,7 +17,7 @@ pub struct Reading {
     /// Number of samples that never came, where some did not: each counts as larger than any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never: Option<usize>,
-    /// Why there is no value.
+    /// Reason why there is no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -155,7 +155,7 @@ pub struct ConnectionRecord {
     /// Counters of forward error correction, where anything was protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairCounters>,
-    /// Why it ended before the run did.
+    /// Reason why the connection ended before the run did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
     /// Counters that show the factors at work.

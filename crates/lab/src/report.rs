@@ -109,7 +109,7 @@ pub struct Cell {
     pub interval: Option<Interval>,
     /// Provenance of the values, or the reason why there is none.
     pub provenance: Provenance,
-    /// Why there is none, in words.
+    /// Reason why there is none, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Samples of all runs that never came and all samples, where some did not. Percentiles count them as larger than any other.

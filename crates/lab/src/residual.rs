@@ -1,4 +1,4 @@
-//! Why datagrams are missing: lost in the network, dropped or expired at the sender, or not there yet when the run ends.
+//! Causes of missing datagrams: lost in the network, dropped or expired at the sender, or not there yet when the run ends.
 
 use crate::{
     contender::Measured,

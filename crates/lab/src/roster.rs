@@ -16,7 +16,7 @@ use crate::{
 /// Stacks of others that a program has.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
-    /// Their names, as in `[contenders] stacks`.
+    /// Names of the contenders, as in `[contenders] stacks`.
     pub names: fn() -> Vec<&'static str>,
     /// Makes the one with this name; the reason when it cannot be made.
     pub make: fn(&str) -> Result<Box<dyn Contender>, String>,

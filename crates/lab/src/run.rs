@@ -84,7 +84,7 @@ pub struct Passage {
     pub measured: Vec<Measured>,
     /// Smoothed RTTs of the senders of the data, taken at regular moments while the run was measured.
     pub smoothed_rtts: Vec<Duration>,
-    /// Their delivery rate at the end, in bits per second, as far as they tell it.
+    /// Delivery rate of the senders at the end, in bits per second, as far as they report it.
     pub delivery_rate: Option<f64>,
     /// The loaded link while it was measured.
     pub link: LinkWindow,
@@ -92,7 +92,7 @@ pub struct Passage {
     pub queueing: netem::Histogram,
     /// State of the machine.
     pub real_time: RealTime,
-    /// Why the figures may not be used, if so.
+    /// Reason why the figures may not be used, if so.
     pub doubt: Option<String>,
 }
 

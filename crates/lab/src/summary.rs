@@ -52,7 +52,7 @@ pub struct Failure {
     pub contender: String,
     /// With which seed.
     pub seed: u64,
-    /// Why.
+    /// Reason of the failure.
     pub reason: String,
 }
 

@@ -65,7 +65,7 @@ impl Throttle {
         self.with(|state| state.limit.as_ref().map_or(u64::MAX, |limit| limit.allowed(now)))
     }
 
-    /// So many were.
+    /// Counts bytes as written.
     pub(crate) fn wrote(&self, bytes: u64) {
         self.with(|state| {
             if let Some(limit) = &mut state.limit {

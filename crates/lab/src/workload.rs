@@ -156,7 +156,7 @@ impl App {
         self.established
     }
 
-    /// Why the connection is over, if it is.
+    /// Reason why the connection is over, if it is.
     pub fn closed(&self) -> Option<&str> {
         self.closed.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Why datagrams are missing, and where the bytes of a run went.
+//! Causes of missing datagrams, and the account of the bytes of a run.
 
 extern crate tiderace_lab as lab;
 

@@ -30,7 +30,7 @@ struct Flow {
     delivered: u64,
 }
 
-/// Something that a sender learns.
+/// Event that a sender learns of.
 struct Event {
     at: f64,
     /// Orders events of the same time.

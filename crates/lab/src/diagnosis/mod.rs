@@ -29,7 +29,7 @@ pub struct Diagnosis {
     pub title: String,
     /// The ID that the client addressed first.
     pub id: String,
-    /// Whose view it is: `client` or `server`.
+    /// Vantage point: `client` or `server`.
     pub vantage: String,
     /// Reference time, as RFC 3339 writes it.
     pub reference: Option<String>,
@@ -57,7 +57,7 @@ pub struct Diagnosis {
     pub timeline: Vec<Part>,
 }
 
-/// Something that happens once or rarely.
+/// Event that happens once or rarely.
 #[derive(Clone, Debug, Serialize)]
 pub struct Milestone {
     /// Time.

@@ -131,7 +131,7 @@ impl Declaration {
         Self { scale: Scale::Both, zero: Zero::Best, tolerance, ..Self::new(figure, key, label, Unit::Share, meaning) }
     }
 
-    /// Something wanted, of which more is better.
+    /// Figure of which more is better.
     const fn gain(figure: Figure, key: &'static str, label: &'static str, unit: Unit, meaning: &'static str) -> Self {
         Self { better: Some(Better::Higher), zero: Zero::Worst, ..Self::new(figure, key, label, unit, meaning) }
     }

@@ -27,7 +27,8 @@ pub const TOLERANCE: Duration = Duration::from_millis(1);
 /// The smallest delay has to be met once before anything can lie above it: estimates count from here on.
 const LEARNING: Duration = Duration::from_secs(3);
 
-/// Log of both ends, by packet number: the sender's packets in [`Way::Forward`], the receiver's in [`Way::Reverse`].
+/// Log of both ends, by packet number: the sender's packets in [`PathDirection::Forward`], the receiver's in
+/// [`PathDirection::Reverse`].
 #[derive(Debug, Default)]
 struct Log {
     sent: [BTreeMap<u64, Instant>; 2],

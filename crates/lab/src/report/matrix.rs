@@ -34,7 +34,7 @@ pub struct MatrixReport {
     pub lab: String,
     /// Names of the contenders; the first is the baseline.
     pub contenders: Vec<String>,
-    /// Their versions and parameters at the first point.
+    /// Versions and parameters of the contenders at the first point.
     pub identities: Vec<crate::contender::Identity>,
     /// Names of the factors with their levels.
     pub factors: Vec<(String, Vec<String>)>,
@@ -119,7 +119,7 @@ pub struct Control {
     pub comparisons: usize,
     /// Number of those whose 95 % interval covers no difference.
     pub covered: usize,
-    /// Why none could be made.
+    /// Reason why none could be made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -310,7 +310,7 @@ fn trouble(out: &mut String, summary: &Summary, style: Style) {
     }
 }
 
-/// The scenario of a file of records, for whoever wants to know what is varied before it runs.
+/// Scenario of a file of records, to see what is varied before it runs.
 pub fn varied(scenario: &Scenario) -> Vec<(String, Vec<String>)> {
     scenario.points().map(|points| levels(&points)).unwrap_or_default()
 }

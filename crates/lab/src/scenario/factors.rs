@@ -28,7 +28,7 @@ pub enum Levels {
     List(Vec<Value>),
     /// Whole numbers from the first to the last: `"1..5"`.
     Range(String),
-    /// So many values from one to the other: `{ from = "5 ms", to = "500 ms", points = 7, scale = "log" }`.
+    /// Number of values from one to the other: `{ from = "5 ms", to = "500 ms", points = 7, scale = "log" }`.
     Spread(Spread),
 }
 

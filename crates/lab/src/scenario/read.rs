@@ -85,7 +85,7 @@ fn parse_in(text: &str, origin: &str, directory: &Path) -> Result<Scenario, Scen
     Ok(scenario)
 }
 
-/// Says where in the text the reader stumbled, and over what.
+/// Names the place in the text that cannot be read, and the fault.
 fn explain(text: &str, origin: &str, error: &toml::de::Error) -> ScenarioError {
     let message = error.message().trim().replace('\n', ", ");
     let span = error.span();

@@ -12,7 +12,7 @@ use crate::figure::{Figure, Unit};
 pub struct Threshold {
     /// Key of the figure, as in records: `goodput`.
     pub figure: String,
-    /// Whom it holds for; without it, everybody.
+    /// Contender that the threshold holds for; without it, all contenders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contender: Option<String>,
     /// The median must reach this: `"5 Mbit/s"`, `"100 ms"`, `"1 %"`, or a number for figures without a unit.

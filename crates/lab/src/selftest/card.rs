@@ -42,7 +42,7 @@ impl Card {
         self.note(holds, format!("{what} {value} ({expected})"))
     }
 
-    /// Something that is or is not so.
+    /// Adds a statement that has to hold.
     pub(super) fn holds(self, what: &str, holds: bool) -> Self {
         let text = if holds { what.to_owned() } else { format!("NOT: {what}") };
         self.note(holds, text)

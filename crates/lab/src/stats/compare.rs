@@ -1,4 +1,4 @@
-//! Is one contender better than another? Paired by seed, because both met the same path.
+//! Comparison of two contenders, paired by seed, because both met the same path.
 //!
 //! The estimate is the median of the pairs, the interval the one of ranks (see [`super::interval`]). A difference leaves out 0
 //! exactly when the ratio of the same pairs leaves out 1, so the two never disagree, and a pair with a zero, with a value that

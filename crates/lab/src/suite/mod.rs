@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// Something that happens once.
+/// Step of a scene: an act at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// Time.
@@ -123,7 +123,7 @@ pub enum Act {
     },
 }
 
-/// Something that the draft verifies.
+/// Clause of the draft that is verified.
 #[derive(Clone, Copy)]
 pub struct Clause {
     /// Text of the clause, in few words.
@@ -165,7 +165,7 @@ pub struct Moment {
     pub view: SenderView,
 }
 
-/// Everything that a scene let be seen.
+/// Observations of a scene.
 #[derive(Debug)]
 pub struct Seen<'a> {
     /// The scene.

@@ -52,7 +52,7 @@ struct Exchange {
     /// The request as far as it has not left, or has arrived.
     request: BytesMut,
     sending: bool,
-    /// Nobody wants it any more.
+    /// The application has given the object up.
     given_up: bool,
 }
 

@@ -52,7 +52,7 @@ impl Session {
         self.act(host, begins, scope);
     }
 
-    /// Something is due. Whether anything was done.
+    /// Acts when a deadline has come. Returns whether one had.
     pub(super) fn on_time(&mut self, host: &mut impl Host, scope: &mut Scope<'_>) -> bool {
         let due = self.deadline().is_some_and(|at| at <= scope.now);
         if due {
