@@ -28,7 +28,7 @@ pub struct Saved {
     pub failures: Vec<String>,
 }
 
-/// Everything that was measured.
+/// Results of all measurements, as one document.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     /// The form of this document.

@@ -132,7 +132,7 @@ fn narrate(run: &Run) {
     eprintln!("{text}  foreign {:.2}  stolen {:.2}{loud}", run.foreign_cores, run.stolen_cores);
 }
 
-/// Everything that a measurement yields.
+/// Result of a measurement.
 pub struct Outcome {
     /// Environment.
     pub environment: Environment,

@@ -21,7 +21,7 @@ pub struct CpuTime {
     pub system_ns: u64,
 }
 
-/// Whose CPU time `rusage_ns` reports.
+/// Processes whose CPU time `rusage_ns` reports.
 #[derive(Clone, Copy)]
 pub enum Who {
     /// Process of the caller.

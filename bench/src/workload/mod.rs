@@ -89,7 +89,7 @@ async fn answer<C: Connection>(connection: &C, request: &[u8], answer: Bytes) ->
     send.finish()
 }
 
-/// Everything up to the end of a short stream; no copy when it comes in one piece.
+/// Reads a short stream to its end; without a copy when it comes in one piece.
 async fn read_all(recv: &mut impl RecvStream, limit: usize) -> Result<Bytes> {
     let Some(first) = recv.read().await? else { return Ok(Bytes::new()) };
     let mut rest = BytesMut::new();

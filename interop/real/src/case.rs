@@ -201,7 +201,7 @@ impl Case {
         })
     }
 
-    /// Why the two cannot do this together, if so.
+    /// Reason why the two cannot do this together, if so.
     pub fn lacks(self, client: Peer, server: Peer) -> Option<&'static str> {
         match (self, client, server) {
             (Self::Chacha20, Peer::QuicGo, _) => Some("Go chooses the suite of TLS 1.3 by itself"),

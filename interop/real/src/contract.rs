@@ -224,7 +224,7 @@ impl Digest {
 pub enum Request {
     /// Send me so many bytes.
     Get(u64),
-    /// So many bytes follow.
+    /// Number of bytes that follow.
     Put(u64),
 }
 

@@ -37,7 +37,7 @@ pub struct Cell {
     pub error: Option<String>,
     /// Seconds from connecting to the last answer.
     pub seconds: f64,
-    /// Why the two cannot do it, if so; then nothing ran.
+    /// Reason why the two cannot do it, if so; then nothing ran.
     pub lacks: Option<&'static str>,
     /// Counts on the wire.
     pub seen: Seen,

@@ -174,9 +174,9 @@ pub enum Signal {
 /// Result of reading a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes were written to the buffer.
+    /// Number of bytes written to the buffer.
     Data(usize),
-    /// Everything has been read.
+    /// The stream was read to its end.
     Finished,
     /// The sender gave up with this code.
     Reset(u64),
@@ -187,7 +187,7 @@ pub enum Read {
 /// Result of writing to a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// So many bytes were taken, at least one.
+    /// Number of bytes taken, at least one.
     Taken(usize),
     /// Nothing fits; `Writable` follows.
     Blocked,

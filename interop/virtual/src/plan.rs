@@ -61,7 +61,7 @@ pub enum Ending {
         /// The code.
         code: u64,
     },
-    /// Nobody says anything: both must notice after the idle timeout.
+    /// Silence of both: the connection has to end after the idle timeout.
     Idle,
 }
 

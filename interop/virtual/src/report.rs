@@ -165,7 +165,7 @@ fn empty(pair: Pair) -> Summary {
     Summary { client: pair.client.to_string(), server: pair.server.to_string(), leaves_out, ..Summary::default() }
 }
 
-/// Everything about a failed run.
+/// Report of a failed run.
 pub fn failed(number: u64, pair: Pair, failure: Failure) -> Failed {
     let seed = Seed::from_number(number);
     let features = if pair.to_string().contains("quiche") { " --features quiche" } else { "" };

@@ -36,7 +36,7 @@ pub static TRACE: AtomicBool = AtomicBool::new(false);
 /// Let every stack that can keep a qlog in memory.
 pub static LOG: AtomicBool = AtomicBool::new(false);
 
-/// So many datagrams and timers of each end are kept for the report of a failure: a stack that draws randomness of its own
+/// Datagrams and timers of each end that are kept for the report of a failure: a stack that draws randomness of its own
 /// does not go the same way a second time.
 const KEPT: usize = 300;
 
@@ -223,7 +223,7 @@ struct End {
 /// After so long without a datagram a moment is quiet.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// So many datagrams have to get lost, one after the other, before the network is held responsible for an end that hears
+/// Datagrams lost in a row from which on the network is held responsible for an end that hears
 /// nothing: more than a stack sends that forgets to repeat itself.
 const SENDS: usize = 8;
 

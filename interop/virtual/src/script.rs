@@ -127,8 +127,8 @@ impl Script {
         })
     }
 
-    /// Fails when the stack has data of a stream that it has not signalled. For quiet moments: whoever owes data then is told
-    /// apart from whoever keeps it back.
+    /// Fails when the stack has data of a stream that it has not signalled. For moments without traffic: they tell a stack that owes data
+    /// from one that keeps it back.
     pub fn expect_nothing_unsignalled(&mut self, peer: &mut dyn Peer) {
         let mut buffer = [0; 1];
         for (&id, _) in self.receiving.iter().filter(|(_, receiving)| !receiving.done) {

@@ -74,7 +74,7 @@ impl Wires {
         }
     }
 
-    /// Everything that a connection has to say at the moment.
+    /// Sends all datagrams that a connection has ready.
     pub(crate) fn send_all(&self, quic: &mut quiche::Connection) -> Result<()> {
         let mut buffer = [0; 1_500];
         loop {
