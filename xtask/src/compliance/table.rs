@@ -10,7 +10,7 @@ use super::id::{Id, Place, Section};
 /// Addressee of a requirement, when it is for no end of a connection, with the reason for the exception.
 #[derive(Debug, Deserialize)]
 struct Addressee {
-    /// Why nothing in this project can obey it; absent where the project is meant.
+    /// Reason why nothing in this project can obey it; absent where the project is addressed.
     except: Option<String>,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Requirement {
     pub(crate) applies: String,
     /// Requirement, in our words.
     pub(crate) asks: String,
-    /// Why it is not obeyed.
+    /// Reason why it is not obeyed.
     pub(crate) except: Option<String>,
-    /// Why no test shows that it is.
+    /// Reason why no test shows that it is obeyed.
     pub(crate) untested: Option<String>,
 }
 

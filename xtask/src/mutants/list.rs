@@ -173,7 +173,7 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
     }
 
-    /// Every old text is where the list says, once; no two overlap. Whoever changes one of these places adapts the list.
+    /// Every old text is where the list says, once; no two overlap. A change of one of these places needs a change of the list.
     #[test]
     fn half_a_block_is_found() {
         assert!(closes_what_it_opens("match (a, b[0]) { _ => {} }") && closes_what_it_opens("a + b"));

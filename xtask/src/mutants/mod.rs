@@ -148,7 +148,8 @@ pub(crate) fn try_all(only: &[String], jobs: Option<NonZeroUsize>) -> Result<Vec
     done.into_iter().map(|(_, tried)| tried).collect()
 }
 
-/// Everything passes without a fault. Returns the time that a fault may take: twenty times what it took, and two minutes at least.
+/// Checks that everything passes without a fault. Returns the time that a fault may take: twenty times what it took, and two
+/// minutes at least.
 fn without(programs: &Programs, numbered: &[(usize, &Mutant)]) -> Result<Duration> {
     const PATIENCE: Duration = Duration::from_secs(3_600);
     let began = Instant::now();

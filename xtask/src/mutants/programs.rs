@@ -30,7 +30,7 @@ pub(crate) struct Programs {
 pub(crate) enum Ended {
     /// Nothing wrong was found.
     Passed,
-    /// Something was found, in a few words.
+    /// Finding, in a few words.
     Failed(String),
     /// Ran for too long and was ended.
     Late,

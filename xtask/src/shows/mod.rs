@@ -68,22 +68,22 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Everything that the transport, the link model and the laboratory promise
+    /// Promises of the transport, the link model and the laboratory
     #[command(after_help = after_help("transport", &transport()))]
     Transport(Options),
-    /// Everything that congestion control and its feedback promise, in virtual time
+    /// Promises of congestion control and its feedback, in virtual time
     #[command(after_help = after_help("congestion", &congestion::cases()))]
     Congestion(Options),
     /// Promises of the controller `auto`, and of repair `auto` on new and sparsely used connections, in virtual time
     #[command(after_help = after_help("auto", &auto::cases()))]
     Auto(Options),
-    /// Everything that forward error correction promises, most of it in virtual time
+    /// Promises of forward error correction, most of them in virtual time
     #[command(after_help = after_help("fec", &fec::cases()))]
     Fec(Options),
     /// Cost of bytes, handshakes, requests and connections beside other stacks, measured by bench/
     #[command(after_help = after_help("speed", &speed::cases()))]
     Speed(SpeedOptions),
-    /// Everything that the laboratory promises about matrices, statistics and records
+    /// Promises of the laboratory about matrices, statistics and records
     #[command(after_help = after_help("lab", &laboratory()))]
     Lab(Options),
     /// Promises of the edge and the client

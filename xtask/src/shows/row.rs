@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    /// Something that could not be measured: a miss.
+    /// Row of a figure that could not be measured: a miss.
     pub(crate) fn unmeasured(what: &str, why: &anyhow::Error) -> Self {
         Self {
             case: "",
@@ -152,7 +152,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Everything that was measured.
+/// Measured rows, as one document.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     schema: &'static str,
