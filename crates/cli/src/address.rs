@@ -1,4 +1,4 @@
-//! Addresses that people write, and what to tell them when an address cannot be used.
+//! Addresses on the command line, and hints for those that cannot be used.
 
 use std::{
     io,

@@ -33,7 +33,7 @@ impl Failure {
         Self { code: UNSUPPORTED, ..Self::new(message) }
     }
 
-    /// Says what to do about it.
+    /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self

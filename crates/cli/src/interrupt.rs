@@ -1,4 +1,4 @@
-//! Being asked to end: Ctrl-C, or SIGTERM from whatever started the program.
+//! Requests to end: Ctrl-C, or SIGTERM.
 
 use std::io;
 

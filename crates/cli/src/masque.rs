@@ -167,7 +167,7 @@ impl CommonArgs {
         Ok(Tunnels { proxy, host, port, json: self.json })
     }
 
-    /// Says that the port is open.
+    /// Reports that the port is open.
     fn announce(&self, address: SocketAddr) -> Result<(), Failure> {
         if self.json {
             let (target, proxy) = (&self.target, &self.proxy);
@@ -181,7 +181,7 @@ impl CommonArgs {
 }
 
 impl Tunnels {
-    /// Says what became of a tunnel.
+    /// Reports the outcome of a tunnel.
     fn report(&self, event: &Value, text: &str) {
         if self.json {
             // Whoever does not read any more misses nothing but this.
@@ -192,7 +192,7 @@ impl Tunnels {
     }
 }
 
-/// Says why there is no tunnel, and what to do.
+/// Reports why there is no tunnel, with a hint.
 fn refused(error: &ProxyError) -> ExitCode {
     eprintln!("error: {}", printable(&error.to_string()));
     eprintln!("hint: {}", error.hint());

@@ -106,7 +106,7 @@ impl EndArgs {
     }
 }
 
-/// Says what became of the qlog files, if that is not what was asked for.
+/// Reports qlog files that are missing or incomplete.
 fn missing_qlog(directory: Option<&QlogDir>) {
     let Some(directory) = directory else { return };
     if let Some(error) = directory.take_error() {
@@ -156,7 +156,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     result
 }
 
-/// Bytes in a unit in which CPU time is told.
+/// Unit of bytes for CPU time.
 const GIB: f64 = 1_073_741_824.0;
 
 /// CPU time for each GiB; `None` without bytes.

@@ -1,4 +1,4 @@
-//! Words of others on a terminal: what a server says must not move the cursor, change colours, or begin a line of its own.
+//! Text of peers on a terminal: it must not move the cursor, change colours, or begin a line of its own.
 
 use std::borrow::Cow;
 

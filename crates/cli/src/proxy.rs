@@ -16,7 +16,7 @@ use crate::{
     stdout::{write_json_line, write_out},
 };
 
-/// The first silence after which a connection is looked after; what is measured then decides.
+/// First silence after which a connection is kept alive; measurements decide then.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Serve programs on this machine as an HTTP proxy, and ask for what they want over QUIC, raced against TCP.

@@ -97,7 +97,7 @@ fn files(bundle: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// A line or two about the capture: what is missing in it first of all.
+/// One or two lines about the capture, first about what is missing in it.
 fn preface(about: &Value) -> String {
     let count = |name: &str| about[name].as_u64().unwrap_or(0);
     let connections = about["connections"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -191,7 +191,7 @@ fn input() -> mpsc::Receiver<std::io::Result<Bytes>> {
     pieces
 }
 
-/// Standard input to the stream. `at_end` says that all of it went in.
+/// Sends the standard input on the stream. `at_end` is set when all of it was sent.
 async fn give(send: &mut Sender, sent: &mut u64, at_end: &mut bool) -> Result<(), Broken> {
     let mut pieces = input();
     while let Some(piece) = pieces.recv().await {

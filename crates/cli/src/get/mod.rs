@@ -1,4 +1,4 @@
-//! `tiderace get`: URLs, over QUIC or TCP, and what was learned about the network.
+//! `tiderace get`: URLs, over QUIC or TCP, and the verdict on the network.
 
 mod output;
 mod request;
@@ -198,7 +198,7 @@ enum Outcome {
     Unread,
 }
 
-/// Says what went wrong, in words that may be a server's.
+/// Prints an error, whose text may come from a server.
 fn complain(error: &dyn std::fmt::Display) {
     eprintln!("error: {}", printable(&error.to_string()));
 }
@@ -212,14 +212,14 @@ fn word(early: EarlyData) -> &'static str {
     }
 }
 
-/// An answer, and what it answers after redirects.
+/// Answer, and the URL that it answers after redirects.
 struct Answer {
     fetched: Fetched,
     asked: Asked,
     redirects: u32,
 }
 
-/// Asks, and goes where redirects lead. `None`: it was said what is wrong.
+/// Sends a request, and follows redirects. `None`: an error was printed.
 async fn ask(args: &Args, client: &Client, mut asked: Asked, route: &Route) -> Result<Option<Answer>, Failure> {
     let mut redirects = 0;
     loop {

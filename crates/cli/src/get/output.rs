@@ -129,7 +129,7 @@ where
     (received.load(Ordering::Relaxed), stopped)
 }
 
-/// Progress on the standard error, where content goes into a file and somebody watches.
+/// Progress on the standard error, where content goes into a file and the standard error is a terminal.
 fn bar(fields: &HeaderMap, sink: &Sink, quiet: bool) -> ProgressBar {
     if quiet || sink.path().is_none() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -311,7 +311,7 @@ fn unusable(path: &Path, error: &JournalError) -> Failure {
         .hint("is it a file that `tiderace lab matrix` has written?")
 }
 
-/// Runs what is missing and says what all of it shows.
+/// Runs the missing runs and prints the report.
 fn execute(
     plan: &Plan,
     mut journal: Journal,

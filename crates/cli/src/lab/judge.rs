@@ -76,14 +76,14 @@ fn read(path: &Path) -> Result<Summary, Failure> {
     })
 }
 
-/// Adds to what is wrong how to put it right.
+/// Adds a hint to an error about scenarios.
 fn of_one_scenario<T>(found: Result<T, String>) -> Result<T, Failure> {
     found.map_err(|reason| {
         Failure::new(reason).hint("compare records of the same scenario; only seeds and contenders may differ")
     })
 }
 
-/// A table for each contender: what was, what is, and what follows.
+/// Table for each contender: old value, new value, verdict.
 fn table(changes: &[Change], shown: &dyn Fn(&Change) -> bool) -> String {
     let mut output = String::new();
     let mut contender = None;
@@ -105,7 +105,7 @@ fn table(changes: &[Change], shown: &dyn Fn(&Change) -> bool) -> String {
     output
 }
 
-/// Tables of the comparisons, and the list of what is gone.
+/// Tables of the comparisons, and the list of lost figures.
 fn legend(found: &Changes) -> String {
     let identical = found.changes.iter().filter(|change| change.identical).count();
     let mut output = String::new();
@@ -186,7 +186,7 @@ pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// A gate in words: what has changed, why it fails, and how far it can be trusted.
+/// Text of a gate: changes, reasons of the failure, and confidence.
 fn told(gate: &Gate, against: bool) -> String {
     let mut output = table(&gate.changes, &|change| !change.identical);
     if !output.is_empty() {

@@ -21,7 +21,7 @@ use crate::{
     stdout::write_out,
 };
 
-/// Contenders that join when nobody says which of the kernel's should.
+/// Contenders of the kernel that join when none is named.
 const USUAL: [&str; 2] = ["kernel-cubic", "kernel-bbr"];
 
 /// Splits what `--cc` names: controllers of ours, and contenders of the kernel.
@@ -200,7 +200,7 @@ fn costs(report: &Report, records: &[Record]) -> String {
     out
 }
 
-/// Both clocks beside one another.
+/// Table of the two clocks.
 fn agreement(compared: &[Agreement]) -> String {
     let mut out = String::new();
     if !compared.is_empty() {

@@ -125,7 +125,7 @@ struct Process {
 }
 
 impl Process {
-    /// Starts it and waits for the line that says where it listens.
+    /// Starts the server and waits for the line with its address.
     fn start(arguments: &[&str]) -> Result<Self, String> {
         let mut child = program()?
             .args(arguments)

@@ -52,7 +52,7 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Carries one connection, and says what became of it.
+/// Carries one connection, and reports its outcome.
 async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>) {
     let (mut up, mut down) = (0, 0);
     let carried = carry(&mut stream, &tunnels, &mut up, &mut down).await;

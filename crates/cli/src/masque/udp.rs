@@ -179,7 +179,7 @@ impl Flow {
         self.tunnels.report(&event, &format!("{}: {reason}{hint}; {}", self.peer, counts.text()));
     }
 
-    /// Carries datagrams until one side ends; says which.
+    /// Carries datagrams until one side ends. Returns which.
     async fn carry(
         &self,
         tunnel: Option<UdpTunnel>,

@@ -1,4 +1,4 @@
-//! `perf client`: opens connections, transfers, and says what it found.
+//! `perf client`: opens connections, transfers, and reports.
 //!
 //! In order: the first connection, without which there is no run; connections for one request each, if asked for; the other
 //! connections of the transfer; the transfer on all of them at once; what the server knows of it; the report.

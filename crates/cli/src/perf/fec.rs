@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tiderace::Stats;
 
-/// Counts of one end, of what it sends and of what it receives.
+/// Counters of one end, for sent and received symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts([u64; Counts::LEN]);
 
@@ -55,17 +55,17 @@ pub(super) struct Direction {
     pub(super) recovered_packets: u64,
     /// Packets that were lost and neither arrived nor could be rebuilt.
     pub(super) unrecoverable_packets: u64,
-    /// Repair that came when what it repairs was forgotten.
+    /// Repair packets that came when their source symbols were forgotten.
     pub(super) late_repair_packets: u64,
-    /// Repair that told nothing new: nothing was missing.
+    /// Repair packets without new information: nothing was missing.
     pub(super) spurious_repair_packets: u64,
     /// Packets that were rebuilt and arrived after all.
     pub(super) needless_recoveries: u64,
-    /// Packets that the sender heard of as rebuilt, in time to send none of it again.
+    /// Packets reported as rebuilt, in time not to be sent again.
     pub(super) not_sent_again_packets: u64,
-    /// Of the UDP payload that was sent, what was repair.
+    /// Share of repair in the UDP payload that was sent.
     pub(super) repair_share_of_wire: f64,
-    /// Of the protected packets, what was lost and not rebuilt. Of streams, copies make up for it later.
+    /// Share of the protected packets that was lost and not rebuilt. On streams, retransmissions make up for it later.
     pub(super) residual_loss_share: f64,
     /// From missing a packet to having rebuilt it, in the mean.
     pub(super) recovery_delay_ms: Option<f64>,

@@ -15,7 +15,7 @@ use crate::{failure::Failure, stdout::write_out};
 pub(super) const CSV_HEADER: &str = "kind,transport,direction,start_s,end_s,bytes,mbit_per_s,rtt_ms,cwnd_bytes,packets_lost,packets_retransmitted,\
      datagrams_sent,datagrams_lost,datagrams_reordered,jitter_ms\n";
 
-/// Form of what is printed while the transfer runs.
+/// Form of the lines that are printed while the transfer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -45,7 +45,7 @@ pub(super) struct Snapshot {
     pub(super) retransmitted: Option<u64>,
 }
 
-/// One direction during one interval. `None` is what was not measured at this end.
+/// One direction during one interval. `None`: not measured at this end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Interval {
     pub(super) direction: &'static str,

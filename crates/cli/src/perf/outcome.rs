@@ -1,4 +1,4 @@
-//! Outcome of a client's run: connections, errors and what was transferred.
+//! Outcome of a client's run: connections, errors and transfers.
 
 use std::{collections::BTreeMap, time::Duration};
 

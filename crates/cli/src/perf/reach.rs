@@ -56,7 +56,7 @@ impl Reached {
 const TICKET_TIME: Duration = Duration::from_secs(1);
 
 impl Peer {
-    /// Opens a connection; says how long the handshake took.
+    /// Opens a connection, and measures its handshake.
     pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Reached, ConnectError> {
         let started = Instant::now();
         let connection = endpoint.connect(&self.config, self.address, &self.name)?.await?;
@@ -150,8 +150,8 @@ fn alert(code: u64, alerts: &[u64]) -> bool {
     alerts.iter().any(|alert| code == 0x0100 + alert)
 }
 
-/// Ends when the system says that nothing listens at the address; otherwise never. QUIC itself does not believe such
-/// messages, which anybody can forge; to somebody who waits in vain they are worth a lot.
+/// Ends when the system reports that the port is closed; otherwise never. QUIC itself ignores such ICMP messages, because they
+/// can be forged; they help a user who waits in vain.
 async fn port_closed(address: SocketAddr) {
     tokio::time::sleep(PATIENCE).await;
     if told_closed(address).await != Some(ErrorKind::ConnectionRefused) {

@@ -21,7 +21,7 @@ use super::{
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) tiderace_version: &'static str,
-    /// Ctrl-C has ended the run: the report has what was measured until then.
+    /// Ctrl-C has ended the run: the report has the measurements until then.
     pub(super) partial: bool,
     /// `quic` or `tcp`.
     pub(super) transport: &'static str,
@@ -88,7 +88,7 @@ pub(super) struct Sender {
     /// `the server`, `the client` or `both ends`.
     pub(super) end: &'static str,
     pub(super) packets_sent: u64,
-    /// `None` over TCP, which counts what it sends again.
+    /// `None` over TCP, which counts retransmissions instead.
     pub(super) packets_lost: Option<u64>,
     /// `None` over QUIC, which sends data again and not packets.
     pub(super) packets_retransmitted: Option<u64>,
@@ -138,7 +138,7 @@ pub(super) fn summary(times: &[Duration]) -> Option<Summary> {
 }
 
 impl Report {
-    /// The table. `–` stands for what cannot be said, for example a percentile of too few samples.
+    /// Table. `–` stands for values that cannot be reported, for example a percentile of too few samples.
     pub(super) fn text(&self) -> String {
         let Connections { attempted, established, completed, success_share } = self.connections;
         let mut out = String::new();

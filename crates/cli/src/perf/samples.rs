@@ -1,4 +1,4 @@
-//! RTT samples of a connection in bounded memory, and what may be said of a set of samples.
+//! RTT samples of a connection in bounded memory, and statistics of a set of samples.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

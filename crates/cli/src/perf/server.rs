@@ -1,4 +1,4 @@
-//! `perf server`: does what clients ask for, and says for each connection what went through it.
+//! `perf server`: answers requests of clients, and reports the transfers of each connection.
 
 use std::{
     net::SocketAddr,
@@ -92,7 +92,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     sums.print(args.json, cpu_before)
 }
 
-/// Says where the server listens, and how clients trust it.
+/// Prints the address of the server, and how clients trust it.
 pub(super) fn say_listening(
     address: SocketAddr,
     fingerprint: Fingerprint,
@@ -296,7 +296,7 @@ async fn receive(recv: &mut RecvStream, upload: u64, count: &AtomicU64) -> Resul
     Ok(Receipt { bytes, nanos })
 }
 
-/// Sends what the client wants. Says whether it still wanted it at the end.
+/// Sends data to the client. Returns whether the client still read it at the end.
 async fn give(send: &mut SendStream, download: u64, count: &AtomicU64) -> Result<bool, WriteError> {
     let payload = protocol::payload();
     let mut left = download;

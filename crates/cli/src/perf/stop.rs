@@ -1,4 +1,4 @@
-//! Early end of a client's run: Ctrl-C ends what is under way, and the report has what was measured until then.
+//! Early end of a client's run: Ctrl-C ends the transfers, and the report has the measurements until then.
 
 use tokio_util::sync::CancellationToken;
 

@@ -9,7 +9,7 @@ use crate::perf::{
     transfer::TransferError,
 };
 
-/// Takes datagrams of the client, and says which have come.
+/// Receives datagrams of the client, and reports those that arrived.
 pub(crate) async fn take(
     stream: &mut SendStream,
     recv: &mut RecvStream,
@@ -23,7 +23,7 @@ pub(crate) async fn take(
     Ok(())
 }
 
-/// Sends datagrams to the client until it wants no more, and says how many.
+/// Sends datagrams to the client until it asks to stop. Returns their number.
 pub(crate) async fn give(
     stream: &mut SendStream,
     recv: &mut RecvStream,

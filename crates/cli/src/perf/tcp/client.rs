@@ -61,7 +61,7 @@ struct Run<'a> {
     args: &'a Args,
     /// For connections of each kind: new, resumed.
     peers: [Peer; 2],
-    /// Congestion control that the kernel says it uses.
+    /// Congestion control that the kernel reports.
     congestion: String,
     tally: Tally,
     stop: Stop,

@@ -117,7 +117,7 @@ impl Direction {
     }
 }
 
-/// Both directions as the statistics of those who sent.
+/// Both directions, with the statistics of their senders.
 pub(super) fn sender(directions: &[Direction]) -> Option<Sender> {
     let end = match directions {
         [] => return None,
