@@ -2,15 +2,16 @@
 
 use crate::support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use netem::{LinkConfig, Loss, Queue};
 use sim::{Simulation, client_address, point_to_point, server_address};
-use support::{App, Host, client_config, client_endpoint, server_config, server_endpoint};
+use support::{App, CLOCK, Host, client_endpoint, identity, server_config, server_endpoint};
 use transport::{
-    CloseReason, Endpoint, Event, Handle, Profile,
+    ClientConfig, CloseReason, Endpoint, Event, Handle, Profile,
     streams::{Order, ReadError, StreamEvent, WriteError},
+    tls::rustls_backend::RustlsClient,
 };
 use units::{Bitrate, Duration, Instant, Probability, Seed};
 use wire::{Dir, StreamId};
@@ -182,7 +183,11 @@ fn link(rate: u64, delay: u64, loss: Loss) -> LinkConfig {
 fn simulation(seed: u64, link: &LinkConfig, profile: &Profile, streams: usize, size: u64) -> Simulation<Host<Peer>> {
     let mut client = client_endpoint(seed);
     let server = server_endpoint(seed, server_config(profile));
-    let handle = client.connect(Instant::ZERO, &client_config(profile), server_address(0), "server.test").unwrap();
+    // With tickets of its own: those that other tests leave in the shared configuration would make this a resumption.
+    let tls =
+        RustlsClient::builder().roots([identity().1.clone()]).alpn("test").clock(Arc::new(CLOCK)).build().unwrap();
+    let config = ClientConfig::new(Arc::new(tls), Arc::new(profile.clone()));
+    let handle = client.connect(Instant::ZERO, &config, server_address(0), "server.test").unwrap();
     let mut app = Peer::new(true, Dir::Bi, streams, size);
     app.handle = Some(handle);
     point_to_point(
