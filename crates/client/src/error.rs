@@ -2,10 +2,7 @@
 
 use std::{error::Error, io, time::Duration};
 
-use tiderace::{
-    CloseReason, ConnectError,
-    transport::{Code, TransportError},
-};
+use tiderace::{CloseReason, ConnectError, HandshakeFault, transport::Code};
 
 /// Failed request. Goes into `anyhow::Error` and `Box<dyn Error + Send + Sync>` by `?`.
 ///
@@ -193,21 +190,12 @@ impl Cause {
     }
 }
 
-/// TLS alerts about the peer's certificate (RFC 8446 §6.2): bad_certificate to certificate_unknown, unknown_ca, decrypt_error (a signature
-/// that does not verify, on a certificate or by its owner), and bad_certificate_status_response.
-fn is_about_certificate(code: Code) -> bool {
-    const ALERTS: u64 = 0x100;
-    matches!(code.0.checked_sub(ALERTS), Some(42..=46 | 48 | 51 | 113))
-}
-
 impl From<&CloseReason> for Cause {
     fn from(closed: &CloseReason) -> Self {
         let reason = closed.to_string();
         match closed {
-            CloseReason::HandshakeFailed(TransportError { code, .. }) if is_about_certificate(*code) => {
-                Self::Certificate { reason }
-            }
-            CloseReason::HandshakeFailed(error) | CloseReason::PeerMisbehaved(error) => {
+            CloseReason::HandshakeFailed { fault: HandshakeFault::Certificate(_), .. } => Self::Certificate { reason },
+            CloseReason::HandshakeFailed { error, .. } | CloseReason::PeerMisbehaved(error) => {
                 Self::Protocol { code: Some(error.code.0), reason }
             }
             CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => Self::Timeout { reason },
@@ -307,6 +295,8 @@ fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tiderace::{CertificateFault, transport::TransportError};
+
     use super::*;
 
     #[test]
@@ -330,12 +320,17 @@ mod tests {
     }
 
     #[test]
-    fn alerts_about_certificates_are_told_from_others() {
-        let failed = |code| CloseReason::HandshakeFailed(TransportError::new(Code(code), "words"));
-        for alert in [42, 48, 51, 113] {
-            assert!(matches!(Cause::from(&failed(0x100 + alert)), Cause::Certificate { .. }), "{alert}");
-        }
-        assert!(matches!(Cause::from(&failed(0x100 + 120)), Cause::Protocol { code: Some(0x178), .. }));
+    fn failed_handshakes_about_certificates_are_told_from_others() {
+        let failed = |alert, fault| {
+            Cause::from(&CloseReason::HandshakeFailed {
+                error: TransportError::new(Code::crypto(alert), "words"),
+                fault,
+            })
+        };
+        let expired = failed(45, HandshakeFault::Certificate(CertificateFault::Expired));
+        assert!(matches!(expired, Cause::Certificate { .. }), "{expired:?}");
+        let protocol = failed(120, HandshakeFault::NoApplicationProtocol);
+        assert!(matches!(protocol, Cause::Protocol { code: Some(0x178), .. }), "{protocol:?}");
         assert!(matches!(Cause::from(&CloseReason::Reset), Cause::Reset { code: None, .. }));
         assert!(matches!(Cause::from(&CloseReason::HandshakeTimeout), Cause::Timeout { .. }));
     }

@@ -84,9 +84,8 @@ pub use transport::{
     memory::{Charge, ConnectionBudget, ProcessBudget},
     ring::KeyRing,
     streams::Priority,
-    tls::EarlyData,
-    tls::TicketStore,
     tls::rustls_backend::{Identity, RustlsClient, RustlsServer},
+    tls::{CertificateFault, EarlyData, HandshakeFault, TicketStore},
 };
 pub use units;
 pub use wire::{ConnectionId, Dir, StreamId};

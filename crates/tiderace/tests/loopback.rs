@@ -11,8 +11,8 @@ use std::{
 
 use bytes::Bytes;
 use tiderace::{
-    ClientConfig, CloseReason, Connection, Endpoint, Identity, Profile, RecvStream, RustlsClient, RustlsServer,
-    SendStream, ServerConfig,
+    CertificateFault, ClientConfig, CloseReason, Connection, Endpoint, HandshakeFault, Identity, Profile, RecvStream,
+    RustlsClient, RustlsServer, SendStream, ServerConfig,
 };
 
 fn configs(profile: &Profile) -> (ServerConfig, ClientConfig) {
@@ -205,7 +205,8 @@ async fn a_certificate_for_another_name_is_refused() {
     let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), server_config).unwrap();
     let client = Endpoint::client_for(server.local_addr()).unwrap();
     let error = client.connect(&client_config, server.local_addr(), "other.test").unwrap().await.unwrap_err();
-    assert!(matches!(error, tiderace::ConnectError::Closed(CloseReason::HandshakeFailed(_))), "{error}");
+    let tiderace::ConnectError::Closed(CloseReason::HandshakeFailed { fault, .. }) = error else { panic!("{error}") };
+    assert_eq!(fault, HandshakeFault::Certificate(CertificateFault::WrongName));
 }
 
 #[tokio::test]

@@ -67,6 +67,11 @@ impl Code {
     pub const fn crypto(alert: u8) -> Self {
         Self(0x0100 | alert as u64)
     }
+
+    /// TLS alert that the code carries. `None` for codes that are no alert.
+    pub fn alert(self) -> Option<u8> {
+        self.0.checked_sub(0x0100).and_then(|alert| u8::try_from(alert).ok())
+    }
 }
 
 impl std::fmt::Debug for Code {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     error::{MigrateError, TransportError},
     streams::StreamEvent,
+    tls::HandshakeFault,
 };
 
 /// Event for the application. Drained with `poll_event`.
@@ -80,9 +81,14 @@ pub enum CloseReason {
         process: bool,
     },
     /// The TLS handshake failed at this end: the certificate, the protocol, the parameters.
-    #[error("handshake failed: {0}")]
-    HandshakeFailed(TransportError),
-    /// Stateless reset: the peer has lost its state.
+    #[error("handshake failed: {error}")]
+    HandshakeFailed {
+        /// Error that the peer receives.
+        error: TransportError,
+        /// Cause, which often says more than the alert in the error.
+        fault: HandshakeFault,
+    },
+    /// The peer has lost its state (stateless reset).
     #[error("the peer no longer knows the connection (stateless reset)")]
     Reset,
     /// Nothing was received for longer than the idle timeout.

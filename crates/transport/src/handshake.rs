@@ -11,7 +11,7 @@ use wire::{ConnectionId, Side, TransportParameters};
 use crate::{
     crypto_stream::CryptoStream,
     error::{Code, TransportError},
-    tls::{Level, Progress, Session, TicketVersions, TlsEvent, Waiting, client_hello},
+    tls::{HandshakeFault, Level, Progress, Session, TicketVersions, TlsEvent, Waiting, client_hello},
 };
 
 pub(crate) use self::step::{Done, Step, Unstarted, Upgrade};
@@ -36,6 +36,8 @@ pub(crate) struct Handshake {
     /// Initial, Handshake, 1-RTT.
     crypto: [Option<Box<CryptoStream>>; 3],
     waiting: Option<Waiting>,
+    /// Cause that the session failed for.
+    fault: Option<HandshakeFault>,
     confirmed: bool,
     /// A Handshake packet of ours was acknowledged: the peer has validated our address (RFC 9002 §A.6).
     acked: bool,
@@ -87,6 +89,7 @@ impl Handshake {
             session,
             crypto: [Some(Box::default()), Some(Box::default()), Some(Box::default())],
             waiting: None,
+            fault: None,
             confirmed: false,
             acked: false,
             unread: false,
@@ -126,6 +129,11 @@ impl Handshake {
     /// The step that waits to be run elsewhere.
     pub(crate) fn take_step(&mut self) -> Option<Step> {
         self.hand_out.as_mut()?.step.take()
+    }
+
+    /// Cause that the session failed for.
+    pub(crate) fn fault(&self) -> Option<HandshakeFault> {
+        self.fault
     }
 
     /// Both ends know that the other has the keys (RFC 9001 §4.1.2).
@@ -289,7 +297,7 @@ impl Handshake {
             resumed = std::mem::take(&mut out.resumed);
         }
         self.session = done.session;
-        let progress = done.progress?;
+        let progress = done.progress.inspect_err(|error| self.fault = Some(error.fault))?;
         if let Some(session) = &self.session {
             self.read_level = session.read_level();
         }

@@ -3,7 +3,8 @@
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
 use tiderace::{
-    ClientConfig, CloseReason, ConnectError, Connection, EarlyData, Endpoint, transport::tls::MemoryTickets,
+    ClientConfig, CloseReason, ConnectError, Connection, EarlyData, Endpoint, HandshakeFault,
+    transport::tls::MemoryTickets,
 };
 use tokio::time::Instant;
 
@@ -122,16 +123,10 @@ impl Peer {
             ConnectError::Closed(CloseReason::HandshakeTimeout) => failure.hint(
                 "does `tiderace perf server` run there, and do firewalls let UDP through? `--timeout` waits longer",
             ),
-            // RFC 8446 §6.2: the alerts about certificates are 42 to 46 and 48, as is RFC 6066's 113.
-            ConnectError::Closed(CloseReason::HandshakeFailed(error))
-                if alert(error.code.0, &[42, 43, 44, 45, 46, 48, 113]) =>
-            {
-                failure
-                    .hint("say whom to trust: `--pin FINGERPRINT` (the server prints it), `--ca FILE` or `--insecure`")
-            }
-            // RFC 7301 §3.2: no application protocol in common.
-            ConnectError::Closed(CloseReason::PeerClosed { error } | CloseReason::HandshakeFailed(error))
-                if alert(error.code.0, &[120]) =>
+            ConnectError::Closed(CloseReason::HandshakeFailed { fault: HandshakeFault::Certificate(_), .. }) => failure
+                .hint("say whom to trust: `--pin FINGERPRINT` (the server prints it), `--ca FILE` or `--insecure`"),
+            ConnectError::Closed(CloseReason::PeerClosed { error } | CloseReason::HandshakeFailed { error, .. })
+                if HandshakeFault::of(error.code) == Some(HandshakeFault::NoApplicationProtocol) =>
             {
                 failure
                     .hint("the server speaks another protocol: it has to be `tiderace perf server` of the same version")
@@ -145,13 +140,8 @@ impl Peer {
     }
 }
 
-/// Returns whether the code stands for one of these TLS alerts (RFC 9001 §4.8).
-fn alert(code: u64, alerts: &[u64]) -> bool {
-    alerts.iter().any(|alert| code == 0x0100 + alert)
-}
-
-/// Ends when the system reports that the port is closed; otherwise never. QUIC itself ignores such ICMP messages, because they
-/// can be forged; they help a user who waits in vain.
+/// Ends when the system says that nothing listens at the address; otherwise never. QUIC itself does not believe such
+/// messages, which anybody can forge; to somebody who waits in vain they are worth a lot.
 async fn port_closed(address: SocketAddr) {
     tokio::time::sleep(PATIENCE).await;
     if told_closed(address).await != Some(ErrorKind::ConnectionRefused) {

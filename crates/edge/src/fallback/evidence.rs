@@ -172,7 +172,7 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tiderace::transport::TransportError;
+    use tiderace::{HandshakeFault, transport::TransportError};
 
     use super::*;
 
@@ -200,7 +200,10 @@ mod tests {
         let too_slow = CloseReason::HandshakeTimeout;
         let bye = CloseReason::PeerApplication { code: 0x100, reason: Bytes::new() };
         let (alert, gave_up) = (closed(Code::crypto(48)), closed(Code::APPLICATION_ERROR));
-        let failed = CloseReason::HandshakeFailed(TransportError::new(Code::crypto(120), ""));
+        let failed = CloseReason::HandshakeFailed {
+            error: TransportError::new(Code::crypto(120), ""),
+            fault: HandshakeFault::NoApplicationProtocol,
+        };
         let busy = CloseReason::ThisApplication { code: EXCESSIVE_LOAD };
         let cases: &[(&[AttemptEvent<'_>], FallbackVerdict)] = &[
             (&[Begun], Wait),

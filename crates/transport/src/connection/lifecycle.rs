@@ -8,6 +8,7 @@ use super::close::RetainedClose;
 use crate::{
     error::{Code, TransportError},
     events::CloseReason,
+    tls::HandshakeFault,
 };
 
 /// Content of a CONNECTION_CLOSE frame.
@@ -237,12 +238,11 @@ impl Lifecycle {
     }
 }
 
-/// A close of this end as the application sees it.
-pub(crate) fn close_reason(error: TransportError) -> CloseReason {
-    if (0x0100..0x0200).contains(&error.code.0) {
-        CloseReason::HandshakeFailed(error)
-    } else {
-        CloseReason::PeerMisbehaved(error)
+/// A close of this end as the application sees it; `fault` is what TLS has failed for.
+pub(crate) fn close_reason(error: TransportError, fault: Option<HandshakeFault>) -> CloseReason {
+    match HandshakeFault::of(error.code) {
+        Some(alert) => CloseReason::HandshakeFailed { error, fault: fault.unwrap_or(alert) },
+        None => CloseReason::PeerMisbehaved(error),
     }
 }
 

@@ -475,7 +475,7 @@ impl Connection {
         // RFC 9000 §10.3 MUST-1: who can still send CONNECTION_CLOSE does so and does not reset
         // RFC 9000 §11 SHOULD-1: the peer is told of an error
         // RFC 9000 §11 SHOULD-2: an error is told with the code that fits best
-        let reason = lifecycle::close_reason(error.clone());
+        let reason = lifecycle::close_reason(error.clone(), self.packets.sources.handshake.fault());
         self.close_with(now, CloseFrame::Transport(error), reason);
     }
 

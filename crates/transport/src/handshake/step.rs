@@ -8,10 +8,7 @@ use std::task::Waker;
 
 use wire::{Side, TransportParameters};
 
-use crate::{
-    error::TransportError,
-    tls::{Level, Progress, ServerTls, Session, TicketVersions, client_hello},
-};
+use crate::tls::{Level, Progress, ServerTls, Session, TicketVersions, TlsError, client_hello};
 
 /// Inputs with which a server starts TLS, kept until the first handshake bytes are authenticated: a forged first packet costs
 /// no session.
@@ -71,7 +68,7 @@ pub(crate) struct Done {
     pub(super) session: Option<Box<dyn Session>>,
     /// The level whose bytes were read; `None` when none were.
     pub(super) read: Option<Level>,
-    pub(super) progress: Result<Progress, TransportError>,
+    pub(super) progress: Result<Progress, TlsError>,
 }
 
 impl Step {
@@ -98,20 +95,20 @@ impl Step {
         };
         let mut session = match started {
             Ok(session) => session,
-            Err(error) => return Done { session: None, read: None, progress: Err(error.into()) },
+            Err(error) => return Done { session: None, read: None, progress: Err(error) },
         };
         let progress = match &data {
             Some(data) => session.read(level, data),
             None => session.resume(),
         };
-        Done { session: Some(session), read, progress: progress.map_err(Into::into) }
+        Done { session: Some(session), read, progress }
     }
 }
 
 impl Done {
     /// Result when the session is lost, because the run of the step failed.
     pub(crate) fn lost() -> Self {
-        let error = crate::tls::TlsError::internal("the session was lost in the middle of a step");
-        Self { session: None, read: None, progress: Err(error.into()) }
+        let error = TlsError::internal("the session was lost in the middle of a step");
+        Self { session: None, read: None, progress: Err(error) }
     }
 }

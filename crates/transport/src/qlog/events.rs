@@ -92,7 +92,9 @@ impl<'a> ConnectionClosed<'a> {
             CloseReason::PeerApplication { code, reason } => {
                 Self { reason: Some(String::from_utf8_lossy(reason)), ..application(remote, *code) }
             }
-            CloseReason::PeerMisbehaved(error) | CloseReason::HandshakeFailed(error) => with(local, error, "error"),
+            CloseReason::PeerMisbehaved(error) | CloseReason::HandshakeFailed { error, .. } => {
+                with(local, error, "error")
+            }
             CloseReason::PeerClosed { error } => {
                 with(remote, error, if error.code.0 == 0 { "unspecified" } else { "error" })
             }

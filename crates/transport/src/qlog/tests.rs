@@ -14,6 +14,7 @@ use crate::{
     observe::{Ending, Initiator, LossEvent, Observer, PacketEvent, PacketSpace, RecoveryMetrics},
     recovery::LossTrigger,
     sent::SentFrame,
+    tls::HandshakeFault,
 };
 
 fn id(bytes: &[u8]) -> ConnectionId {
@@ -217,7 +218,12 @@ fn every_end_of_a_connection_has_its_words() {
             "draining",
         ),
         (CloseReason::PeerMisbehaved(error()), error_data("local", "error"), Ending::Closing, "closing"),
-        (CloseReason::HandshakeFailed(error()), error_data("local", "error"), Ending::Closing, "closing"),
+        (
+            CloseReason::HandshakeFailed { error: error(), fault: HandshakeFault::Other },
+            error_data("local", "error"),
+            Ending::Closing,
+            "closing",
+        ),
         (CloseReason::PeerClosed { error: error() }, error_data("remote", "error"), Ending::Draining, "draining"),
         (
             CloseReason::Reset,

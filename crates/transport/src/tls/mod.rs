@@ -14,6 +14,7 @@ mod server_settings;
 #[cfg(feature = "boringssl")]
 pub mod boring_backend;
 pub mod client_hello;
+mod fault;
 pub mod rustls_backend;
 #[doc(hidden)]
 pub mod testing;
@@ -21,6 +22,7 @@ mod tickets;
 
 use std::{borrow::Cow, task::Waker};
 
+pub use fault::{CertificateFault, HandshakeFault};
 pub use tickets::{MemoryTickets, Ticket, TicketStore};
 
 use crate::crypto::{CipherSuite, Secret};
@@ -130,10 +132,13 @@ pub enum EarlyData {
 /// A handshake that failed, or a session used in a wrong way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("TLS: {reason} ({code})")]
+#[non_exhaustive]
 pub struct TlsError {
     /// Error code for the peer: `CRYPTO_ERROR` with a TLS alert, except for violations of QUIC's own rules.
     pub code: Code,
-    /// Description of the fault.
+    /// Cause for callers. An error that [`alert`](Self::alert) makes has the one of the alert.
+    pub fault: HandshakeFault,
+    /// What was seen.
     pub reason: Cow<'static, str>,
 }
 
@@ -157,7 +162,25 @@ impl TlsError {
     /// An error that is sent as this TLS alert.
     // RFC 9001 §4.8 MUST-1: an alert becomes a connection error of 0x0100 plus its number.
     pub fn alert(alert: u8, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { code: Code::crypto(alert), reason: reason.into() }
+        Self { code: Code::crypto(alert), fault: HandshakeFault::of_alert(alert), reason: reason.into() }
+    }
+
+    /// Server name that no handshake can begin with.
+    pub fn invalid_server_name(name: &str) -> Self {
+        Self::internal(format!("{name:?} is neither a DNS name nor an IP address"))
+            .with_fault(HandshakeFault::InvalidServerName)
+    }
+
+    /// Violation of QUIC's own rules by the peer: PROTOCOL_VIOLATION.
+    pub fn violation(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: Code::PROTOCOL_VIOLATION, fault: HandshakeFault::Violation, reason: reason.into() }
+    }
+
+    /// The same error with a cause that its alert does not name.
+    #[must_use]
+    pub fn with_fault(mut self, fault: HandshakeFault) -> Self {
+        self.fault = fault;
+        self
     }
 
     /// An error of this endpoint.

@@ -31,7 +31,7 @@ impl AttemptLog for Log {
                     CloseReason::PeerApplication { .. } => "closed",
                     CloseReason::IdleTimeout => "idle",
                     CloseReason::HandshakeTimeout => "too slow",
-                    CloseReason::HandshakeFailed(_) => "failed",
+                    CloseReason::HandshakeFailed { .. } => "failed",
                     _ => "otherwise",
                 };
                 let is = |yes, word: &'static str| if yes { word } else { "" };

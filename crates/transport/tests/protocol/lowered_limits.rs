@@ -170,7 +170,8 @@ fn a_server_that_lowers_limits_of_early_data_it_accepts_is_in_error() {
     ];
     for (name, change) in lower {
         let (_, closed) = second(change);
-        let (Some(CloseReason::PeerMisbehaved(error)) | Some(CloseReason::HandshakeFailed(error))) = closed else {
+        let (Some(CloseReason::PeerMisbehaved(error)) | Some(CloseReason::HandshakeFailed { error, .. })) = closed
+        else {
             panic!("{name}: {closed:?}")
         };
         assert_eq!(error.code, Code::PROTOCOL_VIOLATION, "{name}");

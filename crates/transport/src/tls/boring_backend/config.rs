@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use boring::{
+    error::ErrorStack,
     pkey::PKey,
     ssl::{AlpnError, Ssl, SslContext, SslContextBuilder, SslMethod, SslSessionCacheMode, SslVerifyMode, SslVersion},
     x509::{X509, store::X509StoreBuilder},
@@ -25,7 +26,8 @@ use crate::{
     tls::{
         ClientTls, MemoryTickets, ServerTls, Session, TicketStore, TlsError,
         rustls_backend::{
-            ConfigError, Identity, KeyExchange, TicketStats, Tickets, identity::certificates, tickets::Settings,
+            ConfigError, Credential, Identity, KeyExchange, List, TicketStats, Tickets, identity::certificates,
+            tickets::Settings,
         },
     },
 };
@@ -33,9 +35,8 @@ use crate::{
 /// Signature schemes that a client accepts from servers: ECDSA, RSA-PSS and Ed25519 (RFC 8446 §4.2.3).
 const SIGNATURES: [u16; 7] = [0x0403, 0x0804, 0x0807, 0x0503, 0x0805, 0x0603, 0x0806];
 
-fn refused(error: impl ToString) -> ConfigError {
-    ConfigError::Refused(error.to_string())
-}
+/// Reasons of the library for a private key that is not the one of the certificate.
+const MISMATCH: [&str; 2] = ["KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"];
 
 /// Settings that client and server configurations have in common.
 struct Common {
@@ -77,7 +78,7 @@ impl Common {
 
     fn context(&self) -> Result<SslContextBuilder, ConfigError> {
         if self.groups.is_empty() {
-            return Err(ConfigError::Empty("key exchanges"));
+            return Err(ConfigError::Empty(List::KeyExchanges));
         }
         let groups = self.groups.iter().map(|group| match group {
             KeyExchange::X25519MlKem768 => "X25519MLKEM768",
@@ -85,12 +86,12 @@ impl Common {
             KeyExchange::Secp256r1 => "P-256",
             KeyExchange::Secp384r1 => "P-384",
         });
-        let mut context = SslContext::builder(SslMethod::tls()).map_err(refused)?;
+        let mut context = SslContext::builder(SslMethod::tls()).map_err(ConfigError::refused)?;
         // RFC 9001 §4.2 MUST NOT-1, MUST-1: TLS 1.3 and nothing before it
-        context.set_min_proto_version(Some(SslVersion::TLS1_3)).map_err(refused)?;
-        context.set_max_proto_version(Some(SslVersion::TLS1_3)).map_err(refused)?;
-        context.set_curves_list(&groups.collect::<Vec<_>>().join(":")).map_err(refused)?;
-        if library::use_quic(&mut context) { Ok(context) } else { Err(refused("BoringSSL refuses QUIC")) }
+        context.set_min_proto_version(Some(SslVersion::TLS1_3)).map_err(ConfigError::refused)?;
+        context.set_max_proto_version(Some(SslVersion::TLS1_3)).map_err(ConfigError::refused)?;
+        context.set_curves_list(&groups.collect::<Vec<_>>().join(":")).map_err(ConfigError::refused)?;
+        if library::use_quic(&mut context) { Ok(context) } else { Err(ConfigError::refused("BoringSSL refuses QUIC")) }
     }
 }
 
@@ -170,22 +171,22 @@ impl ClientBuilder {
     pub fn build(self) -> Result<BoringClient, ConfigError> {
         let protocols = self.common.protocols()?;
         let mut context = self.common.context()?;
-        context.set_alpn_protos(&protocols).map_err(refused)?;
+        context.set_alpn_protos(&protocols).map_err(ConfigError::refused)?;
         // RFC 9001 §4.4 MUST-1: the client checks who the server is
         context.set_verify(SslVerifyMode::PEER);
         match self.roots {
-            Some(roots) if roots.is_empty() => return Err(ConfigError::Empty("root certificates")),
+            Some(roots) if roots.is_empty() => return Err(ConfigError::Empty(List::RootCertificates)),
             Some(roots) => {
-                let mut store = X509StoreBuilder::new().map_err(refused)?;
+                let mut store = X509StoreBuilder::new().map_err(ConfigError::refused)?;
                 for root in roots {
-                    store.add_cert(certificate(&root)?).map_err(refused)?;
+                    store.add_cert(certificate(&root)?).map_err(ConfigError::refused)?;
                 }
                 context.set_cert_store_builder(store);
             }
-            None => context.set_default_verify_paths().map_err(refused)?,
+            None => context.set_default_verify_paths().map_err(ConfigError::platform_roots)?,
         }
         if !library::set_accepted_signatures(&mut context, &SIGNATURES) {
-            return Err(refused("BoringSSL does not know the ways to sign"));
+            return Err(ConfigError::refused("BoringSSL does not know the ways to sign"));
         }
         context.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
         context.set_new_session_callback(|ssl, session| {
@@ -204,7 +205,21 @@ impl ClientBuilder {
 }
 
 fn certificate(der: &[u8]) -> Result<X509, ConfigError> {
-    X509::from_der(der).map_err(|why| ConfigError::Unreadable { what: "a certificate", why: why.to_string() })
+    X509::from_der(der).map_err(|why| ConfigError::unreadable(Credential::Certificate, why))
+}
+
+/// Fault of a private key beside its certificate.
+fn of_key(error: ErrorStack) -> ConfigError {
+    let reason = error.to_string();
+    if error.errors().iter().any(|error| error.reason().is_some_and(|reason| MISMATCH.contains(&reason))) {
+        ConfigError::KeyMismatch { reason }
+    } else {
+        ConfigError::UnusableKey { reason }
+    }
+}
+
+fn of_certificate(error: ErrorStack) -> ConfigError {
+    ConfigError::UnusableCertificate { reason: error.to_string() }
 }
 
 /// A client configuration on BoringSSL.
@@ -295,33 +310,28 @@ impl ServerBuilder {
             (Some(Remote { chain, signer }), _) => {
                 set_chain(&mut context, &chain)?;
                 if !library::use_signer(&mut context, &signer.schemes()) {
-                    return Err(refused("BoringSSL does not know the ways to sign"));
+                    return Err(ConfigError::refused("BoringSSL does not know the ways to sign"));
                 }
                 Some(signer)
             }
             (None, Some(identity)) => {
-                let unreadable = |why: boring::error::ErrorStack| ConfigError::Unreadable {
-                    what: "the private key",
-                    why: why.to_string(),
-                };
-                let key = PKey::private_key_from_der(&key::readable(identity.key.secret_der())).map_err(unreadable)?;
+                let key = PKey::private_key_from_der(&key::readable(identity.key.secret_der()))
+                    .map_err(|why| ConfigError::unreadable(Credential::PrivateKey, why))?;
                 let chain: Vec<Vec<u8>> = identity.chain.iter().map(|certificate| certificate.to_vec()).collect();
                 set_chain(&mut context, &chain)?;
-                context.set_private_key(&key).map_err(refused)?;
+                context.set_private_key(&key).map_err(of_key)?;
                 None
             }
             (None, None) => return Err(ConfigError::NoIdentity),
         };
         library::use_tickets(&mut context, self.tickets);
-        if self.settings.application.len() > 255 {
-            return Err(ConfigError::TooLong("state for early data"));
-        }
+        self.settings.check()?;
         let tickets = Tickets::new(self.settings, Arc::clone(&self.common.clock));
         Ok(BoringServer {
             context: context.build(),
             clock: self.common.clock,
             early_data: self.common.early_data,
-            tickets: Arc::new(tickets.ok_or_else(|| refused("no random numbers"))?),
+            tickets: Arc::new(tickets.ok_or(ConfigError::NoRandomness)?),
             signer,
         })
     }
@@ -345,9 +355,9 @@ fn choose<'a>(ours: &[u8], offered: &'a [u8]) -> Option<&'a [u8]> {
 
 fn set_chain(context: &mut SslContextBuilder, chain: &[Vec<u8>]) -> Result<(), ConfigError> {
     let Some((leaf, others)) = chain.split_first() else { return Err(ConfigError::NoIdentity) };
-    context.set_certificate(&*certificate(leaf)?).map_err(refused)?;
+    context.set_certificate(&*certificate(leaf)?).map_err(of_certificate)?;
     for other in others {
-        context.add_extra_chain_cert(certificate(other)?).map_err(refused)?;
+        context.add_extra_chain_cert(certificate(other)?).map_err(of_certificate)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::{sync::Arc, task::Waker};
 use boring::{
     error::ErrorStack,
     ssl::{NameType, Ssl},
+    x509::X509VerifyError,
 };
 use rustls::time_provider::TimeProvider;
 use wire::Side;
@@ -15,9 +16,9 @@ use super::{
 };
 use crate::{
     crypto::CipherSuite,
-    error::Code,
     tls::{
-        EarlyData, Level, Progress, Session, TicketVersions, TlsError, TlsEvent, Waiting, alert,
+        CertificateFault, EarlyData, HandshakeFault, Level, Progress, Session, TicketVersions, TlsError, TlsEvent,
+        Waiting, alert,
         rustls_backend::{
             Tickets,
             gate::{Gate, Passage},
@@ -183,7 +184,7 @@ impl BoringSession {
     fn read_on(&mut self, data: &[u8]) -> Result<Progress, TlsError> {
         if self.side == Side::Client && !self.ticket_check.read(data) {
             self.failed = true;
-            return Err(TlsError { code: Code::PROTOCOL_VIOLATION, reason: WRONG_EARLY_SIZE.into() });
+            return Err(TlsError::violation(WRONG_EARLY_SIZE));
         }
         self.provide(Level::OneRtt, data)?;
         let now = now(&*self.clock)?;
@@ -192,8 +193,7 @@ impl BoringSession {
             // RFC 9001 §4.4 MUST-2: a CertificateRequest after the handshake is PROTOCOL_VIOLATION
             Err(_) if data.first() == Some(&CERTIFICATE_REQUEST) => {
                 self.failed = true;
-                let reason = "a certificate was requested after the handshake".into();
-                Err(TlsError { code: Code::PROTOCOL_VIOLATION, reason })
+                Err(TlsError::violation("a certificate was requested after the handshake"))
             }
             Err(reasons) => Err(self.fail(&reasons)),
         }
@@ -203,14 +203,31 @@ impl BoringSession {
         self.failed = true;
         // RFC 9001 §4.1.3 MUST-2: handshake data left unread when newer keys come is PROTOCOL_VIOLATION
         if reasons.errors().iter().any(|error| error.reason().is_some_and(|reason| LEFT_OVER.contains(&reason))) {
-            let reason = "handshake data beyond the end of its level".into();
-            return TlsError { code: Code::PROTOCOL_VIOLATION, reason };
+            return TlsError::violation("handshake data beyond the end of its level");
         }
         let number = self.with_state(|state| state.alert).flatten().unwrap_or(alert::INTERNAL_ERROR);
         match self.ssl.verify_result() {
             Ok(()) => TlsError::alert(number, reasons.to_string()),
-            Err(why) => TlsError::alert(number, format!("the certificate is not good: {}", why.error_string())),
+            Err(why) => TlsError::alert(number, format!("the certificate is not good: {}", why.error_string()))
+                .with_fault(HandshakeFault::Certificate(fault(why))),
         }
+    }
+}
+
+/// Cause that the library knows more of than its alert says.
+fn fault(seen: X509VerifyError) -> CertificateFault {
+    match seen {
+        X509VerifyError::UNABLE_TO_GET_ISSUER_CERT
+        | X509VerifyError::UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+        | X509VerifyError::UNABLE_TO_VERIFY_LEAF_SIGNATURE
+        | X509VerifyError::DEPTH_ZERO_SELF_SIGNED_CERT
+        | X509VerifyError::SELF_SIGNED_CERT_IN_CHAIN => CertificateFault::UnknownIssuer,
+        X509VerifyError::HOSTNAME_MISMATCH | X509VerifyError::IP_ADDRESS_MISMATCH => CertificateFault::WrongName,
+        X509VerifyError::CERT_HAS_EXPIRED => CertificateFault::Expired,
+        X509VerifyError::CERT_NOT_YET_VALID => CertificateFault::NotYetValid,
+        X509VerifyError::CERT_REVOKED => CertificateFault::Revoked,
+        X509VerifyError::CERT_SIGNATURE_FAILURE => CertificateFault::BadSignature,
+        _ => CertificateFault::Other,
     }
 }
 
@@ -226,8 +243,8 @@ impl Session for BoringSession {
         // RFC 9001 §4.1.3: no data is accepted at a level once TLS has moved on from it.
         if level != self.read_level() {
             self.failed = true;
-            let reason = format!("handshake data at level {level:?} while {:?} is due", self.read_level()).into();
-            return Err(TlsError { code: Code::PROTOCOL_VIOLATION, reason });
+            let due = self.read_level();
+            return Err(TlsError::violation(format!("handshake data at level {level:?} while {due:?} is due")));
         }
         if self.complete {
             return self.read_on(data);

@@ -19,8 +19,8 @@ use crate::{
     error::Code,
     ring::{KeyRing, MemoryRegister, Strike, StrikeId, StrikeRegister},
     tls::{
-        ClientTls, Direction, EarlyData, Level, MemoryTickets, Progress, ServerTls, Session, Ticket, TicketStore,
-        TlsEvent, Waiting,
+        CertificateFault, ClientTls, Direction, EarlyData, HandshakeFault, Level, MemoryTickets, Progress, ServerTls,
+        Session, Ticket, TicketStore, TlsEvent, Waiting,
         rustls_backend::{ConfigError, Identity, KeyExchange, RustlsClient, RustlsServer},
         testing::converse,
     },
@@ -228,19 +228,20 @@ fn certificates_are_judged() {
     let (world, stranger) = (World::new(), World::new());
     let year_5000 = Arc::new(HandClock(AtomicU64::new(95_617_584_000)));
     let cases = [
-        (stranger.client(), "host.test", false),
-        (world.client(), "another.test", false),
-        (world.client(), "192.0.2.2", false),
-        (world.client().clock(year_5000), "host.test", false),
-        (world.client(), "host.test", true),
+        (stranger.client(), "host.test", Some(CertificateFault::UnknownIssuer)),
+        (world.client(), "another.test", Some(CertificateFault::WrongName)),
+        (world.client(), "192.0.2.2", Some(CertificateFault::WrongName)),
+        (world.client().clock(year_5000), "host.test", Some(CertificateFault::Expired)),
+        (world.client(), "host.test", None),
     ];
-    for (builder, name, good) in cases {
+    for (builder, name, fault) in cases {
         let mut client = builder.build().unwrap().start(V1, name, b"c".to_vec()).unwrap();
         let mut server = world.server().build().unwrap().start(V1, b"s".to_vec()).unwrap();
         match converse(&mut *client, &mut *server) {
-            Ok(_) => assert!(good, "{name}"),
+            Ok(_) => assert_eq!(fault, None, "{name}"),
             Err((side, error)) => {
-                assert!(!good && side == Side::Client, "{name}: {error}");
+                assert_eq!(side, Side::Client, "{name}: {error}");
+                assert_eq!(Some(error.fault), fault.map(HandshakeFault::Certificate), "{name}: {error}");
                 // One of the alerts that speak of certificates.
                 assert!((42..=51).any(|alert| error.code == Code::crypto(alert)), "{error}");
             }
@@ -287,7 +288,10 @@ fn incomplete_configurations_are_refused() {
     assert_eq!(BoringServer::builder().alpn("one").build().err(), Some(ConfigError::NoIdentity));
     assert!(matches!(world.client().roots([]).build(), Err(ConfigError::Empty(_))));
     assert!(matches!(world.client().key_exchanges([]).build(), Err(ConfigError::Empty(_))));
-    assert!(matches!(world.server().early_data_state(vec![0; 256]).build(), Err(ConfigError::TooLong(_))));
+    assert!(matches!(
+        world.server().early_data_state(vec![0; 256]).build(),
+        Err(ConfigError::EarlyDataStateTooLong { len: 256, max: 255 })
+    ));
 }
 
 /// Parameters with this limit for all data.

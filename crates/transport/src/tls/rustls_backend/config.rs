@@ -12,7 +12,7 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{KeyLog, NoKeyLog};
 use wire::Side;
 
-use super::identity::{ConfigError, Identity, certificates, root_store};
+use super::identity::{ConfigError, Identity, List, certificates, root_store};
 use super::secrets::{Capture, Secrets};
 use super::store::Sessions;
 use super::tickets::{Settings, TicketStats, Tickets};
@@ -20,10 +20,6 @@ use super::{Connection, RustlsSession, quic_version};
 use crate::crypto::CipherSuite;
 use crate::ring::{KeyRing, StrikeRegister};
 use crate::tls::{ClientTls, MemoryTickets, ServerTls, Session, TicketStore, TlsError};
-
-fn refused(error: impl ToString) -> ConfigError {
-    ConfigError::Refused(error.to_string())
-}
 
 /// A wall clock that stands still, so that certificates are judged the same in every run of a simulation.
 #[derive(Clone, Copy, Debug)]
@@ -99,10 +95,10 @@ impl Common {
 
     fn provider(&self) -> Result<Arc<CryptoProvider>, ConfigError> {
         if self.suites.is_empty() {
-            return Err(ConfigError::Empty("cipher suites"));
+            return Err(ConfigError::Empty(List::CipherSuites));
         }
         if self.groups.is_empty() {
-            return Err(ConfigError::Empty("key exchanges"));
+            return Err(ConfigError::Empty(List::KeyExchanges));
         }
         let cipher_suites = self.suites.iter().map(|suite| match suite {
             CipherSuite::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -248,10 +244,10 @@ impl ClientBuilder {
         // RFC 9001 §4.2 MUST-1: no TLS before 1.3 is accepted
         // RFC 9000 §7 MUST-1: the handshake authenticates the server, gives fresh keys to both, and protects
         // transport parameters and ALPN
-        let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(refused)?;
+        let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(ConfigError::refused)?;
         let identities = match self.trust {
             Trust::Platform => verifiers.dangerous().with_custom_certificate_verifier(Arc::new(
-                rustls_platform_verifier::Verifier::new(provider).map_err(refused)?,
+                rustls_platform_verifier::Verifier::new(provider).map_err(ConfigError::platform_roots)?,
             )),
             Trust::Verifier(verifier) => verifiers.dangerous().with_custom_certificate_verifier(verifier),
             // RFC 9001 §4.4 MUST-1: the client checks who the server is
@@ -259,7 +255,9 @@ impl ClientBuilder {
         };
         let mut config = match self.identity {
             None => identities.with_no_client_auth(),
-            Some(identity) => identities.with_client_auth_cert(identity.chain, identity.key).map_err(refused)?,
+            Some(identity) => {
+                identities.with_client_auth_cert(identity.chain, identity.key).map_err(ConfigError::of_identity)?
+            }
         };
         config.alpn_protocols = self.common.alpn;
         // RFC 9001 §8.3 MUST NOT-1: no EndOfEarlyData
@@ -301,8 +299,8 @@ impl ClientTls for RustlsClient {
     fn start(&self, version: u32, server_name: &str, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError> {
         let mut secrets = Secrets::for_version(version);
         let version = quic_version(version)?;
-        let name = ServerName::try_from(server_name.to_owned())
-            .map_err(|_| TlsError::internal(format!("{server_name:?} is neither a DNS name nor an IP address")))?;
+        let name =
+            ServerName::try_from(server_name.to_owned()).map_err(|_| TlsError::invalid_server_name(server_name))?;
         let client = secrets
             // RFC 9001 §8.2 MUST-1: transport parameters are sent
             .capture(|| rustls::quic::ClientConnection::new(Arc::clone(&self.config), version, name, parameters))
@@ -359,7 +357,7 @@ impl ServerBuilder {
         let versions =
             rustls::ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&self.common.clock));
         // RFC 9001 §4.2 MUST-1: no TLS before 1.3 is accepted
-        let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(refused)?;
+        let verifiers = versions.with_protocol_versions(&[&rustls::version::TLS13]).map_err(ConfigError::refused)?;
         let identities = match self.client_roots {
             // RFC 9001 §4.4 MUST NOT-1: client certificates are asked for during the handshake only
             // RFC 9001 §4.4 MUST NOT-2: no CertificateRequest after it
@@ -370,12 +368,14 @@ impl ServerBuilder {
                 if !self.client_required {
                     verifier = verifier.allow_unauthenticated();
                 }
-                verifiers.with_client_cert_verifier(verifier.build().map_err(refused)?)
+                verifiers.with_client_cert_verifier(verifier.build().map_err(ConfigError::refused)?)
             }
         };
         let mut config = match (self.certificates, self.identity) {
             (Some(certificates), _) => identities.with_cert_resolver(certificates),
-            (None, Some(identity)) => identities.with_single_cert(identity.chain, identity.key).map_err(refused)?,
+            (None, Some(identity)) => {
+                identities.with_single_cert(identity.chain, identity.key).map_err(ConfigError::of_identity)?
+            }
             (None, None) => return Err(ConfigError::NoIdentity),
         };
         config.alpn_protocols = self.common.alpn;
@@ -383,10 +383,8 @@ impl ServerBuilder {
         // RFC 9001 §4.6.1 MUST NOT-1: the only value besides 0 that QUIC knows.
         config.max_early_data_size = if self.common.early_data { u32::MAX } else { 0 };
         config.key_log = self.common.key_log;
-        if self.settings.application.len() > 255 {
-            return Err(ConfigError::TooLong("state for early data"));
-        }
-        let tickets = Tickets::new(self.settings, self.common.clock).ok_or_else(|| refused("no random numbers"))?;
+        self.settings.check()?;
+        let tickets = Tickets::new(self.settings, self.common.clock).ok_or(ConfigError::NoRandomness)?;
         let tickets = Arc::new(tickets);
         config.session_storage = tickets.clone();
         Ok(RustlsServer { tickets: Some(tickets), ..RustlsServer::from_config(config)? })

@@ -16,7 +16,7 @@ use std::{collections::VecDeque, sync::Arc, task::Waker};
 
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
 use gate::{Gate, Passage};
-pub use identity::{ConfigError, Identity};
+pub use identity::{ConfigError, Credential, Identity, List};
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
@@ -26,7 +26,10 @@ pub use tickets::{TicketStats, Tickets};
 pub use verifier::CertificateCheck;
 use wire::Side;
 
-use super::{Direction, EarlyData, Level, Progress, Session, TicketVersions, TlsError, TlsEvent, alert};
+use super::{
+    CertificateFault, Direction, EarlyData, HandshakeFault, Level, Progress, Session, TicketVersions, TlsError,
+    TlsEvent, alert,
+};
 use crate::crypto::CipherSuite;
 
 fn quic_version(version: u32) -> Result<Version, TlsError> {
@@ -126,7 +129,7 @@ impl RustlsSession {
     fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         if self.complete && self.side == Side::Client && !self.ticket_check.read(bytes) {
             self.failed = true;
-            return Err(TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason: WRONG_EARLY_SIZE.into() });
+            return Err(TlsError::violation(WRONG_EARLY_SIZE));
         }
         let Self { connection, secrets, .. } = self;
         // RFC 9001 §5.3 MUST NOT-2: an unknown cipher suite in a ClientHello is no reason to reject it
@@ -262,13 +265,11 @@ impl RustlsSession {
         if let rustls::Error::InappropriateHandshakeMessage { got_type: HandshakeType::CertificateRequest, .. } = error
             && self.complete
         {
-            let reason = "a certificate was requested after the handshake".into();
-            return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
+            return TlsError::violation("a certificate was requested after the handshake");
         }
         // RFC 9001 §4.1.3 MUST-2: handshake data left unread when newer keys come is PROTOCOL_VIOLATION
         if matches!(error, rustls::Error::PeerMisbehaved(PeerMisbehaved::KeyEpochWithPendingFragment)) {
-            let reason = "handshake data beyond the end of its level".into();
-            return TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason };
+            return TlsError::violation("handshake data beyond the end of its level");
         }
         let number = match (self.connection.alert(), error) {
             (Some(description), _) => u8::from(description),
@@ -278,8 +279,30 @@ impl RustlsSession {
             (None, rustls::Error::NoApplicationProtocol) => alert::NO_APPLICATION_PROTOCOL,
             (None, _) => alert::INTERNAL_ERROR,
         };
-        TlsError::alert(number, error.to_string())
+        let error_for_peer = TlsError::alert(number, error.to_string());
+        match fault(error) {
+            Some(fault) => error_for_peer.with_fault(fault),
+            None => error_for_peer,
+        }
     }
+}
+
+/// Cause that rustls knows more of than its alert says.
+fn fault(error: &rustls::Error) -> Option<HandshakeFault> {
+    use rustls::CertificateError as Seen;
+    Some(HandshakeFault::Certificate(match error {
+        rustls::Error::NoCertificatesPresented => CertificateFault::Missing,
+        rustls::Error::InvalidCertificate(seen) => match seen {
+            Seen::UnknownIssuer => CertificateFault::UnknownIssuer,
+            Seen::NotValidForName | Seen::NotValidForNameContext { .. } => CertificateFault::WrongName,
+            Seen::Expired | Seen::ExpiredContext { .. } => CertificateFault::Expired,
+            Seen::NotValidYet | Seen::NotValidYetContext { .. } => CertificateFault::NotYetValid,
+            Seen::Revoked => CertificateFault::Revoked,
+            Seen::BadSignature => CertificateFault::BadSignature,
+            _ => CertificateFault::Other,
+        },
+        _ => return None,
+    }))
 }
 
 impl Session for RustlsSession {
@@ -290,10 +313,8 @@ impl Session for RustlsSession {
         // RFC 9001 §4.1.3: no data is accepted at a level once TLS has moved on from it.
         if level != self.read_level {
             self.failed = true;
-            return Err(TlsError {
-                code: crate::error::Code::PROTOCOL_VIOLATION,
-                reason: format!("handshake data at level {level:?} while {:?} is due", self.read_level).into(),
-            });
+            let due = self.read_level;
+            return Err(TlsError::violation(format!("handshake data at level {level:?} while {due:?} is due")));
         }
         let Some(gate) = &mut self.gate else {
             self.feed(data)?;

@@ -7,7 +7,7 @@ use super::*;
 use crate::error::Code;
 use crate::tls::client_hello::ClientHello;
 use crate::tls::testing::{Delay, Delayed, converse};
-use crate::tls::{ClientTls, ServerTls, Waiting};
+use crate::tls::{CertificateFault, ClientTls, HandshakeFault, ServerTls, Waiting};
 
 /// 2026-01-01.
 const CLOCK: FixedClock = FixedClock { unix_secs: 1_767_225_600 };
@@ -218,6 +218,7 @@ fn without_a_common_protocol_the_alert_is_120() {
     let (side, error) = converse(&mut *client, &mut *server).unwrap_err();
     assert_eq!(side, Side::Server);
     assert_eq!(error.code, Code::crypto(120));
+    assert_eq!(error.fault, HandshakeFault::NoApplicationProtocol);
     assert!(server.read(Level::Initial, &[1]).is_err(), "an error is final");
 }
 
@@ -227,18 +228,21 @@ fn certificates_are_judged() {
     let authority = Authority::new();
     let stranger = Authority::named("a stranger");
     let server = server(&authority).build().unwrap();
-    // Another authority: unknown_ca. Another name: bad_certificate. After the end of validity: certificate_expired.
+    // Another authority: unknown_ca. Another name: bad_certificate. Outside of validity: certificate_expired.
     let year_5000 = Arc::new(FixedClock { unix_secs: 95_617_584_000 });
+    let year_1970 = Arc::new(FixedClock { unix_secs: 0 });
     let cases = [
-        (client(&stranger), "host.test", 48),
-        (client(&authority), "another.test", 42),
-        (client(&authority).clock(year_5000), "host.test", 45),
+        (client(&stranger), "host.test", 48, CertificateFault::UnknownIssuer),
+        (client(&authority), "another.test", 42, CertificateFault::WrongName),
+        (client(&authority).clock(year_5000), "host.test", 45, CertificateFault::Expired),
+        (client(&authority).clock(year_1970), "host.test", 45, CertificateFault::NotYetValid),
     ];
-    for (builder, name, alert) in cases {
+    for (builder, name, alert, fault) in cases {
         let mut client = builder.build().unwrap().start(V1, name, Vec::new()).unwrap();
         let mut server = server.start(V1, Vec::new()).unwrap();
         let (side, error) = converse(&mut *client, &mut *server).unwrap_err();
         assert_eq!((side, error.code), (Side::Client, Code::crypto(alert)), "{error}");
+        assert_eq!(error.fault, HandshakeFault::Certificate(fault), "{error}");
     }
 }
 
@@ -326,11 +330,14 @@ fn incomplete_configurations_are_refused() {
     assert_eq!(RustlsClient::builder().build().unwrap_err(), ConfigError::NoAlpn);
     assert_eq!(client(&authority).alpn("").build().unwrap_err(), ConfigError::BadAlpn);
     assert_eq!(RustlsServer::builder().alpn("one").build().unwrap_err(), ConfigError::NoIdentity);
-    assert!(matches!(client(&authority).roots([]).build(), Err(ConfigError::Empty(_))));
-    assert!(matches!(client(&authority).cipher_suites([]).build(), Err(ConfigError::Empty(_))));
-    assert!(matches!(Identity::from_pem(b"no", b"no"), Err(ConfigError::Unreadable { .. })));
+    assert_eq!(client(&authority).roots([]).build().unwrap_err(), ConfigError::Empty(List::RootCertificates));
+    assert_eq!(client(&authority).cipher_suites([]).build().unwrap_err(), ConfigError::Empty(List::CipherSuites));
+    assert_eq!(client(&authority).key_exchanges([]).build().unwrap_err(), ConfigError::Empty(List::KeyExchanges));
+    let too_long = server(&authority).early_data_state(vec![0; 256]).build().unwrap_err();
+    assert_eq!(too_long, ConfigError::EarlyDataStateTooLong { len: 256, max: 255 });
     let config = client(&authority).build().unwrap();
-    assert!(config.start(V1, "not a name", Vec::new()).is_err());
+    let error = config.start(V1, "not a name", Vec::new()).err().unwrap();
+    assert_eq!(error.fault, HandshakeFault::InvalidServerName);
     assert!(config.start(0xff00_001d, "host.test", Vec::new()).is_err());
 }
 

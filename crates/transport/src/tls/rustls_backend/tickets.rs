@@ -21,7 +21,7 @@ use std::{
 use rustls::{server::StoresServerSessions, time_provider::TimeProvider};
 use wire::{Reader, Side, TransportParameters};
 
-use super::secrets::Secrets;
+use super::{ConfigError, secrets::Secrets};
 use crate::{
     ring::{KeyRing, MemoryRegister, OpenError, Purpose, Strike, StrikeRegister},
     tls::client_hello::OfferedTicket,
@@ -31,7 +31,9 @@ use crate::{
 const LIFETIME: u64 = 24 * 60 * 60;
 /// A session that is longer than this gets no ticket; certificates of clients are in it.
 pub(in crate::tls) const MAX_SESSION: usize = 8 * 1024;
-/// Format of a ticket's content, its first byte.
+/// Most bytes of the application's state: one byte has its length.
+const MAX_APPLICATION: usize = 255;
+/// What the first byte of a ticket's content says.
 const FORMAT: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 /// Transport parameters that early data depends on.
@@ -176,6 +178,17 @@ impl Default for Settings {
             register: Arc::new(MemoryRegister::default()),
             window: std::time::Duration::from_secs(10),
             application: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    pub(in crate::tls) fn check(&self) -> Result<(), ConfigError> {
+        let len = self.application.len();
+        if len > MAX_APPLICATION {
+            Err(ConfigError::EarlyDataStateTooLong { len, max: MAX_APPLICATION })
+        } else {
+            Ok(())
         }
     }
 }

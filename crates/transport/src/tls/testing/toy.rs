@@ -204,8 +204,7 @@ impl Session for ToySession {
         }
         // RFC 9001 §4.1.3 MUST-2: handshake data left unread when newer keys come is PROTOCOL_VIOLATION
         if self.read_level != level && !self.received.is_empty() {
-            let reason = "handshake data beyond the end of its level".into();
-            return Err(TlsError { code: crate::error::Code::PROTOCOL_VIOLATION, reason });
+            return Err(TlsError::violation("handshake data beyond the end of its level"));
         }
         Ok(Progress::Ready)
     }
