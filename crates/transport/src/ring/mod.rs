@@ -20,7 +20,7 @@ use wire::{ConnectionId, ResetToken};
 
 pub use self::{
     strike::{MemoryRegister, Strike, StrikeId, StrikeRegister},
-    text::RingError,
+    text::{LineFault, RingError},
 };
 
 /// Secrets of a ring at a time. More would only be old ones, each of which a stateless reset has to try.

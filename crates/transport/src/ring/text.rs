@@ -24,13 +24,38 @@ pub enum RingError {
     #[error("key {0} ends before it begins")]
     Never(u32),
     /// A line cannot be read.
-    #[error("line {line}: {what}")]
+    #[error("line {line}: {fault}")]
     Line {
         /// Counted from 1.
         line: usize,
-        /// Description of the fault.
-        what: &'static str,
+        /// Fault of the line.
+        #[source]
+        fault: LineFault,
     },
+}
+
+/// Fault of a line in the text of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineFault {
+    /// Line that is neither a key nor a comment.
+    #[error("a line begins with `key`, or with `#` when it is a comment")]
+    NoKey,
+    /// Number of the key missing or too large.
+    #[error("after `key` comes its number, below 2^32")]
+    Number,
+    /// Secret missing, or of another length, or not in hexadecimal.
+    #[error("after the number come 64 hexadecimal digits")]
+    Secret,
+    /// Word other than `from` and `until` after the secret.
+    #[error("after the secret come `from` and `until`")]
+    UnknownWord,
+    /// Time missing or not a number.
+    #[error("a time is a number of Unix seconds")]
+    Time,
+    /// `from` or `until` twice.
+    #[error("`from` or `until` comes twice")]
+    Repeated,
 }
 
 impl KeyRing {
@@ -67,27 +92,27 @@ fn parse_keys(text: &str) -> Result<Vec<RingKey>, RingError> {
     let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line.split('#').next().unwrap_or("").trim()));
     lines
         .filter(|(_, content)| !content.is_empty())
-        .map(|(line, content)| parse_key(content).map_err(|what| RingError::Line { line, what }))
+        .map(|(line, content)| parse_key(content).map_err(|fault| RingError::Line { line, fault }))
         .collect()
 }
 
-fn parse_key(line: &str) -> Result<RingKey, &'static str> {
+fn parse_key(line: &str) -> Result<RingKey, LineFault> {
     let mut words = line.split_whitespace();
     if words.next() != Some("key") {
-        return Err("a line begins with `key`, or with `#` when it is a comment");
+        return Err(LineFault::NoKey);
     }
-    let id = words.next().and_then(|word| word.parse().ok()).ok_or("after `key` comes its number, below 2^32")?;
-    let secret = words.next().and_then(secret).ok_or("after the number come 64 hexadecimal digits")?;
+    let id = words.next().and_then(|word| word.parse().ok()).ok_or(LineFault::Number)?;
+    let secret = words.next().and_then(secret).ok_or(LineFault::Secret)?;
     let mut key = RingKey::new(id, secret);
     while let Some(word) = words.next() {
         let place = match word {
             "from" => &mut key.from,
             "until" => &mut key.until,
-            _ => return Err("after the secret come `from` and `until`"),
+            _ => return Err(LineFault::UnknownWord),
         };
-        let time = words.next().and_then(|word| word.parse().ok()).ok_or("a time is a number of Unix seconds")?;
+        let time = words.next().and_then(|word| word.parse().ok()).ok_or(LineFault::Time)?;
         if place.replace(time).is_some() {
-            return Err("`from` or `until` comes twice");
+            return Err(LineFault::Repeated);
         }
     }
     Ok(key)
@@ -128,19 +153,19 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_no_secret() {
         let good = "ab".repeat(32);
-        for line in [
-            "kez 1",
-            "key",
-            "key x",
-            "key 1",
-            "key 1 abc",
-            &format!("key 1 {}", "zz".repeat(32)),
-            &format!("key 1 {good} since 9"),
-            &format!("key 1 {good} from"),
-            &format!("key 1 {good} from 1 from 2"),
+        for (line, fault) in [
+            ("kez 1", LineFault::NoKey),
+            ("key", LineFault::Number),
+            ("key x", LineFault::Number),
+            ("key 1", LineFault::Secret),
+            ("key 1 abc", LineFault::Secret),
+            (&format!("key 1 {}", "zz".repeat(32)), LineFault::Secret),
+            (&format!("key 1 {good} since 9"), LineFault::UnknownWord),
+            (&format!("key 1 {good} from"), LineFault::Time),
+            (&format!("key 1 {good} from 1 from 2"), LineFault::Repeated),
         ] {
             let error = KeyRing::parse(&format!("\n{line}\n")).unwrap_err();
-            assert!(matches!(error, RingError::Line { line: 2, .. }), "{line}: {error:?}");
+            assert_eq!(error, RingError::Line { line: 2, fault }, "{line}");
             assert!(!error.to_string().contains("abab"), "{error}");
         }
         assert_eq!(KeyRing::parse("# nothing\n").unwrap_err(), RingError::Empty);
