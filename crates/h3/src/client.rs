@@ -105,7 +105,7 @@ impl SendRequest {
     pub async fn send<B>(&mut self, request: Request<B>) -> Result<Response<ResponseBody>, Error>
     where
         B: Body<Data = Bytes> + Send + 'static,
-        B::Error: std::fmt::Display + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
     {
         let shared = &self.handle.shared;
         // RFC 9114 §10.9 MUST-1 (RFC 8470 §4): what may not happen twice does not leave early
@@ -186,7 +186,7 @@ impl SendRequest {
     ) -> Result<(), Error>
     where
         B: Body<Data = Bytes> + Send + 'static,
-        B::Error: std::fmt::Display + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
     {
         if body.is_end_stream() {
             return match send.finish().await {
@@ -262,7 +262,7 @@ impl SendRequest {
 async fn send_body<B>(send: &mut Sender, body: B, give_up: &GiveUp) -> Result<(), Error>
 where
     B: Body<Data = Bytes>,
-    B::Error: std::fmt::Display + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
     let sent = send.body(std::pin::pin!(body), std::future::pending()).await;
     if matches!(sent, Err(Error::Body(_))) {

@@ -1,5 +1,7 @@
 //! Errors of exchanges, and whether the request may be sent again.
 
+use std::{error, fmt, sync::Arc};
+
 use tiderace::{CloseReason, ReadError, WriteError};
 
 /// An error code of HTTP/3 (RFC 9114 §8.1).
@@ -98,19 +100,74 @@ pub enum Error {
     Stalled,
     /// The request lacks what a request needs.
     #[error("the request {0}")]
-    Request(&'static str),
+    Request(#[source] RequestFault),
     /// The connection is over.
     #[error("the connection is over: {0}")]
-    Closed(CloseReason),
+    Closed(#[source] CloseReason),
     /// The stream was finished, reset or stopped at this end before.
     #[error("the stream is over")]
     StreamClosed,
     /// The peer took longer than it may for this.
     #[error("{0} did not come in time")]
-    TimedOut(&'static str),
+    TimedOut(Awaited),
     /// The body that was to be sent failed.
     #[error("the body could not be produced: {0}")]
-    Body(String),
+    Body(#[source] BodyError),
+}
+
+/// Fault of a request that this end does not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestFault {
+    /// No host in its URI and in `host`.
+    #[error("names no host")]
+    NoHost,
+    /// CONNECT without a port (RFC 9114 §4.4).
+    #[error("is a CONNECT without a port")]
+    NoPort,
+}
+
+/// Part of the exchange that a timeout limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// Header section of a request.
+    HeaderSection,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HeaderSection => "the header section",
+        })
+    }
+}
+
+/// Error of a body that was to be sent, shared by the copies of an [`Error`].
+#[derive(Clone, Debug)]
+pub struct BodyError(Arc<dyn error::Error + Send + Sync>);
+
+impl BodyError {
+    pub(crate) fn new(error: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
+        Self(Arc::from(error.into()))
+    }
+
+    /// Error as the body has returned it, to be downcast.
+    pub fn get_ref(&self) -> &(dyn error::Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl error::Error for BodyError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&*self.0)
+    }
 }
 
 impl Error {
@@ -150,5 +207,33 @@ impl From<ReadError> for Error {
             ReadError::ConnectionClosed(reason) => reason.into(),
             _ => Self::StreamClosed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn errors_go_where_question_marks_send_them() {
+        fn takes<E: error::Error + Send + Sync + 'static>() {}
+        takes::<Error>();
+        takes::<BodyError>();
+    }
+
+    #[test]
+    fn the_cause_of_an_error_can_be_told() {
+        let closed = Error::from(CloseReason::IdleTimeout);
+        let cause = closed.source().and_then(|source| source.downcast_ref::<CloseReason>());
+        assert_eq!(cause, Some(&CloseReason::IdleTimeout));
+
+        let failed = Error::Body(BodyError::new(std::io::Error::other("disk")));
+        assert_eq!(failed.to_string(), "the body could not be produced: disk");
+        let Error::Body(body) = &failed.clone() else { panic!("{failed}") };
+        assert!(body.get_ref().is::<std::io::Error>());
+        let cause = failed.source().and_then(|body| body.source());
+        assert!(cause.is_some_and(|cause| cause.is::<std::io::Error>()), "{cause:?}");
     }
 }

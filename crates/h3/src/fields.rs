@@ -8,7 +8,7 @@ use http::{
 };
 use qpack::Field;
 
-use crate::error::{Code, Error, Violation};
+use crate::error::{Code, Error, RequestFault, Violation};
 
 /// Protocol of an extended CONNECT (RFC 9220): the value of `:protocol`, in the extensions of a request
 /// whose method is CONNECT.
@@ -276,17 +276,17 @@ pub(crate) struct Target<'a> {
 pub(crate) fn target<'a>(head: &'a http::request::Parts, protocol: Option<&Protocol>) -> Result<Target<'a>, Error> {
     let host = || head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let authority = head.uri.authority().map(Authority::as_str).or_else(host);
-    let authority = authority.ok_or(Error::Request("names no host"))?;
+    let authority = authority.ok_or(Error::Request(RequestFault::NoHost))?;
     // RFC 9114 §4.3.1 MUST NOT-1: who asks is not part of where
     let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     if authority.is_empty() {
-        return Err(Error::Request("names no host"));
+        return Err(Error::Request(RequestFault::NoHost));
     }
     if head.method == Method::CONNECT && protocol.is_none() {
         // RFC 9114 §4.4 MUST-1: a host and a port
         let has_port = authority.parse::<Authority>().is_ok_and(|authority| authority.port().is_some());
         let target = Target { authority, path: None };
-        return has_port.then_some(target).ok_or(Error::Request("is a CONNECT without a port"));
+        return has_port.then_some(target).ok_or(Error::Request(RequestFault::NoPort));
     }
     // RFC 9114 §4.3.1 MUST-3: an URI may end behind its host, or go on with a query there
     let path = match head.uri.path_and_query().map_or("/", PathAndQuery::as_str) {
@@ -381,7 +381,7 @@ mod tests {
             assert_eq!(sent(request.clone()).unwrap(), pairs(&expected));
         }
         for request in [get("/x"), Request::get("/x").header("host", "").body(()).unwrap()] {
-            assert!(matches!(sent(request), Err(Error::Request(_))));
+            assert!(matches!(sent(request), Err(Error::Request(RequestFault::NoHost))));
         }
     }
 
@@ -391,7 +391,7 @@ mod tests {
         let connect = |uri: &str| Request::connect(uri).body(()).unwrap();
         let expected = pairs(&[(":method", "CONNECT"), (":authority", "a.example:443")]);
         assert_eq!(sent(connect("a.example:443")).unwrap(), expected);
-        assert!(matches!(sent(connect("a.example")), Err(Error::Request(_))));
+        assert!(matches!(sent(connect("a.example")), Err(Error::Request(RequestFault::NoPort))));
         let mut extended = connect("https://a.example/x");
         extended.extensions_mut().insert(Protocol::from_static("websocket"));
         let names: Vec<_> = sent(extended).unwrap().into_iter().map(|(name, _)| name).collect();

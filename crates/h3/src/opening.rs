@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tiderace::{RecvStream, SendStream};
 
 use crate::{
-    error::{Code, Error, Violation},
+    error::{Awaited, Code, Error, Violation},
     sessions::SIGNAL,
     shared::Shared,
     stream::{Receiver, Sender},
@@ -75,7 +75,7 @@ pub(crate) async fn open(
     }
     let opening = match tokio::time::timeout(fields_timeout, read(&mut recv)).await {
         Ok(Ok(opening)) => opening,
-        Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut("the header section"))),
+        Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut(Awaited::HeaderSection))),
         Ok(Err(Error::Protocol { code: Code::FRAME_ERROR, reason })) => {
             return Err(shared.fail(Violation { code: Code::FRAME_ERROR, reason }));
         }

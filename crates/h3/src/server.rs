@@ -34,7 +34,7 @@ use crate::{
     compression::Compression,
     datagram::Datagrams,
     driver::Driver,
-    error::{Code, Error, Violation},
+    error::{Awaited, Code, Error, Violation},
     fields::{self, Protocol, promised},
     opening, priority,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
@@ -206,7 +206,7 @@ where
     S: Fn(Request<RequestBody>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
-    B::Error: std::fmt::Display + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
     let shared = Shared::new(
         quic.clone(),
@@ -377,7 +377,7 @@ async fn request_of(
     options: &Options,
 ) -> Result<(Option<u64>, Request<()>), Error> {
     let Ok(head) = tokio::time::timeout(options.fields_timeout, recv.head()).await else {
-        return Err(Error::TimedOut("the header section"));
+        return Err(Error::TimedOut(Awaited::HeaderSection));
     };
     let checked = match head {
         Ok(head) => {
@@ -417,7 +417,7 @@ where
     S: Fn(Request<RequestBody>) -> F,
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes>,
-    B::Error: std::fmt::Display + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
     let id = send.id();
     // Dropping both halves gives the stream up.

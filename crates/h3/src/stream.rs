@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    error::{Code, Error, Violation},
+    error::{BodyError, Code, Error, Violation},
     fields::{self, Collector},
     frame::{self, Frames, Kind, Piece},
     shared::{Shared, Side},
@@ -416,7 +416,7 @@ impl Sender {
     ) -> Result<(), Error>
     where
         B: Body<Data = Bytes>,
-        B::Error: std::fmt::Display + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
     {
         let mut given_up = pin!(given_up);
         loop {
@@ -431,7 +431,7 @@ impl Sender {
                 () = &mut given_up => return Err(Error::Reset(Code::REQUEST_CANCELLED)),
             };
             let Some(frame) = frame else { break };
-            match frame.map_err(|error| Error::Body(error.to_string()))?.into_data() {
+            match frame.map_err(|error| Error::Body(BodyError::new(error)))?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => self.data(data).await?,
                 Err(frame) => {

@@ -4,7 +4,7 @@
 
 mod template;
 
-pub use self::template::{Template, TemplateError};
+pub use self::template::{Template, TemplateError, TemplateFault};
 
 /// Upgrade token, and the value of `:protocol` (RFC 9298 §3).
 pub const PROTOCOL: &str = "connect-udp";

@@ -43,12 +43,53 @@ enum Part {
 
 /// Error of a text that is no URI template of a UDP proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{template}` is no URI template of a UDP proxy: {reason}")]
+#[error("`{template}` is no URI template of a UDP proxy: {fault}")]
+#[non_exhaustive]
 pub struct TemplateError {
     /// The text.
     pub template: String,
     /// Fault of it.
-    pub reason: &'static str,
+    #[source]
+    pub fault: TemplateFault,
+}
+
+/// Fault of a text that is no template of a UDP proxy (RFC 9298 §2). Its message names the violated rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateFault {
+    /// Another scheme than `https`.
+    #[error("it begins with `https://`")]
+    Scheme,
+    /// No host, or more than host and port.
+    #[error("it has a host, and a port or none, behind `https://`")]
+    Authority,
+    /// Path that does not begin with `/`.
+    #[error("its path begins with `/`")]
+    Path,
+    /// Characters outside of printable ASCII.
+    #[error("it has characters other than the printable ones of ASCII")]
+    Characters,
+    /// Brace without its partner.
+    #[error("its braces are not in pairs")]
+    Braces,
+    /// Operator other than `?` and `&`.
+    #[error("it has an operator other than `?` and `&`")]
+    Operator,
+    /// Variable with modifiers, or with other characters than a name has.
+    #[error("a variable has a name of letters, digits and `_`, without modifiers")]
+    VariableName,
+    /// `target_host` or `target_port` missing or repeated.
+    #[error("it has the variables `target_host` and `target_port`, each once")]
+    Variables,
+    /// Fragment.
+    #[error("it has a fragment")]
+    Fragment,
+    /// Text that expands to no URI.
+    #[error("it expands to no URI")]
+    NoUri,
+    /// Variables that a server cannot find in a request.
+    #[error("a server finds its variables as whole segments of the path or whole values of the query, and no others")]
+    Unmatchable,
 }
 
 impl Template {
@@ -66,18 +107,18 @@ impl Template {
     /// When they are none of a template, or no request can be matched with them.
     pub fn for_server(path: &str) -> Result<Self, TemplateError> {
         let template = Self::parse("", path)
-            .and_then(|template| if template.is_matchable() { Ok(template) } else { Err(NOT_MATCHABLE) });
-        template.map_err(|reason| TemplateError { template: path.to_owned(), reason })
+            .and_then(|template| if template.is_matchable() { Ok(template) } else { Err(TemplateFault::Unmatchable) });
+        template.map_err(|fault| TemplateError { template: path.to_owned(), fault })
     }
 
-    fn parse(origin: &str, rest: &str) -> Result<Self, &'static str> {
+    fn parse(origin: &str, rest: &str) -> Result<Self, TemplateFault> {
         // RFC 9298 §2 MUST-4
         if !rest.starts_with('/') {
-            return Err("its path begins with `/`");
+            return Err(TemplateFault::Path);
         }
         // RFC 9298 §2 MUST NOT-1, MUST-7
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("it has characters other than the printable ones of ASCII");
+            return Err(TemplateFault::Characters);
         }
         let split = query_start(rest);
         let (path, query) = rest.split_at(split.unwrap_or(rest.len()));
@@ -85,7 +126,7 @@ impl Template {
         // RFC 9298 §2 MUST-6
         for name in [HOST, PORT] {
             if this.names().filter(|own| *own == name).count() != 1 {
-                return Err("it has the variables `target_host` and `target_port`, each once");
+                return Err(TemplateFault::Variables);
             }
         }
         Ok(this)
@@ -185,27 +226,24 @@ impl Template {
     }
 }
 
-const NOT_MATCHABLE: &str =
-    "a server finds its variables as whole segments of the path or whole values of the query, and no others";
-
 // RFC 9298 §2 SHOULD-1, MUST-8: there is no template that breaks a rule
 impl FromStr for Template {
     type Err = TemplateError;
 
     fn from_str(text: &str) -> Result<Self, TemplateError> {
-        let wrong = |reason| TemplateError { template: text.to_owned(), reason };
+        let wrong = |fault| TemplateError { template: text.to_owned(), fault };
         // RFC 9298 §2 MUST-2, MUST-3: absolute, with scheme, authority and path
-        let Some(rest) = text.strip_prefix("https://") else { return Err(wrong("it begins with `https://`")) };
+        let Some(rest) = text.strip_prefix("https://") else { return Err(wrong(TemplateFault::Scheme)) };
         let (authority, path) = rest.split_at(rest.find(['/', '{', '?']).unwrap_or(rest.len()));
         // RFC 9298 §2 MUST-5: no variable in the authority
         let is_authority =
             authority.parse::<http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty());
         if !is_authority || authority.contains('@') {
-            return Err(wrong("it has a host, and a port or none, behind `https://`"));
+            return Err(wrong(TemplateFault::Authority));
         }
         let this = Self::parse(&format!("https://{authority}"), path).map_err(wrong)?;
         if this.expand("a.example", 1).parse::<Uri>().is_err() {
-            return Err(wrong("it expands to no URI"));
+            return Err(wrong(TemplateFault::NoUri));
         }
         Ok(this)
     }
@@ -227,7 +265,7 @@ fn query_start(text: &str) -> Option<usize> {
 }
 
 /// Takes a template apart.
-fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
+fn parts(text: &str) -> Result<Vec<Part>, TemplateFault> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -236,11 +274,11 @@ fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
             parts.push(Part::Literal(literal.to_owned()));
         }
         let (expression, behind) =
-            from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or("its braces are not in pairs")?;
+            from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or(TemplateFault::Braces)?;
         // RFC 9298 §2 MUST-1, MUST NOT-2: level 3 at most, and of its operators two
         let (operator, names) = match expression.chars().next() {
             Some(operator @ ('?' | '&')) => (Some(operator), &expression[1..]),
-            Some('+' | '#' | '.' | '/' | ';') => return Err("it has an operator other than `?` and `&`"),
+            Some('+' | '#' | '.' | '/' | ';') => return Err(TemplateFault::Operator),
             _ => (None, expression),
         };
         let names: Vec<String> = names.split(',').map(str::to_owned).collect();
@@ -249,14 +287,14 @@ fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'%'))
         };
         if !names.iter().all(is_name) {
-            return Err("a variable has a name of letters, digits and `_`, without modifiers");
+            return Err(TemplateFault::VariableName);
         }
         parts
             .push(operator.map_or_else(|| Part::Simple(names.clone()), |operator| Part::Form(operator, names.clone())));
         rest = behind;
     }
     if rest.contains('#') || parts.iter().any(|part| matches!(part, Part::Literal(text) if text.contains('#'))) {
-        return Err("it has a fragment");
+        return Err(TemplateFault::Fragment);
     }
     if !rest.is_empty() {
         parts.push(Part::Literal(rest.to_owned()));
@@ -367,6 +405,10 @@ mod tests {
         ] {
             assert!(template.parse::<Template>().is_err(), "{template}");
         }
+        let fault = |template: &str| template.parse::<Template>().unwrap_err().fault;
+        assert_eq!(fault("http://p.example/{target_host}/{target_port}"), TemplateFault::Scheme);
+        assert_eq!(fault("https://p.example/{target_host}"), TemplateFault::Variables);
+        assert_eq!(fault("https://p.example/{+target_host}/{target_port}"), TemplateFault::Operator);
         for path in [
             "/{target_host}",
             "/x{target_host}/{target_port}",
@@ -375,6 +417,8 @@ mod tests {
         ] {
             assert!(Template::for_server(path).is_err(), "{path}");
         }
+        let unmatchable = Template::for_server("/x{target_host}/{target_port}").unwrap_err();
+        assert_eq!(unmatchable.fault, TemplateFault::Unmatchable);
     }
 
     /// RFC 9298 §3 MUST-1, MUST-3, MUST NOT-1
