@@ -16,7 +16,7 @@ use crate::{
     config,
     context::ListenerContext,
     ending::{Cause, Ending},
-    stream::{self, ClientIdentity, Datagrams, Incoming, Outgoing, StreamClosed},
+    stream::{self, Datagrams, Incoming, Outgoing, StreamClient, StreamClosed},
     stream_target::StreamTarget,
 };
 
@@ -95,10 +95,11 @@ pub(crate) async fn serve(
 ) {
     let generation = context.shared.current();
     let session = tls.get_ref().1;
-    let who = ClientIdentity {
+    let who = StreamClient {
         remote,
         alpn: session.alpn_protocol().unwrap_or_default().to_vec(),
         name: session.server_name().map(str::to_owned),
+        memory: memory.clone(),
     };
     let target = generation.streams.iter().find(|target| target.fits_qmux(&who.alpn, who.name.as_deref()));
     let target: Option<Arc<StreamTarget>> = target.cloned();

@@ -1,6 +1,10 @@
 //! Room for the reads of tunnels.
 
+use std::io;
+
+use bytes::{BufMut, BytesMut};
 use tiderace::{Charge, ConnectionBudget};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::ending::{BodyError, Ending, ErrorWithEnding};
 
@@ -30,13 +34,17 @@ impl ReadRoom {
         Ok(Self { bytes: MIN, parts, charge })
     }
 
-    /// Bytes of the next read.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Appends what `from` has to the buffer, as much as the room takes; 0 at the end. A read that fills the room makes it grow, where
+    /// the connection's memory permits.
+    pub(crate) async fn read(&mut self, from: &mut (impl AsyncRead + Unpin), into: &mut BytesMut) -> io::Result<usize> {
+        into.reserve(self.bytes);
+        // A buffer may have more space than was asked for.
+        let length = from.read_buf(&mut into.limit(self.bytes)).await?;
+        self.on_read(length);
+        Ok(length)
     }
 
-    /// Notes a read. One that fills the room makes it grow, where the connection's memory permits.
-    pub(crate) fn on_read(&mut self, length: usize) {
+    fn on_read(&mut self, length: usize) {
         let next = (2 * self.bytes).min(MAX);
         if length >= self.bytes && next > self.bytes && self.charge.try_set((self.parts * next) as u64) {
             self.bytes = next;
@@ -54,11 +62,11 @@ mod tests {
         let memory = ConnectionBudget::new(limit, &ProcessBudget::default());
         let mut room = ReadRoom::new(&memory, 5).unwrap();
         room.on_read(MIN - 1);
-        assert_eq!((room.bytes(), memory.held()), (MIN, 5 * MIN as u64));
+        assert_eq!((room.bytes, memory.held()), (MIN, 5 * MIN as u64));
         for _ in 0..10 {
-            room.on_read(room.bytes());
+            room.on_read(room.bytes);
         }
-        let (bytes, held) = (room.bytes(), memory.held());
+        let (bytes, held) = (room.bytes, memory.held());
         drop(room);
         (bytes, held, memory.held())
     }

@@ -12,9 +12,9 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
+use tiderace::{Connection, ConnectionBudget, ReadError, RecvStream, SendStream, WriteError};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UdpSocket, UnixStream},
 };
 
@@ -24,6 +24,7 @@ use crate::{
     ending::{Cause, Ending},
     generation::Shared,
     metrics::{ProtocolLabel, ResultLabels},
+    room::ReadRoom,
     stream_target::StreamTarget,
 };
 
@@ -36,25 +37,26 @@ pub(crate) const BROKEN: u64 = 3;
 /// Code with which a connection is closed when its time is over.
 const DRAINED: u64 = 0;
 
-/// Bytes that are read at a time.
+/// Bytes of a client that are written to its back end at a time.
 const CHUNK: usize = 16 * 1024;
-/// … as long as little comes.
-const CHUNK_MIN: usize = 1024;
 
-/// Identity of a client, for back ends that ask for it.
+/// Client of a connection: its identity, for back ends that ask for it, and what it may hold.
 #[derive(Clone, Debug)]
-pub(crate) struct ClientIdentity {
+pub(crate) struct StreamClient {
     pub(crate) remote: SocketAddr,
     pub(crate) alpn: Vec<u8>,
     pub(crate) name: Option<String>,
+    /// Budget of the connection.
+    pub(crate) memory: ConnectionBudget,
 }
 
-impl ClientIdentity {
-    fn of(connection: &Connection, local: SocketAddr) -> Self {
+impl StreamClient {
+    fn of(connection: &Connection, local: SocketAddr, memory: &ConnectionBudget) -> Self {
         Self {
             remote: connection.remote_address().unwrap_or(local),
             alpn: connection.alpn().unwrap_or_default(),
             name: connection.server_name(),
+            memory: memory.clone(),
         }
     }
 }
@@ -149,6 +151,8 @@ pub(crate) async fn serve(
     if !takes_early_data && connection.established().await.is_err() {
         return;
     }
+    // Without a budget the connection is over.
+    let Some(memory) = connection.memory_budget() else { return };
     carry_datagrams(connection.clone(), target);
     let mut drain = std::pin::pin!(context.drain());
     let (cause, mut streams) = (Cause::default(), tokio::task::JoinSet::new());
@@ -160,7 +164,7 @@ pub(crate) async fn serve(
         };
         // The connection is over, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
-        let who = ClientIdentity::of(connection, context.local);
+        let who = StreamClient::of(connection, context.local, &memory);
         streams.spawn(carry(send, recv, who, "stream", target.clone(), context.clone(), &cause));
     }
     let patience = context.shared.current().config.drain.0;
@@ -228,7 +232,7 @@ impl Drop for Entry {
 pub(crate) fn carry<S: Outgoing, R: Incoming>(
     send: S,
     recv: R,
-    who: ClientIdentity,
+    who: StreamClient,
     protocol: &'static str,
     target: Arc<StreamTarget>,
     context: ListenerContext,
@@ -245,7 +249,7 @@ pub(crate) fn carry<S: Outgoing, R: Incoming>(
 async fn stream<S: Outgoing, R: Incoming>(
     mut send: S,
     mut recv: R,
-    who: ClientIdentity,
+    who: StreamClient,
     target: &StreamTarget,
     context: &ListenerContext,
 ) -> &'static str {
@@ -258,6 +262,10 @@ async fn stream<S: Outgoing, R: Incoming>(
         give_up(&mut send, &mut recv, NOBODY);
         return "refused";
     }
+    let Ok(room) = ReadRoom::new(&who.memory, 1) else {
+        give_up(&mut send, &mut recv, UNREACHABLE);
+        return "memory";
+    };
     let patience = target.config.connect_timeout.0;
     let Ok(Ok(_place)) = tokio::time::timeout(patience, target.places.acquire()).await else {
         give_up(&mut send, &mut recv, UNREACHABLE);
@@ -269,7 +277,7 @@ async fn stream<S: Outgoing, R: Incoming>(
         match tokio::time::timeout(patience, UnixStream::connect(path)).await {
             Ok(Ok(mut back_end)) => {
                 let (from, to) = back_end.split();
-                Some(copy(&mut send, &mut recv, from, to, introduction).await)
+                Some(copy(&mut send, &mut recv, from, to, introduction, room).await)
             }
             _ => None,
         }
@@ -279,7 +287,7 @@ async fn stream<S: Outgoing, R: Incoming>(
             Ok(Ok(mut back_end)) => {
                 let _ = back_end.set_nodelay(true);
                 let (from, to) = back_end.split();
-                let copied = copy(&mut send, &mut recv, from, to, introduction).await;
+                let copied = copy(&mut send, &mut recv, from, to, introduction, room).await;
                 if matches!(copied, Err(CopyError::Client)) {
                     // What the client gave up must not look complete: the connection is reset.
                     let _ = socket2::SockRef::from(&back_end).set_linger(Some(Duration::ZERO));
@@ -314,8 +322,9 @@ async fn copy(
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
     introduction: Option<Vec<u8>>,
+    room: ReadRoom,
 ) -> Result<(), CopyError> {
-    tokio::try_join!(up(recv, to, introduction), down(send, from)).map(drop)
+    tokio::try_join!(up(recv, to, introduction), down(send, from, room)).map(drop)
 }
 
 async fn up(
@@ -336,19 +345,15 @@ async fn up(
     }
 }
 
-async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin) -> Result<(), CopyError> {
+async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin, mut room: ReadRoom) -> Result<(), CopyError> {
     let mut buffer = BytesMut::new();
-    let mut room = CHUNK_MIN;
     loop {
-        buffer.reserve(room);
-        match from.read_buf(&mut buffer).await {
+        match room.read(&mut from, &mut buffer).await {
             Ok(0) => {
                 send.finish();
                 return Ok(());
             }
-            Ok(length) => {
-                // Many streams are silent, and some have much to say.
-                room = if length >= room { (2 * room).min(CHUNK) } else { room };
+            Ok(_) => {
                 match send.write_chunk(buffer.split().freeze()).await {
                     Ok(()) => {}
                     // The client wants no more of this direction; the other may go on.
@@ -427,7 +432,55 @@ fn proxy_header(remote: SocketAddr, local: SocketAddr, alpn: &[u8], name: Option
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use tiderace::ProcessBudget;
+
     use super::*;
+
+    /// A client that takes some chunks, and then stands still.
+    struct Stalled {
+        taken: Vec<usize>,
+        most: usize,
+    }
+
+    impl Outgoing for Stalled {
+        async fn write_chunk(&mut self, data: Bytes) -> Result<(), StreamClosed> {
+            self.taken.push(data.len());
+            if self.taken.len() == self.most {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+
+        fn finish(&mut self) {}
+
+        fn reset(&mut self, _: u64) {}
+    }
+
+    /// Largest read, and memory held, when a client of a connection with this budget stands still.
+    fn held_for_a_stalled_client(limit: u64) -> (usize, u64) {
+        let memory = ConnectionBudget::new(limit, &ProcessBudget::default());
+        let room = ReadRoom::new(&memory, 1).ok().unwrap();
+        let mut client = Stalled { taken: Vec::new(), most: 8 };
+        let held = {
+            let mut copied = pin!(down(&mut client, tokio::io::repeat(0), room));
+            assert!(matches!(copied.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+            memory.held()
+        };
+        assert_eq!((client.taken.len(), memory.held()), (8, 0), "what is held is given back");
+        (client.taken.into_iter().max().unwrap(), held)
+    }
+
+    #[test]
+    fn what_is_read_for_a_client_is_charged_to_its_connection() {
+        assert_eq!(held_for_a_stalled_client(1 << 20), (16 * 1024, 16 * 1024));
+        // Reads stay small where the connection has no more memory.
+        assert_eq!(held_for_a_stalled_client(5 * 1024), (4 * 1024, 4 * 1024));
+    }
 
     #[test]
     fn proxy_headers() {

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::{BodyExt, channel::Sender};
 use tiderace::ConnectionBudget;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::Instant,
 };
@@ -101,12 +101,10 @@ impl TcpTunnel {
         let down = async {
             let mut read = BytesMut::new();
             loop {
-                read.reserve(room.bytes());
-                let length = from.read_buf(&mut read).await.map_err(by_target)?;
+                let length = room.read(&mut from, &mut read).await.map_err(by_target)?;
                 if length == 0 {
                     return Ok(());
                 }
-                room.on_read(length);
                 place.pace(length).await;
                 answer.send_data(read.split().freeze()).await.map_err(by_client)?;
                 carried(Direction::Down, length);
@@ -178,12 +176,10 @@ async fn copy(
 ) -> Result<(), BodyError> {
     let mut read = BytesMut::new();
     loop {
-        read.reserve(room.bytes());
-        let length = from.read_buf(&mut read).await.map_err(read_error)?;
+        let length = room.read(&mut from, &mut read).await.map_err(read_error)?;
         if length == 0 {
             return to.shutdown().await.map_err(write_error);
         }
-        room.on_read(length);
         place.pace(length).await;
         to.write_all_buf(&mut read).await.map_err(write_error)?;
         to.flush().await.map_err(write_error)?;

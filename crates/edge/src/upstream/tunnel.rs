@@ -15,7 +15,7 @@ use http_body_util::{
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tiderace::{Charge, ConnectionBudget};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::Place;
 use crate::{
@@ -129,12 +129,10 @@ async fn bytes(
     let up = async {
         let mut read = BytesMut::new();
         loop {
-            read.reserve(room_up.bytes());
-            let length = from_client.read_buf(&mut read).await.map_err(by_client)?;
+            let length = room_up.read(&mut from_client, &mut read).await.map_err(by_client)?;
             if length == 0 {
                 return Ok(to_back_end.shutdown().await?);
             }
-            room_up.on_read(length);
             to_back_end.write_all_buf(&mut read).await?;
             // TLS may keep the end of what was written.
             to_back_end.flush().await?;
@@ -143,12 +141,10 @@ async fn bytes(
     let down = async {
         let mut read = BytesMut::new();
         loop {
-            read.reserve(room_down.bytes());
-            let length = from_back_end.read_buf(&mut read).await?;
+            let length = room_down.read(&mut from_back_end, &mut read).await?;
             if length == 0 {
                 return to_client.shutdown().await.map_err(by_client);
             }
-            room_down.on_read(length);
             to_client.write_all_buf(&mut read).await.map_err(by_client)?;
             to_client.flush().await.map_err(by_client)?;
             down.fetch_add(length as u64, Ordering::Relaxed);
@@ -201,12 +197,10 @@ async fn bytes_down(
 ) -> Result<(), BodyError> {
     let mut read = BytesMut::new();
     loop {
-        read.reserve(room.bytes());
-        let length = back_end.read_buf(&mut read).await?;
+        let length = room.read(&mut back_end, &mut read).await?;
         if length == 0 {
             return Ok(());
         }
-        room.on_read(length);
         answer.send_data(read.split().freeze()).await.map_err(by_client)?;
     }
 }
@@ -280,12 +274,10 @@ async fn capsules_down(
     let mut capsules = Capsules::new(MAX_CAPSULE);
     let mut read = BytesMut::new();
     loop {
-        read.reserve(room.bytes());
-        let length = back_end.read_buf(&mut read).await?;
+        let length = room.read(&mut back_end, &mut read).await?;
         if length == 0 {
             break;
         }
-        room.on_read(length);
         capsules.push(&read);
         read.advance(read.len());
         while let Some(capsule) = capsules.take()? {
