@@ -1,9 +1,11 @@
 //! Traffic of a proxy's tunnel: counted for its line in the access log, and in the metrics as it comes.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use prometheus_client::metrics::counter::Counter;
 
 use crate::metrics::{DropLabels, Metrics, TunnelCounters, TunnelKind};
 
@@ -41,6 +43,9 @@ impl Direction {
 }
 
 impl DropReason {
+    /// Number of reasons.
+    const COUNT: usize = 5;
+
     fn name(self) -> &'static str {
         match self {
             Self::UnknownContext => "unknown-context",
@@ -72,6 +77,8 @@ pub(crate) struct Traffic {
     down: Count,
     dropped: AtomicU64,
     counters: TunnelCounters,
+    /// Counters of dropped datagrams by direction and reason, each found with the first datagram that it counts.
+    drops: [[OnceLock<Counter>; DropReason::COUNT]; 2],
     metrics: Arc<Metrics>,
 }
 
@@ -86,8 +93,9 @@ impl Traffic {
         let counters = metrics.tunnels.counters(kind);
         counters.opened.inc();
         counters.open.inc();
-        let (up, down) = Default::default();
-        Self { kind, target, address, user, up, down, dropped: AtomicU64::new(0), counters, metrics: metrics.clone() }
+        let (up, down, drops) = Default::default();
+        let (dropped, metrics) = (AtomicU64::new(0), metrics.clone());
+        Self { kind, target, address, user, up, down, dropped, counters, drops, metrics }
     }
 
     fn count(&self, direction: Direction) -> &Count {
@@ -119,8 +127,11 @@ impl Traffic {
     pub(crate) fn on_drops(&self, direction: Direction, reason: DropReason, count: u64) {
         if count > 0 {
             self.dropped.fetch_add(count, Relaxed);
-            let labels = DropLabels { direction: direction.name(), reason: reason.name() };
-            self.metrics.tunnels.dropped.get_or_create(&labels).inc_by(count);
+            let counter = self.drops[direction as usize][reason as usize].get_or_init(|| {
+                let labels = DropLabels { direction: direction.name(), reason: reason.name() };
+                self.metrics.tunnels.dropped.get_or_create(&labels).clone()
+            });
+            counter.inc_by(count);
         }
     }
 
@@ -141,5 +152,40 @@ impl Traffic {
 impl Drop for Traffic {
     fn drop(&mut self) {
         self.counters.open.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_all_tunnels_are_counted_by_direction_and_reason() {
+        let metrics = Arc::new(Metrics::default());
+        let tunnels = [(); 2].map(|()| {
+            Traffic::new(TunnelKind::Udp, "a.example:1".to_owned(), "192.0.2.1:1".to_owned(), None, &metrics)
+        });
+        let reasons = [
+            DropReason::UnknownContext,
+            DropReason::TooLarge,
+            DropReason::QueueFull,
+            DropReason::Rate,
+            DropReason::NotSent,
+        ];
+        for traffic in &tunnels {
+            for (number, reason) in (1..).zip(reasons) {
+                traffic.on_drops(Direction::Up, reason, number);
+                traffic.on_drop(Direction::Down, reason);
+                traffic.on_drop(Direction::Down, reason);
+            }
+            assert_eq!(traffic.dropped(), 15 + 10);
+        }
+        for (number, reason) in (1..).zip(reasons) {
+            let count = |direction: Direction| {
+                let labels = DropLabels { direction: direction.name(), reason: reason.name() };
+                metrics.tunnels.dropped.get_or_create(&labels).get()
+            };
+            assert_eq!((count(Direction::Up), count(Direction::Down)), (2 * number, 4), "{reason:?}");
+        }
     }
 }
