@@ -307,6 +307,7 @@ async fn respond(
                 GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
             }
             tunnel::Client::Stream(client) => {
+                entry.set_tunnel();
                 let body = tunnel::carry_stream(*client, back_end, &peer.memory, answer.place);
                 response.map(|_| body).into()
             }

@@ -71,7 +71,7 @@ pub(crate) struct Entry {
     promised: Option<u64>,
     /// All of the answer was handed on.
     is_handed_on: bool,
-    /// Tunnel: bytes in both directions by now.
+    /// The request has become a tunnel, whose time is none of a request.
     is_tunnel: bool,
     /// Ending for an error of the response's content.
     fault: Ending,
@@ -243,9 +243,14 @@ impl Entry {
         response.map(|body| Observed::new(body, self).boxed_unsync())
     }
 
+    /// The answer begins a tunnel, on a stream whose end is the end of the request. Its time is the client's affair.
+    pub(crate) fn set_tunnel(&mut self) {
+        self.is_tunnel = true;
+    }
+
     /// The request has become a tunnel of a proxy.
     pub(crate) fn begin_traffic(&mut self, traffic: Arc<Traffic>) {
-        self.is_tunnel = true;
+        self.set_tunnel();
         self.record.back_end = Some(traffic.address.clone());
         self.record.traffic = Some(traffic);
     }
@@ -258,7 +263,7 @@ impl Entry {
     /// The request has become a tunnel with this answer; the entry ends with the tunnel.
     pub(crate) fn begin_tunnel(&mut self, status: StatusCode) {
         self.on_head(status);
-        self.is_tunnel = true;
+        self.set_tunnel();
     }
 
     /// The tunnel has ended, having carried so many bytes to the client.

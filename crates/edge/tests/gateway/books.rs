@@ -271,6 +271,9 @@ async fn tunnels_have_one_line_in_their_end() {
                 ends(&site, &mut count, version, &path, expected).await;
             }
         }
+        let requests = if version == "h2" { 2.0 } else { 0.0 };
+        let timed = site.figure(&format!("tiderace_edge_request_seconds_count{{protocol=\"{version}\"}}"));
+        assert_eq!(timed, requests, "{version}: the time of a tunnel is none of a request");
     }
 }
 
