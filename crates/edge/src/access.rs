@@ -1,6 +1,12 @@
 //! Bearer tokens (RFC 6750) of a proxy's clients: `NAME TOKEN` in each line of a file.
 
-use std::{collections::HashMap, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use http::{HeaderMap, header};
@@ -17,6 +23,52 @@ pub(crate) enum Access {
     Tokens(HashMap<[u8; 32], Arc<str>>),
 }
 
+/// File of tokens that cannot be used. No message has a token in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokensError {
+    /// File that the system does not let be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// File that users beside the owner and its group may read.
+    #[error("everybody on this machine may read the tokens in {}", .0.display())]
+    Exposed(PathBuf),
+    /// Line that cannot be used.
+    #[error("{}:{line}: {fault}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Line in the file, from 1.
+        line: usize,
+        /// Fault of the line.
+        #[source]
+        fault: TokenFault,
+    },
+    /// File without a token.
+    #[error("{} has no token", .0.display())]
+    Empty(PathBuf),
+}
+
+/// Fault of a line in a file of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFault {
+    /// Other words than a name and a token.
+    #[error("expected a name and a token")]
+    Words,
+    /// Token that is too short or has other characters.
+    #[error("expected a token of at least 16 letters, digits and `-._~+/=`")]
+    Token,
+    /// Token of another line.
+    #[error("another line has the same token")]
+    Repeated,
+}
+
 fn digest_of(token: &[u8]) -> [u8; 32] {
     digest(&SHA256, token).as_ref().try_into().unwrap_or_default()
 }
@@ -25,33 +77,33 @@ fn digest_of(token: &[u8]) -> [u8; 32] {
 ///
 /// # Errors
 /// When it cannot be read, everybody may read it, or a line is not as it should be. No message has a token in it.
-pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, TokensError> {
+    let unreadable = |source| TokensError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
     if mode & 0o007 != 0 {
-        return Err(format!("everybody on this machine may read the tokens in {}", path.display()));
+        return Err(TokensError::Exposed(path.to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let mut tokens = HashMap::new();
     for (number, line) in text.lines().enumerate() {
-        let wrong = |what: &str| Err(format!("{}:{}: {what}", path.display(), number + 1));
+        let wrong = |fault| Err(TokensError::Line { path: path.to_owned(), line: number + 1, fault });
         let mut words = line.split_whitespace();
         let (name, token) = match (words.next(), words.next(), words.next()) {
             (None, ..) => continue,
             (Some(comment), ..) if comment.starts_with('#') => continue,
             (Some(name), Some(token), None) => (name, token),
-            _ => return wrong("expected a name and a token"),
+            _ => return wrong(TokenFault::Words),
         };
         // RFC 6750 §2.1
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         if token.len() < TOKEN_MIN || !token.bytes().all(is_token) {
-            return wrong("expected a token of at least 16 letters, digits and `-._~+/=`");
+            return wrong(TokenFault::Token);
         }
         if tokens.insert(digest_of(token.as_bytes()), Arc::from(name)).is_some() {
-            return wrong("another line has the same token");
+            return wrong(TokenFault::Repeated);
         }
     }
-    if tokens.is_empty() { Err(format!("{} has no token", path.display())) } else { Ok(tokens) }
+    if tokens.is_empty() { Err(TokensError::Empty(path.to_owned())) } else { Ok(tokens) }
 }
 
 impl Access {
@@ -77,7 +129,7 @@ impl Access {
 mod tests {
     use super::*;
 
-    fn file(text: &str, mode: u32) -> Result<HashMap<[u8; 32], Arc<str>>, String> {
+    fn file(text: &str, mode: u32) -> Result<HashMap<[u8; 32], Arc<str>>, TokensError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         std::fs::write(&path, text).unwrap();
@@ -98,7 +150,7 @@ mod tests {
             ("a 0123456789abcdef\nb 0123456789abcdef\n", 0o600, ":2: another line"),
             ("", 0o600, "no token"),
         ] {
-            let error = file(text, mode).unwrap_err();
+            let error = file(text, mode).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("0123456789"), "{error}");
         }
     }

@@ -11,22 +11,40 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Certificates cannot be used.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum TlsError {
+/// Certificate or key that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// File that cannot be read, or has broken PEM.
     #[error("cannot read {}: {why}", path.display())]
-    Unreadable { path: PathBuf, why: String, key: bool },
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Words of the system or of the parser.
+        why: String,
+        /// True for the file of the key.
+        key: bool,
+    },
+    /// File without a certificate.
     #[error("expected certificates in PEM in {}, found none", .0.display())]
     NoCertificate(PathBuf),
+    /// File without a private key.
     #[error("expected a private key in PEM in {}, found none", .0.display())]
     NoKey(PathBuf),
+    /// Key of another certificate, or of a kind that TLS cannot use.
     #[error("the key in {} does not belong to the certificate: {why}", path.display())]
-    Mismatch { path: PathBuf, why: String },
+    Mismatch {
+        /// File of the key.
+        path: PathBuf,
+        /// Words of the TLS library.
+        why: String,
+    },
+    /// Refusal of the TLS library.
     #[error("{0}")]
     Refused(String),
 }
 
-impl TlsError {
+impl CertificateError {
     /// The key is to blame, and not the certificate.
     pub(crate) fn is_key(&self) -> bool {
         matches!(self, Self::Unreadable { key: true, .. } | Self::NoKey(_) | Self::Mismatch { .. })
@@ -49,18 +67,23 @@ pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
 }
 
 /// Reads a chain and its key, and sees that they belong together.
-pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
+pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
     let bytes = |path: &Path, key: bool| {
-        std::fs::read(path).map_err(|error| TlsError::Unreadable { path: path.to_owned(), why: error.to_string(), key })
+        std::fs::read(path).map_err(|error| CertificateError::Unreadable {
+            path: path.to_owned(),
+            why: error.to_string(),
+            key,
+        })
     };
     let pem = bytes(chain, false)?;
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
-        .map_err(|why| TlsError::Unreadable { path: chain.to_owned(), why: why.to_string(), key: false })?;
+        .map_err(|why| CertificateError::Unreadable { path: chain.to_owned(), why: why.to_string(), key: false })?;
     if certificates.is_empty() {
-        return Err(TlsError::NoCertificate(chain.to_owned()));
+        return Err(CertificateError::NoCertificate(chain.to_owned()));
     }
-    let private = PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| TlsError::NoKey(key.to_owned()))?;
+    let private =
+        PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| CertificateError::NoKey(key.to_owned()))?;
     CertifiedKey::from_der(certificates, private, provider())
-        .map_err(|why| TlsError::Mismatch { path: key.to_owned(), why: why.to_string() })
+        .map_err(|why| CertificateError::Mismatch { path: key.to_owned(), why: why.to_string() })
 }

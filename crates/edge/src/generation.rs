@@ -30,7 +30,7 @@ use crate::{
     policy::{Policies, arms::Arms},
     profile::profile,
     route::Routes,
-    site::{Redirect, Site},
+    setup::SetupError,
     stream_target::StreamTarget,
     tls::{self, Tls},
     upstream::{BackEnd, Upstream},
@@ -132,18 +132,16 @@ impl Generation {
         persistent: &PersistentState,
         workers: &Workers,
         metrics: &Arc<Metrics>,
-    ) -> Result<Self, String> {
-        let tls = Tls::load(&config, &persistent.tls()).map_err(|error| error.to_string())?;
+    ) -> Result<Self, SetupError> {
+        let tls = Tls::load(&config, &persistent.tls())?;
         let file = Path::new(&config.keys.file);
-        let keys =
-            if config.keys.file.is_empty() { None } else { Some(keys::read(file).map_err(|error| error.to_string())?) };
+        let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
-            // The standard output is the same, whatever happens to files.
-            Some(before) if before.config.log == config.log && config.log.access == "-" => before.log.clone(),
-            _ => AccessLog::open(&config.log, &persistent.logs)
-                .map_err(|error| format!("cannot open the access log {}: {error}", config.log.access))?,
+            Some(before) if before.config.log == config.log => before.log.clone(),
+            _ => AccessLog::open(&config.log.access, &persistent.logs)
+                .map_err(|source| SetupError::AccessLog { path: config.log.access.clone(), source })?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
         let places = Arc::new(Semaphore::new(config.limits.back_end_requests.min(Semaphore::MAX_PERMITS)));
@@ -167,7 +165,7 @@ impl Generation {
                 let site = Site::new(route)?;
                 Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler, site })))
             })
-            .collect::<Result<_, String>>()?;
+            .collect::<Result<_, SetupError>>()?;
         let in_use = |back_end: &Arc<BackEnd>| {
             targets.iter().any(|(_, target)| match &target.handler {
                 RouteHandler::Upstream(upstream) => {

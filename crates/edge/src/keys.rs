@@ -73,6 +73,17 @@ pub enum KeysError {
     },
 }
 
+/// URL that names no register of early data.
+#[derive(Debug, thiserror::Error)]
+#[error("`{url}`: {source}")]
+#[non_exhaustive]
+pub struct RegisterError {
+    /// URL without a password.
+    pub url: String,
+    /// Error of the Redis client.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
 /// The seconds since 1970-01-01T00:00:00Z.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
@@ -199,11 +210,12 @@ pub(crate) struct Strikes {
 }
 
 /// A register by its place in the configuration: empty for the memory of this process, or the URL of a Redis.
-pub(crate) fn register(place: &str) -> Result<Arc<dyn StrikeRegister>, String> {
+pub(crate) fn register(place: &str) -> Result<Arc<dyn StrikeRegister>, RegisterError> {
     if place.is_empty() {
         return Ok(Arc::new(MemoryRegister::default()));
     }
-    let client = redis::Client::open(place).map_err(|error| format!("`{}`: {error}", without_password(place)))?;
+    let client = redis::Client::open(place)
+        .map_err(|error| RegisterError { url: without_password(place), source: error.into() })?;
     Ok(Arc::new(RedisRegister::new(client)))
 }
 

@@ -1,7 +1,7 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
 //! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
-//! drains it; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections and gives them their `context`, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
+//! drains it, and `setup` says what does not work; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections and gives them their `context`, `certificate` reads certificates, `tls` shows them, which `acme` gets from an authority, `admission` counts,
 //! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
 //! `policy` says how QUIC sends;
 //! `site` is what a route does around its handler: redirections, header fields, compression, pages for errors;
@@ -47,7 +47,7 @@ mod qmux;
 mod register;
 mod room;
 mod route;
-mod site;
+mod setup;
 mod stream;
 mod stream_target;
 mod tls;
@@ -55,5 +55,9 @@ mod trust;
 mod upstream;
 mod worker;
 
-pub use config::{Config, ConfigError};
+pub use access::{TokenFault, TokensError};
+pub use certificate::CertificateError;
+pub use config::{Config, ConfigCause, ConfigError};
 pub use process::{Process, ProcessError};
+pub use setup::SetupError;
+pub use trust::RootsError;

@@ -28,6 +28,7 @@ use crate::{
     memory,
     metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
     observe::Logs,
+    setup::SetupError,
     tls,
     worker::Workers,
 };
@@ -70,7 +71,7 @@ pub enum ProcessError {
     Interrupted(#[source] tokio::task::JoinError),
     /// Another part of the configuration cannot be set up.
     #[error("{0}")]
-    Setup(String),
+    Setup(#[from] SetupError),
 }
 
 impl ProcessError {
@@ -134,7 +135,7 @@ impl Process {
         let workers = Workers::start(config.workers).map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
         let persistent = PersistentState::new()?;
-        let first = Generation::build(config, 1, None, &persistent, &workers, &metrics).map_err(ProcessError::Setup)?;
+        let first = Generation::build(config, 1, None, &persistent, &workers, &metrics)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, persistent));
         tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
@@ -158,7 +159,7 @@ impl Process {
             tokio::spawn(admin::serve(listener, this.clone()));
         }
         if !config.metrics.listen.is_empty() {
-            let at = address(&config.metrics.listen).map_err(ProcessError::Setup)?;
+            let at = address(&config.metrics.listen).map_err(SetupError::MetricsAddress)?;
             let listener = std::net::TcpListener::bind(at)
                 .and_then(|listener| {
                     listener.set_nonblocking(true)?;
@@ -202,8 +203,7 @@ impl Process {
             persistent,
             &self.workers,
             &self.shared.metrics,
-        )
-        .map_err(ProcessError::Setup)?;
+        )?;
         // What can fail comes first: addresses are opened before anything is changed.
         let mut listeners = self.listeners();
         let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)?;

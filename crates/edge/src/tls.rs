@@ -12,7 +12,7 @@ use tiderace::{KeyRing, RustlsServer};
 use crate::{
     acme::{self, Challenges},
     capture::{CaptureKeyLog, Captures},
-    certificate::{TlsError, provider, read},
+    certificate::{CertificateError, provider, read},
     config::Config,
     keys::{self, Strikes},
 };
@@ -82,7 +82,7 @@ impl StoresServerSessions for NoSessionStorage {
 
 impl Tls {
     /// Reads all certificates of a configuration.
-    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, TlsError> {
+    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, CertificateError> {
         let mut names = Names { challenges: shared.challenges.clone(), ..Names::default() };
         if !config.certificate.is_empty() {
             names.otherwise = Some(Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?));
@@ -104,7 +104,7 @@ impl Tls {
             names.otherwise.get_or_insert(key);
         }
         let names = Arc::new(names);
-        let refused = |error: rustls::Error| TlsError::Refused(error.to_string());
+        let refused = |error: rustls::Error| CertificateError::Refused(error.to_string());
         let mut tcp = ServerConfig::builder_with_provider(provider().clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(refused)?
@@ -135,7 +135,7 @@ impl Tls {
         for alpn in config.streams.iter().flat_map(|stream| &stream.alpn.0) {
             quic = quic.alpn(alpn.as_bytes());
         }
-        let quic = quic.build().map_err(|error| TlsError::Refused(error.to_string()))?;
+        let quic = quic.build().map_err(|error| CertificateError::Refused(error.to_string()))?;
         Ok(Self { tcp: Arc::new(tcp), quic })
     }
 }

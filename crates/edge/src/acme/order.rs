@@ -99,7 +99,7 @@ fn keep(config: &Acme, chain: &str, key: &KeyPair) -> Result<(), String> {
 }
 
 fn builder(config: &Acme) -> Result<AccountBuilder, String> {
-    let tls = Trust::read(&config.roots)?.client()?;
+    let tls = Trust::read(&config.roots).and_then(|trust| trust.client()).map_err(|error| error.to_string())?;
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2().build();
     let client: Client<_, BodyWrapper<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);

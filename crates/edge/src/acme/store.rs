@@ -15,7 +15,7 @@ use rustls::{
 use x509_parser::{extensions::GeneralName, prelude::FromDer};
 
 use crate::{
-    certificate::{self, TlsError},
+    certificate::{self, CertificateError},
     config::Acme,
 };
 
@@ -26,7 +26,7 @@ pub(crate) fn file(config: &Acme) -> Option<PathBuf> {
 }
 
 /// The certificate and its key; `None` when it is not there yet.
-pub(crate) fn load(config: &Acme) -> Option<Result<CertifiedKey, TlsError>> {
+pub(crate) fn load(config: &Acme) -> Option<Result<CertifiedKey, CertificateError>> {
     let file = file(config).filter(|file| file.exists())?;
     Some(certificate::read(&file, &file))
 }

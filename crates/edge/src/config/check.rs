@@ -3,6 +3,7 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use http::Uri;
@@ -11,7 +12,7 @@ use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 use super::{
     Acme, BackEndTls, Config, Many, Policy, Protocol, Route, Stream, proxy,
     read::{
-        Fault,
+        ConfigCause, Fault,
         Step::{Key, Number},
         nearest,
     },
@@ -341,6 +342,11 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("expected an address with a port, as in `192.0.2.1:443`, found `{text}`"))
 }
 
+/// Fault of a file with root certificates.
+fn roots(at: &[super::read::Step], error: crate::trust::RootsError) -> Fault {
+    Fault::of(at, error.to_string(), ConfigCause::Roots(Arc::new(error)))
+}
+
 fn names(names: &Many, at: &[super::read::Step]) -> Result<(), Fault> {
     for name in &names.0 {
         let plain = name.strip_prefix("*.").unwrap_or(name);
@@ -390,7 +396,8 @@ impl Config {
             crate::certificate::read(Path::new(chain), Path::new(key)).map(drop).map_err(|error| {
                 let mut path = path.to_vec();
                 path.push(Key(if error.is_key() { "key" } else { "certificate" }));
-                Fault { path, message: error.to_string(), hint: error.hint() }
+                let hint = error.hint();
+                Fault { hint, ..Fault::of(&path, error.to_string(), ConfigCause::Certificate(Arc::new(error))) }
             })
         };
         if !self.certificate.is_empty() {
@@ -401,26 +408,27 @@ impl Config {
             with_path(&at, &certificate.certificate, &certificate.key)?;
         }
         if !self.acme.names.0.is_empty() {
-            crate::trust::Trust::read(&self.acme.roots)
-                .map_err(|message| Fault::new(&[Key("acme"), Key("roots")], message))?;
+            crate::trust::Trust::read(&self.acme.roots).map_err(|error| roots(&[Key("acme"), Key("roots")], error))?;
         }
         if !self.keys.file.is_empty() {
             crate::keys::read(Path::new(&self.keys.file)).map_err(|error| {
                 let hint =
                     "`tiderace edge keys --file FILE` makes one; chmod 600, or 640 for a group of the gateway's own";
-                Fault::new(&[Key("keys"), Key("file")], error.to_string()).hint(hint)
+                let at = [Key("keys"), Key("file")];
+                Fault::of(&at, error.to_string(), ConfigCause::Keys(Arc::new(error))).hint(hint)
             })?;
         }
         for (number, route) in self.routes.iter().enumerate() {
             crate::trust::Trust::read(&route.tls.roots)
-                .map_err(|message| Fault::new(&[Key("route"), Number(number), Key("tls")], message))?;
+                .map_err(|error| roots(&[Key("route"), Number(number), Key("tls")], error))?;
         }
         proxy::check_files(&self.routes)?;
         site::check_files(&self.routes)?;
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {
                 let message = format!("expected a directory, found none at {}", route.files);
-                return Err(Fault::new(&[Key("route"), Number(number), Key("files")], message));
+                let at = [Key("route"), Number(number), Key("files")];
+                return Err(Fault::of(&at, message, ConfigCause::NoDirectory));
             }
         }
         Ok(())
@@ -429,7 +437,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigError, parse};
+    use super::super::{ConfigCause, ConfigError, load, parse};
+    use crate::certificate::CertificateError;
 
     const GOOD: &str = r#"listen = "[::]:443"
 certificate = "cert.pem"
@@ -540,5 +549,35 @@ to = "tcp://127.0.0.1:6379"
         let twice = parse(&format!("{GOOD}\n[[route]]\nto = \"http://a:1\"\n"), "x").unwrap_err();
         assert_eq!(twice.field.as_deref(), Some("route[3].path"), "{twice}");
         assert!(parse("listen = ", "x").is_err() && parse("", "x").is_err());
+    }
+
+    fn of_certificate(error: &ConfigError) -> Option<&CertificateError> {
+        match &error.cause {
+            ConfigCause::Certificate(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn causes_can_be_told_apart() {
+        fn goes_anywhere<E: std::error::Error + Send + Sync + 'static>() {}
+        goes_anywhere::<ConfigError>();
+        let value = error("\"[::]:443\"", "\"localhost\"");
+        assert!(matches!(value.cause, ConfigCause::Value), "{value:?}");
+        let syntax = error("listen =", "lissen =");
+        assert!(matches!(syntax.cause, ConfigCause::Syntax), "{syntax:?}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("edge.toml");
+        let missing = load(&file).unwrap_err();
+        let source = std::error::Error::source(&missing).and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(source.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound), "{missing:?}");
+        std::fs::write(&file, GOOD).unwrap();
+        let unreadable = load(&file).unwrap_err();
+        let cause = of_certificate(&unreadable);
+        assert!(matches!(cause, Some(CertificateError::Unreadable { key: false, .. })), "{unreadable:?}");
+        std::fs::write(folder.path().join("cert.pem"), "").unwrap();
+        let empty = load(&file).unwrap_err();
+        assert!(matches!(of_certificate(&empty), Some(CertificateError::NoCertificate(_))), "{empty:?}");
     }
 }

@@ -20,8 +20,7 @@ use self::section::section;
 pub use self::{
     human::{Many, Part, Size, Span},
     proxy::Proxy,
-    read::{ConfigError, load, parse},
-    site::{Compression, HeaderRules},
+    read::{ConfigCause, ConfigError, load, parse},
 };
 pub(crate) use check::{address, back_end, host_port};
 

@@ -1,11 +1,11 @@
 //! `[route.proxy]`: what may stand in it, and what is wrong with it.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{
     Many, Route, Size, Span,
     read::{
-        Fault,
+        ConfigCause, Fault,
         Step::{Key, Number},
     },
     section::section,
@@ -78,8 +78,8 @@ pub(super) fn check_files(routes: &[Route]) -> Result<(), Fault> {
     for (number, route) in routes.iter().enumerate() {
         if let Some(proxy) = route.proxy.as_ref().filter(|proxy| !proxy.tokens.is_empty()) {
             let at = [Key("route"), Number(number), Key("proxy"), Key("tokens")];
-            crate::access::read(Path::new(&proxy.tokens)).map_err(|message| {
-                Fault::new(&at, message)
+            crate::access::read(Path::new(&proxy.tokens)).map_err(|error| {
+                Fault::of(&at, error.to_string(), ConfigCause::Tokens(Arc::new(error)))
                     .hint("`NAME TOKEN` in each line, chmod 600; `openssl rand -hex 32` makes a token")
             })?;
         }

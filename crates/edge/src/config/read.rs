@@ -1,6 +1,6 @@
 //! From text to a configuration, with errors that name the file, the line, what was expected, and what to do.
 
-use std::{ops::Range, path::Path};
+use std::{error::Error, fmt, io, ops::Range, path::Path, sync::Arc};
 
 use toml::{
     Spanned,
@@ -8,21 +8,74 @@ use toml::{
 };
 
 use super::{Config, check};
+use crate::{access::TokensError, certificate::CertificateError, keys::KeysError, trust::RootsError};
 
 /// A configuration that cannot be used. Prints as one line; [`ConfigError::hint`] belongs on the next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{message}", self.place())]
+///
+/// ```
+/// use tiderace_edge::{ConfigCause, config};
+///
+/// let error = config::load("/nowhere/edge.toml".as_ref()).unwrap_err();
+/// assert!(matches!(error.cause, ConfigCause::Unreadable(_)));
+/// let error = config::parse("lissen = \"[::]:443\"", "edge.toml").unwrap_err();
+/// assert!(matches!(error.cause, ConfigCause::Syntax));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The file.
     pub file: String,
     /// Line in the file, from 1.
-    pub line: Option<usize>,
+    pub line: Option<u32>,
     /// The field, as in `route[2].to`; routes count from 1.
     pub field: Option<String>,
     /// Fault, and what was expected.
     pub message: String,
     /// Advice.
     pub hint: Option<String>,
+    /// Kind of the fault, with the error that led to it.
+    pub cause: ConfigCause,
+}
+
+/// Cause for which a configuration cannot be used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ConfigCause {
+    /// Configuration that cannot be read.
+    Unreadable(Arc<io::Error>),
+    /// Text that is no TOML, unknown field, or value of another type.
+    Syntax,
+    /// Value that is not possible, by itself or beside others; field that is missing.
+    Value,
+    /// Unusable certificate or key.
+    Certificate(Arc<CertificateError>),
+    /// Unusable ring of keys.
+    Keys(Arc<KeysError>),
+    /// Unusable root certificates.
+    Roots(Arc<RootsError>),
+    /// Unusable file of a proxy's tokens.
+    Tokens(Arc<TokensError>),
+    /// No directory where files are to be served from.
+    NoDirectory,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.place(), self.message)
+    }
+}
+
+impl Error for ConfigError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            ConfigCause::Unreadable(error) => Some(&**error),
+            ConfigCause::Certificate(error) => Some(&**error),
+            ConfigCause::Keys(error) => Some(&**error),
+            ConfigCause::Roots(error) => Some(&**error),
+            ConfigCause::Tokens(error) => Some(&**error),
+            ConfigCause::Syntax | ConfigCause::Value | ConfigCause::NoDirectory => None,
+        }
+    }
 }
 
 impl ConfigError {
@@ -39,6 +92,7 @@ pub(crate) struct Fault {
     pub(crate) path: Vec<Step>,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    pub(crate) cause: ConfigCause,
 }
 
 /// A step on the way to a field.
@@ -50,7 +104,12 @@ pub(crate) enum Step {
 
 impl Fault {
     pub(crate) fn new(path: &[Step], message: impl Into<String>) -> Self {
-        Self { path: path.to_vec(), message: message.into(), hint: None }
+        Self { path: path.to_vec(), message: message.into(), hint: None, cause: ConfigCause::Value }
+    }
+
+    /// Fault of something that a field names, in the words of `cause`.
+    pub(crate) fn of(path: &[Step], message: impl fmt::Display, cause: ConfigCause) -> Self {
+        Self { cause, ..Self::new(path, message.to_string()) }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -71,6 +130,7 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
         field: None,
         message: format!("cannot read the file: {error}"),
         hint: Some("give the configuration's path with --config".to_owned()),
+        cause: ConfigCause::Unreadable(Arc::new(error)),
     })?;
     let mut config = parse(&text, &name)?;
     let directory = file.parent().unwrap_or_else(|| Path::new("."));
@@ -97,6 +157,7 @@ fn locate(text: &str, file: &str, fault: Fault) -> ConfigError {
         field: Some(display(&fault.path)),
         message: fault.message,
         hint: fault.hint,
+        cause: fault.cause,
     }
 }
 
@@ -121,7 +182,7 @@ fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
     let line = error.span().map(|span| line_of(text, span.start));
     let field = error.span().and_then(|span| key_at(text, &span));
     let hint = suggestion(&message);
-    ConfigError { file: file.to_owned(), line, field, message, hint }
+    ConfigError { file: file.to_owned(), line, field, message, hint, cause: ConfigCause::Syntax }
 }
 
 /// The name that was probably meant, from serde's "unknown field `x`, expected one of `a`, `b`".
@@ -155,8 +216,9 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+fn line_of(text: &str, offset: usize) -> u32 {
+    let before = text.bytes().take(offset).filter(|&byte| byte == b'\n').count();
+    u32::try_from(before + 1).unwrap_or(u32::MAX)
 }
 
 /// The name of the key at whose place, or in whose value, `span` begins.

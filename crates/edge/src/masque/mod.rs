@@ -48,6 +48,7 @@ use crate::{
     metrics::{KindReasonLabels, Metrics, TunnelKind},
     observe::{Entry, Traffic},
     peer::Peer,
+    setup::SetupError,
     upstream::switch::SwitchRequest,
 };
 
@@ -103,7 +104,7 @@ impl Proxy {
         config: &config::Proxy,
         clients: &Arc<Clients>,
         metrics: &Arc<Metrics>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SetupError> {
         let access = match config.tokens.as_str() {
             "" => Access::Open,
             path => Access::Tokens(access::read(Path::new(path))?),
@@ -115,7 +116,7 @@ impl Proxy {
             bytes_per_second: (config.rate_per_client.0 > 0).then_some(config.rate_per_client.0),
         };
         Ok(Self {
-            template: Template::for_server(&config.template_of(route)).map_err(|error| error.to_string())?,
+            template: Template::for_server(&config.template_of(route))?,
             access,
             rules: Rules::new(config),
             limits,

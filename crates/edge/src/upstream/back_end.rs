@@ -22,7 +22,7 @@ use crate::{
     body::AnyBody,
     config::{Health, Protocol, Route, back_end},
     metrics::{BackEndLabel, Metrics},
-    trust::Trust,
+    trust::{RootsError, Trust},
     worker::{self, Workers},
 };
 
@@ -79,7 +79,7 @@ impl BackEnd {
         trust: &Trust,
         workers: &Workers,
         metrics: &Arc<Metrics>,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, RootsError> {
         let (protocol, authority) = back_end(to).expect("the configuration was checked");
         let is_tls = protocol == Protocol::Tls;
         // Where there is no TLS, nobody is believed or asked.

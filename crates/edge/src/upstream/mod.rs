@@ -26,6 +26,7 @@ use crate::{
     config::Route,
     ending::Ending,
     metrics::{BackEndResult, Metrics},
+    setup::SetupError,
     trust::Trust,
     worker::Workers,
 };
@@ -80,7 +81,7 @@ impl Upstream {
         workers: &Workers,
         places: &Arc<Semaphore>,
         metrics: &Arc<Metrics>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SetupError> {
         let trust = if route.tls.verify { Trust::read(&route.tls.roots)? } else { Trust::Anybody };
         let mut back_ends = Vec::new();
         for to in &route.to.0 {
@@ -89,8 +90,11 @@ impl Upstream {
                 back_ends.push(back_end.clone());
                 continue;
             }
-            let back_end = BackEnd::new(to, route, &trust, workers, metrics)
-                .map_err(|why| format!("route {}: {to}: {why}", route.name()))?;
+            let back_end = BackEnd::new(to, route, &trust, workers, metrics).map_err(|source| SetupError::BackEnd {
+                route: route.name(),
+                to: to.clone(),
+                source: Box::new(source),
+            })?;
             known.push(back_end.clone());
             back_ends.push(back_end);
         }
