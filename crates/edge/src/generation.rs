@@ -21,7 +21,7 @@ use crate::{
     fallback::Fallbacks,
     files::{Files, Store},
     keys::{self, Strikes},
-    masque::{Clients, Proxy},
+    masque::{Clients, Listeners, Proxy},
     memory::Memory,
     metrics::Metrics,
     observe::{AccessLog, Books, Logs},
@@ -101,6 +101,7 @@ pub(crate) struct PersistentState {
     pub(crate) files: Arc<Store>,
     pub(crate) logs: Logs,
     pub(crate) proxy_clients: Arc<Clients>,
+    pub(crate) listeners: Arc<Listeners>,
 }
 
 impl PersistentState {
@@ -115,6 +116,7 @@ impl PersistentState {
             files: Arc::default(),
             logs: Logs::default(),
             proxy_clients: Arc::default(),
+            listeners: Arc::default(),
         })
     }
 
@@ -154,9 +156,8 @@ impl Generation {
                 let path = path::normal(&route.path).map_or(route.path.clone(), |normal| normal.path.into_owned());
                 let route = &Route { path, ..route.clone() };
                 let handler = if let Some(proxy) = &route.proxy {
-                    RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, &persistent.proxy_clients, metrics)?))
-                } else if !route.redirect.is_empty() {
-                    RouteHandler::Redirect(Redirect::new(route))
+                    let PersistentState { proxy_clients, listeners, .. } = persistent;
+                    RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, proxy_clients, listeners, metrics)?))
                 } else if route.files.is_empty() {
                     RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {

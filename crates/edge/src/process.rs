@@ -6,7 +6,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -99,8 +99,8 @@ pub struct Process {
     file: PathBuf,
     shared: Arc<Shared>,
     listeners: Mutex<HashMap<SocketAddr, Listener>>,
-    /// Addresses of plain HTTP, by how they are written in the configuration.
-    plain: Mutex<HashMap<SocketAddr, PlainListener>>,
+    /// Address of the metrics, where they are served.
+    metrics_address: OnceLock<SocketAddr>,
     reloading: tokio::sync::Mutex<()>,
     started: Instant,
     /// The last to go but for `_written`: everything above has tasks on them.
@@ -146,7 +146,7 @@ impl Process {
             file: file.to_owned(),
             shared,
             listeners: Mutex::new(listeners),
-            plain: Mutex::new(plain),
+            metrics_address: OnceLock::new(),
             reloading: tokio::sync::Mutex::new(()),
             started: Instant::now(),
             workers,
@@ -166,9 +166,17 @@ impl Process {
                     TcpListener::from_std(listener)
                 })
                 .map_err(|why| ProcessError::Listen { address: at.to_string(), why })?;
+            this.metrics_address.set(listener.local_addr().unwrap_or(at)).ok();
             tokio::spawn(serve_metrics(listener, this.clone()));
         }
+        this.note_listeners(&this.listeners());
         Ok(this)
+    }
+
+    /// Tells the proxies where this gateway listens.
+    fn note_listeners(&self, listeners: &HashMap<SocketAddr, Listener>) {
+        let addresses = listeners.values().map(Listener::local).chain(self.metrics_address.get().copied());
+        self.shared.persistent.listeners.set(addresses.collect());
     }
 
     /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
@@ -206,9 +214,8 @@ impl Process {
         )?;
         // What can fail comes first: addresses are opened before anything is changed.
         let mut listeners = self.listeners();
-        let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)?;
-        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened_plain = open_plain(&next.config, &plain, &opened, &self.shared)?;
+        let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)
+            .inspect_err(|_| self.note_listeners(&listeners))?;
         let next = self.shared.replace(next);
         listeners.extend(opened);
         plain.extend(opened_plain);
@@ -224,6 +231,7 @@ impl Process {
             }
             keep
         });
+        self.note_listeners(&listeners);
         tracing::info!("configuration {} is in use", next.number);
         Ok(next.number)
     }
@@ -511,6 +519,8 @@ fn open_plain(
     for address in plain_addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
         let listener = PlainListener::open(address, port, shared)
             .map_err(|why| ProcessError::Listen { address: address.to_string(), why })?;
+        // Clients may come at once.
+        shared.persistent.listeners.add(listener.local());
         opened.insert(address, listener);
     }
     Ok(opened)

@@ -1,11 +1,12 @@
 //! The proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
 //!
 //! The files in the order in which a request meets them: `crate::access` knows clients by their tokens, `clients` bounds what each may have,
-//! `resolve` finds addresses and `rules` judges them, `refusal` is the answer to who gets none; `carry`
+//! `resolve` finds addresses, `rules` and `listeners` judge them, `refusal` is the answer to who gets none; `carry`
 //! runs a tunnel by `udp` or `tcp`.
 
 mod carry;
 mod clients;
+mod listeners;
 mod refusal;
 mod resolve;
 mod rules;
@@ -38,7 +39,7 @@ use self::{
     tcp::TcpTunnel,
     udp::{TargetSocket, UdpTunnel},
 };
-pub(crate) use self::{carry::Upgraded, clients::Clients};
+pub(crate) use self::{carry::Upgraded, clients::Clients, listeners::Listeners};
 use crate::{
     access::{self, Access},
     admission,
@@ -74,6 +75,7 @@ pub(crate) struct Proxy {
     limits: ClientLimits,
     resolver: Box<dyn Resolve>,
     clients: Arc<Clients>,
+    listeners: Arc<Listeners>,
     metrics: Arc<Metrics>,
 }
 
@@ -103,6 +105,7 @@ impl Proxy {
         route: &config::Route,
         config: &config::Proxy,
         clients: &Arc<Clients>,
+        listeners: &Arc<Listeners>,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, SetupError> {
         let access = match config.tokens.as_str() {
@@ -122,6 +125,7 @@ impl Proxy {
             limits,
             resolver: Box::new(SystemResolver::default()),
             clients: clients.clone(),
+            listeners: listeners.clone(),
             metrics: metrics.clone(),
             config: config.clone(),
         })
@@ -210,10 +214,8 @@ impl Proxy {
         for address in addresses.into_iter().take(ADDRESSES) {
             match kind {
                 TunnelKind::Udp => match TargetSocket::connect(address).await {
-                    Ok(socket) if self.is_own(address, socket.local()) => {
-                        return Err(Refusal::Prohibited(Prohibited::NotPublic));
-                    }
                     Ok(socket) => {
+                        self.check_own(address, socket.local()).map_err(Refusal::Prohibited)?;
                         let traffic = traffic(address);
                         let idle_timeout = self.config.idle_timeout.0;
                         return Ok(Tunnel::Udp(Box::new(UdpTunnel { socket, traffic, place, idle_timeout })));
@@ -222,9 +224,7 @@ impl Proxy {
                 },
                 TunnelKind::Tcp => {
                     // Connecting a UDP socket sends nothing.
-                    if self.is_own(address, local_address_for(address)) {
-                        return Err(Refusal::Prohibited(Prohibited::NotPublic));
-                    }
+                    self.check_own(address, local_address_for(address)).map_err(Refusal::Prohibited)?;
                     match tokio::time::timeout_at(until, TcpStream::connect(address)).await {
                         Ok(Ok(target)) => {
                             // A failure costs some latency and nothing else.
@@ -263,11 +263,17 @@ impl Proxy {
         if permitted.is_empty() { Err(Refusal::Prohibited(prohibited)) } else { Ok(permitted) }
     }
 
-    /// Returns whether a target is a public address of this machine: services here may trust local clients.
+    /// Judges a target that may be this machine: what listens here may trust who comes from here. `allow` names programs beside the
+    /// gateway, and opens none of the gateway's own listeners: its limits and its log would take the client for the gateway.
     // RFC 9298 §7
-    fn is_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> bool {
-        let is_local = local.is_ok_and(|local| local.ip().to_canonical() == target.ip().to_canonical());
-        is_local && !self.rules.allows(target.ip())
+    fn check_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> Result<(), Prohibited> {
+        let Ok(local) = local.map(|local| local.ip().to_canonical()) else { return Ok(()) };
+        let is_reached_from_itself = local == target.ip().to_canonical();
+        // All of 127.0.0.0/8 is reached from 127.0.0.1.
+        if (is_reached_from_itself || local.is_loopback()) && self.listeners.take(target, local) {
+            return Err(Prohibited::Listener);
+        }
+        if is_reached_from_itself && !self.rules.allows(target.ip()) { Err(Prohibited::NotPublic) } else { Ok(()) }
     }
 
     /// The target of a request for UDP.

@@ -22,6 +22,8 @@ pub(super) enum Prohibited {
     Port,
     /// The address is in `deny`.
     Denied,
+    /// The gateway itself listens there.
+    Listener,
     /// The address is of no public host: private, loopback, link-local, multicast and so on.
     NotPublic,
 }

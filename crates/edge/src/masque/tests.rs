@@ -34,7 +34,7 @@ fn proxy(allow: &[&str], resolver: impl Resolve + 'static) -> Proxy {
     let config = config::Proxy { allow, open: true, connect_timeout: Span::secs(5), ..config::Proxy::default() };
     let route = config::Route { path: "/udp".to_owned(), ..config::Route::default() };
     let metrics = Arc::new(Metrics::default());
-    let proxy = Proxy::new(&route, &config, &Arc::default(), &metrics).unwrap();
+    let proxy = Proxy::new(&route, &config, &Arc::default(), &Arc::default(), &metrics).unwrap();
     Proxy { resolver: Box::new(resolver), ..proxy }
 }
 
@@ -108,10 +108,29 @@ async fn names_and_addresses_of_this_machine_lead_nowhere() {
 async fn the_gateway_s_own_addresses_are_found_by_the_way_there() {
     let own: SocketAddr = "127.0.0.1:443".parse().unwrap();
     let proxy = proxy(&["192.0.2.0/24"], Silence);
-    assert!(proxy.is_own(own, local_address_for(own)));
-    assert!(!proxy.is_own(own, Ok("192.0.2.1:1".parse().unwrap())));
+    assert_eq!(proxy.check_own(own, local_address_for(own)), Err(Prohibited::NotPublic));
+    assert_eq!(proxy.check_own(own, Ok("192.0.2.1:1".parse().unwrap())), Ok(()));
     let allowed: SocketAddr = "192.0.2.1:443".parse().unwrap();
-    assert!(!proxy.is_own(allowed, Ok(allowed)));
+    assert_eq!(proxy.check_own(allowed, Ok(allowed)), Ok(()));
+}
+
+/// RFC 9298 §7: `allow` opens programs beside the gateway, and not the gateway.
+#[tokio::test]
+async fn an_allowed_network_does_not_open_the_gateway_s_own_listeners() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = proxy(&["0.0.0.0/0"], Silence);
+    for own in [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("[::ffff:127.0.0.1]:{port}")] {
+        proxy.listeners.set(vec![own.parse().unwrap()]);
+        for kind in [TunnelKind::Udp, TunnelKind::Tcp] {
+            for host in ["127.0.0.1", "0.0.0.0"] {
+                let refusal = open(&proxy, kind, host, port).await.err();
+                assert_eq!(refusal, Some(Refusal::Prohibited(Prohibited::Listener)), "{own} {kind:?} {host}");
+            }
+            assert!(open(&proxy, kind, "127.0.0.1", other.local_addr().unwrap().port()).await.is_ok(), "{own}");
+        }
+    }
 }
 
 /// RFC 9298 §3.1 MUST-2

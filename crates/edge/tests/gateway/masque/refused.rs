@@ -51,6 +51,23 @@ async fn what_is_refused_is_told_and_counted() {
     assert_eq!(site.figure("tiderace_edge_tunnels_opened_total{kind=\"udp\"}"), 0.0);
 }
 
+/// RFC 9298 §7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_allowed_does_not_lead_to_the_gateway_itself() {
+    let site = Site::start("masque-own", &route(""));
+    let own = site.address;
+    let (_endpoint, mut h3) = site.h3().await;
+    for request in [connect(&uri(own)), Request::connect(own.to_string())] {
+        let response = within(h3.send(request.body(full("")).unwrap())).await.unwrap();
+        assert_eq!(response.status(), 403);
+        assert!(proxy_status(&response).contains("destination_ip_prohibited"));
+    }
+    // After a reload, too.
+    site.process.reload().await.unwrap();
+    let response = within(h3.send(Request::connect(own.to_string()).body(full("")).unwrap())).await.unwrap();
+    assert_eq!(response.status(), 403);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_owners_of_tokens_are_served() {
     let target = echo().await;

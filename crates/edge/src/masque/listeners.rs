@@ -1,0 +1,56 @@
+//! Addresses on which the gateway itself listens: no tunnel of a proxy leads there. Outlives reloads.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{PoisonError, RwLock},
+};
+
+/// The gateway's listeners, those of its metrics included.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners(RwLock<Vec<SocketAddr>>);
+
+impl Listeners {
+    /// Replaces all addresses.
+    pub(crate) fn set(&self, addresses: Vec<SocketAddr>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+
+    /// Adds an address that is about to be opened.
+    pub(crate) fn add(&self, address: SocketAddr) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
+
+    /// Returns whether a listener takes what is sent to `target`, an address of this machine that is reached from `local`.
+    pub(super) fn take(&self, target: SocketAddr, local: IpAddr) -> bool {
+        // The unspecified address stands for the one that it is reached from.
+        let target_ip = target.ip().to_canonical();
+        let target_ip = if target_ip.is_unspecified() { local } else { target_ip };
+        self.0.read().unwrap_or_else(PoisonError::into_inner).iter().any(|listener| {
+            let ip = listener.ip().to_canonical();
+            listener.port() == target.port() && (ip.is_unspecified() || ip == target_ip)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_listener_takes() {
+        let takes = |listener: &str, target: &str, local: &str| {
+            let listeners = Listeners::default();
+            listeners.set(vec![listener.parse().unwrap()]);
+            listeners.take(target.parse().unwrap(), local.parse().unwrap())
+        };
+        for listener in ["127.0.0.1:443", "0.0.0.0:443", "[::]:443"] {
+            assert!(takes(listener, "127.0.0.1:443", "127.0.0.1"), "{listener}");
+            assert!(takes(listener, "[::ffff:127.0.0.1]:443", "127.0.0.1"), "{listener}");
+            assert!(takes(listener, "0.0.0.0:443", "127.0.0.1"), "{listener}");
+            assert!(!takes(listener, "127.0.0.1:444", "127.0.0.1"), "{listener}");
+        }
+        assert!(takes("0.0.0.0:443", "127.0.0.2:443", "127.0.0.1"));
+        assert!(!takes("127.0.0.1:443", "127.0.0.2:443", "127.0.0.1"));
+        assert!(!Listeners::default().take("127.0.0.1:443".parse().unwrap(), "127.0.0.1".parse().unwrap()));
+    }
+}
