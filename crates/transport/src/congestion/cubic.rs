@@ -48,6 +48,8 @@ struct Saved {
 #[derive(Clone, Debug)]
 pub struct Cubic {
     mtu: f64,
+    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    follows_mtu: bool,
     window: f64,
     /// Infinite until slow start has ended.
     ssthresh: f64,
@@ -71,6 +73,7 @@ impl Cubic {
     pub fn new(parameters: &Parameters) -> Self {
         Self {
             mtu: f64::from(parameters.mtu),
+            follows_mtu: parameters.initial_window.is_none(),
             window: parameters.window() as f64,
             ssthresh: f64::INFINITY,
             prior: 0.0,
@@ -279,7 +282,7 @@ impl Controller for Cubic {
     #[expect(clippy::cast_precision_loss, reason = "a few datagrams")]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the datagram size was given as u16")]
     fn on_mtu(&mut self, mtu: u16) {
-        if self.ssthresh.is_infinite() && self.window() == initial_window(self.mtu as u16) {
+        if self.follows_mtu && self.ssthresh.is_infinite() && self.window() == initial_window(self.mtu as u16) {
             // RFC 9002 §7.2: the initial window follows the datagram size.
             self.window = initial_window(mtu) as f64;
         }

@@ -11,6 +11,8 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct NewReno {
     mtu: u16,
+    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    follows_mtu: bool,
     window: u64,
     /// `u64::MAX` until the first congestion.
     ssthresh: u64,
@@ -26,6 +28,7 @@ impl NewReno {
     pub fn new(parameters: &Parameters) -> Self {
         Self {
             mtu: parameters.mtu,
+            follows_mtu: parameters.initial_window.is_none(),
             window: parameters.window(),
             ssthresh: u64::MAX,
             acked: 0,
@@ -115,7 +118,7 @@ impl Controller for NewReno {
 
     // RFC 9002 §7.2 SHOULD-2: the first window follows the size of datagrams
     fn on_mtu(&mut self, mtu: u16) {
-        if self.window == initial_window(self.mtu) && self.ssthresh == u64::MAX {
+        if self.follows_mtu && self.window == initial_window(self.mtu) && self.ssthresh == u64::MAX {
             // RFC 9002 §7.2: the initial window follows the datagram size.
             self.window = initial_window(mtu);
         }

@@ -109,6 +109,8 @@ pub struct Bbr {
     dice: Dice,
     mtu: u64,
     initial_window: u64,
+    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    follows_mtu: bool,
 
     rounds: Rounds,
     max_bw: MaxBandwidth,
@@ -180,6 +182,7 @@ impl Bbr {
             dice: Dice::new(&parameters.seed),
             mtu: parameters.mtu.into(),
             initial_window: parameters.window(),
+            follows_mtu: parameters.initial_window.is_none(),
             rounds: Rounds::default(),
             max_bw: MaxBandwidth::default(),
             min_rtt: MinRtt::new(parameters.now, probe_rtt::INTERVAL),
@@ -344,7 +347,7 @@ impl Controller for Bbr {
     }
 
     fn on_mtu(&mut self, mtu: u16) {
-        if self.delivered == 0 && self.window == self.initial_window {
+        if self.follows_mtu && self.delivered == 0 && self.window == self.initial_window {
             // RFC 9002 §7.2: the initial window follows the datagram size.
             self.initial_window = initial_window(mtu);
             self.window = self.initial_window;

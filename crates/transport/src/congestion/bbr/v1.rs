@@ -63,6 +63,8 @@ pub struct BbrV1 {
     dice: Dice,
     mtu: u64,
     initial_window: u64,
+    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    follows_mtu: bool,
     rounds: Rounds,
     max_bw: RoundMax,
     min_rtt: MinRtt,
@@ -95,6 +97,7 @@ impl BbrV1 {
             dice: Dice::new(&parameters.seed),
             mtu: parameters.mtu.into(),
             initial_window: parameters.window(),
+            follows_mtu: parameters.initial_window.is_none(),
             rounds: Rounds::default(),
             max_bw: RoundMax::default(),
             min_rtt: MinRtt::new(parameters.now, PROBE_RTT_INTERVAL),
@@ -367,7 +370,7 @@ impl Controller for BbrV1 {
     fn on_ecn_ce(&mut self, _now: Instant, _ce: &CeSample) {}
 
     fn on_mtu(&mut self, mtu: u16) {
-        if self.delivered == 0 && self.window == self.initial_window {
+        if self.follows_mtu && self.delivered == 0 && self.window == self.initial_window {
             // RFC 9002 §7.2: the initial window follows the datagram size.
             self.initial_window = initial_window(mtu);
             self.window = self.initial_window;

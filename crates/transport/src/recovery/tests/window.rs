@@ -82,6 +82,19 @@ fn the_initial_window_follows_the_datagram_size() {
     }
 }
 
+/// Also one that is just what another datagram size would give.
+#[test]
+fn a_configured_initial_window_stays_when_the_datagram_size_changes() {
+    for algorithm in Algorithm::ALL {
+        for window in [12_000, 20_000] {
+            let parameters = Parameters { initial_window: Some(window), ..Parameters::for_mtu(1200) };
+            let mut controller = algorithm.build(&parameters);
+            controller.on_mtu(1452);
+            assert_eq!(controller.window(), window, "{algorithm:?}");
+        }
+    }
+}
+
 #[test]
 fn short_paths_are_not_paced() {
     let mut path = Path::reno();
