@@ -6,7 +6,7 @@
 //! CONNECTION_CLOSE are such writers.
 
 use units::Instant;
-use wire::{HeaderPos, LongHeader, LongType, Writer, packet_number_len};
+use wire::{Frames, HeaderPos, LongHeader, LongType, Writer, packet_number_len};
 
 use super::{Connection, identity::Identity, spaces::SpaceId};
 use crate::{
@@ -74,10 +74,29 @@ impl OpenPacket {
     /// Fills the packet up to `target`, where it does not reach that far.
     pub(super) fn pad(&mut self, out: &mut [u8], target: usize, stats: &mut Stats) {
         if self.end < target {
+            debug_assert!(self.takes_padding(out), "padding would be read as data of the last frame");
             stats.padding_bytes_sent += (target - self.end) as u64;
             out[self.end..target].fill(0);
             self.end = target;
         }
+    }
+
+    /// Returns whether something may follow the frames in `out`: a STREAM or DATAGRAM frame without a length extends to the end of the
+    /// packet. For assertions.
+    fn takes_padding(&self, out: &[u8]) -> bool {
+        let payload = &out[self.pn_offset + self.pn_len..self.end];
+        let mut frames = Frames::new(payload);
+        let mut last = None;
+        loop {
+            let start = frames.position();
+            match frames.next() {
+                None => break,
+                Some(Ok(_)) => last = Some(payload[start]),
+                Some(Err(_)) => return false,
+            }
+        }
+        // RFC 9000 §19.8: bit 0x02 stands for a length; RFC 9221 §4: 0x30 has none.
+        !last.is_some_and(|ty| matches!(ty, 0x08..=0x0f) && ty & 0x02 == 0 || ty == 0x30)
     }
 
     /// Enters what protects and names the packet into the books.
@@ -249,5 +268,54 @@ impl Connection {
         self.observation
             .tell(now, |observer, at| observer.datagrams_sent(at, &DatagramsEvent { len, segment_size: len, ecn }));
         Transmit { remote, local, ecn, len, segment_size: len }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use wire::{Dir, Side, StreamFrame, StreamId};
+
+    use super::*;
+
+    /// Pads a packet with a PING and a STREAM frame, with a length or without.
+    fn padded(length: Option<usize>) -> Vec<u8> {
+        let mut out = vec![0xff; 40];
+        let mut w = Writer::new(&mut out);
+        w.u8(0x01);
+        StreamFrame::encode_header(&mut w, StreamId::new(Side::Client, Dir::Bi, 0), 0, false, length);
+        w.bytes(b"data");
+        let end = w.position();
+        let mut packet = OpenPacket {
+            space: SpaceId::DATA,
+            path: PathIndex::default(),
+            start: 0,
+            pn_offset: 0,
+            pn: 0,
+            pn_len: 0,
+            long: None,
+            end,
+            ack_eliciting: true,
+            in_flight: true,
+            probe: false,
+            mtu_probe: false,
+            symbol: 0,
+            tail: None,
+        };
+        packet.pad(&mut out, 30, &mut Stats::default());
+        assert_eq!(packet.end, 30);
+        out.split_off(end)
+    }
+
+    #[test]
+    fn padding_follows_a_frame_with_a_length() {
+        let rest = padded(Some(4));
+        assert!(rest.iter().take_while(|&&byte| byte == 0).count() > 15, "{rest:?}");
+    }
+
+    // RFC 9000 §19.8
+    #[test]
+    #[should_panic = "padding would be read as data"]
+    fn no_padding_follows_a_frame_without_a_length() {
+        padded(None);
     }
 }
