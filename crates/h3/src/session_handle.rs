@@ -1,6 +1,7 @@
 //! A session's side of its connection: what a protocol on an extended CONNECT needs beside the two bodies.
 
 use std::{
+    future::poll_fn,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
@@ -80,9 +81,7 @@ impl SessionOffer {
 
     /// The streams; `None` when they were taken before.
     pub fn take(&self) -> Option<SessionStreams> {
-        let streams = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()?;
-        streams.shared.lock().sessions.claim(streams.stream.0);
-        Some(streams)
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }
 }
 
@@ -134,9 +133,10 @@ impl SessionStreams {
         self.shared.lock().sessions.poll_exceeded(self.stream.0, cx)
     }
 
-    /// Sessions of the connection whose streams were taken and not dropped, this one included.
-    pub fn open_sessions(&self) -> usize {
-        self.shared.lock().sessions.count()
+    /// Waits until the session has one of `max` places on the connection, which it keeps until it is over. Ready at once when the
+    /// connection is over.
+    pub async fn admitted(&self, max: usize) {
+        poll_fn(|cx| self.shared.lock().sessions.poll_admit(self.stream.0, max, cx)).await;
     }
 
     /// Sets the code for the request's stream when the body that is sent on it fails, or before the response when no response is

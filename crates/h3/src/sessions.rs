@@ -75,8 +75,8 @@ struct Session {
     limits: Option<[u64; 2]>,
     /// Reader of a breach of the limits.
     watcher: Option<Waker>,
-    /// A task accepts the session's streams.
-    is_claimed: bool,
+    /// Holder of one of the places that the connection has for sessions.
+    is_admitted: bool,
 }
 
 impl Session {
@@ -96,6 +96,8 @@ pub(crate) struct Sessions {
     max_early: usize,
     memory: ConnectionBudget,
     open: BTreeMap<u64, Session>,
+    /// Tasks that wait for a place, until a session ends.
+    waiting: Vec<Waker>,
     /// Streams whose request has not come, or whose header section has not.
     early: Vec<(u64, SessionStream)>,
     /// Requests whose header section is being read, and the first that has not come.
@@ -122,7 +124,7 @@ impl Sessions {
     pub(crate) fn new(max_early: Option<usize>, memory: ConnectionBudget) -> Self {
         let max_early = max_early.unwrap_or(0);
         let (open, undecided) = (BTreeMap::new(), BTreeSet::new());
-        Self { max_early, memory, open, early: Vec::new(), undecided, next: 0, is_over: false }
+        Self { max_early, memory, open, waiting: Vec::new(), early: Vec::new(), undecided, next: 0, is_over: false }
     }
 
     /// Notes that a client's bidirectional stream has come.
@@ -241,22 +243,25 @@ impl Sessions {
         Poll::Pending
     }
 
-    /// Notes that a task accepts the streams of a session from here on.
-    pub(crate) fn claim(&mut self, session: u64) {
-        if let Some(open) = self.open.get_mut(&session) {
-            open.is_claimed = true;
+    /// Ready when the session has one of `max` places; at once when it, or the connection, is over.
+    pub(crate) fn poll_admit(&mut self, session: u64, max: usize, cx: &Context<'_>) -> Poll<()> {
+        let taken = self.open.values().filter(|open| open.is_admitted).count();
+        let Some(open) = self.open.get_mut(&session) else { return Poll::Ready(()) };
+        if self.is_over || open.is_admitted || taken < max {
+            open.is_admitted = true;
+            return Poll::Ready(());
         }
-    }
-
-    /// Number of sessions whose streams a task accepts.
-    pub(crate) fn count(&self) -> usize {
-        self.open.values().filter(|open| open.is_claimed).count()
+        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Ends a session: its streams are not accepted any more.
     pub(crate) fn close(&mut self, session: u64) -> Refused {
         let Some(mut open) = self.open.remove(&session) else { return Refused::default() };
         open.wake();
+        self.waiting.drain(..).for_each(Waker::wake);
         // draft-ietf-webtrans-http3 §6 MUST
         Refused(open.waiting.into_iter().flatten().map(|stream| (stream, Code::WT_SESSION_GONE)).collect())
     }
@@ -265,8 +270,35 @@ impl Sessions {
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.early.clear();
+        self.waiting.drain(..).for_each(Waker::wake);
         for open in self.open.values_mut() {
             open.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tiderace::ProcessBudget;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_session_admits_the_next() {
+        let memory = ConnectionBudget::new(1 << 20, &ProcessBudget::default());
+        let mut sessions = Sessions::new(Some(1), memory);
+        let admits = |sessions: &mut Sessions, session| {
+            sessions.poll_admit(session, 2, &Context::from_waker(Waker::noop())).is_ready()
+        };
+        for session in [0, 4, 8, 12] {
+            sessions.open(session);
+        }
+        // In the order in which they ask, and more than once.
+        assert!(admits(&mut sessions, 4) && admits(&mut sessions, 8) && admits(&mut sessions, 4));
+        assert!(!admits(&mut sessions, 0) && !admits(&mut sessions, 12));
+        drop(sessions.close(8));
+        assert!(admits(&mut sessions, 12) && !admits(&mut sessions, 0));
+        sessions.end();
+        assert!(admits(&mut sessions, 0), "nobody waits for a connection that is over");
     }
 }

@@ -43,6 +43,10 @@ use crate::{
 /// Time for a client's settings to come, without which nothing is known of its draft.
 const SETTINGS: Duration = Duration::from_secs(10);
 
+/// Time for an earlier session of the client to end, where there are as many as the connection may have: a lost packet with its close
+/// is sent again within it.
+const PLACE: Duration = Duration::from_secs(2);
+
 /// Field by which clients of draft 02 name their draft, and its answer.
 const DRAFT02_REQUEST: &str = "sec-webtransport-http3-draft02";
 const DRAFT02_RESPONSE: &str = "sec-webtransport-http3-draft";
@@ -145,7 +149,8 @@ pub async fn receive(mut request: Request<RequestBody>, config: &Config) -> Rece
     let flow = Flow::new(config.limits, Limits::of_peer(&settings));
     // draft-ietf-webtrans-http3 §5.1 MUST: one session without flow control
     let max = if flow.is_enabled() { config.max_sessions } else { config.max_sessions.min(1) };
-    if streams.open_sessions() > max {
+    // The close of an earlier session may still be on its way here, on a stream of its own.
+    if tokio::time::timeout(PLACE, streams.admitted(max)).await.is_err() {
         return give_up(Code::REQUEST_REJECTED);
     }
     // draft-ietf-webtrans-http3 §3.2 MUST: pages of other origins get 403

@@ -224,6 +224,21 @@ async fn sessions_beyond_the_limit_are_rejected() {
     drop((ours, second));
 }
 
+/// The request of the next session may arrive before the close of the only one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_closes_its_only_session_gets_the_next() {
+    let server = Config { max_sessions: 1, ..open() };
+    let Pair { mut client, ours, theirs, mut begun, .. } = pair(Config::default(), server, true, None).await;
+    let close = async {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        ours.close(7, "done");
+    };
+    let (next, ()) = within(async { tokio::join!(client.connect(request(), &[]), close) }).await;
+    let _next = next.unwrap();
+    assert!(within(begun.recv()).await.is_some());
+    assert_eq!(within(theirs.closed()).await, SessionEnd::ClosedByPeer { code: 7, reason: "done".to_owned() });
+}
+
 /// draft-ietf-webtrans-http3 §3.3 MUST
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_needs_a_protocol_gives_a_session_without_one_up() {
