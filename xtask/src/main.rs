@@ -6,6 +6,7 @@ mod claims;
 mod compliance;
 mod dependencies;
 mod flaky;
+mod group;
 mod instructions;
 mod mutants;
 mod shows;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{binaries::Binary, condition::Condition};
+use crate::group::signal;
 use anyhow::{Context, Result};
 
 /// Interval between looks whether a round has ended.
@@ -89,13 +90,6 @@ fn watch(child: &mut Child, condition: Condition, end: Instant) -> Result<Option
             }
         }
     }
-}
-
-/// Sends a signal to the round and its children. That there is nobody any more is no error: it may have ended in between.
-#[allow(unsafe_code, reason = "the standard library sends no signal but the one that kills, and none to a group")]
-fn signal(group: i32, signal: i32) {
-    // SAFETY: takes two numbers. The group is that of a child that was not waited for, so that it is nobody else's.
-    unsafe { libc::killpg(group, signal) };
 }
 
 fn judge(ended: Option<ExitStatus>, text: &str) -> Outcome {

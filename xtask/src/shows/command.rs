@@ -4,17 +4,20 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
+
+use crate::group::{GroupedChild, Groups};
 
 /// Starts programs for one run of `shows`.
 #[derive(Debug)]
 pub(crate) struct Commands {
     target: PathBuf,
     logs: PathBuf,
+    groups: Groups,
 }
 
 /// End of a program.
@@ -58,7 +61,12 @@ impl Commands {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let logs = target.join("shows");
         fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-        Ok(Self { target, logs })
+        Ok(Self { target, logs, groups: Groups::default() })
+    }
+
+    /// Lets the programs that are started end when a signal asks this one to end. Called before other threads are started.
+    pub(crate) fn end_with_this_program(&self) -> Result<()> {
+        self.groups.end_with_this_program().context("cannot wait for signals")
     }
 
     /// Target directory of cargo.
@@ -81,12 +89,12 @@ impl Commands {
         let started = Instant::now();
         let mut running = self.start(name, command)?;
         loop {
-            if running.child.try_wait()?.is_some() {
+            if running.process.child.try_wait()?.is_some() {
                 return running.end(started);
             }
             if started.elapsed() > limit {
                 let log = running.stderr.clone();
-                running.kill();
+                drop(running);
                 bail!("`{name}` was ended after {} s; {}", limit.as_secs(), log.display());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -99,15 +107,15 @@ impl Commands {
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot create {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&stdout)?).stderr(create(&stderr)?);
         let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-        Ok(Running { child, stdout, stderr })
+        let process = self.groups.start(command).with_context(|| format!("cannot start {program}"))?;
+        Ok(Running { process, stdout, stderr })
     }
 }
 
-/// A program at work. Ended when dropped.
+/// A program at work. Ended when dropped, with what it has started.
 #[derive(Debug)]
 pub(crate) struct Running {
-    child: Child,
+    process: GroupedChild,
     stdout: PathBuf,
     stderr: PathBuf,
 }
@@ -120,31 +128,19 @@ impl Running {
 
     /// Process.
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.child.id()
     }
 
     /// Returns whether it is still there.
     pub(crate) fn alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.process.child.try_wait(), Ok(None))
     }
 
     fn end(mut self, started: Instant) -> Result<Ended> {
-        let status = self.child.wait()?;
+        let status = self.process.child.wait()?;
         let seconds = started.elapsed().as_secs_f64();
         let (stdout, stderr) = (read(&self.stdout), read(&self.stderr));
-        Ok(Ended { code: status.code(), stdout, stderr, seconds, log: self.stderr.clone() })
-    }
-
-    fn kill(&mut self) {
-        // Both fail only when it has ended by itself, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
+        Ok(Ended { code: status.code(), stdout, stderr, seconds, log: self.stderr })
     }
 }
 

@@ -260,6 +260,7 @@ fn show(part: &'static str, options: &Options, cases: &[Case], from: Option<&Pat
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().map_or_else(|| root.clone(), PathBuf::from);
     let context = Context { commands: Commands::new(&root)?, root, long: options.long, from: from.cloned() };
+    context.commands.end_with_this_program()?;
     let mut document = Document::new(part, options.long);
     let chosen =
         cases.iter().filter(|case| options.only.is_empty() || options.only.iter().any(|name| name == case.name));
