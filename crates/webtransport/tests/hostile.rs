@@ -1,10 +1,13 @@
 //! Peers that write what they like: early streams, unknown sessions, wrong capsules, and too much of everything.
 
+#[path = "../../h3/tests/pair/fields.rs"]
+mod fields;
 mod pair;
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use fields::fields as headers;
 use h3_quic::{Code, capsule};
 use pair::{Ends, ends, open, serve, within};
 use tiderace::{Connection, ReadError, WriteError};
@@ -26,22 +29,6 @@ fn settings(pairs: &[(u64, u64)]) -> Vec<u8> {
 const CURRENT: &[(u64, u64)] = &[(0x33, 1), (0x2c7c_f000, 1), (0x2b64, 100), (0x2b65, 100), (0x2b61, 65_536)];
 /// Settings of a browser of today.
 const BROWSER: &[(u64, u64)] = &[(0x1, 65_536), (0x7, 100), (0x6, 16_384), (0x33, 1), (0xff_d277, 1), (0x2b60_3742, 1)];
-
-/// A HEADERS frame with literal names and values.
-fn headers(list: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = vec![0, 0];
-    for (name, value) in list {
-        if name.len() < 7 {
-            block.push(0x20 | name.len() as u8);
-        } else {
-            block.extend([0x27, (name.len() - 7) as u8]);
-        }
-        block.extend(name.as_bytes());
-        block.push(value.len() as u8);
-        block.extend(value.as_bytes());
-    }
-    [&[0x01][..], &(0x4000 | block.len() as u16).to_be_bytes(), &block].concat()
-}
 
 fn connect(token: &str) -> Vec<u8> {
     headers(&[

@@ -1,6 +1,8 @@
 //! Both ends of a connection on loopback, and a client that writes what it likes.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+mod fields;
+
 use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -13,6 +15,8 @@ use tiderace_h3::{
     server::{self, Options},
 };
 use tokio::sync::Notify;
+
+pub(crate) use fields::fields;
 
 pub type Answer = Response<BoxBody<Bytes, std::io::Error>>;
 
@@ -86,26 +90,6 @@ pub async fn raw(quic: &Connection, bytes: &[u8], finish: bool) -> Result<Vec<u8
     }
     let answer = tokio::time::timeout(Duration::from_secs(120), recv.read_to_end(1_000_000));
     answer.await.map_err(|_| "nothing".to_owned())?.map_err(|e| e.to_string())
-}
-
-/// A field section with literal names and values.
-pub fn fields(list: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = vec![0, 0];
-    for (name, value) in list {
-        assert!(name.len() < 7 + 127 && value.len() < 127);
-        if name.len() < 7 {
-            block.push(0x20 | name.len() as u8);
-        } else {
-            block.extend([0x27, (name.len() - 7) as u8]);
-        }
-        block.extend(name.as_bytes());
-        block.push(value.len() as u8);
-        block.extend(value.as_bytes());
-    }
-    let mut frame = vec![0x01];
-    frame.extend((0x4000 | block.len() as u16).to_be_bytes());
-    frame.extend(block);
-    frame
 }
 
 pub const PSEUDO: [(&str, &str); 4] =
