@@ -205,8 +205,24 @@ async fn a_certificate_for_another_name_is_refused() {
     let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), server_config).unwrap();
     let client = Endpoint::client_for(server.local_addr()).unwrap();
     let error = client.connect(&client_config, server.local_addr(), "other.test").unwrap().await.unwrap_err();
-    let tiderace::ConnectError::Closed(CloseReason::HandshakeFailed { fault, .. }) = error else { panic!("{error}") };
-    assert_eq!(fault, HandshakeFault::Certificate(CertificateFault::WrongName));
+    let tiderace::ConnectError::Closed(CloseReason::HandshakeFailed { fault, .. }) = &error else { panic!("{error}") };
+    assert_eq!(*fault, HandshakeFault::Certificate(CertificateFault::WrongName));
+    // Where `?` has taken the error, its cause can still be found.
+    let error: Box<dyn std::error::Error + Send + Sync> = error.into();
+    let cause = error.source().and_then(|source| source.downcast_ref::<CloseReason>());
+    assert!(matches!(cause, Some(CloseReason::HandshakeFailed { .. })), "{cause:?}");
+}
+
+/// A name that no certificate can have is told from a server that has another.
+#[tokio::test]
+async fn an_invalid_name_is_refused_before_the_first_packet() {
+    let (_, client_config) = configs(&Profile::default());
+    let client = Endpoint::client_for("127.0.0.1:1".parse().unwrap()).unwrap();
+    let error = client.connect(&client_config, "127.0.0.1:1".parse().unwrap(), "not a name").err().unwrap();
+    let tiderace::ConnectError::Config(tiderace::transport::ConnectError::Tls(error)) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(error.fault, HandshakeFault::InvalidServerName);
 }
 
 #[tokio::test]
