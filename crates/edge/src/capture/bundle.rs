@@ -10,11 +10,10 @@ use std::{
     sync::{Arc, atomic::AtomicUsize, atomic::Ordering, mpsc},
 };
 
+use ::capture::{Packet, Packets};
 use tokio::sync::oneshot;
 
-use super::packets::{Packet, Packets};
-
-/// Item to be written to a bundle.
+/// Something to be written.
 pub(super) enum Item {
     /// Whole records of a connection's qlog.
     Qlog { file: Arc<str>, bytes: Vec<u8> },

@@ -2,11 +2,10 @@
 //! one folder.
 //!
 //! `watch` is how a connection, the sockets and TLS are listened to while a capture is under way; `bundle` writes what they say
-//! on a thread of its own, so that no connection waits for a disk; `packets` is the file of packets. Nothing is listened to, and
+//! on a thread of its own, so that no connection waits for a disk. Nothing is listened to, and
 //! no key leaves TLS, while there is no capture; without `[capture] enabled` there can be none.
 
 mod bundle;
-mod packets;
 mod watch;
 
 use std::{

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    fmt::Write as _,
     io::{self, Write},
     net::SocketAddr,
     path::PathBuf,
@@ -313,13 +312,7 @@ impl rustls::KeyLog for CaptureKeyLog {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
         let Some(active) = self.0.active() else { return };
         let Ok(random) = <[u8; 32]>::try_from(client_random) else { return };
-        let hex = |bytes: &[u8]| {
-            bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-                let _ = write!(text, "{byte:02x}");
-                text
-            })
-        };
-        let line = format!("{label} {} {}\n", hex(&random), hex(secret));
+        let line = ::capture::key_line(label, &random, secret);
         let mut state = active.state();
         if state.randoms.contains(&random) {
             drop(state);

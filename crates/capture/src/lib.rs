@@ -1,8 +1,13 @@
-//! The file of packets: pcapng with IP packets (LINKTYPE_RAW), made from the payloads that pass the sockets, and the keys beside
-//! them, so that Wireshark opens it without further files.
+//! Files of captured packets: pcapng with IP packets (LINKTYPE_RAW), made from UDP payloads, and the keys beside them, so that
+//! Wireshark opens a file without further ones.
+//!
+//! [`Packets`] writes into any output; [`PacketFile`] is a file that several threads write.
+
+mod file;
 
 use std::{
     borrow::Cow,
+    fmt::Write as _,
     io::{self, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     time::Duration,
@@ -29,18 +34,41 @@ const TLS_KEY_LOG: u32 = 0x544c_534b;
 const HOPS: u8 = 64;
 
 /// A UDP payload between two addresses.
-pub(super) struct Packet<'a> {
-    /// Since 1970.
-    pub(super) at: Duration,
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    /// The two bits of ECN.
-    pub(super) ecn: u8,
-    pub(super) payload: &'a [u8],
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Time since 1970.
+    pub at: Duration,
+    /// Source.
+    pub from: SocketAddr,
+    /// Destination.
+    pub to: SocketAddr,
+    /// The two bits of ECN (RFC 3168 §5).
+    pub ecn: u8,
+    /// Payload of the UDP datagram.
+    pub payload: &'a [u8],
 }
 
 /// Writes packets and keys.
-pub(super) struct Packets<W: Write>(PcapNgWriter<W>);
+pub struct Packets<W: Write>(PcapNgWriter<W>);
+
+impl<W: Write> std::fmt::Debug for Packets<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packets").finish_non_exhaustive()
+    }
+}
+
+pub use file::PacketFile;
+
+/// Line of a TLS key log (NSS format), with its end.
+pub fn key_line(label: &str, client_random: &[u8], secret: &[u8]) -> String {
+    let hex = |bytes: &[u8]| {
+        bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    };
+    format!("{label} {} {}\n", hex(client_random), hex(secret))
+}
 
 fn to_io(error: PcapError) -> io::Error {
     match error {
@@ -50,7 +78,11 @@ fn to_io(error: PcapError) -> io::Error {
 }
 
 impl<W: Write> Packets<W> {
-    pub(super) fn begin(out: W) -> io::Result<Self> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// When `out` cannot be written.
+    pub fn begin(out: W) -> io::Result<Self> {
         let mut writer = PcapNgWriter::with_endianness(out, Endianness::Little).map_err(to_io)?;
         let interface = InterfaceDescriptionBlock {
             linktype: DataLink::RAW,
@@ -62,8 +94,11 @@ impl<W: Write> Packets<W> {
         Ok(Self(writer))
     }
 
-    /// Lines of a TLS key log. Packets that they open follow.
-    pub(super) fn keys(&mut self, lines: &str) -> io::Result<()> {
+    /// Writes lines of a TLS key log. Packets that they open follow.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn keys(&mut self, lines: &str) -> io::Result<()> {
         let mut value = Vec::with_capacity(lines.len() + 12);
         let length = u32::try_from(lines.len()).map_err(io::Error::other)?;
         // In the byte order of the section.
@@ -75,7 +110,11 @@ impl<W: Write> Packets<W> {
         self.0.write_pcapng_block(block).map_err(to_io).map(drop)
     }
 
-    pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
+    /// Writes a packet.
+    ///
+    /// # Errors
+    /// When the output cannot be written, or the payload does not fit an IP packet.
+    pub fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let data = ip_packet(packet)?;
         let original_len = u32::try_from(data.len()).map_err(io::Error::other)?;
         let block = EnhancedPacketBlock {
@@ -88,7 +127,11 @@ impl<W: Write> Packets<W> {
         self.0.write_pcapng_block(block).map_err(to_io).map(drop)
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
         self.0.get_mut().flush()
     }
 }
@@ -132,6 +175,11 @@ mod tests {
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
+
+    #[test]
+    fn key_lines_are_those_of_a_key_log() {
+        assert_eq!(key_line("CLIENT_RANDOM", &[0, 0xab], &[0x10]), "CLIENT_RANDOM 00ab 10\n");
+    }
 
     #[test]
     fn packets_and_keys_can_be_read_again() {
