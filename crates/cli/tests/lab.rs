@@ -151,6 +151,32 @@ fn presets_print_what_they_are_about() {
 }
 
 #[test]
+fn every_output_says_what_was_replaced() {
+    let scratch = Scratch::new("replaced");
+    let run = ["run", "mobile", "--seeds", "1", "--cc", "cubic", "--connections", "1", "--duration", "500ms"];
+    let replaced = "replaced: --connections 1 --duration '500 ms' --seeds 1 --cc cubic";
+    let report = text(&scratch.lab(&run).stdout).replace('\n', " ").replace("   ", " ");
+    assert!(report.contains(&format!("20 connections on 20 Mbit/s; {replaced}")), "{report}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&scratch.lab(&[&run[..], &["--json"]].concat()).stdout).unwrap();
+    let title = json["manifest"]["scenario"]["title"].as_str().unwrap();
+    assert!(title.ends_with(replaced), "{title}");
+    let path = json["records"].as_str().unwrap();
+    let records = fs::read_to_string(scratch.0.join(path)).unwrap();
+    assert!(records.lines().next().unwrap().contains(replaced), "the records carry the title");
+    let written = scratch.lab(&["report", path, "--html", "page.html", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
+    assert!(json["title"].as_str().unwrap().ends_with(replaced), "{json}");
+    let page = fs::read_to_string(scratch.0.join("page.html")).unwrap();
+    assert!(page.contains(&format!("{replaced}</h1>")) && page.contains(&format!("{replaced}</title>")), "{page}");
+    // A factor from the command line is in the title, too.
+    let vary = ["matrix", "mobile", "--vary", "path.rtt=20ms,40ms", "--html", "varied.html"];
+    assert!(scratch.lab(&[&vary[..], &run[2..]].concat()).status.success());
+    let page = fs::read_to_string(scratch.0.join("varied.html")).unwrap();
+    assert!(page.contains(&format!("{replaced}; varied: path.rtt</h1>")), "{page}");
+}
+
+#[test]
 fn a_scenario_of_ones_own() {
     let scratch = Scratch::new("new");
     let new = ["new", "train", "--rate", "8M", "--rtt", "40ms", "--loss", "2%", "--connections", "2", "--seeds", "1"];

@@ -281,6 +281,12 @@ const fn first() -> u64 {
 }
 
 impl Scenario {
+    /// Appends to the title what differs from the file.
+    pub fn add_to_title(&mut self, what: &str) {
+        self.title.push_str("; ");
+        self.title.push_str(what);
+    }
+
     /// The settings that carry the measured data.
     pub fn loaded_link(&self) -> &LinkConfig {
         match self.traffic.direction {

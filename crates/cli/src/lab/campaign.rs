@@ -164,7 +164,7 @@ fn factor(text: &str) -> Result<(String, Vec<serde_json::Value>), String> {
 pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     let mut scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
     for (name, values) in &args.vary {
-        scenario.factors.insert(name.clone(), lab::scenario::Levels::List(values.clone()));
+        scenario.vary(name, values.clone());
     }
     start(scenario, &args.out, args.effort.threads, &args.outputs)
 }

@@ -47,7 +47,12 @@ pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool)
     if real_time && named.is_empty() && !has_kernel && Kernel::check(workload).is_ok() {
         selection.stacks.extend(USUAL.map(str::to_owned));
     }
-    let kernel: Vec<&String> = selection.stacks.iter().filter(|name| name.starts_with(KERNEL)).collect();
+    let stacks: Vec<String> = selection.stacks.iter().filter(|name| name.starts_with(KERNEL)).cloned().collect();
+    if real_time {
+        let with = if stacks.is_empty() { String::new() } else { format!(" with {}", stacks.join(", ")) };
+        scenario.add_to_title(&format!("in real time{with}"));
+    }
+    let kernel: Vec<&String> = stacks.iter().filter(|name| name.starts_with(KERNEL)).collect();
     if let Some(name) = kernel.iter().find(|name| Kernel::of(name).is_none()) {
         let known = (live::others().names)().join(", ");
         return Err(

@@ -167,6 +167,12 @@ impl Scenario {
         Ok(points)
     }
 
+    /// Varies a field in addition to the factors that there are. The title names the field.
+    pub fn vary(&mut self, name: &str, values: Vec<Value>) {
+        self.factors.insert(name.to_owned(), Levels::List(values));
+        self.add_to_title(&format!("varied: {name}"));
+    }
+
     /// The scenario at a point, checked. It has no factors any more.
     ///
     /// # Errors
@@ -213,7 +219,7 @@ impl Scenario {
             })?;
         }
         // A factor's shorthand for one direction leaves no second one behind.
-        let scenario = overrides.apply(scenario)?;
+        let scenario = overrides.replace(scenario)?;
         with_burst(scenario, burst, self)
     }
 }

@@ -4,7 +4,7 @@ use core::str::FromStr;
 
 use netem::{LinkConfig, Loss, Queue};
 use transport::ack_frequency::AckFrequency;
-use units::{Bitrate, DataSize, Duration, ParseUnitError, Probability};
+use units::{Bitrate, DataSize, Duration, ParseUnitError, Probability, duration_text::display};
 
 use super::{Fault, Scenario, ScenarioError};
 
@@ -56,6 +56,15 @@ impl FromStr for QueueSize {
     }
 }
 
+impl core::fmt::Display for QueueSize {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Bytes(size) => write!(f, "{size}"),
+            Self::Bdp(products) => write!(f, "{products} BDP"),
+        }
+    }
+}
+
 impl QueueSize {
     /// The size on a link of this rate and base round-trip time.
     #[expect(
@@ -74,8 +83,8 @@ impl QueueSize {
     }
 }
 
-/// The option behind each field that can be replaced, for errors.
-const OPTIONS: [(&str, &str); 9] = [
+/// The option behind each field that can be replaced, for errors and titles.
+const OPTIONS: [(&str, &str); 11] = [
     ("loss", "--loss"),
     ("delay", "--delay"),
     ("rate", "--rate"),
@@ -85,14 +94,71 @@ const OPTIONS: [(&str, &str); 9] = [
     ("run.duration", "--duration"),
     ("run.seeds", "--seeds"),
     ("run.seed", "--seed"),
+    ("contenders.congestion", "--cc"),
+    ("contenders.ack", "--ack"),
+];
+
+/// Names of a factor that varies the field of a link, or of the contenders, beside the field itself.
+const ALSO_VARIED_BY: [(&str, &[&str]); 5] = [
+    ("loss", &["path.loss", "path.down.loss", "path.up.loss"]),
+    ("delay", &["path.rtt", "path.down.delay", "path.up.delay"]),
+    ("rate", &["path.rate", "path.down.rate", "path.up.rate"]),
+    ("queue", &["path.queue", "path.down.queue", "path.up.queue"]),
+    ("contenders.ack", &["profile.ack_frequency"]),
 ];
 
 impl Overrides {
-    /// The scenario with these settings, checked again.
+    /// The scenario with these settings, checked again. A factor that varies a replaced field is dropped. The title names each
+    /// option that has changed something.
     ///
     /// # Errors
     /// When the result makes no sense; the error names the option.
-    pub fn apply(&self, mut scenario: Scenario) -> Result<Scenario, ScenarioError> {
+    pub fn apply(&self, before: Scenario) -> Result<Scenario, ScenarioError> {
+        let given = self.given();
+        let mut after = before.clone();
+        let mut fixed = Vec::new();
+        for (field, _) in &given {
+            let names = ALSO_VARIED_BY.iter().find(|(name, _)| name == field).map_or(&[][..], |(_, names)| names);
+            if names.iter().chain([field]).filter(|name| after.factors.remove(**name).is_some()).count() > 0 {
+                fixed.push(*field);
+            }
+        }
+        let mut after = self.replace(after)?;
+        let replaced: Vec<String> = given
+            .iter()
+            .filter(|(field, _)| fixed.contains(field) || differs(field, &before, &after))
+            .filter_map(|(field, value)| {
+                let (_, option) = OPTIONS.iter().find(|(name, _)| name == field)?;
+                Some(if value.contains(' ') { format!("{option} '{value}'") } else { format!("{option} {value}") })
+            })
+            .collect();
+        if !replaced.is_empty() {
+            after.add_to_title(&format!("replaced: {}", replaced.join(" ")));
+        }
+        Ok(after)
+    }
+
+    /// The fields that are to be replaced, with their values as on the command line.
+    fn given(&self) -> Vec<(&'static str, String)> {
+        let joined = |list: Vec<String>| (!list.is_empty()).then(|| list.join(","));
+        let fields = [
+            ("loss", self.loss.map(|loss| loss.to_string())),
+            ("delay", self.delay.map(|delay| display(delay).to_string())),
+            ("rate", self.rate.map(|rate| rate.to_string())),
+            ("queue", self.queue.map(|queue| queue.to_string())),
+            ("traffic.connections", self.connections.map(|count| count.to_string())),
+            ("traffic.streams", self.streams.map(|count| count.to_string())),
+            ("run.duration", self.duration.map(|duration| display(duration).to_string())),
+            ("run.seeds", self.seeds.map(|count| count.to_string())),
+            ("run.seed", self.seed.map(|seed| seed.to_string())),
+            ("contenders.congestion", joined(self.congestion.clone())),
+            ("contenders.ack", joined(self.ack.iter().map(ToString::to_string).collect())),
+        ];
+        fields.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
+    }
+
+    /// The scenario with these settings under its own title, checked again.
+    pub(super) fn replace(&self, mut scenario: Scenario) -> Result<Scenario, ScenarioError> {
         // The delay first: a queue in bandwidth-delay products depends on it.
         self.each_link(&mut scenario, |link, _| link.delay = self.delay.unwrap_or(link.delay));
         let base_rtt = scenario.path.base_rtt();
@@ -118,11 +184,6 @@ impl Overrides {
                     || field.strip_prefix("path.up.").is_some_and(|rest| rest == name)
             };
             let option = OPTIONS.iter().find(|(name, _)| matches(name)).map(|&(_, option)| option);
-            let option = match field.as_str() {
-                "contenders.congestion" => Some("--cc"),
-                "contenders.ack" => Some("--ack"),
-                _ => option,
-            };
             ScenarioError {
                 origin: option.unwrap_or(&scenario.name).to_owned(),
                 line: None,
@@ -154,10 +215,71 @@ impl Overrides {
     }
 }
 
+/// Returns whether two scenarios differ in a field of [`OPTIONS`].
+fn differs(field: &str, one: &Scenario, other: &Scenario) -> bool {
+    let links = |differ: fn(&LinkConfig, &LinkConfig) -> bool| {
+        differ(&one.path.down, &other.path.down) || differ(one.path.up(), other.path.up())
+    };
+    match field {
+        "loss" => links(|one, other| one.loss != other.loss),
+        "delay" => links(|one, other| one.delay != other.delay),
+        "rate" => links(|one, other| one.rate != other.rate),
+        "queue" => links(|one, other| one.queue != other.queue),
+        "traffic.connections" => one.traffic.connections != other.traffic.connections,
+        "traffic.streams" => one.traffic.streams != other.traffic.streams,
+        "run.duration" => one.run.duration != other.run.duration,
+        "run.seeds" => one.run.seeds != other.run.seeds,
+        "run.seed" => one.run.seed != other.run.seed,
+        _ => one.contenders != other.contenders,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::scenario::load;
+
+    #[test]
+    fn the_title_names_every_option_that_has_changed_something() {
+        let mobile = load("mobile").unwrap();
+        let title = |overrides: &Overrides| overrides.apply(mobile.clone()).unwrap().title;
+        let told = |overrides: &Overrides| title(overrides).strip_prefix(mobile.title.as_str()).unwrap().to_owned();
+        let cases: [(Overrides, &str); 11] = [
+            (Overrides { loss: "1 %".parse().ok(), ..Overrides::default() }, "--loss '1 %'"),
+            (Overrides { delay: Some(Duration::from_millis(50)), ..Overrides::default() }, "--delay '50 ms'"),
+            (Overrides { rate: Some(Bitrate::from_mbps(50)), ..Overrides::default() }, "--rate '50 Mbit/s'"),
+            (Overrides { queue: "2 BDP".parse().ok(), ..Overrides::default() }, "--queue '2 BDP'"),
+            (Overrides { connections: Some(1), ..Overrides::default() }, "--connections 1"),
+            (Overrides { streams: Some(3), ..Overrides::default() }, "--streams 3"),
+            (Overrides { duration: Some(Duration::from_secs(5)), ..Overrides::default() }, "--duration '5 s'"),
+            (Overrides { seeds: Some(6), ..Overrides::default() }, "--seeds 6"),
+            (Overrides { seed: Some(7), ..Overrides::default() }, "--seed 7"),
+            (Overrides { congestion: vec!["cubic".into(), "bbr3".into()], ..Overrides::default() }, "--cc cubic,bbr3"),
+            (Overrides { ack: vec![AckFrequency::Adaptive], ..Overrides::default() }, "--ack adaptive"),
+        ];
+        for (overrides, option) in &cases {
+            assert_eq!(told(overrides), format!("; replaced: {option}"));
+        }
+        let both = Overrides { connections: Some(1), seeds: Some(6), ..Overrides::default() };
+        assert_eq!(told(&both), "; replaced: --connections 1 --seeds 6");
+        let same = Overrides { connections: Some(20), ..Overrides::default() };
+        assert_eq!(told(&same), "", "what the preset says already is replaced by nothing");
+        // Replaced twice, as by a program that passes a scenario on.
+        assert_eq!(both.apply(both.apply(mobile.clone()).unwrap()).unwrap().title, title(&both));
+    }
+
+    #[test]
+    fn a_replaced_field_is_no_longer_varied() {
+        let scaling = load("scaling").unwrap();
+        assert!(scaling.factors.contains_key("traffic.connections"));
+        let one = Overrides { connections: Some(1), ..Overrides::default() }.apply(scaling.clone()).unwrap();
+        assert_eq!((one.traffic.connections, one.points().unwrap().len()), (1, 1));
+        assert!(one.title.ends_with("; replaced: --connections 1"), "{}", one.title);
+        let rtt = load("claims-rtt").unwrap();
+        let fixed =
+            Overrides { delay: Some(Duration::from_millis(10)), ..Overrides::default() }.apply(rtt.clone()).unwrap();
+        assert_eq!(fixed.factors.len() + 1, rtt.factors.len(), "{:?}", rtt.factors.keys());
+    }
 
     #[test]
     fn options_replace_settings() {
